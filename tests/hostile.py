@@ -236,7 +236,7 @@ def _arm(repository: Hostile, folder: Path, work_tree: Path | None, lead: str = 
         "remote.origin.url": f"ext::sh -c {trap(repository, lead + 'fetch').replace(' ', '% ')}",
     }
     with (folder / "config").open("a") as config:
-        config.writelines(_setting(*each) for each in settings.items())
+        config.writelines(_setting(*item) for item in settings.items())
     (folder / "info").mkdir(exist_ok=True)
     (folder / "info/attributes").write_text(ATTRIBUTES)
     if work_tree:

@@ -83,7 +83,7 @@ def _block(schema: Any) -> int:
         kind, description = value.get("type", ""), value.get("description", "")
         tokens += PER_PROPERTY + truth(f"{name}:{kind}:{description.removesuffix('.')}")
         items = value.get("enum") or []
-        tokens += PER_ENUM + sum(PER_ENUM_ITEM + truth(str(one)) for one in items) if items else 0
+        tokens += PER_ENUM + sum(PER_ENUM_ITEM + truth(str(item)) for item in items) if items else 0
         tokens += _block(value)
     return tokens
 
@@ -129,8 +129,8 @@ class ModelServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self.received:
-            each.answered.set()
+        for request in self.received:
+            request.answered.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -206,7 +206,7 @@ def _handler(server: ModelServer) -> type[BaseHTTPRequestHandler]:
             if not received.body.get("stream"):
                 self._send(json.dumps(_whole(server, received, reply)).encode())
                 return
-            events = [f"data: {json.dumps(each)}\n\n" for each in server.events(received, reply)]
+            events = [f"data: {json.dumps(event)}\n\n" for event in server.events(received, reply)]
             self._send("".join([*events, "data: [DONE]\n\n"]).encode(), "text/event-stream")
 
         def _send(self, body: bytes, kind: str = "application/json") -> None:

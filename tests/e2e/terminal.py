@@ -20,8 +20,8 @@ class Terminal:
 
     def run(self, *argv: str) -> str:
         """Run a tmux command, and return its output."""
-        done = subprocess.run([*self._tmux, *argv], capture_output=True, text=True, check=True)
-        return done.stdout
+        result = subprocess.run([*self._tmux, *argv], capture_output=True, text=True, check=True)
+        return result.stdout
 
     def start(self, *argv: str, columns: int = 90) -> None:
         """Run a program in a new terminal of 30 rows."""

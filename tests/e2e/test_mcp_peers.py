@@ -57,20 +57,20 @@ def url(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_conformance_suite_passes(scenario: str, url: str, tmp_path: Path) -> None:
     command = [str(ensure_installed(CONFORMANCE)), "server", "--url", url, "--scenario", scenario]
-    done = subprocess.run(
+    result = subprocess.run(
         command, env=with_node(), cwd=tmp_path, capture_output=True, text=True, timeout=90
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 failed" in done.stdout, done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "0 failed" in result.stdout, result.stdout
 
 
 def inspect(project: Path, *arguments: str) -> dict[str, object]:
     command = [str(ensure_installed(INSPECTOR)), "--cli", PROGRAM, "mcp", *arguments]
-    done = subprocess.run(
+    result = subprocess.run(
         command, env=with_node(), cwd=project, capture_output=True, text=True, timeout=90
     )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, object] = json.loads(done.stdout)
+    assert result.returncode == 0, result.stderr
+    answer: dict[str, object] = json.loads(result.stdout)
     return answer
 
 

@@ -85,8 +85,8 @@ def tokens_of(text: str) -> int:
 
 
 def test_the_schemas_take_at_most_300_tokens() -> None:
-    done = subprocess.run([PROGRAM, "mcp", "--schemas"], capture_output=True, check=True)
-    printed = json.loads(done.stdout)
+    result = subprocess.run([PROGRAM, "mcp", "--schemas"], capture_output=True, check=True)
+    printed = json.loads(result.stdout)
     assert printed == describe_tools()
     assert tokens_of(json.dumps(printed, separators=(",", ":"))) <= 300
 
@@ -114,13 +114,13 @@ async def test_files_folders_and_texts_have_the_counts_of_the_count_command(
         file = await client.call_tool("count_tokens", {"path": "docs/a.md"})
         folder = await client.call_tool("count_tokens", {"path": "."})
         text = await client.call_tool("count_tokens", {"text": "hello world"})
-    counted = await printed(project, "count", "--json", ".")
-    by_path = {entry["path"]: entry["tokens"] for entry in counted["files"]}
+    output = await printed(project, "count", "--json", ".")
+    by_path = {entry["path"]: entry["tokens"] for entry in output["files"]}
     assert file.structured_content is not None
     assert folder.structured_content is not None
     assert text.structured_content is not None
     assert file.structured_content["tokens"] == by_path["docs/a.md"]
-    assert folder.structured_content["tokens"] == counted["total"]["tokens"]
+    assert folder.structured_content["tokens"] == output["total"]["tokens"]
     assert text.structured_content["tokens"] == 2
     assert text_of(file).startswith(f"docs/a.md: {by_path['docs/a.md']:,} tokens for gpt-4o")
 
@@ -160,14 +160,14 @@ async def test_budgets_that_are_nearly_used_up_are_not_called_exceeded(project: 
 
 async def test_budgets_are_those_of_the_check_command(project: Path) -> None:
     async with connected(project) as client:
-        found = await client.call_tool("check_budgets", {})
+        result = await client.call_tool("check_budgets", {})
         within = await client.call_tool("check_budgets", {"paths": ["docs"]})
     report = await printed(project, "check", "--json", ".")
     (reported,) = [finding for file in report["files"] for finding in file["findings"]]
-    assert found.structured_content is not None
-    (finding,) = found.structured_content["findings"]
+    assert result.structured_content is not None
+    (finding,) = result.structured_content["findings"]
     assert finding["over"] == reported["over"]
-    assert text_of(found).startswith("1 budget exceeded; ")
+    assert text_of(result).startswith("1 budget exceeded; ")
     assert within.structured_content is not None
     assert within.structured_content["exceeded"] == 0
 
@@ -219,8 +219,8 @@ async def test_a_root_of_the_client_may_be_read(project: Path, tmp_path: Path) -
     other.mkdir()
     (other / "c.md").write_text("hello")
     async with connected(project, roots=[other]) as client:
-        found = await client.call_tool("count_tokens", {"path": str(other / "c.md")})
-    assert not found.is_error, text_of(found)
+        result = await client.call_tool("count_tokens", {"path": str(other / "c.md")})
+    assert not result.is_error, text_of(result)
 
 
 async def test_answers_are_short(project: Path) -> None:
@@ -233,9 +233,9 @@ async def test_answers_are_short(project: Path) -> None:
             ("count_tokens", {"path": "."}),
             ("check_budgets", {}),
         ):
-            found = await client.call_tool(tool, arguments)
-            assert tokens_of(text_of(found)) <= 500, tool
-            written = json.dumps(found.structured_content, separators=(",", ":"))
+            result = await client.call_tool(tool, arguments)
+            assert tokens_of(text_of(result)) <= 500, tool
+            written = json.dumps(result.structured_content, separators=(",", ":"))
             assert tokens_of(written) <= 800, tool
         more = await client.call_tool("token_map", {"depth": 3})
     assert "omitted; try a smaller folder" in text_of(more)
@@ -258,10 +258,10 @@ async def test_the_context_of_a_growing_session_equals_that_of_usage(
             assert found is not None
             ((name, tokens),) = home.truth.context.items()
             assert (found["session"]["id"], found["tokens"]) == (name, tokens)
-            shown = await printed(project, "usage", "--json")
+            output = await printed(project, "usage", "--json")
             for field in ("tokens", "limit", "usable", "percent", "costUsd", "model", "method"):
-                assert found[field] == shown[field], field
-            assert found["forecast"]["nextInputUsd"] == shown["forecast"]["nextInputUsd"]
+                assert found[field] == output[field], field
+            assert found["forecast"]["nextInputUsd"] == output["forecast"]["nextInputUsd"]
         share = await client.call_tool("count_tokens", {"path": "docs/a.md"})
     assert share.structured_content is not None
     assert share.structured_content["contextPercent"] > 0
@@ -274,8 +274,8 @@ async def test_another_agents_session_is_not_shown(project: Path, tmp_path: Path
     session.user()
     session.reply()
     async with connected(project, client="codex-mcp-client") as client:
-        found = await client.call_tool("context_usage", {})
-    assert "No session was found for codex" in text_of(found)
+        result = await client.call_tool("context_usage", {})
+    assert "No session was found for codex" in text_of(result)
 
 
 async def test_a_cancelled_call_leaves_the_server_usable(project: Path) -> None:
@@ -292,15 +292,15 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     (tmp_path / "mcp_types.py").write_text("raise ModuleNotFoundError(name='mcp_types')\n")
     command = [sys.executable, "-m", "sidecar", "mcp", "--check"]
     assert subprocess.run(command, check=False).returncode == 0
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 2
-    assert "pipx install --force 'token-sidecar[mcp]'" in done.stderr
+    assert result.returncode == 2
+    assert "pipx install --force 'token-sidecar[mcp]'" in result.stderr
 
 
 def test_no_text_reaches_the_log(project: Path) -> None:
@@ -323,7 +323,7 @@ def test_no_text_reaches_the_log(project: Path) -> None:
             "params": {"name": "count_tokens", "arguments": {"text": "PLANTED secret"}},
         },
     ]
-    done = subprocess.run(
+    result = subprocess.run(
         [PROGRAM, "mcp"],
         input="\n".join(map(json.dumps, messages)) + "\n",
         cwd=project,
@@ -332,6 +332,6 @@ def test_no_text_reaches_the_log(project: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert "PLANTED" not in done.stderr
+    assert "PLANTED" not in result.stderr
     kept = [path for path in project.parent.rglob("*") if path.is_file()]
     assert not any(b"PLANTED" in path.read_bytes() for path in kept)

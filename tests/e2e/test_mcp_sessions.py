@@ -164,11 +164,11 @@ async def test_a_growing_session_is_the_same_everywhere(
                 server.context(expected)
                 called = await client.call_tool("context_usage", {})
                 tool: dict[str, Any] = called.structured_content or {}
-                shown = await printed(root, "usage", "--json")
+                output = await printed(root, "usage", "--json")
                 assert tool["tokens"] == expected
                 assert server.request("context/usage", {})["tokens"] == expected
                 assert {field: tool[field] for field in FIELDS} == {
-                    field: shown[field] for field in FIELDS
+                    field: output[field] for field in FIELDS
                 }
         # The server loads context windows after it has started, and adds up costs after the context
         # has changed.

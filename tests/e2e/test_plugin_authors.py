@@ -42,7 +42,7 @@ def command(language: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize("language", ["lua", "ts", "python"])
 def test_a_client_of_the_page_reports_a_conversation(language: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
+    result = subprocess.run(
         command(language, tmp_path),
         cwd=tmp_path,
         env=os.environ | {"PATH": path},
@@ -50,9 +50,9 @@ def test_a_client_of_the_page_reports_a_conversation(language: str, tmp_path: Pa
         text=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    assert "1209 of 399500 tokens" in done.stdout + done.stderr
-    assert language != "lua" or "0 %" in done.stdout + done.stderr, "the status is shown too"
+    assert result.returncode == 0, result.stderr
+    assert "1209 of 399500 tokens" in result.stdout + result.stderr
+    assert language != "lua" or "0 %" in result.stdout + result.stderr, "the status is shown too"
 
 
 @pytest.mark.parametrize("language", ["lua", "ts", "python"])

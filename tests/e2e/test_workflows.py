@@ -25,8 +25,8 @@ def lint(*files: Path) -> list[dict[str, object]]:
     vscode = editors_setup.ensure_vscode()
     command = [str(vscode.node), "--eval", LINT, *map(str, files)]
     env = os.environ | {"NODE_PATH": str(vscode.modules)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    found: list[dict[str, object]] = json.loads(done.stdout)
+    result = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    found: list[dict[str, object]] = json.loads(result.stdout)
     return found
 
 

@@ -26,6 +26,6 @@ def sentence(page: str) -> str:
 
 def promised(page: str, pattern: str) -> str:
     """Return the group of a pattern, which must be on the page."""
-    found = re.search(pattern, page, re.DOTALL)
-    assert found is not None, pattern
-    return found[1]
+    match = re.search(pattern, page, re.DOTALL)
+    assert match is not None, pattern
+    return match[1]

@@ -198,11 +198,11 @@ class Reading:
         """Run a command. Its output must not contain secrets, except for titles."""
         log = self.logs / arguments[0]
         command = opened_files.command(log, *arguments, traced=self.traced)
-        done = subprocess.run(
+        result = subprocess.run(
             command, cwd=self.home / "work" / "0", capture_output=True, stdin=subprocess.DEVNULL
         )
-        assert done.returncode == 0, done.stderr
-        self.said += [done.stderr] if titles else [done.stdout, done.stderr]
+        assert result.returncode == 0, result.stderr
+        self.said += [result.stderr] if titles else [result.stdout, result.stderr]
 
     def run(self) -> None:
         """Run the editor session, followed by the command line."""
@@ -242,7 +242,7 @@ def check(home: Path, folder: Path, truths: list[Truth]) -> None:
     totals = [truth.total for truth in truths]
     assert _totals(reading.state) == (
         sum(len(truth.calls) for truth in truths),
-        sum(one.prompt for one in totals),
+        sum(total.prompt for total in totals),
         sum(one.output for one in totals),
     )
     assert reading.leaks() == [], reading.leaks()
@@ -274,7 +274,7 @@ def main(megabytes: float) -> None:
         with patch.object(Clock, "text", _text):
             truths = plant(home, megabytes, writers)
         print(
-            f"Secrets in {megabytes:g} MB of sessions, {sum(len(one.calls) for one in truths)} calls"
+            f"Secrets in {megabytes:g} MB of sessions, {sum(len(truth.calls) for truth in truths)} calls"
         )
         check(home, folder, truths)
 

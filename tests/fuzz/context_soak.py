@@ -53,7 +53,7 @@ def soak(number: int, from_seed: int, seen: Counter[str]) -> None:
         seen["turns removed"] += len(plan.removed)
         seen["plans that fit"] += plan.fits
         seen["summaries"] += plan.summary is not None
-        seen.update(f"removed as {one.reason}" for one in plan.removed)
+        seen.update(f"removed as {removal.reason}" for removal in plan.removed)
 
     check_all()
 

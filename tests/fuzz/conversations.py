@@ -136,10 +136,12 @@ class _Maker:
         text = self._text(move.size) if move.size % 2 else ""
         match self.shape:
             case "contract":
-                made = [{"id": one, "name": "t", "arguments": {}} for one in ids]
+                made = [{"id": call_id, "name": "t", "arguments": {}} for call_id in ids]
                 turn = Turn(role="assistant", content=text or None, tool_calls=made)
             case "openai":
-                made = [{"id": one, "function": {"name": "t", "arguments": "{}"}} for one in ids]
+                made = [
+                    {"id": call_id, "function": {"name": "t", "arguments": "{}"}} for call_id in ids
+                ]
                 turn = Turn(role="assistant", content=text, openai_tool_calls=made)
             case _:
                 said = [{"type": "text", "text": text}] if text else []
@@ -235,9 +237,11 @@ def check(case: Case, plan: FitResult) -> None:
     assert plan.fits == (plan.tokens_after <= case.max_tokens)
     assert plan.fits == (plan.reason is None)
     assert plan.summary is None or case.summarize
-    assert [one.index for one in plan.removed] == sorted({one.index for one in plan.removed})
-    for one in plan.removed:
-        assert one.role == case.turns[one.index].role
+    assert [removal.index for removal in plan.removed] == sorted(
+        {removal.index for removal in plan.removed}
+    )
+    for removal in plan.removed:
+        assert removal.role == case.turns[removal.index].role
 
 
 def _no_orphans(asked: list[Seen], kept: list[Seen], turns: list[Turn]) -> None:
@@ -273,10 +277,10 @@ def _stays(case: Case, asked: list[Seen], kept: list[Seen]) -> None:
     after them, except orphans.
     """
     there = {mark for seen in kept for mark in seen.marks}
-    calls = {one for seen in kept for one in seen.calls}
+    calls = {call for seen in kept for call in seen.calls}
     tail = _tail(case, asked)
     all_called: set[str] = set()
-    all_answered = {one for seen in asked for one in seen.results}
+    all_answered = {result for seen in asked for result in seen.results}
     for index, (turn, seen) in enumerate(zip(case.turns, asked, strict=True)):
         if turn.role == "system":
             assert set(seen.marks) <= there, "a system turn went"

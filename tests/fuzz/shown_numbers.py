@@ -112,12 +112,12 @@ class Stress:
             assert sent.document is not None
             assert sent.document.tokens == fresh.tokens, (uri, sent.document.tokens, fresh.tokens)
             sessions = services.conversations(workspace).sessions
-            shown = sessions.find(None)
-            assert isinstance(shown, Conversation)
-            derived = sessions.usage(shown)
+            session = sessions.find(None)
+            assert isinstance(session, Conversation)
+            derived = sessions.usage(session)
             assert sessions.context.usage == derived
             assert sent.context is None or sent.context.tokens == derived.tokens
-            await self.check_session(shown, workspace)
+            await self.check_session(session, workspace)
         today = await self.client.request("cost/detail", {"period": "day"})
         assert sent is not None
         assert sent.cost is not None
@@ -167,7 +167,7 @@ class Stress:
 
     async def count(self) -> None:
         answer = await self.client.count(self.rng.choice(URIS), models=["gpt-4", "gpt-5"])
-        same = {one["tokens"] for one in answer["models"] if one["model"] == answer["model"]}
+        same = {model["tokens"] for model in answer["models"] if model["model"] == answer["model"]}
         assert same <= {answer["tokens"]}
 
     async def follow(self) -> None:

@@ -103,8 +103,8 @@ def many_files(folder: Path) -> None:
     check = [sys.executable, "-P", "-m", "sidecar", "check", str(folder)]
     for what in ("cold", "warm"):
         began = time.monotonic()
-        done = subprocess.run(check, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (1, ""), done
+        result = subprocess.run(check, capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (1, ""), result
         print(f"check of 100,000 files, {what}: {time.monotonic() - began:.1f} s")
 
 

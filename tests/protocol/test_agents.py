@@ -231,7 +231,7 @@ async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
 
     def watched(services: Services) -> list[Tokenizer]:
         shown.extend(
-            one.context.usage.tokens if one.context.usage else None for one in services.roots
+            root.context.usage.tokens if root.context.usage else None for root in services.roots
         )
         return tokenizers(services)
 
@@ -374,8 +374,8 @@ async def test_agent_session_does_not_affect_budgets(
     bare.open(text, uri)
     await bare.take("status/update", lambda status: bool(status["context"]))
     bare.ignore("status/update")
-    counted = await bare.count(uri)
-    assert counted["model"] == MODEL, "the conversation's model is what counts by default"
+    count = await bare.count(uri)
+    assert count["model"] == MODEL, "the conversation's model is what counts by default"
     _, found = await bare.server.diagnostics.findings(uri)
     report, _ = run([str(tmp_path / "AGENTS.md")])
     assert len(found) == 3
@@ -387,7 +387,7 @@ async def test_agent_session_does_not_affect_budgets(
     sent = bare.server.status._sent[uri]
     assert sent is not None
     assert sent.document is not None
-    assert sent.document.tokens == report.files[0].tokens != counted["tokens"]
+    assert sent.document.tokens == report.files[0].tokens != count["tokens"]
     async with asyncio.timeout(60):
         while any(map(due, ("settings", "catalogue", "status"))):
             await asyncio.sleep(0.01)
@@ -464,7 +464,7 @@ async def test_changed_file_is_read_once_for_size_and_costs(
     unread = SessionIndex.unread
 
     def watched(index: SessionIndex, readers: Any, stores: Any, **how: Any) -> Any:
-        readings.append([one.path for one in stores])
+        readings.append([store.path for store in stores])
         return unread(index, readers, stores, **how)
 
     monkeypatch.setattr(SessionIndex, "unread", watched)
@@ -488,11 +488,11 @@ async def test_calls_appended_during_recording_are_recorded(
     grown, read = threading.Event(), session_index.ingest_all
 
     def slowly(*args: Any, **kwargs: Any) -> Any:
-        done = read(*args, **kwargs)
+        result = read(*args, **kwargs)
         if not grown.is_set():
             session.reply()
             grown.wait(60)
-        return done
+        return result
 
     monkeypatch.setattr(session_index, "ingest_all", slowly)
     await bare.initialize(tmp_path.as_uri())
@@ -594,8 +594,8 @@ async def test_prompt_file_is_counted_for_the_same_model_everywhere(
     bare.ignore("status/update", "context/warning")
     (shown,) = await bare.request("cost/files", {})
     verb = ["cost", "files", "--json", "--workspace", str(tmp_path)]
-    done = await asyncio.to_thread(CliRunner().invoke, main, verb)
-    (printed,) = json.loads(done.stdout)["files"]
+    result = await asyncio.to_thread(CliRunner().invoke, main, verb)
+    (printed,) = json.loads(result.stdout)["files"]
     assert (printed["tokens"], printed["text"]) == (shown["tokens"], shown["text"])
     assert (shown["model"], shown["requests"]) == (MODEL, 1)
     await bare.request("context/set", {"model": "gpt-4o"})

@@ -148,7 +148,7 @@ async def test_unencodable_result_is_answered_with_an_error(
 async def test_exit_requires_the_form_of_a_notification(client: Client) -> None:
     client.send({"method": "exit"})
     client.send({"jsonrpc": "1.0", "method": "exit"})
-    assert [one["error"]["code"] for one in client.orphans] == [-32600, -32600]
+    assert [orphan["error"]["code"] for orphan in client.orphans] == [-32600, -32600]
     answer = await client.raw(request(900, "exit"))
     assert answer["error"]["code"] == -32601
     assert not client.exit.done()

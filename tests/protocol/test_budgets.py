@@ -191,7 +191,7 @@ async def test_raising_the_budget_edits_the_project_file(workspace: Workspace) -
 
 def raised(published: dict[str, Any]) -> bool:
     """Return whether no budget is exceeded after a fix has raised it."""
-    return all(one["code"] == "budget-near" for one in published["diagnostics"])
+    return all(diagnostic["code"] == "budget-near" for diagnostic in published["diagnostics"])
 
 
 @pytest.mark.parametrize(("place", "offered"), [("..", False), (".", True)])
@@ -324,7 +324,7 @@ async def test_links_count_towards_sums_as_in_check(bare: Client, tmp_path: Path
     await bare.initialize(root=tmp_path.as_uri())
     bare.ignore("status/update", "textDocument/publishDiagnostics")
     report, _ = run([str(tmp_path)])
-    (checked,) = (one.findings[0] for one in report.files if one.path.endswith("AGENTS.md"))
+    (checked,) = (file.findings[0] for file in report.files if file.path.endswith("AGENTS.md"))
     for name in ("AGENTS.md", "CLAUDE.md"):
         uri = (tmp_path / name).as_uri()
         bare.open(text, uri)
@@ -470,4 +470,8 @@ async def test_unchanged_diagnostics_are_published_once(workspace: Workspace) ->
     assert client.server.scheduler.is_due(key)
     while client.server.scheduler.is_due(key):
         await asyncio.sleep(0.01)
-    assert not [one for one in client.unread if one["method"] == "textDocument/publishDiagnostics"]
+    assert not [
+        message
+        for message in client.unread
+        if message["method"] == "textDocument/publishDiagnostics"
+    ]

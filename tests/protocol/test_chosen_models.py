@@ -65,8 +65,8 @@ async def test_reset_explains_that_an_agents_session_is_kept(beside_an_agent: Cl
     assert (await client.request("context/reset", {}))["text"] == stays
     assert (await client.request("context/usage", {}))["session"]["source"] == "claude-code"
     await client.request("context/append", {"turns": [{"role": "user", "content": "Hello."}]})
-    done = await client.request("context/reset", {})
-    assert (done["tokens"], done["text"].split(".")[0]) == (
+    result = await client.request("context/reset", {})
+    assert (result["tokens"], result["text"].split(".")[0]) == (
         None,
         "The conversation's context has been reset",
     )

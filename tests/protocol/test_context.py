@@ -292,6 +292,6 @@ async def test_assembling_continues_after_the_oldest_session_is_dropped(
     sessions = talker.server.services.known_sessions(talker.server.services.roots.default)
     assert sessions is not None
     assert len(list(sessions.conversations)) == SESSIONS_KEPT
-    kept = {one.id for one in sessions.conversations.values()}
+    kept = {conversation.id for conversation in sessions.conversations.values()}
     assert not {"s0", "s1"} & kept, "the least recently used"
     assert set(sessions._states) <= kept, "and what was known of them"

@@ -98,8 +98,8 @@ async def test_billed_reply_is_recorded_although_the_request_is_cancelled(
     shown = await bare.take("status/update", lambda u: u["cost"] is not None)
     assert "$2.50" in shown["text"]
     if method == "context/response":
-        found = await bare.request("context/usage", {"session": "s"})
-        assert found["tokens"] == 1_000_008
+        result = await bare.request("context/usage", {"session": "s"})
+        assert result["tokens"] == 1_000_008
     assert (await bare.request("cost/detail", {}))["totals"]["calls"] == 1
     bare.ignore("status/update")
 
@@ -175,8 +175,8 @@ async def test_bare_total_sets_the_size_and_is_not_billed(
     await talker.request("context/append", {"session": "s", "turns": [USER]})
     counted = (await talker.request("context/append", {"session": "s", "turns": [REPLY]}))["tokens"]
     usage = {"totalTokens": counted + thought}
-    known = await talker.request("context/append", {"session": "s", "turns": [], "usage": usage})
-    assert known["tokens"] == counted + shown
+    result = await talker.request("context/append", {"session": "s", "turns": [], "usage": usage})
+    assert result["tokens"] == counted + shown
     more = await talker.request("context/append", {"session": "s", "turns": [USER]})
     assert more["tokens"] == counted + shown + truth(USER["content"]) + 4
     assert (await talker.request("cost/detail", {}))["totals"]["calls"] == 0

@@ -73,7 +73,7 @@ async def test_usage_text_has_a_line_for_each_part(talker: Client) -> None:
     assert "Session     1 turn\n" in summary
     groups = {row["label"]: row["children"] for row in usage["rows"] if row["children"]}
     tokens = [part["tokens"] for part in usage["largest"]]
-    assert [row["value"] for row in groups["Largest"]] == [f"{each:,}" for each in tokens]
+    assert [row["value"] for row in groups["Largest"]] == [f"{token:,}" for token in tokens]
     filled = [f"{each:,}" for each in usage["breakdown"].values() if each]
     assert [row["value"] for row in groups["Breakdown"]] == filled
     assert sum(row["share"] for row in groups["Breakdown"]) == pytest.approx(1)
@@ -107,7 +107,7 @@ async def test_section_over_its_cap_is_trimmed(
     assert usage["breakdown"]["sections"] == 20
     params = {"session": "s", "logs": "x\n" * 90, "maxTokens": 60}
     made = await talker.request("context/assemble", params)
-    context = next(one for one in made["sections"] if one["name"] == "context")
+    context = next(section for section in made["sections"] if section["name"] == "context")
     assert (context["trimmed"], made["budgetApplied"]) == (True, 60)
     assert [(one["name"], one["trimmed"]) for one in made["pack"]] == [
         ("plan", True),

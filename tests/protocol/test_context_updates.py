@@ -68,10 +68,10 @@ async def test_conversation_is_recounted_with_a_new_tokenizer(client: Client) ->
     await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
     before = (await client.request("context/usage", {}))["tokens"]
     await set_estimator(client, "chars4", "chars4")
-    counted = await client.request("tokens/count", {"messages": MESSAGES, "model": MODEL})
-    assert counted["tokens"] != before
-    assert shown(client) == counted["tokens"], "the status is updated without a request"
-    assert (await client.request("context/usage", {}))["tokens"] == counted["tokens"]
+    result = await client.request("tokens/count", {"messages": MESSAGES, "model": MODEL})
+    assert result["tokens"] != before
+    assert shown(client) == result["tokens"], "the status is updated without a request"
+    assert (await client.request("context/usage", {}))["tokens"] == result["tokens"]
     after = await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
     more = await client.request("tokens/count", {"messages": MESSAGES + MESSAGES[1:]})
     assert after["tokens"] == more["tokens"]
@@ -101,8 +101,8 @@ async def test_new_tokenizer_keeps_reported_usage_of_other_models(
     await client.request("context/append", {"session": "s", "turns": turns, "usage": usage})
     await client.request("context/set", {"session": "s", "model": OTHER})
     await set_estimator(client, "chars4", "chars4")
-    counted = await client.request("tokens/count", {"messages": [*MESSAGES, turns[-1]]})
-    assert (await client.request("context/usage", {}))["tokens"] == counted["tokens"]
+    result = await client.request("tokens/count", {"messages": [*MESSAGES, turns[-1]]})
+    assert (await client.request("context/usage", {}))["tokens"] == result["tokens"]
     back = await client.request("context/set", {"session": "s", "model": MODEL})
     assert back["tokens"] == 5_010
     grown = await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
@@ -117,8 +117,8 @@ async def test_returning_model_is_counted_with_the_current_tokenizer(client: Cli
     await set_estimator(client, "chars4", "chars4")
     back = await client.request("context/set", {"session": "s", "model": MODEL})
     await quiet(client)
-    counted = await client.request("tokens/count", {"messages": MESSAGES, "model": MODEL})
-    assert back["tokens"] == counted["tokens"] == shown(client)
+    result = await client.request("tokens/count", {"messages": MESSAGES, "model": MODEL})
+    assert back["tokens"] == result["tokens"] == shown(client)
 
 
 @pytest.mark.parametrize("reported", [False, True])
@@ -138,9 +138,9 @@ async def test_plan_can_be_undone_after_a_change_of_tokenizer(
     after = await client.request("context/undo", {"session": "s"})
     await quiet(client)
     whole = [*MESSAGES[:1], *turns]
-    counted = await client.request("tokens/count", {"messages": whole, "model": MODEL})
+    result = await client.request("tokens/count", {"messages": whole, "model": MODEL})
     assert after["turns"] == len(turns)
-    assert after["tokens"] == (5_100 if reported else counted["tokens"]) == shown(client)
+    assert after["tokens"] == (5_100 if reported else result["tokens"]) == shown(client)
 
 
 async def test_hidden_sessions_are_recounted_with_a_new_tokenizer(client: Client) -> None:
@@ -149,14 +149,14 @@ async def test_hidden_sessions_are_recounted_with_a_new_tokenizer(client: Client
     await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
     await client.request("context/append", {"session": "other", "turns": [USER]})
     await set_estimator(client, "chars4", "chars4")
-    counted = await client.request("tokens/count", {"messages": MESSAGES, "model": MODEL})
+    result = await client.request("tokens/count", {"messages": MESSAGES, "model": MODEL})
     await client.request(
         "cost/record",
         {"session": "s", "model": MODEL, "usage": {"prompt_tokens": 5, "completion_tokens": 1}},
     )
     rows = {row["id"]: row["tokens"] for row in await client.request("context/sessions", {})}
-    assert rows["s"] == counted["tokens"]
-    assert recorded_estimates() == [counted["tokens"]]
+    assert rows["s"] == result["tokens"]
+    assert recorded_estimates() == [result["tokens"]]
 
 
 def recorded_estimates() -> list[int]:
@@ -173,8 +173,8 @@ async def test_assembled_request_is_counted_with_the_new_tokenizer(client: Clien
     await set_estimator(client, "chars4", "chars4")
     made = await client.request("context/assemble", request)
     for part in made["sections"]:
-        counted = await client.request("tokens/count", {"text": part["text"], "model": MODEL})
-        assert part["tokens"] == counted["tokens"], part["name"]
+        result = await client.request("tokens/count", {"text": part["text"], "model": MODEL})
+        assert part["tokens"] == result["tokens"], part["name"]
 
 
 async def test_edit_during_a_count_is_included(
@@ -256,7 +256,7 @@ async def test_crossing_a_threshold_warns_once(root: Path, endpoint: FakeServer)
         *[client.request("context/append", turns) for turns in (much, *[more] * 5)]
     )
     await settled(client)
-    warned = [one for one in client.unread if one["method"] == "context/warning"]
+    warned = [message for message in client.unread if message["method"] == "context/warning"]
     client.ignore("context/warning")
     assert len(warned) == 1
     await client.aclose()

@@ -222,7 +222,7 @@ async def test_document_closed_during_the_request_is_counted(
     if again:
         client.open("another text")
     answers = await asked
-    assert {one["tokens"] for one in answers} == {truth("some words\n" * lines)}
+    assert {answer["tokens"] for answer in answers} == {truth("some words\n" * lines)}
 
 
 async def test_memory_is_released_after_a_tokenizer_is_loaded(

@@ -48,9 +48,9 @@ async def test_hostile_model_name_is_shown_as_plain_text(bare: Client, name: str
     found = [update["document"]["tooltip"]]
 
     where = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 2}}
-    shown = await bare.request("textDocument/hover", where)
-    assert shown["contents"]["kind"] == "markdown"
-    found.append(shown["contents"]["value"])
+    result = await bare.request("textDocument/hover", where)
+    assert result["contents"]["kind"] == "markdown"
+    found.append(result["contents"]["value"])
 
     command = {"command": "tokenSidecar.server.compareModels", "arguments": [URI, name]}
     found.append(await bare.request("workspace/executeCommand", command))
@@ -103,7 +103,7 @@ async def test_errors_and_problems_contain_no_control_characters(
         published = await bare.take(
             "textDocument/publishDiagnostics", lambda params: bool(params["diagnostics"])
         )
-        seen += [one["message"] for one in published["diagnostics"]]
+        seen += [diagnostic["message"] for diagnostic in published["diagnostics"]]
     bare.ignore("textDocument/publishDiagnostics")
     assert any("k\\x1b" in text or "key" in text for text in seen)
     for text in seen:

@@ -181,9 +181,9 @@ async def test_endpoints_of_the_named_root_are_probed(
         _, two, three, four = await _roots(bare, tmp_path, "one", "two", "three", "four")
 
         async def probed(**params: Any) -> list[str]:
-            found = await bare.request("capabilities/probe", params)
-            assert {(row["text"], row["limit"]) for row in found} == {("supported", 2048)}
-            return [row["model"] for row in found]
+            result = await bare.request("capabilities/probe", params)
+            assert {(row["text"], row["limit"]) for row in result} == {("supported", 2048)}
+            return [row["model"] for row in result]
 
         assert await probed(workspace=two) == ["model-two"]
         assert await probed(workspace=f"{three}/a.md") == ["model-two", "model-three"]

@@ -125,9 +125,9 @@ async def test_workers_get_no_session_cache_or_endpoint(
 
     def watched(pool: Any, work: Any, *args: Any) -> Any:
         holds = reached(functools.partial(work, *args))
-        assert not any(id(one) in holds for one in sessions.conversations.values()), (
-            "a session that is shown"
-        )
+        assert not any(
+            id(conversation) in holds for conversation in sessions.conversations.values()
+        ), "a session that is shown"
         given.extend(holds.values())
         return real(pool, work, *args)
 
@@ -418,7 +418,7 @@ async def test_turns_added_during_a_count_are_counted_by_the_endpoint_too(
         await asyncio.sleep(0.01)
     hanging.let_go()
     answers = await asyncio.gather(*both)
-    assert [one["turns"] for one in answers] == [1, 2]
+    assert [answer["turns"] for answer in answers] == [1, 2]
     assert {one["method"] for one in answers} == {"endpoint"}
     assert answers[0]["tokens"] < answers[1]["tokens"]
     usage = await client.request("context/usage", {"session": "s"})
@@ -564,14 +564,14 @@ async def test_model_has_the_same_window_on_every_surface(client: Client) -> Non
     )
     client.ignore("status/update", "context/warning")
     assert "123,456 tokens (from the agent)" in shown["context"]["tooltip"]
-    counted = await client.count(models=["gpt-5", "gpt-4o"])
-    assert (counted["limit"], counted["limitSource"]) == (123_456, "transcript")
-    assert [one["limit"] for one in counted["models"]] == [123_456, 128_000]
+    count = await client.count(models=["gpt-5", "gpt-4o"])
+    assert (count["limit"], count["limitSource"]) == (123_456, "transcript")
+    assert [one["limit"] for one in count["models"]] == [123_456, 128_000]
     fed(client, agents(limit=None))
     gauge = await client.request("context/usage", {})
-    counted = await client.count()
-    assert (counted["limit"], counted["limitSource"]) == (gauge["limit"], gauge["limitSource"])
-    assert counted["limitSource"] == "catalogue"
+    count = await client.count()
+    assert (count["limit"], count["limitSource"]) == (gauge["limit"], gauge["limitSource"])
+    assert count["limitSource"] == "catalogue"
 
 
 async def test_window_named_without_a_model_applies_to_documents(
@@ -579,9 +579,9 @@ async def test_window_named_without_a_model_applies_to_documents(
 ) -> None:
     talker.open("some words\n")
     gauge = await talker.request("context/set", {"limit": 5_000})
-    counted = await talker.count()
+    count = await talker.count()
     assert (gauge["limit"], gauge["limitSource"]) == (5_000, "request")
-    assert (counted["limit"], counted["limitSource"]) == (5_000, "request")
+    assert (count["limit"], count["limitSource"]) == (5_000, "request")
 
 
 async def test_a_session_without_a_reply_has_no_model(talker: Client) -> None:
@@ -598,8 +598,8 @@ async def test_a_session_without_a_reply_has_no_model(talker: Client) -> None:
     fed(talker, agents(model=None, tokens=None, limit=200_000))
     assert (await talker.request("context/usage", {}))["limit"] == 200_000, "the agent's own word"
     fed(talker, agents(model=None, tokens=5_000))
-    known = await talker.request("context/usage", {})
-    assert (known["model"], known["percent"], known["note"]) == (None, 5, None)
+    result = await talker.request("context/usage", {})
+    assert (result["model"], result["percent"], result["note"]) == (None, 5, None)
 
 
 async def test_agents_session_cannot_be_changed(talker: Client) -> None:
@@ -626,6 +626,6 @@ async def test_queries_change_nothing(talker: Client) -> None:
     await talker.request("context/sessions", {})
     assert changes.sessions.conversations.get("s") is found
     assert changes.sessions.context is state
-    assert [one.id for one in changes.sessions.conversations.values()] == ["s"]
+    assert [conversation.id for conversation in changes.sessions.conversations.values()] == ["s"]
     gc.collect()
     assert len(changes._locks) == 0, "no lock outlives its request"

@@ -114,14 +114,14 @@ async def test_providers_are_registered_and_unregistered_by_settings(bare: Clien
         {"documentSelector": None},
         {"documentSelector": None, "label": "Tokens"},
     ]
-    ids = [each["id"] for each in params["registrations"]]
+    ids = [registration["id"] for registration in params["registrations"]]
     await configured(bare, BOTH)
     method, params = asked[-1]
     assert (method, methods(params)) == ("client/registerCapability", [LENS])
     await configured(bare, OFF)
     method, params = asked[-1]
     assert (method, methods(params)) == ("client/unregisterCapability", [HINT, LENS, SYMBOL])
-    assert {each["id"] for each in params["unregisterations"]} > set(ids)
+    assert {item["id"] for item in params["unregisterations"]} > set(ids)
     assert len(asked) == 3
 
 

@@ -100,16 +100,16 @@ def opened(client: Client, root: Path, text: str = TEXT) -> str:
 
 async def test_an_estimate(root: Path) -> None:
     client = await started(root)
-    found = await numbers(client, opened(client, root))
-    assert len(set(found.values())) == 1, found
+    counts = await numbers(client, opened(client, root))
+    assert len(set(counts.values())) == 1, counts
     await client.aclose()
 
 
 async def test_endpoints_count_is_shown_everywhere(root: Path, endpoint: FakeServer) -> None:
     client = await started(root)
     uri = opened(client, root)
-    found = await numbers(client, uri)
-    assert set(found.values()) == {words(TEXT)}, found
+    counts = await numbers(client, uri)
+    assert set(counts.values()) == {words(TEXT)}, counts
     assert endpoint.posts().count("/tokenize") <= 12, "one request a text, and the probe's own"
     fitted = await client.request(
         "tokens/fit", {"textDocument": {"uri": uri}, "maxTokens": 300, "mode": "start"}
@@ -143,8 +143,8 @@ async def test_calibration_by_an_endpoint_applies_while_it_is_unavailable(
         endpoint.routes[route] = Canned(503, {})
     client.change({"text": TEXT + "One more line of prose.\n"}, uri=uri)
     await client.request("capabilities/probe", {})
-    found = await numbers(client, uri)
-    assert len(set(found.values())) == 1, found
+    counts = await numbers(client, uri)
+    assert len(set(counts.values())) == 1, counts
     count = await client.count(uri)
     assert count["method"] == "calibrated"
     assert abs(count["tokens"] - plain) < plain * 0.15
@@ -214,8 +214,8 @@ async def test_calibration_of_another_process_is_used_once_it_is_read(root: Path
         await client.request("context/append", params)
     await kept(client)
     assert 1.2 < (await client.count(uri))["tokens"] / before["tokens"] < 1.4
-    found = await numbers(client, uri)
-    assert len(set(found.values())) == 1, found
+    counts = await numbers(client, uri)
+    assert len(set(counts.values())) == 1, counts
     await client.aclose()
 
 
@@ -233,9 +233,9 @@ async def test_calibration_of_another_process_is_used_without_own_samples(root: 
         async with asyncio.timeout(60):
             while services.calibrations.loaded().learned(key) != other.learned(key):
                 await asyncio.sleep(0.01)
-        found = await numbers(client, uri)
-        assert len(set(found.values())) == 1, found
-        assert found["status"] > before * 1.2
+        counts = await numbers(client, uri)
+        assert len(set(counts.values())) == 1, counts
+        assert counts["status"] > before * 1.2
     await client.aclose()
 
 
@@ -257,8 +257,8 @@ async def test_calibration_by_a_conversation_applies_to_similar_documents(root: 
     assert 1.2 < after["tokens"] / before["tokens"] < 1.6
     chat_after = await client.request("tokens/count", chat)
     assert 1.2 < chat_after["tokens"] / chat_before["tokens"] < 1.6
-    found = await numbers(client, uri)
-    assert len(set(found.values())) == 1, found
+    counts = await numbers(client, uri)
+    assert len(set(counts.values())) == 1, counts
     await client.aclose()
 
 

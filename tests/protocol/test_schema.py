@@ -28,10 +28,10 @@ def test_every_message_is_in_the_schema_and_resolves() -> None:
 
 
 def test_command_prints_the_schema() -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-P", "-m", "sidecar", "schema"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert json.loads(done.stdout) == json.loads(json.dumps(schema.json_schema()))
+    assert json.loads(result.stdout) == json.loads(json.dumps(schema.json_schema()))

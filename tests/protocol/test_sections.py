@@ -53,9 +53,9 @@ async def test_document_hover_is_on_the_first_line_only(client: Client) -> None:
     client.ignore("status/update")
     client.open(PLAN)
     where: dict[str, Any] = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 2}}
-    shown = await client.request("textDocument/hover", where)
-    assert f"{truth(PLAN):,} tokens" in shown["contents"]["value"]
-    assert "gpt-5 (o200k_base)" in shown["contents"]["value"]
+    result = await client.request("textDocument/hover", where)
+    assert f"{truth(PLAN):,} tokens" in result["contents"]["value"]
+    assert "gpt-5 (o200k_base)" in result["contents"]["value"]
     where["position"]["line"] = 3
     assert await client.request("textDocument/hover", where) is None
 
@@ -64,11 +64,11 @@ async def test_hover_on_a_heading_compares_models(client: Client) -> None:
     client.ignore("status/update")
     client.open(PLAN)
     where = {"textDocument": {"uri": URI}, "position": {"line": 4, "character": 0}}
-    shown = await client.request("textDocument/hover", where)
+    result = await client.request("textDocument/hover", where)
     steps = PLAN[PLAN.index("## Steps") : PLAN.index("## Later")]
-    assert f"| gpt-5 | {truth(steps)} |" in shown["contents"]["value"]
-    assert f"| gpt-4 | {truth(steps, 'cl100k_base')} |" in shown["contents"]["value"]
-    assert "| claude-sonnet-4-5 | ~" in shown["contents"]["value"]
+    assert f"| gpt-5 | {truth(steps)} |" in result["contents"]["value"]
+    assert f"| gpt-4 | {truth(steps, 'cl100k_base')} |" in result["contents"]["value"]
+    assert "| claude-sonnet-4-5 | ~" in result["contents"]["value"]
 
 
 async def test_symbols_are_a_tree_of_sections_with_tokens(client: Client) -> None:
@@ -91,10 +91,10 @@ async def test_lenses_are_shown_only_if_enabled(bare: Client) -> None:
 async def test_command_lists_the_heaviest_sections(client: Client) -> None:
     client.ignore("status/update")
     client.open(PLAN)
-    found = await client.request(
+    result = await client.request(
         "workspace/executeCommand",
         {"command": "tokenSidecar.server.heaviestSections", "arguments": [URI]},
     )
-    assert found[0]["title"] == "Plan"
+    assert result[0]["title"] == "Plan"
     told = await client.take("window/showMessage")
     assert "Steps (line 5)" in told["message"]

@@ -63,7 +63,7 @@ class World:
         self.bytes_read = 0
         self.refused = 0
         """The calls that were rejected because of impossible numbers."""
-        self._heard = [Heard(one, self) for one in self.readers]
+        self._heard = [Heard(reader, self) for reader in self.readers]
         self.ledger = Ledger(home / "state" / "ledger.db")
         self.index = SessionIndex(self.ledger)
 
@@ -71,10 +71,10 @@ class World:
         """Read new data into the index, and return the number of bytes read."""
         stores = self.stores()
         self.index.forget_missing(self._heard, {store.path for store in stores})
-        done = self.index.read(self._heard, self.index.unread(self._heard, stores))
-        self.bytes_read += done.bytes_read
-        self.refused += done.refused
-        return done.bytes_read
+        result = self.index.read(self._heard, self.index.unread(self._heard, stores))
+        self.bytes_read += result.bytes_read
+        self.refused += result.refused
+        return result.bytes_read
 
     def states(self) -> dict[str, bytes]:
         """Return the saved reader state of each store."""

@@ -136,10 +136,10 @@ class Clock:
 
 def session(counter: FakeCounter | None = None, turns: Sequence[Turn] = ()) -> Conversation:
     """Return a conversation with these turns."""
-    made = Conversation("s1", counter or FakeCounter(), now=Clock())
+    conversation = Conversation("s1", counter or FakeCounter(), now=Clock())
     if turns:
-        made.append(turns)
-    return made
+        conversation.append(turns)
+    return conversation
 
 
 def window(limit: int = 10_000, reserve: int = 500) -> Window:
@@ -159,7 +159,7 @@ def reply(text: str) -> Turn:
 
 def calls(*ids: str, text: str | None = None, name: str = "read") -> Turn:
     """Return a turn of the assistant with one tool call per id."""
-    made = [{"id": one, "name": name, "arguments": {"path": one}} for one in ids]
+    made = [{"id": call_id, "name": name, "arguments": {"path": call_id}} for call_id in ids]
     return Turn(role="assistant", content=text, tool_calls=made)
 
 

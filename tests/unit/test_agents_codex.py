@@ -216,7 +216,7 @@ def test_record_of_a_summary_does_not_set_the_context_size(world: World, home: C
     thread = everyday(home, world.root, 1, records=True)
     thread.write("compacted", {"message": "", "compaction_response_id": "resp_c"})
     thread.record("resp_c", Tokens(90_000, 0, 0, 0, 900))
-    assert [one.note for one in world.sessions().values()] == [COMPACTED]
+    assert [session.note for session in world.sessions().values()] == [COMPACTED]
     world.ingest()
     assert [call.category for call in world.calls] == [*["main"] * 3, "summary"]
 
@@ -242,7 +242,7 @@ def test_removed_turns_stay_billed(world: World, home: CodexHome, thread: Rollou
     thread.event("thread_rolled_back", num_turns=1)
     world.ingest()
     world.check(home.truth)
-    assert [one.note for one in world.sessions().values()] == [REWOUND]
+    assert [session.note for session in world.sessions().values()] == [REWOUND]
 
 
 def test_turn_in_another_folder_changes_the_session_folder(world: World, home: CodexHome) -> None:
@@ -277,6 +277,6 @@ def test_turn_state_follows_its_events(world: World, home: CodexHome) -> None:
     thread = home.thread(world.root)
     thread.begin_turn()
     thread.call()
-    assert [one.active for one in world.sessions().values()] == [True]
+    assert [session.active for session in world.sessions().values()] == [True]
     thread.end_turn()
-    assert [one.active for one in world.sessions().values()] == [False]
+    assert [session.active for session in world.sessions().values()] == [False]

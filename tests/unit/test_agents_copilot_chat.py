@@ -101,7 +101,7 @@ def test_removed_messages_stay_billed(world: World, home: CodeHome, chat: ChatLo
 
 
 def test_push_truncates_the_list_before_appending(world: World, chat: ChatLog) -> None:
-    keep = [one["requestId"] for one in chat.state["requests"]]
+    keep = [request["requestId"] for request in chat.state["requests"]]
     fresh = {**chat.state["requests"][0], "requestId": "b", "promptTokens": 5, "result": None}
     chat.write({"kind": 2, "k": ["requests"], "i": 1, "v": [fresh]})
     chat.write({"kind": 1, "k": ["requests", 1, "promptTokens"], "v": 4_321})
@@ -177,7 +177,7 @@ def test_turn_is_billed_for_the_output_of_all_calls(world: World, chat: ChatLog)
     chat.end(request, (20_000, 60))
     chat.save()
     world.ingest()
-    billed = next(one for one in world.calls if one.request == request["requestId"])
+    billed = next(call for call in world.calls if call.request == request["requestId"])
     assert (billed.usage.output_tokens, billed.cost_usd) == (490, Decimal("0.0325"))
     assert only(world).tokens == 20_060
 
@@ -192,12 +192,14 @@ def test_totals_by_model_are_exact_and_credits_count_once(world: World, chat: Ch
     request |= {"promptTokens": 30_000, "completionTokens": 800}
     chat.save()
     world.ingest()
-    calls = [one for one in world.calls if one.request.startswith(request["requestId"])]
-    assert [(one.model, one.usage.prompt_tokens, one.usage.cache_read_tokens) for one in calls] == [
+    calls = [call for call in world.calls if call.request.startswith(request["requestId"])]
+    assert [
+        (call.model, call.usage.prompt_tokens, call.usage.cache_read_tokens) for call in calls
+    ] == [
         ("gpt-5.4", 90_000, 70_000),
         ("gpt-5-mini", 500, 0),
     ]
-    assert [one.cost_usd for one in calls] == [Decimal("0.125"), None]
+    assert [call.cost_usd for call in calls] == [Decimal("0.125"), None]
 
 
 def test_cost_comes_from_credits_and_not_from_tokens(world: World, chat: ChatLog) -> None:

@@ -101,7 +101,7 @@ def test_corpus_contains_falling_counters_and_repeated_events(
          for line in text.splitlines() if '"total_token_usage"' in line and line.endswith("}")]
         for path, text in contents.items() if path.name.startswith("rollout-") and path.suffix == ".jsonl"
     ]  # fmt: skip
-    steps = [later - one for each in totals for one, later in pairwise(each)]
+    steps = [later - one for total in totals for one, later in pairwise(total)]
     assert min(steps) < 0
     assert 0 in steps
 
@@ -124,7 +124,7 @@ def test_every_call_of_a_history_counts_once(world: World, truths: History) -> N
 def test_the_context_of_every_session_of_a_history(world: World, truths: History) -> None:
     shown: dict[str, int | None] = {}
     for root in sorted((world.home / "work").iterdir()):
-        shown |= {one.id: one.tokens for one in world.sessions(root).values()}
+        shown |= {session.id: session.tokens for session in world.sessions(root).values()}
     wanted: dict[str, int | None] = {}
     for truth in truths:
         wanted |= truth.context

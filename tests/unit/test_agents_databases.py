@@ -144,7 +144,7 @@ def test_zed_threads_without_usage_show_the_reason(
 ) -> None:
     world, store = zed
     store.thread(world.root, as_list=as_list, reports=False)
-    assert [one.note for one in world.sessions().values()] == [NO_USAGE]
+    assert [session.note for session in world.sessions().values()] == [NO_USAGE]
 
 
 def test_damaged_zed_documents_are_skipped(zed: tuple[World, ZedStore]) -> None:

@@ -73,7 +73,7 @@ def test_removed_messages_stay_billed(world: World, home: GeminiHome, chat: Chat
     world.check(home.truth)
     world.check_context(home.truth)
     chat.rewind("unknown")
-    assert [one.note for one in world.sessions().values()] == [REWOUND]
+    assert [session.note for session in world.sessions().values()] == [REWOUND]
     chat.reply()
     world.check_context(home.truth)
 
@@ -97,7 +97,7 @@ def test_checkpoint_with_the_same_messages_changes_nothing(
 
 def test_size_is_unknown_after_a_compression(world: World, home: GeminiHome, chat: Chat) -> None:
     chat.compress()
-    assert [one.note for one in world.sessions().values()] == [COMPACTED]
+    assert [session.note for session in world.sessions().values()] == [COMPACTED]
     chat.user()
     chat.reply()
     world.check_context(home.truth)
@@ -133,12 +133,12 @@ def test_turn_runs_while_a_tool_runs(world: World, home: GeminiHome) -> None:
         ({"content": "Look", "toolCalls": []}, False),
     ):
         chat.put({**reply, **fields})
-        assert [one.active for one in world.sessions().values()] == [active]
+        assert [session.active for session in world.sessions().values()] == [active]
 
 
 def test_title_of_the_agent_is_shown(world: World, chat: Chat) -> None:
     chat.write({"$set": {"summary": "Named"}})
-    assert [one.title for one in world.sessions().values()] == ["Named"]
+    assert [session.title for session in world.sessions().values()] == ["Named"]
 
 
 def test_sessions_of_other_projects_are_ignored(world: World, home: GeminiHome, chat: Chat) -> None:

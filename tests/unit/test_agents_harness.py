@@ -37,18 +37,18 @@ def test_scores_of_all_processes_are_printed(tmp_path: Path, processes: str) -> 
     scenes.write_text(SCENES)
     command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(tmp_path)]
     command += ["-p", "tests.e2e.agents.scores", "-p", "no:cacheprovider", "-n", processes]
-    done = subprocess.run(
+    result = subprocess.run(
         [*command, str(scenes)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout
-    lines = [line.split() for line in done.stdout.splitlines()]
+    assert result.returncode == 0, result.stdout
+    lines = [line.split() for line in result.stdout.splitlines()]
     assert ["pi", "1.0", "8/12", "40.0%", "0.50", "0.50", "1.00"] in lines
-    assert "pi: lag not judged: load 6.0 (4 of 4)" in done.stdout
-    assert "pi: no subagent: no" in done.stdout
+    assert "pi: lag not judged: load 6.0 (4 of 4)" in result.stdout
+    assert "pi: no subagent: no" in result.stdout
 
 
 def test_docs_name_the_versions_of_the_agents_under_test() -> None:

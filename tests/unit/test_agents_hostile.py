@@ -84,9 +84,9 @@ def machine(tmp_path: Path) -> Machine:
 def test_hostile_history_in_a_repository_hides_no_sessions(machine: Machine, name: str) -> None:
     (machine.root / ".aider.chat.history.md").write_bytes(HISTORIES[name])
     assert (machine.shown(), machine.calls()) == ([machine.session.id], 1)
-    for one in machine.look():
-        assert len(one.model or "") <= LONGEST_ID
-        assert (one.tokens or 0) <= MOST_TOKENS
+    for session in machine.look():
+        assert len(session.model or "") <= LONGEST_ID
+        assert (session.tokens or 0) <= MOST_TOKENS
     assert list(registry.survey(machine.world.readers, machine.world.places))
 
 
@@ -101,9 +101,9 @@ def test_invalid_line_is_skipped(machine: Machine, name: str) -> None:
 def test_damaged_store_is_read_after_its_repair(machine: Machine) -> None:
     history = machine.root / ".aider.chat.history.md"
     history.write_bytes(HISTORIES["a number with two points"])
-    assert {one.source for one in machine.look()} == {"claude-code"}
+    assert {session.source for session in machine.look()} == {"claude-code"}
     history.write_bytes(STARTED + b"> Tokens: 1k sent, 4 received.\n")
-    assert {one.source for one in machine.look()} == {"claude-code", "aider"}
+    assert {session.source for session in machine.look()} == {"claude-code", "aider"}
 
 
 @pytest.mark.parametrize("beside", ["", "-journal", "-wal"])
@@ -209,11 +209,11 @@ def test_value_of_any_type_in_a_column_is_tolerated(
     store.db.execute(f"UPDATE sessions SET {column} = ?", (value,))  # noqa: S608
     store.db.close()
     assert (machine.shown(), machine.calls()) == ([machine.session.id], 1)
-    for one in machine.look():
-        names = (one.id, one.model, one.title, one.parent)
+    for session in machine.look():
+        names = (session.id, session.model, session.title, session.parent)
         assert all(name is None or isinstance(name, str) for name in names)
         assert all(len(name or "") <= LONGEST_ID for name in names)
-        assert 0 <= (one.tokens or 0) <= MOST_TOKENS
+        assert 0 <= (session.tokens or 0) <= MOST_TOKENS
 
 
 @pytest.mark.parametrize("cost", [9e999, 1e308])

@@ -63,16 +63,21 @@ def test_aider(tmp_path: Path) -> None:
     (store,) = reader.find(world.places, Roots.of([world.root]))
     calls = reader.read(store).calls
     assert [
-        (one.model, one.usage.prompt_tokens, one.usage.cache_read_tokens, one.usage.output_tokens)
-        for one in calls
+        (
+            call.model,
+            call.usage.prompt_tokens,
+            call.usage.cache_read_tokens,
+            call.usage.output_tokens,
+        )
+        for call in calls
     ] == [
         ("anthropic/claude-sonnet-5", 12_000, 0, 133),
         ("anthropic/claude-sonnet-5", 14_000, 3_500, 1_200),
         ("ollama/qwen3", 2_500, 0, 250),
     ]
-    assert [one.agent_cost_usd for one in calls] == [Decimal("0.04"), Decimal("0.06"), None]
-    assert {one.cost_usd for one in calls} == {None}
-    assert len({one.request for one in calls}) == 3
+    assert [call.agent_cost_usd for call in calls] == [Decimal("0.04"), Decimal("0.06"), None]
+    assert {call.cost_usd for call in calls} == {None}
+    assert len({call.request for call in calls}) == 3
 
 
 def test_aider_is_idle_after_reporting_a_message(tmp_path: Path) -> None:

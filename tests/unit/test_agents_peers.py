@@ -107,7 +107,9 @@ def test_long_paths_with_the_same_prefix_are_two_projects(world: World, home: Cl
         folder.mkdir(parents=True)
         sessions.append(home.session(folder, slug=slug_of(folder)[:200]))
         sessions[-1].reply()
-    assert [set(world.sessions(folder)) for folder in folders] == [{one.id} for one in sessions]
+    assert [set(world.sessions(folder)) for folder in folders] == [
+        {session.id} for session in sessions
+    ]
 
 
 @pytest.mark.parametrize("restamped", [False, True])
@@ -188,8 +190,8 @@ def test_window_of_a_million_is_known_from_the_model(
     session = home.session(root)
     session.cached = 150_000
     session.reply()
-    shown = json.loads(CliRunner().invoke(main, ["usage", "--json"]).output)
-    assert (shown["tokens"], shown["limit"]) == (home.truth.context[session.id], 1_000_000)
+    data = json.loads(CliRunner().invoke(main, ["usage", "--json"]).output)
+    assert (data["tokens"], data["limit"]) == (home.truth.context[session.id], 1_000_000)
 
 
 def test_projects_in_one_custom_folder_are_distinguished(tmp_path: Path) -> None:

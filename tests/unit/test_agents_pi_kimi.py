@@ -217,6 +217,6 @@ def test_kimi_counts_each_call_once(kimi_world: World, kimi: Kimi) -> None:
 def test_kimi_size_is_unknown_after_a_compaction(kimi_world: World, kimi: Kimi) -> None:
     kimi.message("CompactionBegin")
     kimi.message("CompactionEnd")
-    assert [one.note for one in kimi_world.sessions().values()] == [COMPACTED]
+    assert [session.note for session in kimi_world.sessions().values()] == [COMPACTED]
     kimi.reply(50)
     kimi_world.check_context(kimi.truth)

@@ -89,7 +89,7 @@ def test_every_call_counts_once(world: World, chat: Chat) -> None:
     assert world.ingest() == 0
     world.check(chat.truth)
     world.check_context(chat.truth)
-    assert [one.limit for one in world.sessions().values()] == [262_144]
+    assert [session.limit for session in world.sessions().values()] == [262_144]
 
 
 def test_qwen_estimate_is_shown_after_a_compression(world: World, chat: Chat) -> None:
@@ -97,7 +97,7 @@ def test_qwen_estimate_is_shown_after_a_compression(world: World, chat: Chat) ->
     for left, note in ((None, COMPACTED), (300, ESTIMATED)):
         info = {"originalTokenCount": 2_000, "newTokenCount": left}
         chat.line("system", subtype="chat_compression", systemPayload={"info": info})
-        (size,) = (one for one in world.sessions().values())
+        (size,) = (session for session in world.sessions().values())
         assert (size.tokens, size.note) == (left, note)
     chat.reply(inside=True)
     world.check_context(chat.truth)
@@ -118,4 +118,4 @@ def test_turn_runs_after_a_tool_call(world: World, chat: Chat) -> None:
     parts: list[dict[str, Any]] = [{"text": "…"}, {"functionCall": {"name": "shell", "args": {}}}]
     for some, active in ((parts, True), (parts[:1], False)):
         chat.line("assistant", message={"role": "model", "parts": some})
-        assert [one.active for one in world.sessions().values()] == [active]
+        assert [session.active for session in world.sessions().values()] == [active]

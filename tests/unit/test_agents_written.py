@@ -127,7 +127,7 @@ def test_each_call_is_billed_once_as_the_vendor_reported(world: World, written: 
         for call in written.calls
     ]  # fmt: skip
     if not written.cache_told:
-        ours, reported = [one[:4] for one in ours], [one[:4] for one in reported]
+        ours, reported = [call[:4] for call in ours], [call[:4] for call in reported]
     if written.adds_up:
         ours, reported = [sums_of(ours)], [sums_of(reported)]
     assert Counter(ours) == Counter(reported)
@@ -136,11 +136,11 @@ def test_each_call_is_billed_once_as_the_vendor_reported(world: World, written: 
 
 def test_real_sessions_have_the_size_of_the_newest_call(world: World, written: Written) -> None:
     sessions = list(world.sessions().values())
-    assert {one.tokens for one in sessions} == set(written.contexts)
-    assert {one.limit for one in sessions} == {written.limit}
-    assert {one.quality for one in sessions} == {"exact"}
-    assert {one.model for one in sessions} == {written.model}
-    assert {one.active for one in sessions} == {False}
+    assert {session.tokens for session in sessions} == set(written.contexts)
+    assert {session.limit for session in sessions} == {written.limit}
+    assert {session.quality for session in sessions} == {"exact"}
+    assert {session.model for session in sessions} == {written.model}
+    assert {session.active for session in sessions} == {False}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_window_follows_the_settings_of_the_agent(tmp_path: Path, folder: str, a
     (config,) = world.home.rglob("config.toml")
     config.write_text(config.read_text().replace("200000", "100000"))
     assert world.ingest() == 0
-    assert {one.limit for one in world.sessions().values()} == {100_000}
+    assert {session.limit for session in world.sessions().values()} == {100_000}
 
 
 def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_codex_subagent_thread_is_listed_after_the_user_resumes_it(
     world.ingest()
     thread = "01a2090a-7979-7a91-98b0-6dc061401d62"
     assert thread in world.sessions()
-    first, resumed = (one for one in world.calls if one.usage.prompt_tokens in (7_673, 7_751))
+    first, resumed = (call for call in world.calls if call.usage.prompt_tokens in (7_673, 7_751))
     assert (first.category, resumed.category) == ("subagent", "main")
     assert (first.session == thread, resumed.session == thread) == (False, True)
 
@@ -256,7 +256,7 @@ def test_gemini_cli_resumption_in_the_same_file_keeps_the_size(tmp_path: Path) -
     for line in lines[replies[0] + 1 : replies[1]]:
         with path.open("a") as file:
             file.write(line)
-        assert [one.tokens for one in world.sessions().values()] == [12_672]
+        assert [session.tokens for session in world.sessions().values()] == [12_672]
 
 
 def test_vibe_bills_calls_once_when_journals_and_state_are_lost(tmp_path: Path) -> None:
@@ -429,8 +429,8 @@ def test_claude_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -
 def test_claude_code_is_idle_after_an_interruption(tmp_path: Path) -> None:
     world = World(tmp_path, "claude-code")
     path, lines = claude_transcript(world)
-    assert [one.active for one in world.sessions().values()] == [False]
+    assert [session.active for session in world.sessions().values()] == [False]
     asked = next(n for n, line in enumerate(lines) if "hang prompt" in line)
     for end in (asked + 1, len(lines) - 1):  # a prompt and a tool result
         path.write_text("".join(lines[:end]))
-        assert [one.active for one in world.sessions().values()] == [True]
+        assert [session.active for session in world.sessions().values()] == [True]

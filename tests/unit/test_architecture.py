@@ -231,14 +231,18 @@ def test_commands_other_than_serve_import_no_lsp(verb: str) -> None:
         "print(sorted(m for m in ('pygls', 'lsprotocol', 'genai_prices', 'httpx', 'rich')"
         " if m in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
 
 
 def test_no_server_exists_at_module_level() -> None:
     code = "import sidecar.server.server as m; print([n for n in vars(m) if n == 'server'])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
 
 
 # Modules start tasks and timers through `sidecar.tasks`, with these exceptions. Requests run as

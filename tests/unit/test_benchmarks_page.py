@@ -18,13 +18,13 @@ NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
 def test_a_figure_has_a_line_for_each_series() -> None:
-    made = page.Figure("sizes")
+    figure = page.Figure("sizes")
     for size in (10_000, 1_000_000, 10_000_000):
-        made.add("this <one>", size, 0.001)
-        made.add("peer", size, size / 1e6)
-    root = ElementTree.fromstring(page.svg(made))  # noqa: S314 - our own
+        figure.add("this <one>", size, 0.001)
+        figure.add("peer", size, size / 1e6)
+    root = ElementTree.fromstring(page.svg(figure))  # noqa: S314 - our own
     lines = root.findall(f"{NAMESPACE}polyline")
-    flat, rising = ([tuple(map(float, at.split(","))) for at in _points(one)] for one in lines)
+    flat, rising = ([tuple(map(float, at.split(","))) for at in _points(line)] for line in lines)
     assert len(flat) == len(rising) == 3
     assert len({y for _, y in flat}) == 1
     assert [x for x, _ in rising] == sorted({x for x, _ in rising})
@@ -34,14 +34,14 @@ def test_a_figure_has_a_line_for_each_series() -> None:
 
 def test_labels_do_not_overlap_and_stay_inside_the_chart() -> None:
     """The test includes series that end at the same point, and more series than colours."""
-    made = page.Figure("close", "files", page.MEGABYTES)
+    figure = page.Figure("close", "files", page.MEGABYTES)
     names = [f"a peer with a rather long name, {number}" for number in range(8)]
     for name in names:
-        made.add(name, 10, 5.0)
-        made.add(name, 1_000, 1.0)
-    root = ElementTree.fromstring(page.svg(made))  # noqa: S314 - our own
+        figure.add(name, 10, 5.0)
+        figure.add(name, 1_000, 1.0)
+    root = ElementTree.fromstring(page.svg(figure))  # noqa: S314 - our own
     texts = root.findall(f"{NAMESPACE}text")
-    named = [one for one in texts if one.get("class") == "name"]
+    named = [text for text in texts if text.get("class") == "name"]
     assert [one.text for one in named] == names
     assert len(root.findall(f"{NAMESPACE}polyline")) == len(names)
     heights = sorted(float(one.attrib["y"]) for one in named)
@@ -53,10 +53,10 @@ def test_labels_do_not_overlap_and_stay_inside_the_chart() -> None:
 
 
 def test_times_are_shown_in_milliseconds_and_zero_is_not_drawn() -> None:
-    made = page.Figure("one point")
-    made.add("ours", 100, 0.02)
-    made.add("none", 100, 0.0)
-    root = ElementTree.fromstring(page.svg(made))  # noqa: S314 - our own
+    figure = page.Figure("one point")
+    figure.add("ours", 100, 0.02)
+    figure.add("none", 100, 0.0)
+    root = ElementTree.fromstring(page.svg(figure))  # noqa: S314 - our own
     texts = [one.text for one in root.findall(f"{NAMESPACE}text")]
     assert {"ms", "10", "100", "ours"} <= set(texts)
     assert "none" not in texts
@@ -82,7 +82,7 @@ def test_a_part_has_its_text_plots_and_tables_on_the_page(docs: Path) -> None:
     assert "| 1,000,000 | 1 | 500 | 500.00x |" in text
     assert "not measured" not in text
     images = re.findall(r"!\[edit & count\]\(\.\./(.*?)\)", text)
-    assert [len(ElementTree.parse(docs / one).getroot()) > 0 for one in images] == [True]  # noqa: S314
+    assert [len(ElementTree.parse(docs / image).getroot()) > 0 for image in images] == [True]  # noqa: S314
     assert re.search(r"Measured on \d{4}-\d\d-\d\d, .*Python", text)
 
 

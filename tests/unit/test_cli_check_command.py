@@ -129,11 +129,11 @@ def test_no_annotations_without_findings(project: Path) -> None:
 
 def test_without_a_budget_the_summary_says_how_to_set_one(tmp_path: Path) -> None:
     write(tmp_path, "a.md", "a")
-    shown = CliRunner().invoke(check, ["--root", str(tmp_path), str(tmp_path / "a.md")])
-    assert shown.exit_code == 0
-    assert shown.output.startswith("1 file checked. No budgets are configured. ")
-    assert "`token-sidecar config init`" in shown.output
-    assert shown.output.endswith(" creates a sample.\n")
+    result = CliRunner().invoke(check, ["--root", str(tmp_path), str(tmp_path / "a.md")])
+    assert result.exit_code == 0
+    assert result.output.startswith("1 file checked. No budgets are configured. ")
+    assert "`token-sidecar config init`" in result.output
+    assert result.output.endswith(" creates a sample.\n")
 
 
 def test_near_budget_exits_with_0(project: Path) -> None:
@@ -299,6 +299,6 @@ def test_name_that_is_not_utf8_is_accepted(tmp_path: Path) -> None:
         file.write(b"more than one token")
     for form in ("text", "json", "sarif", "github"):
         command = [sys.executable, "-P", "-m", "sidecar", "check", ".", "--format", form]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-        assert done.returncode == 1, done.stderr.decode()
-        assert b"Traceback" not in done.stderr
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+        assert result.returncode == 1, result.stderr.decode()
+        assert b"Traceback" not in result.stderr

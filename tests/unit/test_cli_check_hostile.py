@@ -80,9 +80,9 @@ def test_comment_in_pyproject_does_not_make_a_root(project: Path) -> None:
 
 def test_a_path_outside_of_the_root_is_wrong_use(project: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other/AGENTS.md", LONG)
-    done = check("--root", project, other)
-    assert done.returncode == 2
-    assert "is not inside" in done.stderr
+    result = check("--root", project, other)
+    assert result.returncode == 2
+    assert "is not inside" in result.stderr
     assert check("--root", tmp_path / "gone", ".").returncode == 2
 
 
@@ -92,9 +92,9 @@ def test_given_configuration_replaces_that_of_the_checkout(project: Path, tmp_pa
     write(project / "pyproject.toml", "[tool.token-sidecar]\nmodel = 'gpt-4'\n")
     write(project / "AGENTS.md", LONG)
     assert check(".").returncode == 0
-    done = check("--config", trusted, "--json", ".")
-    assert done.returncode == 1
-    (finding,) = found(done)["AGENTS.md"]["findings"]
+    result = check("--config", trusted, "--json", ".")
+    assert result.returncode == 1
+    (finding,) = found(result)["AGENTS.md"]["findings"]
     assert (finding["budget"], finding["model"]) == (10, "gpt-5")
     elsewhere = check("--config", trusted, "--root", project, project, cwd=tmp_path)
     assert elsewhere.returncode == 1
@@ -121,10 +121,10 @@ def test_tracked_files_count_even_where_gitignore_names_them(project: Path) -> N
     for ignored in ("AGENTS.md\n", "sub/\n", "*\n"):
         write(project / ".gitignore", ignored)
         for _ in range(2):  # uses the cache
-            done = check("--json", ".")
-            assert done.returncode == 1
-            assert "sub/AGENTS.md" in found(done)
-            assert "sub/untracked/AGENTS.md" not in found(done)
+            result = check("--json", ".")
+            assert result.returncode == 1
+            assert "sub/AGENTS.md" in found(result)
+            assert "sub/untracked/AGENTS.md" not in found(result)
         assert set(found(check("--json", "sub"))) >= {"sub/AGENTS.md"}
 
 
@@ -137,10 +137,10 @@ def test_missing_git_index_is_reported(project: Path) -> None:
 def test_other_encodings_are_checked(project: Path, encoding: str) -> None:
     mark = "" if encoding in ("utf-16", "utf-32", "utf-8-sig") else "\ufeff"
     write(project / "AGENTS.md", (mark + LONG).encode(encoding))
-    done = check("--json", "AGENTS.md")
-    assert done.returncode == 1
+    result = check("--json", "AGENTS.md")
+    assert result.returncode == 1
     plain = write(project / "AGENTS.md", LONG)
-    assert found(done) == found(check("--json", plain.name))
+    assert found(result) == found(check("--json", plain.name))
 
 
 def test_binary_file_with_a_budget_is_a_finding(project: Path) -> None:
@@ -166,9 +166,9 @@ def test_binary_member_of_a_group_is_a_finding(project: Path) -> None:
     write(project / ".token-sidecar.toml", text)
     write(project / "a.md", "word")
     write(project / "b.md", b"\0")
-    done = check("a.md")
-    assert done.returncode == 1
-    assert "b.md: binary file, not counted although it has a budget" in done.stderr
+    result = check("a.md")
+    assert result.returncode == 1
+    assert "b.md: binary file, not counted although it has a budget" in result.stderr
 
 
 def test_a_link_inside_the_root_is_checked(project: Path) -> None:
@@ -176,9 +176,12 @@ def test_a_link_inside_the_root_is_checked(project: Path) -> None:
     (project / "AGENTS.md").symlink_to("docs/agents.txt")
     (project / "other.txt").symlink_to("docs/agents.txt")
     for arguments in (["."], ["."], ["AGENTS.md"], ["--no-cache", "."]):
-        done = check("--json", *arguments)
-        assert done.returncode == 1
-        assert [len(found(done)["AGENTS.md"]["findings"]), "other.txt" in found(done)] == [1, False]
+        result = check("--json", *arguments)
+        assert result.returncode == 1
+        assert [len(found(result)["AGENTS.md"]["findings"]), "other.txt" in found(result)] == [
+            1,
+            False,
+        ]
 
 
 def test_a_link_out_of_the_root_is_named_and_not_read(project: Path, tmp_path: Path) -> None:
@@ -187,9 +190,9 @@ def test_a_link_out_of_the_root_is_named_and_not_read(project: Path, tmp_path: P
     (project / "no-budget.txt").symlink_to("../secret")
     line = "AGENTS.md: not followed: the link points outside the project, not counted although it has a budget"
     for arguments in (["."], ["AGENTS.md"], ["."]):
-        done = check(*arguments)
-        assert (done.returncode, line in done.stderr) == (1, True)
-        assert "0 files checked" in done.stdout or "1 file checked" in done.stdout
+        result = check(*arguments)
+        assert (result.returncode, line in result.stderr) == (1, True)
+        assert "0 files checked" in result.stdout or "1 file checked" in result.stdout
     assert "no-budget.txt" not in check(".").stderr
     assert check("no-budget.txt").returncode == 0
 
@@ -203,9 +206,9 @@ def test_linked_folder_with_budgets_is_reported(project: Path, tmp_path: Path) -
     assert check(".").returncode == 0
     for target in ("inside", "../outside"):
         (project / "prompts").symlink_to(target)
-        done = check(".")
-        assert done.returncode == 1
-        assert "prompts: not followed" in done.stderr
+        result = check(".")
+        assert result.returncode == 1
+        assert "prompts: not followed" in result.stderr
         (project / "prompts").unlink()
 
 
@@ -242,8 +245,8 @@ def test_names_with_newlines_do_not_confuse_git(project: Path) -> None:
 @pytest.mark.parametrize("base", ["--output=stolen", "--output stolen", "-O stolen"])
 def test_revision_is_not_parsed_as_an_option(project: Path, base: str) -> None:
     git("init", "-q")
-    done = check(f"--diff={base}", ".")
-    assert done.returncode == 2
+    result = check(f"--diff={base}", ".")
+    assert result.returncode == 2
     assert not (project / "stolen").exists()
 
 
@@ -254,9 +257,9 @@ def test_sarif_with_hostile_names_is_valid(project: Path) -> None:
     for name in names:
         write(project / name, LONG)
         write(project / f"0{name}", b"\0")
-    done = check("--format", "sarif", ".")
-    assert done.returncode == 1
-    log = json.loads(done.stdout)
+    result = check("--format", "sarif", ".")
+    assert result.returncode == 1
+    log = json.loads(result.stdout)
     jsonschema.validate(log, schema)
     assert len(log["runs"][0]["results"]) == 2 * len(names)
 
@@ -268,10 +271,10 @@ def test_linked_folder_does_not_lead_out_of_the_root(project: Path) -> None:
     git("add", "-f", "d/AGENTS.md")
     (project / "d").rename(project.parent / "outside")
     (project / "d").symlink_to("../outside")
-    done = check("--json", ".")
-    assert "d/AGENTS.md" not in found(done)
-    assert "d/AGENTS.md: not followed: the link points outside the project" in done.stderr
-    assert done.returncode == 1
+    result = check("--json", ".")
+    assert "d/AGENTS.md" not in found(result)
+    assert "d/AGENTS.md: not followed: the link points outside the project" in result.stderr
+    assert result.returncode == 1
 
 
 @pytest.mark.parametrize("arguments", [["AGENTS.md"], ["."]])
@@ -281,9 +284,9 @@ def test_a_fifo_with_a_budget_is_a_finding(project: Path, arguments: list[str]) 
     git("add", "AGENTS.md")
     (project / "AGENTS.md").unlink()
     os.mkfifo(project / "AGENTS.md")
-    done = check(*arguments)
-    assert done.returncode == 1
-    assert "AGENTS.md: not a regular file, not counted although it has a budget" in done.stderr
+    result = check(*arguments)
+    assert result.returncode == 1
+    assert "AGENTS.md: not a regular file, not counted although it has a budget" in result.stderr
 
 
 def test_fifo_as_gitignore_does_not_block(project: Path) -> None:
@@ -295,6 +298,6 @@ def test_fifo_as_gitignore_does_not_block(project: Path) -> None:
     git("add", "sub/AGENTS.md")
     write(project / ".gitignore", "sub\n")
     os.mkfifo(project / "sub/.gitignore")
-    done = check("--json", ".")
-    assert "sub/AGENTS.md" in found(done)
-    assert done.returncode == 1
+    result = check("--json", ".")
+    assert "sub/AGENTS.md" in found(result)
+    assert result.returncode == 1

@@ -49,18 +49,18 @@ def test_sample_is_valid_and_changes_no_setting(user: bool, tmp_path: Path) -> N
 
 def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / PROJECT_FILE).write_text("# mine\n")
-    found = run("init", "--workspace", str(tmp_path))
-    assert found.exit_code == 2
-    assert "was not changed" in found.output
+    result = run("init", "--workspace", str(tmp_path))
+    assert result.exit_code == 2
+    assert "was not changed" in result.output
     assert (tmp_path / PROJECT_FILE).read_text() == "# mine\n"
 
 
 def test_each_value_is_shown_with_its_source(tmp_path: Path) -> None:
     file = tmp_path / PROJECT_FILE
     file.write_text('model = "gpt-4o"\n[context]\nreserve = 7\n')
-    shown = run("show", "--workspace", str(tmp_path))
-    assert shown.exit_code == 0
-    lines = {line.split()[0]: line for line in shown.output.splitlines()}
+    result = run("show", "--workspace", str(tmp_path))
+    assert result.exit_code == 0
+    lines = {line.split()[0]: line for line in result.output.splitlines()}
     assert lines["model"].endswith(f'"gpt-4o"  ({file}:1)')
     assert lines["context.reserve"].endswith(f"7  ({file}:3)")
     assert lines["tokenize.use-endpoint"].endswith("false  (default)")
@@ -71,10 +71,10 @@ def test_each_value_is_shown_with_its_source(tmp_path: Path) -> None:
 def test_problems_are_reported_with_exit_code_2(tmp_path: Path) -> None:
     assert run("check", "--workspace", str(tmp_path)).exit_code == 0
     (tmp_path / PROJECT_FILE).write_text("[context]\nreserve = -1\n")
-    found = run("check", "--workspace", str(tmp_path))
-    assert found.exit_code == 2
-    assert f"{PROJECT_FILE}:2" in found.output
-    assert "reserve" in found.output
+    result = run("check", "--workspace", str(tmp_path))
+    assert result.exit_code == 2
+    assert f"{PROJECT_FILE}:2" in result.output
+    assert "reserve" in result.output
     told = json.loads(run("check", "--workspace", str(tmp_path), "--json").output)
     assert len(told["problems"]) == 1
 
@@ -82,7 +82,11 @@ def test_problems_are_reported_with_exit_code_2(tmp_path: Path) -> None:
 def test_problems_are_sorted_by_line(tmp_path: Path) -> None:
     (tmp_path / PROJECT_FILE).write_text("zzz = 1\n[status]\nhide = 1\n[context]\nreserve = -1\n")
     problems = json.loads(run("check", "--workspace", str(tmp_path), "--json").output)["problems"]
-    assert [int(one.partition(PROJECT_FILE)[2].split(":")[1]) for one in problems] == [1, 3, 5]
+    assert [int(problem.partition(PROJECT_FILE)[2].split(":")[1]) for problem in problems] == [
+        1,
+        3,
+        5,
+    ]
 
 
 def test_the_sample_names_each_default(tmp_path: Path) -> None:
@@ -103,10 +107,10 @@ def test_the_sample_names_each_default(tmp_path: Path) -> None:
 
 
 def test_without_a_command_the_help_has_lines() -> None:
-    shown = run()
-    assert shown.exit_code == 2
-    assert "\n  init " in shown.output
-    assert "\\n" not in shown.output
+    result = run()
+    assert result.exit_code == 2
+    assert "\n  init " in result.output
+    assert "\\n" not in result.output
 
 
 def test_one_value_is_shown_by_its_key_and_a_table_by_its_name(tmp_path: Path) -> None:
@@ -126,9 +130,9 @@ def test_one_value_is_shown_by_its_key_and_a_table_by_its_name(tmp_path: Path) -
 
 def test_check_reports_a_missing_tokenizer_file(tmp_path: Path) -> None:
     config_file().write_text('[[tokenizer]]\nmodels = ["mine-*"]\nfile = "nowhere.json"\n')
-    found = run("check", "--workspace", str(tmp_path))
-    assert found.exit_code == 2
-    assert "nowhere.json" in found.output
+    result = run("check", "--workspace", str(tmp_path))
+    assert result.exit_code == 2
+    assert "nowhere.json" in result.output
 
 
 def test_check_reports_each_tokenizer_file_of_overlapping_globs(tmp_path: Path) -> None:

@@ -274,8 +274,10 @@ if sys.platform == "linux":
     heavy += ("platformdirs", "tempfile", "shutil")
 print([name for name in heavy if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "2 a.md\n[]\n"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "2 a.md\n[]\n"
 
 
 def test_byte_order_mark_selects_the_encoding(folder: Path) -> None:

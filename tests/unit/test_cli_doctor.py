@@ -19,9 +19,9 @@ from sidecar.config.paths import config_file
 
 def test_doctor_shows_the_source_of_a_value(tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text('\nmodel = "gpt-4"\n')
-    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.output)
+    result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.output)
     values = {value["key"]: value["from"] for value in report["configuration"]["values"]}
     assert values["model"] == f"{tmp_path / '.token-sidecar.toml'}:2"
     assert all(entry["ok"] for entry in report["vocabularies"])
@@ -30,17 +30,17 @@ def test_doctor_shows_the_source_of_a_value(tmp_path: Path) -> None:
 
 def test_doctor_shows_problems_and_exits_with_2(tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
-    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
-    assert done.exit_code == 2
-    assert ".token-sidecar.toml:1:9: model" in done.output
+    result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
+    assert result.exit_code == 2
+    assert ".token-sidecar.toml:1:9: model" in result.output
 
 
 def test_an_extra_that_is_not_installed_is_named_as_pip_wants_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("sidecar.cli.doctor._EXTRAS", {"otel": "no-such-package"})
-    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
-    assert "not installed: token-sidecar[otel]" in done.output
+    result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
+    assert "not installed: token-sidecar[otel]" in result.output
 
 
 def test_unreachable_endpoint_is_reported(tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_unreachable_endpoint_is_reported(tmp_path: Path) -> None:
         'model = "qwen-tiny"\n[tokenize]\nuse-endpoint = true\n'
         '[[endpoint]]\nurl = "http://127.0.0.1:9"\nmodels = ["qwen-*"]\n'
     )
-    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
-    (row,) = json.loads(done.output)["endpoints"]["capabilities"]
+    result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    (row,) = json.loads(result.output)["endpoints"]["capabilities"]
     assert (row["model"], row["text"], row["limit"]) == ("qwen-tiny", "unreachable", None)
 
 
@@ -57,12 +57,12 @@ def test_an_unreachable_team_store_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
     config_file().write_text(f'[team]\nstore = "{url}"\n')
-    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    _, _, shown = done.output.partition("Team store")
+    result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    _, _, shown = result.output.partition("Team store")
     assert f"the team's store {url} cannot be reached; check [team] store" in shown
-    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
-    assert json.loads(done.output)["teamStore"]["url"] == url
+    result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    assert json.loads(result.output)["teamStore"]["url"] == url
 
 
 def test_agents_are_listed_with_skipped_lines(
@@ -73,8 +73,8 @@ def test_agents_are_listed_with_skipped_lines(
     session.reply()
     with session.path.open("a") as file:
         file.write('{"usage" broken\n')
-    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
-    (row,) = json.loads(done.output)["agents"]
+    result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    (row,) = json.loads(result.output)["agents"]
     assert (row["agent"], row["stores"], row["calls"], row["skipped"]) == ("claude-code", 1, 1, 1)
     shown = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
     assert re.search(r"newest file written 20[\d-]+, 1 call in it, 1 line not", shown.output)
@@ -87,8 +87,8 @@ def test_agents_that_are_disabled_or_unknown(
     ClaudeHome(tmp_path / ".claude").session(tmp_path).reply()
     (tmp_path / "config.toml").write_text('[agents]\nenabled = false\nsources = ["codx"]\n')
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "config.toml"))
-    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
-    report = json.loads(done.output)
+    result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    report = json.loads(result.output)
     assert report["agents"] == []
     (problem,) = report["configuration"]["problems"]
     assert "agents.sources: has unknown agents at position 1; did you mean codex?" in problem
@@ -148,8 +148,8 @@ def test_unusable_state_folder_is_not_a_configuration_error(
     told = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
     assert told.exit_code == 0
     assert f"  problem: the ledger {place / 'ledger.db'} " in told.output
-    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
-    assert "ledger.db" in json.loads(done.output)["configuration"]["stateProblem"]
+    result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    assert "ledger.db" in json.loads(result.output)["configuration"]["stateProblem"]
 
 
 def test_every_extra_is_named() -> None:

@@ -35,11 +35,11 @@ def test_errors_have_one_form(case: str, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "state"))
     (tmp_path / "config.toml").write_text("")
-    done = CliRunner().invoke(main, arguments)
-    last = done.stderr.splitlines()[-1]
+    result = CliRunner().invoke(main, arguments)
+    last = result.stderr.splitlines()[-1]
     assert last.startswith("token-sidecar: ")
     assert told.rstrip(".") in last
-    assert "rror: " not in done.stderr
+    assert "rror: " not in result.stderr
 
 
 @pytest.mark.parametrize("verb", ["count", "check"])
@@ -50,9 +50,9 @@ def test_impossible_file_name_is_reported_in_one_line(
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "config.toml"))
     (tmp_path / "config.toml").write_text("")
     name = str(tmp_path / ("x" * 300)) + below
-    done = CliRunner().invoke(main, [verb, name])
-    assert done.exit_code == 2
-    (told,) = done.stderr.splitlines()
+    result = CliRunner().invoke(main, [verb, name])
+    assert result.exit_code == 2
+    (told,) = result.stderr.splitlines()
     assert told.startswith(f"token-sidecar: {name}: ")
     assert told.endswith(", skipped")
 
@@ -65,8 +65,8 @@ def test_log_messages_have_the_same_form(tmp_path: Path) -> None:
     places = {"TOKEN_SIDECAR_CONFIG": "config.toml", "TOKEN_SIDECAR_STATE": "state"}
     variables = os.environ | {name: str(tmp_path / place) for name, place in places.items()}
     command = [sys.executable, "-P", "-m", "sidecar", "count", str(tmp_path / "a.md")]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
-    assert done.stderr.startswith("token-sidecar: tokenizer nowhere.json: ")
+    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    assert result.stderr.startswith("token-sidecar: tokenizer nowhere.json: ")
 
 
 def test_full_disk_is_reported(tmp_path: Path) -> None:
@@ -75,10 +75,12 @@ def test_full_disk_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("hello\n")
     command = [sys.executable, "-P", "-m", "sidecar", "count", str(tmp_path / "a.md")]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("token-sidecar: cannot write to standard output: ")
-    assert done.stderr.count("\n") == 1
+        result = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert result.returncode == 2
+    assert result.stderr.startswith("token-sidecar: cannot write to standard output: ")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("verb", ["", "files", "export"])
@@ -92,10 +94,10 @@ def test_unusable_state_folder_is_reported(
     before = (tmp_path / "file").stat().st_mode
     monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / place))
     arguments = ["cost", verb, "--workspace", str(tmp_path)]
-    done = CliRunner().invoke(main, [each for each in arguments if each])
-    assert done.exit_code == 2
-    assert done.stderr.startswith(f"token-sidecar: the ledger {tmp_path / place / 'ledger.db'} ")
-    assert done.stderr.endswith("cannot be opened: Not a directory\n")
+    result = CliRunner().invoke(main, [argument for argument in arguments if argument])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"token-sidecar: the ledger {tmp_path / place / 'ledger.db'} ")
+    assert result.stderr.endswith("cannot be opened: Not a directory\n")
     assert (tmp_path / "file").stat().st_mode == before
 
 
@@ -122,10 +124,10 @@ def test_a_tokenizer_name_with_line_ends_is_printed_on_one_line(tmp_path: Path) 
     places = {"TOKEN_SIDECAR_CONFIG": "config.toml", "TOKEN_SIDECAR_STATE": "state"}
     variables = os.environ | {name: str(tmp_path / place) for name, place in places.items()}
     command = [sys.executable, "-P", "-m", "sidecar", "config", "check"]
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 2
-    for output in (done.stdout, done.stderr):
+    assert result.returncode == 2
+    for output in (result.stdout, result.stderr):
         (line,) = output.splitlines()
         assert r"a\n::error::forged: No such file" in line

@@ -160,8 +160,8 @@ def test_no_command_prints_control_characters(verb: str, charset: str) -> None:
 
 def test_json_keeps_every_character_of_a_name() -> None:
     for arguments in (("count", ".", "--json"), ("check", ".", "--json")):
-        found = json.loads(run(*arguments).stdout)
-        assert set(FILES) <= {file["path"] for file in found["files"]}
+        data = json.loads(run(*arguments).stdout)
+        assert set(FILES) <= {file["path"] for file in data["files"]}
     rows = json.loads(run("cost", "--json").stdout)["rows"]
     assert NAME in {row["model"] for row in rows}
     lines = run("cost", "export", "--format", "jsonl").stdout.splitlines()
@@ -201,12 +201,12 @@ def test_the_page_is_text(repository: Path) -> None:
 def test_limited_console_encoding_does_not_end_a_command(verb: str, encoding: str) -> None:
     Path("文書 🙂.md").write_text("ünïcode 文書")
     code = "from sidecar.__main__ import start; start()"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code, *VERBS[verb]],
         env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
         capture_output=True,
         check=False,
     )
-    assert b"Traceback" not in done.stderr
-    assert done.returncode in (0, 1, 2)
-    assert done.stdout or verb == "count nothing"
+    assert b"Traceback" not in result.stderr
+    assert result.returncode in (0, 1, 2)
+    assert result.stdout or verb == "count nothing"

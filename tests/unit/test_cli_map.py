@@ -56,8 +56,8 @@ def mapped(*arguments: str | Path) -> Any:
 
 
 def test_the_tokens_are_those_of_count(folder: Path) -> None:
-    counted = CliRunner().invoke(count, [".", "--json"])
-    total = json.loads(counted.stdout)["total"]
+    result = CliRunner().invoke(count, [".", "--json"])
+    total = json.loads(result.stdout)["total"]
     found = mapped()
     assert (found["tokens"], found["files"]) == (total["tokens"], total["files"])
     assert found["estimated"] is False
@@ -151,9 +151,9 @@ def test_a_page_that_cannot_be_written_is_an_error(folder: Path, tmp_path: Path)
 def test_without_the_extra_it_says_what_to_install(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "squarify.py").write_text("raise ModuleNotFoundError(name='squarify')\n")
     command = [sys.executable, "-m", "sidecar", "map", "--html", str(tmp_path / "map.html")]
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=tmp_path / "project", env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 2
-    assert "pipx install --force 'token-sidecar[treemap]'" in done.stderr
+    assert result.returncode == 2
+    assert "pipx install --force 'token-sidecar[treemap]'" in result.stderr

@@ -44,9 +44,9 @@ def home(tmp_path: Path) -> ClaudeHome:
 
 def run(*arguments: str, told: Any = "") -> str:
     text = told if isinstance(told, str) else json.dumps(told)
-    done = CliRunner().invoke(main, arguments, input=text)
-    assert done.exit_code == 0, done.output
-    return done.output.rstrip("\n")
+    result = CliRunner().invoke(main, arguments, input=text)
+    assert result.exit_code == 0, result.output
+    return result.output.rstrip("\n")
 
 
 def told(session: str, **fields: Any) -> dict[str, Any]:
@@ -204,12 +204,12 @@ def test_session_is_found_by_the_start_of_its_id(root: Path, home: ClaudeHome) -
         ("c386b", ids[1]),
         ("c386", "c386"),
     ):
-        shown = json.loads(run("usage", "--session", asked, "--json"))
-        assert (shown["session"]["id"], shown["tokens"]) == (name, home.truth.context[name])
+        data = json.loads(run("usage", "--session", asked, "--json"))
+        assert (data["session"]["id"], data["tokens"]) == (name, home.truth.context[name])
     assert "This workspace has no session d;" in run("usage", "--session", "d")
-    done = CliRunner().invoke(main, ["usage", "--session", "c38"])
-    assert done.exit_code == 2
-    assert "3 sessions begin with c38: c386, c386aaaa-1, c386bbbb-2" in done.output
+    result = CliRunner().invoke(main, ["usage", "--session", "c38"])
+    assert result.exit_code == 2
+    assert "3 sessions begin with c38: c386, c386aaaa-1, c386bbbb-2" in result.output
 
 
 def test_bars_are_ascii_where_the_console_has_no_blocks(root: Path, home: ClaudeHome) -> None:
@@ -318,9 +318,9 @@ def test_cost_by_agent_and_workspace(root: Path, home: ClaudeHome) -> None:
     other = root.parent / "other"
     other.mkdir()
     claude.everyday(home, other)
-    found = json.loads(run("cost", "--agent", "claude-code", "--by", "agent,workspace", "--json"))
-    assert {row["workspace"] for row in found["rows"]} == {root.as_uri(), other.as_uri()}
-    assert found["totals"]["calls"] == len(home.truth.calls)
+    data = json.loads(run("cost", "--agent", "claude-code", "--by", "agent,workspace", "--json"))
+    assert {row["workspace"] for row in data["rows"]} == {root.as_uri(), other.as_uri()}
+    assert data["totals"]["calls"] == len(home.truth.calls)
     assert json.loads(run("cost", "--agent", "codex", "--json"))["rows"] == []
 
 

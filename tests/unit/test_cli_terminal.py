@@ -151,9 +151,9 @@ def test_without_a_terminal_nothing_is_coloured() -> None:
     [("usge", "usage"), ("costs", "cost"), ("stausline", "statusline"), ("count-files", "count")],
 )
 def test_a_mistyped_command_is_answered_with_a_similar_one(typed: str, meant: str) -> None:
-    done = CliRunner().invoke(main, [typed])
-    assert done.exit_code == 2
-    assert f"No such command '{typed}'. Did you mean {meant}?" in done.output
+    result = CliRunner().invoke(main, [typed])
+    assert result.exit_code == 2
+    assert f"No such command '{typed}'. Did you mean {meant}?" in result.output
 
 
 def test_a_command_like_no_other_is_answered_without_one() -> None:
@@ -185,4 +185,9 @@ def test_numbers_and_durations_for_narrow_places() -> None:
         "1.24M",
     ]
     minutes = [timedelta(minutes=number) for number in (-1, 14, 134, 4_400)]
-    assert [duration_text(one) for one in minutes] == ["0 min", "14 min", "2 h 14 min", "3 days"]
+    assert [duration_text(minute) for minute in minutes] == [
+        "0 min",
+        "14 min",
+        "2 h 14 min",
+        "3 days",
+    ]

@@ -32,8 +32,8 @@ def test_usage_shows_a_saved_session_without_text(tmp_path: Path) -> None:
     session.append([Turn(role="user", content="SECRET words")])
     state = State()
     state.save_sessions(tmp_path.as_uri(), [save(session)], {"chat"})
-    done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path), "--json"])
-    usage = json.loads(done.output)
+    result = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path), "--json"])
+    usage = json.loads(result.output)
     assert usage["tokens"] == session.total().tokens()
     assert (usage["session"]["id"], usage["limit"]) == ("chat", 128_000)
     kept = b"".join(path.read_bytes() for path in state.folder.rglob("*.jsonl"))
@@ -45,15 +45,15 @@ def test_usage_shows_a_saved_session_without_text(tmp_path: Path) -> None:
 
 
 def test_usage_without_sessions_says_so(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path)])
-    assert done.exit_code == 0
-    assert "No conversation found for this workspace" in done.output
+    result = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "No conversation found for this workspace" in result.output
 
 
 def test_unknown_session_is_reported(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path), "--session", "c386"])
-    assert done.exit_code == 0
-    assert done.output == "This workspace has no session c386; `--all` lists its sessions.\n"
+    result = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path), "--session", "c386"])
+    assert result.exit_code == 0
+    assert result.output == "This workspace has no session c386; `--all` lists its sessions.\n"
 
 
 def test_an_old_session_is_shown_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,13 +88,13 @@ def test_listing_all_sessions_reads_a_bounded_amount(
         names.append(session.id)
     monkeypatch.setattr("sidecar.cli.sessions.MAX_UNREAD_BYTES", sizes[1])
     command = ["usage", "--workspace", str(tmp_path), "--all"]
-    done = CliRunner().invoke(main, [*command, "--json"])
-    assert {row["id"] for row in json.loads(done.output)} == set(names[1:])
+    result = CliRunner().invoke(main, [*command, "--json"])
+    assert {row["id"] for row in json.loads(result.output)} == set(names[1:])
     shown = CliRunner().invoke(main, command).output
     assert "Older sessions may be missing. Run `token-sidecar cost`" in shown
     CliRunner().invoke(main, ["cost", "--workspace", str(tmp_path)])
-    done = CliRunner().invoke(main, [*command, "--json"])
-    assert {row["id"] for row in json.loads(done.output)} == set(names)
+    result = CliRunner().invoke(main, [*command, "--json"])
+    assert {row["id"] for row in json.loads(result.output)} == set(names)
     assert "may be missing" not in CliRunner().invoke(main, command).output
 
 
@@ -102,11 +102,11 @@ def test_listing_all_sessions_reads_a_bounded_amount(
 def test_broken_configuration_is_reported(verb: tuple[str, ...], tmp_path: Path) -> None:
     """The problem is reported like in `count` and `check`, and the usage is still printed."""
     (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
-    done = CliRunner().invoke(main, [*verb, "--workspace", str(tmp_path)])
-    assert done.exit_code == 2
-    assert done.stderr.startswith("token-sidecar: ")
-    assert "model" in done.stderr
-    assert done.stdout.startswith("No ")
+    result = CliRunner().invoke(main, [*verb, "--workspace", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("token-sidecar: ")
+    assert "model" in result.stderr
+    assert result.stdout.startswith("No ")
 
 
 def hear_interrupts() -> None:

@@ -40,10 +40,10 @@ class Dialogue:
     def ask(self, document: dict[str, Any]) -> tuple[Measure, bool]:
         self.session.append([Turn(role="user", content=document["text"])])
         self.real += document["tokens"][self.generation] + 6
-        shown = occupancy(self.session, self.calibration)
-        assert shown.error_percent is not None
-        band = shown.tokens * shown.error_percent / 100 + 0.5
-        return shown, abs(self.real - shown.tokens) <= band
+        size = occupancy(self.session, self.calibration)
+        assert size.error_percent is not None
+        band = size.tokens * size.error_percent / 100 + 0.5
+        return size, abs(self.real - size.tokens) <= band
 
     def answer(self, document: dict[str, Any]) -> None:
         output = document["tokens"][self.generation]

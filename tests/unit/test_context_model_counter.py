@@ -96,6 +96,6 @@ def test_reports_calibrate_later_estimates() -> None:
         assert told.sample is not None
         learned.update(told.sample.estimated, told.sample.reported)
     assert sum(off) / len(off) < 0.03
-    shown = context_usage(session, window(), calibration=learned)
-    assert shown.calibration is not None
-    assert 1.2 < shown.calibration.factor < 1.5
+    usage = context_usage(session, window(), calibration=learned)
+    assert usage.calibration is not None
+    assert 1.2 < usage.calibration.factor < 1.5

@@ -58,11 +58,11 @@ def exchange(number: int, size: int = 100) -> list[Turn]:
 
 
 def long_session(exchanges: int = 6) -> Planner:
-    made = session()
-    made.set_system("system")
+    conversation = session()
+    conversation.set_system("system")
     for number in range(exchanges):
-        made.append(exchange(number))
-    return Planner(made)
+        conversation.append(exchange(number))
+    return Planner(conversation)
 
 
 def indexes(plans: Planner, *, most: int, keep_turns: int = 4) -> list[int]:
@@ -76,7 +76,7 @@ def test_tool_outputs_go_before_dialogue_and_the_oldest_first() -> None:
     assert indexes(plans, most=whole - 1) == [1, 2]
     assert indexes(plans, most=whole - 300) == [1, 2, 5, 6]
     plan = plans.make(whole - 500)
-    assert [(one.index, one.reason) for one in plan.removed] == [
+    assert [(removal.index, removal.reason) for removal in plan.removed] == [
         (0, "dialogue"),
         (1, "toolOutput"),
         (2, "toolOutput"),
@@ -84,13 +84,13 @@ def test_tool_outputs_go_before_dialogue_and_the_oldest_first() -> None:
         (5, "toolOutput"),
         (6, "toolOutput"),
     ]
-    assert plan.tokens_before - plan.tokens_after == sum(one.tokens for one in plan.removed)
+    assert plan.tokens_before - plan.tokens_after == sum(removal.tokens for removal in plan.removed)
 
 
 def test_last_turns_stay_even_if_the_conversation_does_not_fit() -> None:
     plans = long_session()
     plan = plans.make(10, keep_turns=4)
-    assert [one.index for one in plan.removed] == list(range(8))
+    assert [removal.index for removal in plan.removed] == list(range(8))
     assert not plan.fits
     assert plan.reason is not None
     assert "the last 4 user turns" in plan.reason
@@ -99,10 +99,10 @@ def test_last_turns_stay_even_if_the_conversation_does_not_fit() -> None:
 
 
 def test_a_pending_call_stays() -> None:
-    made = session(turns=[*exchange(0), user("q"), calls("p1", "p2"), output("p1")])
-    plan = Planner(made).make(0, keep_turns=0)
-    assert [one.index for one in plan.removed] == [0, 1, 2, 3, 4]
-    assert plan.messages == made.turns[5:]
+    conversation = session(turns=[*exchange(0), user("q"), calls("p1", "p2"), output("p1")])
+    plan = Planner(conversation).make(0, keep_turns=0)
+    assert [removal.index for removal in plan.removed] == [0, 1, 2, 3, 4]
+    assert plan.messages == conversation.turns[5:]
 
 
 def test_turns_that_vendors_refuse_are_always_removed() -> None:
@@ -115,7 +115,7 @@ def test_turns_that_vendors_refuse_are_always_removed() -> None:
         user("next"),
     ]
     plan = Planner(session(turns=turns)).make(10**6)
-    assert [(one.index, one.reason) for one in plan.removed] == [
+    assert [(removal.index, removal.reason) for removal in plan.removed] == [
         (0, "orphan"),
         (2, "orphan"),
         (4, "empty"),
@@ -133,7 +133,7 @@ def test_nothing_else_is_removed_if_that_makes_room() -> None:
     turns = [*exchange(0), output("never called", "x" * 500), user("q")]
     whole = occupancy(session(turns=turns)).tokens
     plan = Planner(session(turns=turns)).make(whole - 500, keep_turns=1)
-    assert [(one.index, one.reason) for one in plan.removed] == [(4, "orphan")]
+    assert [(removal.index, removal.reason) for removal in plan.removed] == [(4, "orphan")]
 
 
 def test_a_result_in_two_parts_is_no_orphan() -> None:
@@ -174,9 +174,9 @@ def test_calls_without_ids_are_paired_by_order_and_name() -> None:
 
 def test_remaining_messages_are_unchanged() -> None:
     turns = [Turn(role="user", content=[{"type": "text", "text": "q", "cache_control": {}}])]
-    made = session(turns=turns)
-    made.set_system("be kind")
-    plan = Planner(made).make(10**6)
+    conversation = session(turns=turns)
+    conversation.set_system("be kind")
+    plan = Planner(conversation).make(10**6)
     assert plan.messages == [Turn(role="system", content="be kind"), *turns]
 
 
@@ -291,13 +291,13 @@ def test_plan_tells_the_lost_cached_tokens() -> None:
 
 
 def test_calibrated_estimates_decide_what_is_pruned() -> None:
-    made = session(FakeCounter(method="estimate", error_percent=10.0))
+    conversation = session(FakeCounter(method="estimate", error_percent=10.0))
     for number in range(8):
-        made.append(exchange(number))
-    plain, learned = Planner(made).make(3_000), FakeCalibration(1.5, 4, 2.0)
-    corrected = Planner(made).make(3_000, calibration=learned)
+        conversation.append(exchange(number))
+    plain, learned = Planner(conversation).make(3_000), FakeCalibration(1.5, 4, 2.0)
+    corrected = Planner(conversation).make(3_000, calibration=learned)
     assert len(corrected.removed) > len(plain.removed)
-    assert corrected.tokens_before == occupancy(made, learned).tokens
+    assert corrected.tokens_before == occupancy(conversation, learned).tokens
     assert corrected.tokens_after <= 3_000
 
 
@@ -305,9 +305,9 @@ class TestSummary:
     """Tests plans with the strategy `summarize`."""
 
     def long(self) -> Planner:
-        made = session()
+        conversation = session()
         for number in range(6):
-            made.append(
+            conversation.append(
                 [
                     user(f"question {number} " + "?" * 300),
                     calls(f"c{number}", name="run_tests"),
@@ -315,7 +315,7 @@ class TestSummary:
                     reply("Thinking aloud. " * 20 + f"We decided on option {number}."),
                 ]
             )
-        return Planner(made)
+        return Planner(conversation)
 
     def test_summary_stays_within_its_cap(self) -> None:
         plans = self.long()
@@ -416,7 +416,7 @@ class TestSummary:
     def test_summary_is_smaller_than_the_removed_turns(self, most: int) -> None:
         plans = self.long()
         plan = plans.make(most, keep_turns=0, summarize=True)
-        pruned = sum(one.tokens for one in plan.removed)
+        pruned = sum(removal.tokens for removal in plan.removed)
         if plan.summary is not None:
             assert len(plan.summary) + ENVELOPE < pruned
             assert all(line.startswith("- ") for line in plan.summary.splitlines()[1:])
@@ -430,11 +430,11 @@ class TestSummary:
 
 
 def test_pruning_2000_turns_stays_within_a_bound_on_memory() -> None:
-    made = session(Forgetful())
+    conversation = session(Forgetful())
     for number in range(500):
-        made.append(exchange(number, size=400))
-    plans = Planner(made)
-    occupancy(made)
+        conversation.append(exchange(number, size=400))
+    plans = Planner(conversation)
+    occupancy(conversation)
     tracemalloc.start()
     for most in range(20_000, 100_000, 8_000):
         plan = plans.make(most, summarize=True)
@@ -442,7 +442,7 @@ def test_pruning_2000_turns_stays_within_a_bound_on_memory() -> None:
     plans.undo()
     kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(made.turns) == 2_000
+    assert len(conversation.turns) == 2_000
     assert kept < 2_500_000
     assert peak < 4_000_000
 
@@ -460,8 +460,8 @@ def test_the_work_of_a_plan_grows_with_the_turns_and_no_faster() -> None:
 
 
 def test_the_priming_is_part_of_the_number() -> None:
-    made = session(turns=[user("x")])
-    assert Planner(made).make(10).tokens_before == 1 + ENVELOPE + PRIMING
+    conversation = session(turns=[user("x")])
+    assert Planner(conversation).make(10).tokens_before == 1 + ENVELOPE + PRIMING
 
 
 NOTHING: list[dict[str, Any]] = [{}, {"content": ""}, {"content": []}]

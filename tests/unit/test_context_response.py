@@ -90,49 +90,49 @@ ENDED: list[Any] = [
 
 
 def handled(response: Any, format: str | None, tools: list[dict[str, Any]]) -> ReplyOutcome:
-    made = session(turns=[user("write it")])
-    return apply_reply(made, read_reply(response, format), window(), tools=tools)
+    conversation = session(turns=[user("write it")])
+    return apply_reply(conversation, read_reply(response, format), window(), tools=tools)
 
 
 @pytest.mark.parametrize("form", CUT_TEXT)
 @pytest.mark.parametrize("schema", [[], *([tool] for tool in schemas(PARAMETERS))])
 def test_a_call_cut_inside_its_json_is_dropped(form: str, schema: list[dict[str, Any]]) -> None:
     format, response = CUT_TEXT[form]
-    told = handled(response, format, schema)
-    assert told.result.tool_calls == []
-    assert [call.name for call in told.result.dropped] == ["write"]
-    assert "JSON" in told.result.dropped[0].reason
-    assert told.result.content == "Writing."
-    kinds = [kind for kind, _ in told.warnings]
+    outcome = handled(response, format, schema)
+    assert outcome.result.tool_calls == []
+    assert [call.name for call in outcome.result.dropped] == ["write"]
+    assert "JSON" in outcome.result.dropped[0].reason
+    assert outcome.result.content == "Writing."
+    kinds = [kind for kind, _ in outcome.warnings]
     ended_by_itself = "broke off" in form
     assert kinds == ([] if ended_by_itself else ["exhausted"]) + ["droppedToolCalls"]
-    assert told.result.exhausted == (None if ended_by_itself else "output")
+    assert outcome.result.exhausted == (None if ended_by_itself else "output")
 
 
 @pytest.mark.parametrize("form", CUT_VALUE)
 @pytest.mark.parametrize("number", range(5))
 def test_a_call_that_lacks_a_required_parameter_is_dropped(form: str, number: int) -> None:
     format, response = CUT_VALUE[form]
-    told = handled(response, format, [schemas(MORE)[number]])
-    assert told.result.tool_calls == []
-    assert told.result.dropped[0].reason == "missing required parameters: mode"
+    outcome = handled(response, format, [schemas(MORE)[number]])
+    assert outcome.result.tool_calls == []
+    assert outcome.result.dropped[0].reason == "missing required parameters: mode"
 
 
 @pytest.mark.parametrize("form", CUT_VALUE)
 @pytest.mark.parametrize("number", range(5))
 def test_a_whole_call_in_a_reply_that_was_cut_stays(form: str, number: int) -> None:
     format, response = CUT_VALUE[form]
-    told = handled(response, format, [schemas(PARAMETERS)[number]])
-    assert [call.arguments for call in told.result.tool_calls] == [forms.ARGS]
-    assert told.result.dropped == []
-    assert [kind for kind, _ in told.warnings] == ["exhausted"]
+    outcome = handled(response, format, [schemas(PARAMETERS)[number]])
+    assert [call.arguments for call in outcome.result.tool_calls] == [forms.ARGS]
+    assert outcome.result.dropped == []
+    assert [kind for kind, _ in outcome.warnings] == ["exhausted"]
 
 
 @pytest.mark.parametrize("response", ENDED)
 def test_complete_reply_is_not_checked_against_schemas(response: Any) -> None:
-    told = handled(response, None, [schemas(MORE)[0]])
-    assert [call.arguments for call in told.result.tool_calls] == [forms.ARGS]
-    assert (told.result.dropped, told.warnings, told.result.exhausted) == ([], [], None)
+    outcome = handled(response, None, [schemas(MORE)[0]])
+    assert [call.arguments for call in outcome.result.tool_calls] == [forms.ARGS]
+    assert (outcome.result.dropped, outcome.warnings, outcome.result.exhausted) == ([], [], None)
 
 
 def test_the_good_call_stays_where_the_last_one_was_cut() -> None:
@@ -146,8 +146,8 @@ def test_the_good_call_stays_where_the_last_one_was_cut() -> None:
 
 
 def test_dropped_call_does_not_reveal_its_arguments() -> None:
-    told = handled(forms.openai('{"path": "SECRET', "length"), None, [])
-    assert "SECRET" not in repr((told.result.dropped, told.warnings))
+    outcome = handled(forms.openai('{"path": "SECRET', "length"), None, [])
+    assert "SECRET" not in repr((outcome.result.dropped, outcome.warnings))
 
 
 def test_the_schemas_of_all_vendors_are_read() -> None:
@@ -166,25 +166,27 @@ def test_the_schemas_of_all_vendors_are_read() -> None:
 
 
 def test_a_reply_that_fills_the_window_exhausted_the_window() -> None:
-    made = session(turns=[user("x" * 900), reply("y" * 900), user("q"), reply("a"), user("now")])
+    conversation = session(
+        turns=[user("x" * 900), reply("y" * 900), user("q"), reply("a"), user("now")]
+    )
     response = forms.openai(forms.WHOLE, "length")
     response["usage"] = {"prompt_tokens": 1_900, "completion_tokens": 100}
-    plans = Planner(made)
-    told = apply_reply(made, read_reply(response), window(2_000), keep_turns=1)
-    assert told.result.exhausted == "window"
-    plan = told.result.plan
+    plans = Planner(conversation)
+    outcome = apply_reply(conversation, read_reply(response), window(2_000), keep_turns=1)
+    assert outcome.result.exhausted == "window"
+    plan = outcome.result.plan
     assert plan is not None
     assert (plan.tokens_before, plan.fits) == (2_000, True)
     assert plan.tokens_after <= window(2_000).usable
     plans.apply(plan.plan_id)
-    assert occupancy(made).tokens == plan.tokens_after
+    assert occupancy(conversation).tokens == plan.tokens_after
 
 
 def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
     """Uses the error that llama.cpp sends."""
     error = {"type": "exceed_context_size_error", "n_prompt_tokens": 5_031, "n_ctx": 1_024}
     counter = FakeCounter(method="estimate", error_percent=None)
-    made = session(counter, [user("x" * 4_000), reply("y"), user("z")])
+    conversation = session(counter, [user("x" * 4_000), reply("y"), user("z")])
     learned = FakeCalibration(1.0, 0)
 
     samples: list[Sample] = []
@@ -193,25 +195,25 @@ def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
         samples.append(sample)
         learned.factor, learned.samples = sample.reported / sample.estimated, 1
 
-    told = apply_reply(
-        made,
+    outcome = apply_reply(
+        conversation,
         read_reply({"error": error}),
         window(),
         keep_turns=1,
         calibration=learned,
         learn=learn,
     )
-    assert told.result.exhausted == "window"
-    assert told.limit == 1_024
+    assert outcome.result.exhausted == "window"
+    assert outcome.limit == 1_024
     (sample,) = samples
     assert (sample.reported, sample.estimated) == (5_031, 4_000 + 2 + 3 * 4 + PRIMING)
-    assert occupancy(made).tokens == 5_031
-    plan = told.result.plan
+    assert occupancy(conversation).tokens == 5_031
+    plan = outcome.result.plan
     assert plan is not None
-    assert (plan.fits, [one.index for one in plan.removed]) == (True, [0, 1])
+    assert (plan.fits, [removal.index for removal in plan.removed]) == (True, [0, 1])
     assert plan.tokens_after <= 1_024 - 1_024 // 4
-    assert told.result.calibration is not None
-    assert told.result.calibration.samples == 1
+    assert outcome.result.calibration is not None
+    assert outcome.result.calibration.samples == 1
 
 
 @pytest.mark.parametrize(
@@ -235,46 +237,46 @@ def test_output_limit_and_full_window_are_distinguished(
 
 
 def test_schemas_of_the_session_are_the_default() -> None:
-    made = session()
-    made.set_tools([schemas(MORE)[0]])
+    conversation = session()
+    conversation.set_tools([schemas(MORE)[0]])
     reply = read_reply(forms.openai(forms.WHOLE, "length"))
-    told = apply_reply(made, reply, window())
-    assert told.result.dropped[0].reason == "missing required parameters: mode"
-    assert told.result.plan is None
+    outcome = apply_reply(conversation, reply, window())
+    assert outcome.result.dropped[0].reason == "missing required parameters: mode"
+    assert outcome.result.plan is None
 
 
 def test_reply_without_usage_does_not_change_the_occupancy() -> None:
-    made = session(turns=[user("x")])
-    before = occupancy(made)
+    conversation = session(turns=[user("x")])
+    before = occupancy(conversation)
     response = forms.openai(forms.WHOLE, "stop")
     del response["usage"]
-    told = apply_reply(made, read_reply(response), window())
-    assert (occupancy(made), told.result.usage) == (before, None)
-    made.append([reply("y" * 7)])
-    assert occupancy(made).tokens == before.tokens + 7 + 4
+    outcome = apply_reply(conversation, read_reply(response), window())
+    assert (occupancy(conversation), outcome.result.usage) == (before, None)
+    conversation.append([reply("y" * 7)])
+    assert occupancy(conversation).tokens == before.tokens + 7 + 4
 
 
 def test_reply_is_not_appended() -> None:
-    made = session(turns=[user("x")])
-    apply_reply(made, read_reply(forms.openai(forms.WHOLE, "stop")), window())
-    assert made.turns == [user("x")]
-    assert occupancy(made).tokens == 18
+    conversation = session(turns=[user("x")])
+    apply_reply(conversation, read_reply(forms.openai(forms.WHOLE, "stop")), window())
+    assert conversation.turns == [user("x")]
+    assert occupancy(conversation).tokens == 18
 
 
 def test_a_dropped_call_leaves_the_occupancy() -> None:
-    made = session(turns=[user("x" * 993)])
+    conversation = session(turns=[user("x" * 993)])
     broken = '{"path": "a", "text": "' + "y" * 4_077
     cut = forms.openai(broken, "length")
     cut["choices"][0]["message"]["content"] = "z" * 150
     cut["usage"] = {"prompt_tokens": 1_000, "completion_tokens": 150 + len("write ") + len(broken)}
-    done = apply_reply(made, read_reply(cut), window())
-    assert [call.name for call in done.result.dropped] == ["write"]
-    assert occupancy(made).tokens == 1_150
-    made.append([reply("z" * 150)])
-    assert occupancy(made).tokens == 1_150
+    outcome = apply_reply(conversation, read_reply(cut), window())
+    assert [call.name for call in outcome.result.dropped] == ["write"]
+    assert occupancy(conversation).tokens == 1_150
+    conversation.append([reply("z" * 150)])
+    assert occupancy(conversation).tokens == 1_150
     again = forms.openai(forms.WHOLE, "tool_calls")
     again["usage"] = {"prompt_tokens": 1_160, "completion_tokens": 10}
-    after = apply_reply(made, read_reply(again), window())
+    after = apply_reply(conversation, read_reply(again), window())
     assert after.warnings == []
 
 
@@ -288,69 +290,71 @@ def cut_call(kept: str, arguments: str, usage: dict[str, int]) -> dict[str, Any]
 
 def test_missing_part_of_a_call_does_not_count_as_text() -> None:
     # Some vendors omit incomplete tool calls.
-    made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
+    conversation = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
     cut = cut_call("z" * 250, '{"', {"prompt_tokens": 1_001, "completion_tokens": 1_000})
-    apply_reply(made, read_reply(cut), window())
-    size = occupancy(made)
+    apply_reply(conversation, read_reply(cut), window())
+    size = occupancy(conversation)
     assert (size.tokens, size.method) == (1_251, "estimate")
     assert size.error_percent
-    made.append([reply("z" * 250)])
-    assert occupancy(made).tokens == 1_251
+    conversation.append([reply("z" * 250)])
+    assert occupancy(conversation).tokens == 1_251
 
 
 def test_a_short_cut_call_is_subtracted_from_a_long_reply() -> None:
-    made = session(FakeCounter(method="estimate", error_percent=10.0), [user("x" * 993)])
+    conversation = session(FakeCounter(method="estimate", error_percent=10.0), [user("x" * 993)])
     broken = '{"path": "a", "text": "b'
     gone = len("write ") + len(broken)
     # The text has 5 % fewer tokens than estimated, so the reported number is more accurate.
     cut = cut_call("z" * 5_000, broken, {"prompt_tokens": 1_000, "completion_tokens": 4_750 + gone})
-    apply_reply(made, read_reply(cut), window())
-    size = occupancy(made)
+    apply_reply(conversation, read_reply(cut), window())
+    size = occupancy(conversation)
     assert (size.tokens, size.method) == (5_750, "estimate")
     assert 0 < (size.error_percent or 0) < 1
 
 
 def test_a_reply_of_which_nothing_is_kept_leaves_the_reported_prompt() -> None:
-    made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
+    conversation = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
     cut = cut_call("", '{"path"', {"prompt_tokens": 1_001, "completion_tokens": 1_000})
-    apply_reply(made, read_reply(cut), window())
-    size = occupancy(made)
+    apply_reply(conversation, read_reply(cut), window())
+    size = occupancy(conversation)
     assert (size.tokens, size.method, size.error_percent) == (1_001, "endpoint", 0.0)
 
 
 def test_discarded_reply_is_not_a_compaction() -> None:
-    made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 493)])
+    conversation = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 493)])
     cut = cut_call("z" * 900, '{"', {"prompt_tokens": 500, "completion_tokens": 2_000})
-    apply_reply(made, read_reply(cut), window())
-    made.append([user("y" * 16)])
+    apply_reply(conversation, read_reply(cut), window())
+    conversation.append([user("y" * 16)])
     again = forms.openai(forms.WHOLE, "tool_calls")
     again["usage"] = {"prompt_tokens": 520, "completion_tokens": 10}
-    assert apply_reply(made, read_reply(again), window()).warnings == []
+    assert apply_reply(conversation, read_reply(again), window()).warnings == []
 
 
 @pytest.mark.parametrize("appended", [True, False])
 def test_a_retry_after_a_cut_off_is_no_compaction(appended: bool) -> None:
-    made = session(turns=[user("x" * 993)])
+    conversation = session(turns=[user("x" * 993)])
     for _ in range(3):
         cut = forms.openai("", "length")
         cut["choices"][0]["message"] = {"role": "assistant", "content": "y" * 4_000}
         cut["usage"] = {"prompt_tokens": 1_000, "completion_tokens": 4_000}
-        done = apply_reply(made, read_reply(cut), window())
-        assert [kind for kind, _ in done.warnings] == ["exhausted"]
+        outcome = apply_reply(conversation, read_reply(cut), window())
+        assert [kind for kind, _ in outcome.warnings] == ["exhausted"]
         if appended:
-            made.append([reply("y" * 4_000)])
+            conversation.append([reply("y" * 4_000)])
     shorter = forms.openai("", "stop")
     shorter["choices"][0]["message"] = {"role": "assistant", "content": "ok"}
     shorter["usage"] = {"prompt_tokens": 300, "completion_tokens": 1}
-    done = apply_reply(made, read_reply(shorter), window())
-    assert [kind for kind, _ in done.warnings] == ["compacted"]
+    outcome = apply_reply(conversation, read_reply(shorter), window())
+    assert [kind for kind, _ in outcome.warnings] == ["compacted"]
 
 
 def test_cut_off_call_without_schema_is_kept_as_unchecked() -> None:
     cut, whole = forms.openai(forms.WHOLE, "length"), forms.openai(forms.WHOLE, "tool_calls")
-    done = handled(cut, None, [])
-    assert [call.name for call in done.result.tool_calls] == done.result.unchecked == ["write"]
-    assert any("write" in message for kind, message in done.warnings if kind == "exhausted")
+    outcome = handled(cut, None, [])
+    assert (
+        [call.name for call in outcome.result.tool_calls] == outcome.result.unchecked == ["write"]
+    )
+    assert any("write" in message for kind, message in outcome.warnings if kind == "exhausted")
     assert handled(cut, None, [schemas(PARAMETERS)[0]]).result.unchecked == []
     assert handled(whole, None, []).result.unchecked == []
-    assert (done.result.model, done.result.request_id) == (cut.get("model"), cut.get("id"))
+    assert (outcome.result.model, outcome.result.request_id) == (cut.get("model"), cut.get("id"))

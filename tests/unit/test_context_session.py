@@ -75,11 +75,11 @@ def test_an_empty_session_has_no_number() -> None:
 
 
 def test_the_breakdown_adds_up() -> None:
-    made = session(turns=[user("a" * 10), calls("c1"), output("c1", "b" * 30)])
-    made.set_system("s" * 20)
-    made.set_tools([{"name": "read"}])
-    made.sections = [Section(name="plan", source=TextSource("p" * 5))]
-    shown = context_usage(made, window())
+    conversation = session(turns=[user("a" * 10), calls("c1"), output("c1", "b" * 30)])
+    conversation.set_system("s" * 20)
+    conversation.set_tools([{"name": "read"}])
+    conversation.sections = [Section(name="plan", source=TextSource("p" * 5))]
+    shown = context_usage(conversation, window())
     parts = shown.breakdown
     assert parts is not None
     assert parts.system == 20 + ENVELOPE
@@ -96,184 +96,187 @@ def test_the_breakdown_adds_up() -> None:
 
 def test_each_turn_is_counted_once() -> None:
     counter = FakeCounter()
-    made = session(counter)
+    conversation = session(counter)
     for number in range(300):
-        made.append([user(f"turn {number}")])
-        context_usage(made, window())
-        context_usage(made, window())
+        conversation.append([user(f"turn {number}")])
+        context_usage(conversation, window())
+        context_usage(conversation, window())
     assert len(counter.asked) == 300
 
 
 def test_a_model_switch_recounts_when_asked_and_only_once() -> None:
     first, other = FakeCounter("a"), FakeCounter("b", weight=2)
-    made = session(first, [user("x" * 10), reply("y" * 10)])
-    small = occupancy(made).tokens
-    made.counter = other
+    conversation = session(first, [user("x" * 10), reply("y" * 10)])
+    small = occupancy(conversation).tokens
+    conversation.counter = other
     assert other.asked == []
-    assert occupancy(made).tokens > small
-    made.append([user("z")])
-    made.counter = first
-    assert occupancy(made).tokens == small + 1 + ENVELOPE
-    made.counter = other
-    occupancy(made)
+    assert occupancy(conversation).tokens > small
+    conversation.append([user("z")])
+    conversation.counter = first
+    assert occupancy(conversation).tokens == small + 1 + ENVELOPE
+    conversation.counter = other
+    occupancy(conversation)
     assert len(first.asked) == len(other.asked) == 3
 
 
 def test_later_turns_are_added_to_reported_usage() -> None:
-    made = session(turns=[user("x" * 50)])
-    made.append([reply("y" * 40), user("z" * 10)], usage(1_000, 100, reasoning=30))
-    assert occupancy(made).tokens == 1_000 + 100 - 30 + 10 + ENVELOPE
-    assert occupancy(made).method == "endpoint"
-    made.append([reply("!")], usage(1_111, 7))
-    assert occupancy(made) == Measure(1_118, "endpoint", "fake-1-tokenizer", 0.0)
+    conversation = session(turns=[user("x" * 50)])
+    conversation.append([reply("y" * 40), user("z" * 10)], usage(1_000, 100, reasoning=30))
+    assert occupancy(conversation).tokens == 1_000 + 100 - 30 + 10 + ENVELOPE
+    assert occupancy(conversation).method == "endpoint"
+    conversation.append([reply("!")], usage(1_111, 7))
+    assert occupancy(conversation) == Measure(1_118, "endpoint", "fake-1-tokenizer", 0.0)
 
 
 def test_reasoning_that_is_sent_back_counts() -> None:
     thought = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text"}]
-    made = session(turns=[user("x")])
-    made.append([Turn(role="assistant", content=thought)], usage(100, 50, reasoning=30))
-    assert occupancy(made).tokens == 150
+    conversation = session(turns=[user("x")])
+    conversation.append([Turn(role="assistant", content=thought)], usage(100, 50, reasoning=30))
+    assert occupancy(conversation).tokens == 150
 
 
 def test_the_first_assistant_turn_after_a_response_adds_nothing() -> None:
-    made = session(turns=[user("x")])
-    made.apply_reply_usage(usage(500, 60))
-    assert occupancy(made).tokens == 560
-    made.append([reply("y" * 200), user("z")])
-    assert occupancy(made).tokens == 560 + 1 + ENVELOPE
-    made.append([reply("w" * 9)])
-    assert occupancy(made).tokens == 560 + 1 + 9 + 2 * ENVELOPE
+    conversation = session(turns=[user("x")])
+    conversation.apply_reply_usage(usage(500, 60))
+    assert occupancy(conversation).tokens == 560
+    conversation.append([reply("y" * 200), user("z")])
+    assert occupancy(conversation).tokens == 560 + 1 + ENVELOPE
+    conversation.append([reply("w" * 9)])
+    assert occupancy(conversation).tokens == 560 + 1 + 9 + 2 * ENVELOPE
 
 
 def test_the_question_of_a_reported_reply_was_in_its_prompt() -> None:
-    made = session()
-    made.apply_reply_usage(usage(500, 60))
-    made.append([user("the question"), reply("the answer"), user("z")])
-    assert occupancy(made).tokens == 560 + 1 + ENVELOPE
+    conversation = session()
+    conversation.apply_reply_usage(usage(500, 60))
+    conversation.append([user("the question"), reply("the answer"), user("z")])
+    assert occupancy(conversation).tokens == 560 + 1 + ENVELOPE
 
 
 def test_usage_may_arrive_before_its_reply() -> None:
-    made = session()
-    made.append([user("x" * 30)], usage(44, 6))
-    made.append([reply("y" * 30)])
-    assert occupancy(made).tokens == 50
+    conversation = session()
+    conversation.append([user("x" * 30)], usage(44, 6))
+    conversation.append([reply("y" * 30)])
+    assert occupancy(conversation).tokens == 50
 
 
 def test_report_without_a_prompt_is_ignored() -> None:
-    made = session(turns=[user("x" * 30)])
-    before = occupancy(made).tokens
-    made.append([reply("y" * 20)], Usage(input_tokens=0, output_tokens=9))
-    assert occupancy(made).tokens == before + 20 + ENVELOPE
+    conversation = session(turns=[user("x" * 30)])
+    before = occupancy(conversation).tokens
+    conversation.append([reply("y" * 20)], Usage(input_tokens=0, output_tokens=9))
+    assert occupancy(conversation).tokens == before + 20 + ENVELOPE
 
 
 def test_sections_that_change_after_a_report_change_the_number() -> None:
-    made = session(turns=[user("x")])
-    made.sections = [Section(name="file", source=TextSource("a" * 100))]
-    made.append([reply("y")], usage(900, 10))
-    made.sections = [Section(name="file", source=TextSource("a" * 130))]
-    assert occupancy(made).tokens == 940
+    conversation = session(turns=[user("x")])
+    conversation.sections = [Section(name="file", source=TextSource("a" * 100))]
+    conversation.append([reply("y")], usage(900, 10))
+    conversation.sections = [Section(name="file", source=TextSource("a" * 130))]
+    assert occupancy(conversation).tokens == 940
 
 
 def test_a_capped_section_counts_its_cap() -> None:
-    made = session()
-    made.sections = [Section(name="file", source=TextSource("a" * 100), cap=40)]
-    assert occupancy(made).tokens == 40 + PRIMING
+    conversation = session()
+    conversation.sections = [Section(name="file", source=TextSource("a" * 100), cap=40)]
+    assert occupancy(conversation).tokens == 40 + PRIMING
 
 
 def test_much_smaller_prompt_means_compaction() -> None:
-    made = session(turns=[user("x" * 900)])
-    assert not made.append([reply("y")], usage(1_000, 100)).compacted
-    told = made.append([user("go on"), reply("z")], usage(300, 50))
+    conversation = session(turns=[user("x" * 900)])
+    assert not conversation.append([reply("y")], usage(1_000, 100)).compacted
+    told = conversation.append([user("go on"), reply("z")], usage(300, 50))
     assert told.compacted
     assert told.sample is None
-    shown = context_usage(made, window())
+    shown = context_usage(conversation, window())
     assert (shown.tokens, shown.compacted) == (350, True)
     assert shown.breakdown is not None
     assert sum(msgspec.structs.astuple(shown.breakdown)) == 350
     assert all(part.tokens <= 350 for part in shown.largest)
-    made.append([user("on"), reply("w")], usage(380, 10))
-    assert context_usage(made, window()).compacted is False
+    conversation.append([user("on"), reply("w")], usage(380, 10))
+    assert context_usage(conversation, window()).compacted is False
 
 
 def test_report_is_compared_with_the_estimate_of_its_prompt() -> None:
-    made = session(turns=[user("x" * 50)])
-    told = made.append([reply("y" * 10)], usage(100, 10))
+    conversation = session(turns=[user("x" * 50)])
+    told = conversation.append([reply("y" * 10)], usage(100, 10))
     assert told.sample is not None
     assert (told.sample.estimated, told.sample.reported) == (50 + ENVELOPE + PRIMING, 100)
 
 
 def test_estimate_before_sending_ignores_reports() -> None:
-    made = session(turns=[user("x" * 50)])
-    made.append([reply("y" * 10)], usage(900, 10))
-    assert estimated_prompt(made).tokens == 60 + 2 * ENVELOPE + PRIMING
+    conversation = session(turns=[user("x" * 50)])
+    conversation.append([reply("y" * 10)], usage(900, 10))
+    assert estimated_prompt(conversation).tokens == 60 + 2 * ENVELOPE + PRIMING
 
 
 class TestChatTotals:
     """Tests conversations that an endpoint counts as a whole."""
 
     def test_the_total_is_the_number_at_every_append(self) -> None:
-        made = session()
+        conversation = session()
         for number, total in enumerate((31, 55, 54, 120)):
-            count_chat(made, total, [user("x" * number), reply("y" * 5)])
-            assert occupancy(made) == Measure(total, "endpoint", "fake-1-tokenizer", 0.0)
+            count_chat(conversation, total, [user("x" * number), reply("y" * 5)])
+            assert occupancy(conversation) == Measure(total, "endpoint", "fake-1-tokenizer", 0.0)
 
     def test_growth_is_distributed_in_proportion(self) -> None:
-        made = session()
-        count_chat(made, 100, [user("x" * 6)])
-        count_chat(made, 190, [user("a" * 16), user("b" * 36)])
-        counts = made.model_counts().turns
+        conversation = session()
+        count_chat(conversation, 100, [user("x" * 6)])
+        count_chat(conversation, 190, [user("a" * 16), user("b" * 36)])
+        counts = conversation.model_counts().turns
         assert [counts[1].tokens, counts[2].tokens] == [30, 60]
         assert counts[1].method == "endpoint"
 
     def test_sections_are_added_to_the_chat(self) -> None:
-        made = session()
-        made.sections = [Section(name="file", source=TextSource("a" * 100))]
-        count_chat(made, 70, [user("x")])
-        assert occupancy(made).tokens == 170
+        conversation = session()
+        conversation.sections = [Section(name="file", source=TextSource("a" * 100))]
+        count_chat(conversation, 70, [user("x")])
+        assert occupancy(conversation).tokens == 170
 
     def test_a_system_prompt_that_changes_after_the_count_is_added(self) -> None:
-        made = session()
-        count_chat(made, 70, [user("x")])
-        made.set_system("s" * 10)
-        assert occupancy(made).tokens == 70 + 10 + ENVELOPE
+        conversation = session()
+        count_chat(conversation, 70, [user("x")])
+        conversation.set_system("s" * 10)
+        assert occupancy(conversation).tokens == 70 + 10 + ENVELOPE
 
     def test_endpoint_count_replaces_usage_of_the_same_chat(self) -> None:
-        made = session()
-        count_chat(made, 90, [user("x" * 20)])
-        count_chat(made, 106, [reply("y" * 10)], usage(90, 12))
-        assert occupancy(made).tokens == 106
+        conversation = session()
+        count_chat(conversation, 90, [user("x" * 20)])
+        count_chat(conversation, 106, [reply("y" * 10)], usage(90, 12))
+        assert occupancy(conversation).tokens == 106
 
     def test_usage_of_a_larger_request_grows_by_endpoint_counts(self) -> None:
-        made = session()
-        count_chat(made, 90, [user("x" * 20)])
-        count_chat(made, 106, [reply("y" * 10)], usage(1_000, 50))
-        assert occupancy(made).tokens == 1_050
-        count_chat(made, 126, [user("z" * 10)])
-        assert occupancy(made).tokens == 1_070
+        conversation = session()
+        count_chat(conversation, 90, [user("x" * 20)])
+        count_chat(conversation, 106, [reply("y" * 10)], usage(1_000, 50))
+        assert occupancy(conversation).tokens == 1_050
+        count_chat(conversation, 126, [user("z" * 10)])
+        assert occupancy(conversation).tokens == 1_070
 
     def test_missing_total_is_corrected_by_the_next(self) -> None:
-        made = session()
-        count_chat(made, 90, [user("x" * 20)])
-        made.append([user("y" * 10)])
-        count_chat(made, 130, [user("z" * 10)])
-        assert [measure.tokens for measure in made.model_counts().turns.measures[1:]] == [20, 20]
+        conversation = session()
+        count_chat(conversation, 90, [user("x" * 20)])
+        conversation.append([user("y" * 10)])
+        count_chat(conversation, 130, [user("z" * 10)])
+        assert [measure.tokens for measure in conversation.model_counts().turns.measures[1:]] == [
+            20,
+            20,
+        ]
 
     def test_after_a_plan_the_next_total_is_the_number_again(self) -> None:
-        made = session()
+        conversation = session()
         for number in range(5):
-            count_chat(made, 100 * (number + 1), [user("x" * 90), reply("y")])
-        plans = Planner(made)
+            count_chat(conversation, 100 * (number + 1), [user("x" * 90), reply("y")])
+        plans = Planner(conversation)
         plans.apply(plans.make(260, keep_turns=1).plan_id)
-        assert occupancy(made).tokens == 500 - 297
-        count_chat(made, 222, [user("z")])
-        assert occupancy(made).tokens == 222
+        assert occupancy(conversation).tokens == 500 - 297
+        count_chat(conversation, 222, [user("z")])
+        assert occupancy(conversation).tokens == 222
 
 
 def test_error_band_survives_a_restart() -> None:
     """The band depends on the kind of the last text, but texts are not saved."""
-    made = session(turns=[user("if (x == 1) { y[2] += f(x); }\n" * 9), reply("{};" * 9)])
-    restored = restore(save(made), FakeCounter())
-    assert restored.newest_kind() == made.newest_kind() == "code"
+    conversation = session(turns=[user("if (x == 1) { y[2] += f(x); }\n" * 9), reply("{};" * 9)])
+    restored = restore(save(conversation), FakeCounter())
+    assert restored.newest_kind() == conversation.newest_kind() == "code"
     restored.append([user("Some prose, and some more of it. " * 9)])
     assert restored.newest_kind() == "prose"
 
@@ -319,82 +322,92 @@ class TestSet:
     """Tests `context/set`."""
 
     def test_omitted_params_stay_and_null_removes(self) -> None:
-        made = session()
-        apply_set(made, set_params(systemPrompt="s", limit=9, tools=[{"name": "a"}]), no_documents)
-        apply_set(made, set_params(reserve=1), no_documents)
-        assert (made.limit, made.reserve, made.system is None) == (9, 1, False)
-        apply_set(made, set_params(systemPrompt=None, limit=None), no_documents)
-        assert (made.limit, made.system, made.tools is None) == (None, None, False)
+        conversation = session()
+        apply_set(
+            conversation, set_params(systemPrompt="s", limit=9, tools=[{"name": "a"}]), no_documents
+        )
+        apply_set(conversation, set_params(reserve=1), no_documents)
+        assert (conversation.limit, conversation.reserve, conversation.system is None) == (
+            9,
+            1,
+            False,
+        )
+        apply_set(conversation, set_params(systemPrompt=None, limit=None), no_documents)
+        assert (conversation.limit, conversation.system, conversation.tools is None) == (
+            None,
+            None,
+            False,
+        )
 
     def test_the_same_inputs_are_not_counted_again(self) -> None:
         counter = FakeCounter()
-        made = session(counter)
+        conversation = session(counter)
         params = set_params(
             systemPrompt="s", tools=[{"name": "a"}], sections=[{"name": "n", "text": "t"}]
         )
         for _ in range(3):
-            apply_set(made, params, no_documents)
-            context_usage(made, window())
+            apply_set(conversation, params, no_documents)
+            context_usage(conversation, window())
         assert len(counter.asked) == 3
 
     @pytest.mark.parametrize(
         "section", [{"name": "n"}, {"name": "n", "text": "t", "textDocument": {"uri": "u"}}]
     )
     def test_a_section_is_a_text_or_a_document(self, section: dict[str, object]) -> None:
-        made = session()
+        conversation = session()
         params = set_params(systemPrompt="s", sections=[section])
         with pytest.raises(SidecarError) as raised:
-            apply_set(made, params, no_documents)
+            apply_set(conversation, params, no_documents)
         assert raised.value.kind == "badParams"
-        assert made.system is None
+        assert conversation.system is None
 
 
 def test_reset_clears_all_but_the_model() -> None:
-    made = session(FakeCounter("gpt-x"), [user("x")])
-    apply_set(made, set_params(systemPrompt="s", limit=100, reserve=7), no_documents)
-    made.reset()
-    shown = context_usage(made, window())
+    conversation = session(FakeCounter("gpt-x"), [user("x")])
+    apply_set(conversation, set_params(systemPrompt="s", limit=100, reserve=7), no_documents)
+    conversation.reset()
+    shown = context_usage(conversation, window())
     assert (shown.tokens, shown.turns, shown.model) == (None, 0, "gpt-x")
-    assert (made.limit, made.reserve) == (None, None)
+    assert (conversation.limit, conversation.reserve) == (None, None)
 
 
 class TestRestart:
     """Tests that conversations are saved and restored."""
 
-    def made(self) -> bytes:
-        made = session(turns=[user("SECRET question")])
-        made.set_system("SECRET prompt")
-        made.set_tools([{"name": "read", "description": "SECRET"}])
-        made.sections = [Section(name="plan", source=TextSource("SECRET plan"))]
-        made.append([reply("SECRET answer"), user("SECRET more")], usage(700, 30))
-        return to_json(save(made))
+    def saved_conversation(self) -> bytes:
+        conversation = session(turns=[user("SECRET question")])
+        conversation.set_system("SECRET prompt")
+        conversation.set_tools([{"name": "read", "description": "SECRET"}])
+        conversation.sections = [Section(name="plan", source=TextSource("SECRET plan"))]
+        conversation.append([reply("SECRET answer"), user("SECRET more")], usage(700, 30))
+        return to_json(save(conversation))
 
     def test_no_text_is_saved(self) -> None:
-        assert b"SECRET" not in self.made()
+        assert b"SECRET" not in self.saved_conversation()
 
     def test_restored_occupancy_is_the_same_and_grows(self) -> None:
-        saved = from_json(self.made())
+        saved = from_json(self.saved_conversation())
         assert saved is not None
         counter = FakeCounter()
-        made = restore(saved, counter)
-        assert occupancy(made).tokens == 730 + 11 + ENVELOPE
+        conversation = restore(saved, counter)
+        assert occupancy(conversation).tokens == 730 + 11 + ENVELOPE
         assert counter.asked == []
-        made.append([reply("four")])
-        assert occupancy(made).tokens == 730 + 11 + 4 + 2 * ENVELOPE
-        assert context_usage(made, window()).largest[0].label == "tools"
+        conversation.append([reply("four")])
+        assert occupancy(conversation).tokens == 730 + 11 + 4 + 2 * ENVELOPE
+        assert context_usage(conversation, window()).largest[0].label == "tools"
 
     def test_restored_session_is_estimated_for_another_model(self) -> None:
-        saved = from_json(self.made())
+        saved = from_json(self.saved_conversation())
         assert saved is not None
-        made = restore(saved, FakeCounter())
-        made.counter = FakeCounter("other")
-        shown = occupancy(made)
-        assert shown.method == "estimate"
-        assert shown.error_percent is not None
-        assert 0.5 * OTHER_PERCENT < shown.error_percent <= OTHER_PERCENT
+        conversation = restore(saved, FakeCounter())
+        conversation.counter = FakeCounter("other")
+        size = occupancy(conversation)
+        assert size.method == "estimate"
+        assert size.error_percent is not None
+        assert 0.5 * OTHER_PERCENT < size.error_percent <= OTHER_PERCENT
 
     def test_restored_session_cannot_be_pruned(self) -> None:
-        saved = from_json(self.made())
+        saved = from_json(self.saved_conversation())
         assert saved is not None
         with pytest.raises(SidecarError) as raised:
             Planner(restore(saved, FakeCounter())).make(10)
@@ -403,15 +416,15 @@ class TestRestart:
     @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b"\xff"])
     def test_damaged_sessions_are_not_restored(self, damage: bytes) -> None:
         assert from_json(damage) is None
-        assert from_json(self.made().replace(b'"version":1', b'"version":2')) is None
+        assert from_json(self.saved_conversation().replace(b'"version":1', b'"version":2')) is None
 
 
 def test_usage_of_2000_turns_takes_no_more_work_than_of_20() -> None:
     def peak(number: int) -> int:
-        made = session(turns=[user("x" * 50) for _ in range(number)])
-        context_usage(made, window())
+        conversation = session(turns=[user("x" * 50) for _ in range(number)])
+        context_usage(conversation, window())
         tracemalloc.start()
-        context_usage(made, window())
+        context_usage(conversation, window())
         used = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return used

@@ -95,17 +95,17 @@ class TestThresholds:
         assert crossed(0, usage, WARN_AT) == (2, True)
 
     def test_should_prune_turns_true_past_the_last_threshold(self) -> None:
-        made = session(turns=[user("x" * (950 - ENVELOPE - PRIMING))])
-        assert context_usage(made, window(1_200, 200)).should_prune is False
-        made.append([user("")])
-        assert context_usage(made, window(1_200, 200)).should_prune is True
+        conversation = session(turns=[user("x" * (950 - ENVELOPE - PRIMING))])
+        assert context_usage(conversation, window(1_200, 200)).should_prune is False
+        conversation.append([user("")])
+        assert context_usage(conversation, window(1_200, 200)).should_prune is True
 
     def test_message_suggests_remedies_only_over_the_window(self) -> None:
-        made = session(FakeCounter(method="estimate"), [user("x" * 1_000)])
+        conversation = session(FakeCounter(method="estimate"), [user("x" * 1_000)])
         offers = {"alternatives": MODELS[2:3], "heaviest": [("search", 900)]}
-        near = budget_message(context_usage(made, window(1_300, 0)), **offers)  # type: ignore[arg-type]
+        near = budget_message(context_usage(conversation, window(1_300, 0)), **offers)  # type: ignore[arg-type]
         assert near == "Context 77 % full: ~1,007 of 1,300 tokens, fake-1."
-        over = budget_message(context_usage(made, window(1_000, 0)), **offers)  # type: ignore[arg-type]
+        over = budget_message(context_usage(conversation, window(1_000, 0)), **offers)  # type: ignore[arg-type]
         assert "Models with enough room: large (200,000)." in over
         assert "Largest tool schemas: search (900)." in over
 
@@ -119,12 +119,17 @@ class TestPreflight:
     """Tests the verdict on a request before it is sent."""
 
     def test_preflight_adds_the_request_to_the_occupancy(self) -> None:
-        made = session(turns=[user("x" * 100)])
-        told = ask(made, text="y" * 50, turns=[{"role": "user", "content": "z" * 10}])
-        assert told.prompt_tokens == 160 + 3 * ENVELOPE + PRIMING
-        assert told.available == 900 - told.prompt_tokens
-        assert (told.verdict, told.fits, told.reasons, told.alternatives) == ("ok", True, [], [])
-        assert occupancy(made).tokens == 107
+        conversation = session(turns=[user("x" * 100)])
+        answer = ask(conversation, text="y" * 50, turns=[{"role": "user", "content": "z" * 10}])
+        assert answer.prompt_tokens == 160 + 3 * ENVELOPE + PRIMING
+        assert answer.available == 900 - answer.prompt_tokens
+        assert (answer.verdict, answer.fits, answer.reasons, answer.alternatives) == (
+            "ok",
+            True,
+            [],
+            [],
+        )
+        assert occupancy(conversation).tokens == 107
 
     def test_preflight_of_an_empty_session(self) -> None:
         assert ask(session()).prompt_tokens == 0
@@ -142,33 +147,35 @@ class TestPreflight:
         ],
     )
     def test_verdicts(self, size: int, verdict: str, fits: bool, kinds: list[str]) -> None:
-        told = ask(session(), text="x" * size)
-        assert (told.verdict, told.fits) == (verdict, fits)
-        assert [reason.kind for reason in told.reasons] == kinds
+        answer = ask(session(), text="x" * size)
+        assert (answer.verdict, answer.fits) == (verdict, fits)
+        assert [reason.kind for reason in answer.reasons] == kinds
 
     def test_an_output_that_has_no_room_does_not_fit(self) -> None:
-        told = ask(session(), text="x" * 493, maxOutputTokens=500)
-        assert (told.fits, told.verdict) == (True, "ok")
-        told = ask(session(), text="x" * 494, maxOutputTokens=500)
-        assert (told.fits, told.verdict, told.reasons[0].kind) == (False, "warn", "output")
+        answer = ask(session(), text="x" * 493, maxOutputTokens=500)
+        assert (answer.fits, answer.verdict) == (True, "ok")
+        answer = ask(session(), text="x" * 494, maxOutputTokens=500)
+        assert (answer.fits, answer.verdict, answer.reasons[0].kind) == (False, "warn", "output")
 
     def test_preflight_suggests_larger_models_and_names_large_tools(self) -> None:
-        made = session()
-        made.set_tools(
+        conversation = session()
+        conversation.set_tools(
             [
                 {"name": "light"},
                 {"type": "function", "function": {"name": "heavy", "description": "d" * 900}},
             ]
         )
-        told = ask(made)
-        assert [one.model for one in told.alternatives] == ["large", "huge"]
-        assert largest_tools(made.tools, made.counter)[0][0] == "heavy"
-        assert "heavy" in told.reasons[-1].message
+        answer = ask(conversation)
+        assert [alternative.model for alternative in answer.alternatives] == ["large", "huge"]
+        assert largest_tools(conversation.tools, conversation.counter)[0][0] == "heavy"
+        assert "heavy" in answer.reasons[-1].message
 
     def test_tool_without_tokens_of_its_own_is_not_listed(self) -> None:
-        made = session()
-        made.set_tools([{"name": "t"}, {"name": "heavy", "description": "d" * 900}])
-        assert [name for name, _ in largest_tools(made.tools, made.counter)] == ["heavy"]
+        conversation = session()
+        conversation.set_tools([{"name": "t"}, {"name": "heavy", "description": "d" * 900}])
+        assert [name for name, _ in largest_tools(conversation.tools, conversation.counter)] == [
+            "heavy"
+        ]
 
     def test_suggested_window_includes_the_reserve(self) -> None:
         found = models_that_fit(MODELS, 701, "other", 100)
@@ -176,25 +183,25 @@ class TestPreflight:
         assert models_that_fit(MODELS, 700, "other", 100)[0].model == "small"
 
     def test_a_tool_whose_result_would_not_fit_is_deferred(self) -> None:
-        made = session(turns=[user("x" * 300)])
+        conversation = session(turns=[user("x" * 300)])
         call = {"name": "read", "expectedTokens": 593}
-        assert not ask(made, pendingToolCall=call).defer_tool
-        told = ask(made, pendingToolCall={**call, "expectedTokens": 594})
-        assert (told.defer_tool, told.verdict, told.fits) == (True, "warn", True)
-        assert told.reasons[0].kind == "tool"
+        assert not ask(conversation, pendingToolCall=call).defer_tool
+        answer = ask(conversation, pendingToolCall={**call, "expectedTokens": 594})
+        assert (answer.defer_tool, answer.verdict, answer.fits) == (True, "warn", True)
+        assert answer.reasons[0].kind == "tool"
 
     def test_expected_result_is_the_largest_earlier_result(self) -> None:
-        made = session(turns=[calls("c1"), output("c1", "r" * 400), user("again")])
-        assert ask(made, pendingToolCall={"name": "read"}).defer_tool
-        assert not ask(made, pendingToolCall={"name": "write"}).defer_tool
+        conversation = session(turns=[calls("c1"), output("c1", "r" * 400), user("again")])
+        assert ask(conversation, pendingToolCall={"name": "read"}).defer_tool
+        assert not ask(conversation, pendingToolCall={"name": "write"}).defer_tool
 
     def test_the_more_severe_verdict_counts(self) -> None:
-        told = ask(session(), text="x" * 849)
+        answer = ask(session(), text="x" * 849)
         cap = [Reason(kind="cap", message="over the hard cap")]
-        both = combine_verdicts(told, "refuse", cap)
+        both = combine_verdicts(answer, "refuse", cap)
         assert both.verdict == "refuse"
         assert [reason.kind for reason in both.reasons] == ["budget", "cap"]
-        assert combine_verdicts(told, "ok", []).verdict == "warn"
+        assert combine_verdicts(answer, "ok", []).verdict == "warn"
 
 
 class TestWhichSession:
@@ -242,8 +249,8 @@ class TestAlternatives:
     def of(self, model: str, limit: int, rows: tuple[Capability, ...] = ()) -> list[str]:
         usage = ContextUsage(tokens=limit, limit=limit, reserve=0)
         offers = AlternativeModels(model, FakeCounter(model), None, rows).fitting(usage)
-        assert all(one.context_window > limit for one in offers)
-        return [one.model for one in offers]
+        assert all(offer.context_window > limit for offer in offers)
+        return [offer.model for offer in offers]
 
     def test_models_of_the_same_maker_with_a_larger_window(self) -> None:
         catalogue.warm()

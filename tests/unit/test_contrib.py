@@ -37,7 +37,7 @@ def test_the_registry_starts_an_existing_command() -> None:
     server = json.loads((CONTRIB / "mcp-registry/server.json").read_text("utf-8"))
     (package,) = server["packages"]
     assert len(server["description"]) <= 100
-    assert [one["value"] for one in package["packageArguments"]] == ["mcp"]
+    assert [argument["value"] for argument in package["packageArguments"]] == ["mcp"]
     assert "mcp" in VERBS
     # The registry requires this line in the description on PyPI, as proof of ownership.
     assert f"mcp-name: {server['name']} " in (ROOT / "README.md").read_text("utf-8")
@@ -100,15 +100,15 @@ def test_workflows_and_forms_follow_their_schemas(schema: str, files: str) -> No
     paths = [str(path) for path in (ROOT / ".github").glob(files)]
     assert paths
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *paths]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
 
 
 def test_pre_commit_accepts_the_manifest_of_the_hook() -> None:
     command = [sys.executable, "-m", "pre_commit", "validate-manifest"]
     manifest = str(ROOT / ".pre-commit-hooks.yaml")
-    done = subprocess.run([*command, manifest], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    result = subprocess.run([*command, manifest], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
 
 
 def test_neovim_loads_the_lspconfig_entry() -> None:
@@ -117,8 +117,8 @@ def test_neovim_loads_the_lspconfig_entry() -> None:
     script = f"local c = dofile({str(file)!r}); print(vim.json.encode(c))"
     nvim = Path(sys.executable).with_name("nvim")
     command = [str(nvim), "--headless", "--clean", "-c", f"lua {script}", "-c", "qa"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    config = json.loads(done.stderr or done.stdout)
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    config = json.loads(result.stderr or result.stdout)
     assert config["cmd"] == ["token-sidecar", "serve"]
 
 

@@ -62,17 +62,17 @@ def test_over_the_soft_cap_warns_and_over_the_hard_one_refuses(
 
 def test_the_reason_names_the_numbers() -> None:
     caps = Caps(session_hard_cap_usd=Decimal("0.5"))
-    found = judge(caps, Spend(session=Decimal("0.4")), Decimal("0.2"), "gpt-5")
-    assert [reason.message for reason in found.reasons] == [
+    verdict = judge(caps, Spend(session=Decimal("0.4")), Decimal("0.2"), "gpt-5")
+    assert [reason.message for reason in verdict.reasons] == [
         "$0.40 spent in this session plus up to $0.20 for this call exceeds the hard cap of $0.50."
     ]
 
 
 def test_caps_report_an_unknown_price() -> None:
     caps = Caps(soft_cap_usd=Decimal(2), hard_cap_usd=Decimal(5))
-    found = judge(caps, Spend(), None, "house-1")
-    assert (found.verdict, found.estimate) == ("warn", None)
-    assert [reason.kind for reason in found.reasons] == ["unpriced"]
+    verdict = judge(caps, Spend(), None, "house-1")
+    assert (verdict.verdict, verdict.estimate) == ("warn", None)
+    assert [reason.kind for reason in verdict.reasons] == ["unpriced"]
     spent = judge(caps, Spend(day=Decimal(6)), None, "house-1")
     assert (spent.verdict, [r.kind for r in spent.reasons]) == ("refuse", ["hardCap", "unpriced"])
 
@@ -89,9 +89,9 @@ def test_spend_by_day_session_and_workspace(book: CostBook) -> None:
     spend(book, 0.5, "file:///a", "t")
     spend(book, 0.25, "file:///b", "s")
     spend(book, 8.0, "file:///a", "s", days_ago=2)
-    found = book.spend("file:///a", "s")
+    spent = book.spend("file:///a", "s")
     amounts = Decimal("1.75"), Decimal(9), Decimal("9.5")
-    assert (found.day, found.session, found.workspace, found.calls) == (*amounts, 3)
+    assert (spent.day, spent.session, spent.workspace, spent.calls) == (*amounts, 3)
 
 
 def test_unpriced_calls_have_unknown_spend(book: CostBook) -> None:
@@ -99,9 +99,9 @@ def test_unpriced_calls_have_unknown_spend(book: CostBook) -> None:
     call = CostRecordParams(model="house-1", usage=usage, workspace="file:///a", session="s")
     book.record(call)
     spend(book, 0.5, "file:///a", "t")
-    found = book.spend("file:///a", "s")
-    assert (found.session, found.workspace) == (Decimal(0), Decimal("0.5"))
-    assert found.unknown == {"session"}
+    spent = book.spend("file:///a", "s")
+    assert (spent.session, spent.workspace) == (Decimal(0), Decimal("0.5"))
+    assert spent.unknown == {"session"}
     assert book.spend("file:///b", "new").unknown == set(), "no calls cost nothing"
 
 

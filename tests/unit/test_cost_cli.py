@@ -129,13 +129,13 @@ def test_plain_lines_without_a_terminal() -> None:
 
 @pytest.mark.usefixtures("book")
 def test_json_is_rows_and_totals() -> None:
-    found = json.loads(run("--json", "--by", "model").output)
-    assert set(found) == {"rows", "totals"}
-    assert [row["model"] for row in found["rows"]] == [
+    data = json.loads(run("--json", "--by", "model").output)
+    assert set(data) == {"rows", "totals"}
+    assert [row["model"] for row in data["rows"]] == [
         "anthropic/claude-haiku-4.5",
         "nobody-knows-me",
     ]
-    assert found["totals"]["unpricedTokens"] == 187
+    assert data["totals"]["unpricedTokens"] == 187
 
 
 @pytest.mark.usefixtures("book")
@@ -190,10 +190,10 @@ def test_damaged_ledger_exits_with_2() -> None:
 @pytest.mark.usefixtures("book")
 def test_prices_of_the_user_apply_to_past_calls() -> None:
     config_file().write_text('[[price]]\nmodels = ["nobody-*"]\ninput = 10.0\noutput = 0.0\n')
-    found = json.loads(run("--json", "--by", "model").output)
-    priced = {row["model"]: row["costUsd"] for row in found["rows"]}
+    data = json.loads(run("--json", "--by", "model").output)
+    priced = {row["model"]: row["costUsd"] for row in data["rows"]}
     assert priced["nobody-knows-me"] == 0.00179
-    assert found["totals"]["unpricedTokens"] == 0
+    assert data["totals"]["unpricedTokens"] == 0
 
 
 @pytest.mark.usefixtures("book")
@@ -282,8 +282,8 @@ def test_newer_price_list_updates_windows(list_server: str) -> None:
     assert run("update-prices", "--url", f"{list_server}/prices.json").exit_code == 0
     # Prices are loaded once per process, so the new prices are read by another process.
     command = [sys.executable, "-P", "-m", "sidecar", "count", "-", "--model", "house-1", "--json"]
-    done = subprocess.run(command, input="hello", capture_output=True, text=True, check=True)
-    [file] = json.loads(done.stdout)["files"]
+    result = subprocess.run(command, input="hello", capture_output=True, text=True, check=True)
+    [file] = json.loads(result.stdout)["files"]
     assert file["limit"] == 54_321
 
 

@@ -64,8 +64,8 @@ def test_date_is_a_local_day(text: str, found: str, zone: ZoneInfo | None) -> No
 def test_a_time_is_a_moment_and_without_an_offset_local(
     text: str, moment: str, zone: ZoneInfo | None
 ) -> None:
-    found = time_range(text, text, zone)
-    assert found == TimeRange(start_ms=ms(moment), end_ms=ms(moment) + 1)
+    period = time_range(text, text, zone)
+    assert period == TimeRange(start_ms=ms(moment), end_ms=ms(moment) + 1)
 
 
 @pytest.mark.parametrize("zone", [BERLIN, ZoneInfo("Pacific/Kiritimati"), None])
@@ -75,10 +75,10 @@ def test_extreme_times_select_all_or_nothing(time_of_day: str, zone: ZoneInfo | 
     recorded = day("2026-11-21"), ms("2026-11-21T10:00Z")
 
     def holds(since: str | None, until: str | None) -> bool:
-        found = time_range(since and since + time_of_day, until and until + time_of_day, zone)
+        period = time_range(since and since + time_of_day, until and until + time_of_day, zone)
         return (
-            found.first_day <= recorded[0] <= found.last_day
-            and found.start_ms <= recorded[1] < found.end_ms
+            period.first_day <= recorded[0] <= period.last_day
+            and period.start_ms <= recorded[1] < period.end_ms
         )
 
     for early in ("0001-01-01", "1969-12-30", "1970-01-01"):

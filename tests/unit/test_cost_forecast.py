@@ -85,10 +85,10 @@ def test_calls_left_are_within_30_percent_in_most_sessions(tmp_path: Path) -> No
         book = CostBook(tmp_path / str(seed))
         at = record(book, prompts[:half])
         tokens = sum(prompts[half - 1])
-        found = forecast(book, usage_of(tokens, at), at)
-        assert found is not None
-        assert found.calls_left is not None
-        close += abs(found.calls_left - (len(prompts) - half)) <= 0.3 * (len(prompts) - half)
+        prediction = forecast(book, usage_of(tokens, at), at)
+        assert prediction is not None
+        assert prediction.calls_left is not None
+        close += abs(prediction.calls_left - (len(prompts) - half)) <= 0.3 * (len(prompts) - half)
     assert close >= 16
 
 
@@ -134,32 +134,32 @@ def test_the_next_input_costs_what_the_next_call_pays(tmp_path: Path, hour: bool
     prompts = grown_session(random.Random(5), 120_000)
     book = CostBook(tmp_path)
     at = record(book, prompts[:-1], hour=hour)
-    found = forecast(book, usage_of(sum(prompts[-2]), at), at)
-    assert found is not None
+    prediction = forecast(book, usage_of(sum(prompts[-2]), at), at)
+    assert prediction is not None
     read, prompt = prompts[-2][0], prompts[-1][0]
     kind = "cache_write_1h" if hour else "cache_write_5m"
     billed = book.prices.price(
         Buckets(input=4, cache_read=read, **{kind: prompt - read - 4}), MODEL, "anthropic"
     )
-    assert found.next_input_usd == pytest.approx(float(billed or 0), rel=0.1)
+    assert prediction.next_input_usd == pytest.approx(float(billed or 0), rel=0.1)
     cold = book.prices.price(Buckets(**{kind: prompt}), MODEL, "anthropic")
-    assert found.next_input_uncached_usd == pytest.approx(float(cold or 0), rel=0.1)
+    assert prediction.next_input_uncached_usd == pytest.approx(float(cold or 0), rel=0.1)
     until = at + (timedelta(hours=1) if hour else timedelta(minutes=5))
-    assert found.cached_until == until.isoformat().replace("+00:00", "Z")
+    assert prediction.cached_until == until.isoformat().replace("+00:00", "Z")
 
 
 def test_next_input_after_a_compaction_is_not_from_the_cache(tmp_path: Path) -> None:
     book = CostBook(tmp_path)
     at = record(book, [(50_000, 10), (60_000, 10), (70_000, 10)])
     usage = msgspec.structs.replace(usage_of(15_000, at), method="estimate", compacted=True)
-    found = forecast(book, usage, at)
-    assert found is not None
-    assert (found.next_input_usd, found.cached_until) == (None, None)
-    assert next_input_text(found, at) == "$0.056"
+    prediction = forecast(book, usage, at)
+    assert prediction is not None
+    assert (prediction.next_input_usd, prediction.cached_until) == (None, None)
+    assert next_input_text(prediction, at) == "$0.056"
     record(book, [(15_300, 10)])
-    found = forecast(book, usage_of(15_310, at), at)
-    assert found is not None
-    assert found.next_input_usd is not None
+    prediction = forecast(book, usage_of(15_310, at), at)
+    assert prediction is not None
+    assert prediction.next_input_usd is not None
 
 
 def test_growth_is_measured_since_the_last_compaction(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_growth_is_measured_since_the_last_compaction(tmp_path: Path) -> None:
 def test_without_growth_there_is_no_number_of_calls(tmp_path: Path) -> None:
     book = CostBook(tmp_path)
     at = record(book, [(50_000, 10), (51_000, 10)])
-    found = forecast(book, usage_of(51_010, at), at)
-    assert found is not None
-    assert found.calls_left is None
+    prediction = forecast(book, usage_of(51_010, at), at)
+    assert prediction is not None
+    assert prediction.calls_left is None
 
 
 def test_calls_of_subagents_cost_but_do_not_grow_the_context(tmp_path: Path) -> None:
@@ -192,10 +192,10 @@ def test_cost_per_hour_is_that_of_the_last_hour(tmp_path: Path) -> None:
     book = CostBook(tmp_path)
     at = record(book, [(20_000, 0)] * 31)
     each = book.prices.price(Buckets(input=4, cache_read=19_996), MODEL, "anthropic") or Decimal(0)
-    found = forecast(book, usage_of(20_000, at), at + timedelta(minutes=45))
-    assert found is not None
+    prediction = forecast(book, usage_of(20_000, at), at + timedelta(minutes=45))
+    assert prediction is not None
     # The hour that ends at minute 75 contains the calls at minutes 15 to 30.
-    assert found.usd_per_hour == pytest.approx(float(16 * each), rel=0.001)
+    assert prediction.usd_per_hour == pytest.approx(float(16 * each), rel=0.001)
     later = forecast(book, usage_of(20_000, at), at + timedelta(hours=2))
     assert later is not None
     assert later.usd_per_hour is None
@@ -240,15 +240,15 @@ def test_limits_and_block_are_those_of_claude_codes_status_line(tmp_path: Path) 
     save(tmp_path, StatuslineInput(session_id="s", rate_limits=quotas))
     usage = usage_of(22_000, at)
     limits = read_limits(usage, None, tmp_path, at)
-    assert [(one.minutes, one.used_percent) for one in limits] == [(300, 23.5)]
-    found = forecast(book, usage, at, limits)
-    assert found is not None
-    assert found.block is not None
-    assert datetime.fromisoformat(found.block.ends_at) == ends
+    assert [(limit.minutes, limit.used_percent) for limit in limits] == [(300, 23.5)]
+    prediction = forecast(book, usage, at, limits)
+    assert prediction is not None
+    assert prediction.block is not None
+    assert datetime.fromisoformat(prediction.block.ends_at) == ends
     spent = session_calls(book.ledger, "s", "claude-code", at)
     prices = [book.prices.price(one.buckets, MODEL, "anthropic") or Decimal(0) for one in spent]
-    assert found.block.cost_usd == pytest.approx(float(sum(prices)))
-    rows = context_rows(msgspec.structs.replace(usage, forecast=found), now=at)
+    assert prediction.block.cost_usd == pytest.approx(float(sum(prices)))
+    rows = context_rows(msgspec.structs.replace(usage, forecast=prediction), now=at)
     shown = {row.label: row.value for row in rows}
     assert shown["5-hour limit"] == "23 % used, resets in 2 h 59 min"
     assert shown["5-hour block"].endswith(", 2 h 59 min left")
@@ -268,9 +268,9 @@ def test_block_with_unpriced_calls_is_a_lower_bound(tmp_path: Path) -> None:
     )
     ends = (at + timedelta(hours=3)).isoformat()
     limit = PlanLimit(minutes=300, used_percent=1.0, resets_at=ends)
-    found = forecast(book, usage_of(20_000, at), at, [limit])
-    assert found is not None
-    assert block_text(found, at).startswith("≥$0.075, ")
+    prediction = forecast(book, usage_of(20_000, at), at, [limit])
+    assert prediction is not None
+    assert block_text(prediction, at).startswith("≥$0.075, ")
 
 
 def test_limits_of_codex_are_those_of_its_newest_lines(tmp_path: Path) -> None:

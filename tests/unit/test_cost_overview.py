@@ -31,23 +31,23 @@ def record(book: CostBook, model: str = "gpt-5", day: int = 0, tokens: int = 1_0
 
 
 def test_nothing_recorded_has_no_charts(book: CostBook) -> None:
-    found = book.detail(CostDetailParams(charts=True))
-    assert (found.charts, found.overview) == ([], "")
-    assert found.table is not None
-    assert (found.table.rows, found.table.total) == ([], [])
+    report = book.detail(CostDetailParams(charts=True))
+    assert (report.charts, report.overview) == ([], "")
+    assert report.table is not None
+    assert (report.table.rows, report.table.total) == ([], [])
 
 
 def test_report_without_charts_is_unchanged(book: CostBook) -> None:
     record(book)
-    found = book.detail(CostDetailParams())
-    assert (found.table, found.charts, found.overview) == (None, [], "")
+    report = book.detail(CostDetailParams())
+    assert (report.table, report.charts, report.overview) == (None, [], "")
 
 
 def test_the_table_has_a_cell_for_each_number(book: CostBook) -> None:
     record(book)
     record(book, "nobody-knows-me", tokens=7)
-    found = book.detail(CostDetailParams(charts=True))
-    table = found.table
+    report = book.detail(CostDetailParams(charts=True))
+    table = report.table
     assert table is not None
     assert table.heads[: table.names] == ["Model", "Category"]
     assert table.rows == [
@@ -90,10 +90,10 @@ def test_many_days_and_models_stay_a_chart(book: CostBook) -> None:
 def test_plain_text_has_each_row_once_and_escapes_names(book: CostBook) -> None:
     record(book)
     record(book, "evil\x1b[2J\u202e")
-    found = book.detail(CostDetailParams(charts=True))
-    lines = found.overview.split("\n")
+    report = book.detail(CostDetailParams(charts=True))
+    lines = report.overview.split("\n")
     assert all(line.isprintable() for line in lines)
     for title in ("By day", "By model", "By agent"):
         assert title in lines
-    assert found.table is not None
-    assert all(cell.isprintable() for row in found.table.rows for cell in row)
+    assert report.table is not None
+    assert all(cell.isprintable() for row in report.table.rows for cell in row)

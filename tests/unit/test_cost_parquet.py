@@ -43,8 +43,8 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "shared").mkdir()
     monkeypatch.chdir(tmp_path)
     for name in ("shared/jane.parquet", "jane.parquet"):
-        done = CliRunner().invoke(cost, ["export", "--format", "parquet", "--output", name])
-        assert done.exit_code == 0, done.output
+        result = CliRunner().invoke(cost, ["export", "--format", "parquet", "--output", name])
+        assert result.exit_code == 0, result.output
     return tmp_path / "shared"
 
 
@@ -70,8 +70,8 @@ def test_parquet_needs_a_file_that_can_be_written(tmp_path: Path) -> None:
     assert CliRunner().invoke(cost, ["export", "--format", "parquet"]).exit_code == 2
     missing = str(tmp_path / "no/such/file")
     for form in ("parquet", "csv"):
-        done = CliRunner().invoke(cost, ["export", "--format", form, "--output", missing])
-        assert (done.exit_code, "cannot write" in done.output) == (2, True)
+        result = CliRunner().invoke(cost, ["export", "--format", form, "--output", missing])
+        assert (result.exit_code, "cannot write" in result.output) == (2, True)
 
 
 def test_csv_can_be_written_to_a_file(shared: Path) -> None:

@@ -393,8 +393,8 @@ def test_sums_cost_what_their_calls_cost(
     ]
     with ledger.reader() as connection:
         for by in (["model"], ["day", "model"]):
-            found = report(connection, prices, scope, by)  # type: ignore[arg-type]
-            _compare(found, inside, prices, zone)
+            result = report(connection, prices, scope, by)  # type: ignore[arg-type]
+            _compare(result, inside, prices, zone)
     ledger.close()
 
 

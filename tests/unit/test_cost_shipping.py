@@ -393,7 +393,9 @@ def test_headers_come_from_the_environment(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Bearer%20abc,x-team=a")
     book.ledger.record(EVENT)
     send(book, configure(collector))
-    (headers,) = [{name.lower(): value for name, value in one.items()} for one in collector.headers]
+    (headers,) = [
+        {name.lower(): value for name, value in header.items()} for header in collector.headers
+    ]
     assert (headers["authorization"], headers["x-team"]) == ("Bearer abc", "a")
 
 
@@ -572,8 +574,8 @@ def test_no_text_path_title_or_key_leaves(
     book.close()
     team = f'[team]\nuser = "{secret}@example.com"\nsalt-env = "SALT"\n'
     configure(collector, team)
-    done = CliRunner().invoke(cost, ["ship", "--dry-run"])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(cost, ["ship", "--dry-run"])
+    assert result.exit_code == 0, result.output
     sent = CliRunner().invoke(cost, ["ship"])
     assert sent.output.startswith("Sent "), sent.output
     records = collector.calls()
@@ -592,7 +594,7 @@ def test_no_text_path_title_or_key_leaves(
         "us.anthropic.claude-opus-5-v1:0", "openrouter/anthropic/claude-opus-5", "Qwen/Qwen3-8B",
     } <= {call["gen_ai.request.model"] for call in calls}  # fmt: skip
     assert {call["token_sidecar.category"] for call in calls} == {"main", "other"}
-    for body in (*(body for _path, body in collector.bodies), done.output.encode()):
+    for body in (*(body for _path, body in collector.bodies), result.output.encode()):
         assert secret.encode() not in body
         assert str(tmp_path).encode() not in body
     assert all(secret not in str(headers) for headers in collector.headers)
@@ -690,9 +692,9 @@ def test_a_rejected_report_of_prompt_files_does_not_stop_others(
         return (400 if body in reports[:1] else 200), b"", {}
 
     collector.answer = refuse_first
-    done = CliRunner().invoke(cost, ["ship"])
-    assert done.exit_code == 1
-    assert done.output.count("not reported: ") == 1
+    result = CliRunner().invoke(cost, ["ship"])
+    assert result.exit_code == 1
+    assert result.output.count("not reported: ") == 1
     assert len(reports) == 2
     assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
     assert len(reports) == 2
@@ -704,9 +706,9 @@ def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(
     book.ledger.record_many(numbered(3))
     book.close()
     configure(collector)
-    done = CliRunner().invoke(cost, ["ship", "--dry-run"])
+    result = CliRunner().invoke(cost, ["ship", "--dry-run"])
     assert collector.bodies == []
-    (printed,) = [json.loads(line) for line in done.output.splitlines()]
+    (printed,) = [json.loads(line) for line in result.output.splitlines()]
     CliRunner().invoke(cost, ["ship", "--once"])
     ((records,),) = [
         [scope["logRecords"] for scope in part["scopeLogs"]] for part in printed["resourceLogs"]
@@ -732,9 +734,9 @@ def test_what_the_command_prints_and_how_it_ends(collector: Collector, book: Cos
     away = CliRunner().invoke(cost, ["ship"])
     assert (away.exit_code, "HTTP 503; the calls remain queued" in away.output) == (1, True)
     collector.answer = lambda _path, _body: (200, b"", {})
-    done = CliRunner().invoke(cost, ["ship", "--json"])
-    assert done.exit_code == 0
-    printed = json.loads(done.stdout)
+    result = CliRunner().invoke(cost, ["ship", "--json"])
+    assert result.exit_code == 0
+    printed = json.loads(result.stdout)
     assert (printed["accepted"], printed["refused"], printed["busy"]) == (3, 0, False)
     assert CliRunner().invoke(cost, ["ship", "--follow", "--dry-run"]).exit_code == 2
 
@@ -747,8 +749,8 @@ def test_without_the_extra_the_command_says_what_to_install(
     book.close()
     configure(collector)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk._logs", None)
-    done = CliRunner().invoke(cost, ["ship", option])
-    assert (done.exit_code, "pipx install --force 'token-sidecar[otel]'" in done.output) == (
+    result = CliRunner().invoke(cost, ["ship", option])
+    assert (result.exit_code, "pipx install --force 'token-sidecar[otel]'" in result.output) == (
         2,
         True,
     )

@@ -451,11 +451,11 @@ def test_partly_priced_usage_is_marked(tmp_path: Path) -> None:
         ]
     ):
         book.record(CostRecordParams(model=model, usage=usage, at=AT, request_id=str(number)))
-    found = book.detail(CostDetailParams(by=("model",)))
+    report = book.detail(CostDetailParams(by=("model",)))
     book.close()
-    assert [row.text for row in found.rows] == [
+    assert [row.text for row in report.rows] == [
         "gpt-5 2 calls, 700 / 100 tokens, $0.001250 + parts unpriced",
         "nobody-knows-me 1 calls, 7 / 1 tokens, unpriced",
     ]
-    assert found.totals.cost_text == "$0.001250 + 1 call and parts unpriced"
-    assert found.totals.unpriced_tokens == 508
+    assert report.totals.cost_text == "$0.001250 + 1 call and parts unpriced"
+    assert report.totals.unpriced_tokens == 508

@@ -77,9 +77,9 @@ def test_report_of_whole_days_runs_six_statements(ledger: Ledger) -> None:
     scope = Scope(times=TimeRange(local_day(START, UTC)))
     with ledger.reader() as connection:
         connection.set_trace_callback(asked.append)
-        found = report(connection, Prices(), scope, ["model"])
+        result = report(connection, Prices(), scope, ["model"])
         connection.set_trace_callback(None)
-    assert found.totals.calls == CALLS
+    assert result.totals.calls == CALLS
     assert len(asked) == QUESTIONS, asked
 
 

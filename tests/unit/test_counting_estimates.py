@@ -105,7 +105,7 @@ def covered(model: str, generations: tuple[str, ...]) -> tuple[dict[str, float],
     band.
     """
     tokenizer = Tokenizers().for_model(model)
-    within: dict[str, list[bool]] = {one: [] for one in generations}
+    within: dict[str, list[bool]] = {generation: [] for generation in generations}
     widths = []
     for document in DOCUMENTS:
         measure = tokenizer.measure(tokenizer.count(document["text"]), document["text"])

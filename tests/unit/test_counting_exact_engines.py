@@ -253,5 +253,7 @@ assert engine("o200k_base").count("hello world") == 2
 print([m for m in ("tiktoken", "toktok", "requests", "urllib3") if m in sys.modules])
 assert engine("cl100k_base", "reference").count("hello world") == 2
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

@@ -132,7 +132,7 @@ def names_of_vscode() -> set[str]:
     server = (ROOT / "sidecar/server/features/sections.py").read_text("utf-8")
     return {
         *settings,
-        *(each["command"] for each in manifest["commands"]),
+        *(command["command"] for command in manifest["commands"]),
         *(f"tokenSidecar.server.{name}" for name in re.findall(r'\{PREFIX\}(\w+)"', server)),
     }
 

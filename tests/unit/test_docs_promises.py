@@ -92,7 +92,9 @@ def test_options_with_a_row_belong_to_the_named_commands() -> None:
     """A row names an option as "`option` of `command` and `command`". All commands that print
     results have `--json`.
     """
-    known = {name: {opt for one in it.params for opt in one.opts} for name, it in commands(main)}
+    known = {
+        name: {opt for param in it.params for opt in param.opts} for name, it in commands(main)
+    }
     rows = re.findall(r"^\| `(--[\w-]+)` of ([^|]+) \|", PAGE.read_text("utf-8"), re.M)
     assert {option for option, _ in rows} == {name for name in of("Command line") if name[0] == "-"}
     for option, verbs_named in rows:
@@ -104,7 +106,7 @@ def test_options_with_a_row_belong_to_the_named_commands() -> None:
 
 def test_every_command_of_the_palette_has_a_row() -> None:
     manifest = json.loads((ROOT / "editors/vscode/package.json").read_text("utf-8"))
-    palette = {each["command"].split(".")[1] for each in manifest["contributes"]["commands"]}
+    palette = {command["command"].split(".")[1] for command in manifest["contributes"]["commands"]}
     assert of("Commands of the editors") == palette
 
 

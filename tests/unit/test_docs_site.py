@@ -18,8 +18,8 @@ def test_the_site_has_every_page_and_no_broken_link(tmp_path: Path) -> None:
     assert {page for page in pages if f"- {page}\n" not in config} == set()
     program = Path(sys.executable).with_name("zensical")
     command = [str(program), "build", "--strict"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
     assert (tmp_path / "site" / "how-to" / "mcp" / "index.html").is_file()
     assert "tokens" in (tmp_path / "site" / "search.json").read_text("utf-8")
 
@@ -30,5 +30,5 @@ def test_a_broken_link_fails(tmp_path: Path) -> None:
     (tmp_path / "mkdocs.yml").write_text("site_name: test\nstrict: true\n")
     program = Path(sys.executable).with_name("zensical")
     command = [str(program), "build", "--strict"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode != 0

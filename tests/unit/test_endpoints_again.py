@@ -131,8 +131,8 @@ async def test_endpoint_window_is_the_limit_of_count_json(
         (tmp_path / "config.toml").write_text(WINDOW_ALONE.format(server.url))
         monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "config.toml"))
         arguments = [str(tmp_path / "a.md"), "--json"]
-        done = await asyncio.to_thread(CliRunner().invoke, count, arguments)
-        [file] = json.loads(done.output)["files"]
+        result = await asyncio.to_thread(CliRunner().invoke, count, arguments)
+        [file] = json.loads(result.output)["files"]
         assert (file["limit"], file["limitSource"]) == (2_048, "endpoint")
         assert (file["method"], server.posts()) == ("estimate", [])
 

@@ -70,14 +70,14 @@ async def memory_for(server: FakeServer, miss: str | None) -> int:
     endpoints = server.endpoints()
     tracemalloc.start()
     try:
-        found = await endpoints.count_text("tiny", "hello world", SECONDS)
+        count = await endpoints.count_text("tiny", "hello world", SECONDS)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
         await endpoints.aclose()
-    if isinstance(found, Miss):
-        assert len(found.reason) < 1000
-    assert getattr(found, "kind", None) == miss, found
+    if isinstance(count, Miss):
+        assert len(count.reason) < 1000
+    assert getattr(count, "kind", None) == miss, count
     return peak
 
 
@@ -151,8 +151,8 @@ async def test_list_of_200_000_models_is_truncated() -> None:
         endpoints = server.endpoints()
         tracemalloc.start()
         for at in range(5):
-            found = await endpoints.count_text(f"m-{at:06d}", "hello world", SECONDS)
-            assert isinstance(found, EndpointCount), found
+            count = await endpoints.count_text(f"m-{at:06d}", "hello world", SECONDS)
+            assert isinstance(count, EndpointCount), count
         gc.collect()
         kept = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
@@ -197,8 +197,8 @@ async def test_number_of_aliases_and_loaded_models_is_bounded() -> None:
     )
     async with server:
         endpoints = server.endpoints()
-        found = await endpoints.count_text("tiny", "hello world", SECONDS)
-        assert isinstance(found, EndpointCount)
+        count = await endpoints.count_text("tiny", "hello world", SECONDS)
+        assert isinstance(count, EndpointCount)
         await endpoints.aclose()
 
 

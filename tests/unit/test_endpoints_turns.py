@@ -91,9 +91,9 @@ async def test_unsent_request_does_not_change_the_servers_status() -> None:
         endpoints = server.endpoints()
         await endpoints.count_text("tiny", "hello world", PATIENCE)
         asked = len(server.asked)
-        found = await endpoints.count_text("tiny", "unwanted", PATIENCE, lambda: False)
-        assert isinstance(found, Miss)
-        assert (found.kind, len(server.asked)) == ("late", asked)
+        count = await endpoints.count_text("tiny", "unwanted", PATIENCE, lambda: False)
+        assert isinstance(count, Miss)
+        assert (count.kind, len(server.asked)) == ("late", asked)
         [row] = endpoints.capabilities()
         assert (row.text, row.chat) == ("supported", "supported")
         await endpoints.aclose()
@@ -118,6 +118,6 @@ async def test_restart_is_noticed_after_the_caller_stopped_waiting() -> None:
         await asyncio.wait({given_up})
         gate.set()
         await until(lambda: not endpoints._asking)
-        found = await endpoints.count_text("tiny", "hello again", PATIENCE)
-        assert isinstance(found, Miss), "another model's count is none of this one"
+        count = await endpoints.count_text("tiny", "hello again", PATIENCE)
+        assert isinstance(count, Miss), "another model's count is none of this one"
         await endpoints.aclose()

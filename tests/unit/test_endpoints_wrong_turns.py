@@ -26,12 +26,12 @@ KEY = "LLAMA_API_KEY"
 async def sentence_of(declared: Endpoint, environment: dict[str, str]) -> str:
     """Return why the endpoint does not count. A failed count must give the same reason."""
     endpoints = Endpoints([declared], True, environment)
-    found = await endpoints.count_text("tiny", "hello world")
+    count = await endpoints.count_text("tiny", "hello world")
     [row] = endpoints.capabilities()
     await endpoints.aclose()
-    assert isinstance(found, Miss)
-    assert found.reason == row.reason
-    return found.reason
+    assert isinstance(count, Miss)
+    assert count.reason == row.reason
+    return count.reason
 
 
 @pytest.mark.parametrize(
@@ -118,15 +118,15 @@ async def test_a_count_reports_why_no_endpoint_was_asked(
     server = create_server()
     client = Client(server)
     await client.initialize(root=tmp_path.as_uri())
-    counted = await client.request("tokens/count", {"text": "hello world\n"})
+    result = await client.request("tokens/count", {"text": "hello world\n"})
     exact = await client.request("tokens/count", {"text": "hello", "model": "gpt-5"})
     await server.services.aclose()
     server.close()
-    assert step in counted["note"]
+    assert step in result["note"]
     assert exact["note"] is None
     shown = await asyncio.to_thread(CliRunner().invoke, main, ["count", str(file), "--json"])
     [found] = json.loads(shown.stdout)["files"]
-    assert found["note"] == counted["note"]
+    assert found["note"] == result["note"]
     plain = await asyncio.to_thread(CliRunner().invoke, main, ["count", str(file)])
     assert plain.stdout == f"~{found['tokens']} {file}\n"
     is_told = f"token-sidecar: {found['note']}\n" in plain.stderr

@@ -76,16 +76,16 @@ def test_a_check_against_a_revision_runs_nothing_else(
     poison_path(repository, monkeypatch)
     program = Path(sys.executable).parent / "token-sidecar"
     command = [str(program), "check", "--diff", "main", "CLAUDE.md", "lazy.md"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert repository.fired() == set()
     # The blob is missing. This is reported, and git does not fetch the blob.
-    assert done.returncode == 2
-    assert "git cannot compare" in done.stderr
+    assert result.returncode == 2
+    assert "git cannot compare" in result.stderr
     hostile.give_back(repository)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert repository.fired() == set()
-    assert "more than in main" in done.stdout
-    assert done.returncode == 0
+    assert "more than in main" in result.stdout
+    assert result.returncode == 0
 
 
 def test_results_equal_those_of_ordinary_git(

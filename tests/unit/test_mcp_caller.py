@@ -59,23 +59,23 @@ def test_ids_of_sessions_are_found_in_meta() -> None:
 
 def test_session_named_by_the_call_is_preferred() -> None:
     rows = [row("new", "codex", "running"), row("old", "codex")]
-    found = find_session(rows, Caller("codex-mcp-client", ("old",)))
-    assert found is not None
-    assert (found.row.id, found.others) == ("old", 0)
+    session = find_session(rows, Caller("codex-mcp-client", ("old",)))
+    assert session is not None
+    assert (session.row.id, session.others) == ("old", 0)
 
 
 def test_newest_of_several_running_sessions_is_used() -> None:
     rows = [row("x", "pi", "running"), row("b", "codex", "running"), row("a", "codex", "running")]
-    found = find_session(rows, Caller("codex-mcp-client"))
-    assert found is not None
-    assert (found.row.id, found.others) == ("b", 1)
+    session = find_session(rows, Caller("codex-mcp-client"))
+    assert session is not None
+    assert (session.row.id, session.others) == ("b", 1)
 
 
 def test_open_session_is_used_if_none_is_running() -> None:
     rows = [row("done", "codex", "ended"), row("open", "codex")]
-    found = find_session(rows, Caller("codex-mcp-client"))
-    assert found is not None
-    assert found.row.id == "open"
+    session = find_session(rows, Caller("codex-mcp-client"))
+    assert session is not None
+    assert session.row.id == "open"
 
 
 def test_sessions_of_other_agents_are_never_used() -> None:

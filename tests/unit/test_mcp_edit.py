@@ -130,12 +130,12 @@ def test_vscode_in_a_project_from_the_command_line(
     assert asked.exit_code == 1
     assert "cannot ask without a terminal; add --yes" in asked.output
     assert not (tmp_path / ".vscode").exists()
-    done = run(main, ["mcp", "--install", "vscode", "--scope", "project", "--yes"])
-    assert done.exit_code == 0, done.output
+    result = run(main, ["mcp", "--install", "vscode", "--scope", "project", "--yes"])
+    assert result.exit_code == 0, result.output
     written = json.loads((tmp_path / ".vscode/mcp.json").read_text())
     assert written["servers"]["token-sidecar"]["args"][-1] == "mcp"
     assert clients_with_server(tmp_path) == [("vscode", tmp_path / ".vscode/mcp.json")]
-    assert "--uninstall vscode --scope project" in done.output
+    assert "--uninstall vscode --scope project" in result.output
     gone = run(main, ["mcp", "--uninstall", "vscode", "--scope", "project", "--yes"])
     assert gone.exit_code == 0, gone.output
     assert json.loads((tmp_path / ".vscode/mcp.json").read_text()) == {}
@@ -148,7 +148,7 @@ def test_vscode_in_a_project_from_the_command_line(
 
 def test_error_names_the_missing_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = CliRunner().invoke(main, ["mcp", "--install", "gemini", "--yes"])
-    assert done.exit_code == 1
-    assert "gemini is not on PATH; install it first" in done.output
-    assert "This will" not in done.output
+    result = CliRunner().invoke(main, ["mcp", "--install", "gemini", "--yes"])
+    assert result.exit_code == 1
+    assert "gemini is not on PATH; install it first" in result.output
+    assert "This will" not in result.output

@@ -57,7 +57,7 @@ def test_one_module_asks_for_the_system() -> None:
             )
             if asks_os or (isinstance(node, ast.Attribute) and ast.unparse(node) in ASKS):
                 asking.add(name_of(path))
-            if isinstance(node, ast.Import) and {one.name for one in node.names} & ONLY_SOMEWHERE:
+            if isinstance(node, ast.Import) and {name.name for name in node.names} & ONLY_SOMEWHERE:
                 asking.add(name_of(path))
     assert asking == {"operating_system.py"}
 
@@ -158,11 +158,11 @@ def test_the_commands_run_without_posix_functions(tmp_path: Path) -> None:
     )
 
     def run(*arguments: str) -> tuple[int, str]:
-        done = subprocess.run(
+        result = subprocess.run(
             [*SIMULATION, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
-        assert "Traceback" not in done.stderr, done.stderr
-        return done.returncode, done.stdout
+        assert "Traceback" not in result.stderr, result.stderr
+        return result.returncode, result.stdout
 
     assert run("count", "--model", "gpt-5", "prompt.md") == (0, "2 prompt.md\n")
     code, text = run("check", ".")
@@ -179,10 +179,10 @@ def test_the_server_runs_without_posix_functions(tmp_path: Path) -> None:
     params = {"processId": 100, "rootUri": tmp_path.as_uri(), "capabilities": {}}
     assert client.request("initialize", params)["serverInfo"]["name"] == "token-sidecar"
     client.notify("initialized", {})
-    counted = client.request("tokens/count", {"text": "hello world", "model": "gpt-5"})
-    assert counted["tokens"] == 2
+    result = client.request("tokens/count", {"text": "hello world", "model": "gpt-5"})
+    assert result["tokens"] == 2
     text = "word " * 100_000
-    counted = client.request("tokens/count", {"text": text, "model": "gpt-5"})
-    assert counted["tokens"] == 100_001
+    result = client.request("tokens/count", {"text": text, "model": "gpt-5"})
+    assert result["tokens"] == 100_001
     client.close()
     assert client.process.returncode == 0

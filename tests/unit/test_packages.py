@@ -62,7 +62,7 @@ def test_every_package_has_the_same_version() -> None:
         "galleryBanner",
     } <= extension.keys()
     server = json.loads((ROOT / "contrib/mcp-registry/server.json").read_text("utf-8"))
-    assert {server["version"], *(one["version"] for one in server["packages"])} == {version}
+    assert {server["version"], *(package["version"] for package in server["packages"])} == {version}
     assert f"token-sidecar@{version}\n" in (ROOT / "contrib/mason/package.yaml").read_text("utf-8")
     assert f"-{version}.tar.gz" in (ROOT / "contrib/homebrew/token-sidecar.rb").read_text("utf-8")
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text("utf-8")

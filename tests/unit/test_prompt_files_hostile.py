@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
 
 def found(root: Path) -> dict[str, PromptFile]:
     places = Places(root.parent / "home", {})
-    return {os.path.relpath(one.path, root): one for one in prompt_files(root, places)}
+    return {os.path.relpath(file.path, root): file for file in prompt_files(root, places)}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_no_import_leads_out_of_the_root(root: Path, name: str) -> None:
     assert read["CLAUDE.md"].text is not None
     others = [one for path, one in read.items() if path != "CLAUDE.md"]
     assert others
-    assert all((one.text, one.note) == (None, OUTSIDE) for one in others)
+    assert all((other.text, other.note) == (None, OUTSIDE) for other in others)
 
 
 @pytest.mark.parametrize("name", ["CLAUDE.md", "AGENTS.md", ".cursor/rules/x.mdc", ".clinerules"])

@@ -74,13 +74,17 @@ def enum_places(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
         for field in attrs.fields(kind):
             yield from enum_places(field.type, (*path, field.name))
         return
-    arguments = [each for each in get_args(kind) if each is not type(None)]
-    enums = [each for each in arguments if isinstance(each, type) and issubclass(each, Enum)]
+    arguments = [arg for arg in get_args(kind) if arg is not type(None)]
+    enums = [
+        argument
+        for argument in arguments
+        if isinstance(argument, type) and issubclass(argument, Enum)
+    ]
     if enums:
         yield path, kind
     elif arguments:
-        for each in arguments:
-            inner = enum_places(each, path)
+        for argument in arguments:
+            inner = enum_places(argument, path)
             yield from ((place, kind if place == path else nested) for place, nested in inner)
 
 
@@ -126,7 +130,7 @@ def required(name: str) -> dict[str, Any]:
 def enum_of(kind: Any) -> type[Enum]:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
-    found = (each for each in get_args(kind) if each is not type(None))
+    found = (arg for arg in get_args(kind) if arg is not type(None))
     return next(filter(None, map(enum_of, found)), None)  # type: ignore[return-value]
 
 

@@ -83,10 +83,10 @@ def test_each_byte_is_read_once_and_each_call_counts_once(world: World) -> None:
     claude.everyday(world.claude, world.root)
     codex.everyday(world.codex, world.root)
     size = sum(store.size for store in world.stores())
-    done = world.read()
+    result = world.read()
     truth = world.claude.truth.calls | world.codex.truth.calls
     assert recorded(world.ledger) == truth
-    assert (done.calls, done.bytes_read, done.is_complete) == (len(truth), size, True)
+    assert (result.calls, result.bytes_read, result.is_complete) == (len(truth), size, True)
     assert world.unread() == []
     assert world.read() == IngestResult()
 
@@ -145,7 +145,7 @@ def test_an_interrupted_read_resumes_where_it_stopped(
         readings.append(world.read(IngestControl(stop)))
         assert len(readings) < 30
     assert recorded(world.ledger) == world.codex.truth.calls
-    assert sum(done.bytes_read for done in readings) == size
+    assert sum(reading.bytes_read for reading in readings) == size
 
 
 def test_titles_are_read_from_the_agents_files_and_never_stored(
@@ -192,7 +192,7 @@ class SlowReader:
     """
 
     def __init__(self, world: World) -> None:
-        (self._reader,) = (one for one in world.readers if one.agent == "claude-code")
+        (self._reader,) = (reader for reader in world.readers if reader.agent == "claude-code")
         self._world = world
         self.agent = self._reader.agent
         self.folders, self.find = self._reader.folders, self._reader.find

@@ -267,8 +267,8 @@ def test_the_command_line_works_with_damaged_state(tmp_path: Path) -> None:
         subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         for _ in range(2)
     ]
-    assert [json.loads(done.stdout)["total"]["tokens"] for done in runs] == [2, 2]
-    assert ["prices.json is unusable" in done.stderr for done in runs] == [
+    assert [json.loads(run.stdout)["total"]["tokens"] for run in runs] == [2, 2]
+    assert ["prices.json is unusable" in run.stderr for run in runs] == [
         True,
         False,
     ]

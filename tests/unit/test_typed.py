@@ -56,5 +56,5 @@ print("whole")
 def test_several_threads_may_use_a_type_for_the_first_time() -> None:
     """With `msgspec.convert`, the process would crash with a segmentation fault."""
     command = [sys.executable, "-c", FIRST_USES, "sidecar.typed"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "whole\n", "")

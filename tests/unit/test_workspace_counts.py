@@ -78,7 +78,7 @@ async def test_concurrent_counts_share_one_computation(counter: SnapshotCounter)
 
 async def test_giant_pieces_do_not_block_other_counts(counter: SnapshotCounter) -> None:
     (*giants, words), tokenizer = opened(GENES, GENES + "A", GENES + "C", WORDS), Waiting()
-    counting = [asyncio.ensure_future(counter.count(each, tokenizer)) for each in giants]
+    counting = [asyncio.ensure_future(counter.count(giant, tokenizer)) for giant in giants]
     await began(tokenizer)
     assert await counter.count(words, tokenizer) == len(WORDS)
     assert not any(each.done() for each in counting)

@@ -292,7 +292,7 @@ def test_change_reported_by_a_tick_is_not_reported_again(
             ticked.release()
 
     def report_(watcher: FileWatcher, watches: _Watches) -> None:
-        has_changes = any(each._changed for each in watcher._subscriptions)
+        has_changes = any(subscription._changed for subscription in watcher._subscriptions)
         steps.append("report" if has_changes else "empty report")
         report(watcher, watches)
 

@@ -102,9 +102,9 @@ def test_each_call_is_recorded_once_and_each_byte_read_once(world: World) -> Non
     claude.everyday(world.claude, world.root)
     codex.everyday(world.codex, world.root)
     codex.everyday(world.codex, world.other)
-    done = world.read()
+    result = world.read()
     assert world.recorded() == world.truth()
-    assert (done.calls, done.refused, done.is_complete) == (len(world.truth()), 0, True)
+    assert (result.calls, result.refused, result.is_complete) == (len(world.truth()), 0, True)
     assert world.read() == IngestResult()
 
 
@@ -143,8 +143,8 @@ def test_only_new_bytes_of_a_growing_file_are_read(world: World) -> None:
         before = session.path.stat().st_size
         session.user()
         session.reply()
-        done = ingest_missed(world.book, world.sources)
-        assert done.bytes_read == session.path.stat().st_size - before
+        result = ingest_missed(world.book, world.sources)
+        assert result.bytes_read == session.path.stat().st_size - before
         assert world.recorded() == world.truth()
     assert ingest_missed(world.book, world.sources) == IngestResult()
 
@@ -178,7 +178,7 @@ def test_stopped_reading_continues_where_it_stopped(
         readings.append(world.read(stop=stop))
         assert len(readings) < 20
     assert world.recorded() == world.truth()
-    assert sum(done.bytes_read for done in readings) == world.size()
+    assert sum(reading.bytes_read for reading in readings) == world.size()
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def read_sessions(world: World, *, with_prompts: bool = False) -> list[StoredSes
 
 
 def labels(world: World, *, with_prompts: bool = False) -> list[str]:
-    return [label_of(one) for one in read_sessions(world, with_prompts=with_prompts)]
+    return [label_of(session) for session in read_sessions(world, with_prompts=with_prompts)]
 
 
 def test_an_ai_title_before_the_newest_call_names_a_session_of_claude_code(tmp_path: Path) -> None:

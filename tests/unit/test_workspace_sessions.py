@@ -67,7 +67,7 @@ def test_remote_conversation_is_shown_like_a_local_one(
     updated_at = datetime.now(UTC) - timedelta(minutes=minutes)
     info = SessionInfo.of("theirs", PROTOCOL, updated_at)
     sessions.set_remote_conversations([ContextUsage(model="gpt-5", session=info)])
-    shown = sessions.find(None)
-    assert isinstance(shown, StoredSession)
-    assert sessions.next_switch_at() == shown.updated_at + until
+    session = sessions.find(None)
+    assert isinstance(session, StoredSession)
+    assert sessions.next_switch_at() == session.updated_at + until
     services.workers.close()

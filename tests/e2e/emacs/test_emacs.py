@@ -39,10 +39,10 @@ def test_status_diagnostic_fix_and_request_work_in_emacs(tmp_path: Path) -> None
     }
     (tmp_path / "config.toml").touch()
     argv = [emacs, "-q", "--batch", "-l", str(DRIVE)]
-    done = subprocess.run(
+    result = subprocess.run(
         argv, cwd=workspace, env=env, capture_output=True, text=True, check=False, timeout=110
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     seen = json.loads((workspace / "seen.json").read_text(encoding="utf-8"))
     assert f"{truth(TEXT)} tokens" in seen["opened"]
     assert "100" in seen["diagnostic"]

@@ -31,8 +31,8 @@ TEXT = "日本語のテキスト and some words, x = {1: 2}\n" * 20
 
 
 def blocks(page: str, language: str) -> list[str]:
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)
-    return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
+    matches = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)
+    return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in matches]
 
 
 @pytest.mark.parametrize("example", [*blocks(REFERENCE, "toml"), *blocks(HOW_TO, "toml")])
@@ -86,16 +86,16 @@ def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, address: str, name: 
     example = blocks(HOW_TO, "toml")[0]
     written = example.replace("http://127.0.0.1:8080", address).replace("qwen2.5-coder", name)
     config.write_text(written.replace("qwen*", f"{name[:4]}*"))
-    shown = CliRunner().invoke(main, ["doctor", "--workspace", str(folder)])
-    assert shown.exit_code == 0, shown.output
-    return shown.output.split("\nEndpoints ")[1].split("\n\nAgents")[0]
+    result = CliRunner().invoke(main, ["doctor", "--workspace", str(folder)])
+    assert result.exit_code == 0, result.output
+    return result.output.split("\nEndpoints ")[1].split("\n\nAgents")[0]
 
 
 def counted(folder: Path) -> dict[str, Any]:
     """Return the output of `count --json` for a file."""
     (folder / "a.md").write_text(TEXT)
-    done = CliRunner().invoke(main, ["count", str(folder / "a.md"), "--json"])
-    found: dict[str, Any] = json.loads(done.output)["files"][0]
+    result = CliRunner().invoke(main, ["count", str(folder / "a.md"), "--json"])
+    found: dict[str, Any] = json.loads(result.output)["files"][0]
     return found
 
 

@@ -64,11 +64,11 @@ def configured(tmp_path: Path, case: str, url: str) -> None:
 
 def ran(verb: str, *arguments: str, root: Path) -> Any:
     """Return the JSON output of a subcommand."""
-    done = subprocess.run(
+    result = subprocess.run(
         [*SIDECAR, verb, *arguments, "--json"], cwd=root, capture_output=True, check=False
     )
-    assert done.returncode in (0, 1), done.stderr.decode()
-    return json.loads(done.stdout)
+    assert result.returncode in (0, 1), result.stderr.decode()
+    return json.loads(result.stdout)
 
 
 class Editor(StdioClient):
@@ -139,16 +139,16 @@ def of_verbs(root: Path, tokens: int) -> dict[str, tuple[int, str]]:
 
 def number_in(text: str) -> int:
     """Return the number before the word "tokens"."""
-    found = re.search(r"([\d,]+) tokens", text)
-    assert found, text
-    return int(found[1].replace(",", ""))
+    match = re.search(r"([\d,]+) tokens", text)
+    assert match, text
+    return int(match[1].replace(",", ""))
 
 
 def method_in(message: str) -> str:
     """Return the counting method that a finding's message mentions."""
-    found = re.search(r"\(\S+, (\w+)", message)
-    assert found, message
-    return found[1]
+    match = re.search(r"\(\S+, (\w+)", message)
+    assert match, message
+    return match[1]
 
 
 @pytest.mark.parametrize("case", METHODS)

@@ -174,8 +174,11 @@ async def test_abandoned_counts_are_not_sent_to_a_slow_server(
         assert {one["method"] for one in await asyncio.gather(*asking)} == {"estimate"}
         counts.seconds = 60.0
         proxy.flows.set()
-        found = await client.request("tokens/count", {"text": TEXTS[2]})
-        assert (found["tokens"], found["method"]) == (text_tokens(llama_url, TEXTS[2]), "endpoint")
+        result = await client.request("tokens/count", {"text": TEXTS[2]})
+        assert (result["tokens"], result["method"]) == (
+            text_tokens(llama_url, TEXTS[2]),
+            "endpoint",
+        )
         assert proxy.requests - before <= 2, "the one that was under way, and this one"
 
 

@@ -46,8 +46,8 @@ def exported(editor: Editor) -> list[dict[str, Any]]:
     env = environment(editor.folder)
     del env["TOKEN_SIDECAR_CONFIG"]  # the command fails if there is no ledger
     command = [str(SERVER), "cost", "export", "--format", "jsonl"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    result = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def wait_calls(editor: Editor, number: int) -> None:
@@ -67,8 +67,8 @@ def test_calls_are_recorded_with_the_provider_that_the_plugin_names(
     assert {call["model"] for call in calls} == {GROQS}
     assert {call["session"] for call in calls} == {session}
     assert {call["requestId"] for call in calls} == {"chatcmpl-1", "chatcmpl-2"}
-    prompts = sum(each.prompt for each in server.received)
-    outputs = sum(each.output for each in server.received)
+    prompts = sum(request.prompt for request in server.received)
+    outputs = sum(request.output for request in server.received)
     worked = INPUT * prompts + OUTPUT * outputs
     totals = ask(editor, "cost/detail")["totals"]
     assert abs(Decimal(str(totals["costUsd"])) - worked) < Decimal("1e-9")

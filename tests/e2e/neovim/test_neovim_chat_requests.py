@@ -172,7 +172,7 @@ def test_copilotchat_resources_are_counted(begin: Callable[..., Any]) -> None:
         right = sent_back(received)
         wait_tokens(editor, session, right.__eq__, str(right))
         wait_for(lambda: editor.lua(COPILOTCHAT.idle), "the end of the reply")
-    sent = ["\n".join(map(str, each.body["messages"])) for each in server.received]
+    sent = ["\n".join(map(str, request.body["messages"])) for request in server.received]
     assert ["Notes of the file" in each for each in sent] == [True] * 2 + [False] * 4
     assert ["Notes of the buffer" in each for each in sent] == [False] * 2 + [True] * 2 + [
         False

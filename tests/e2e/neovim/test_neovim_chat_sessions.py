@@ -100,7 +100,7 @@ def test_a_background_request_is_recorded_but_not_in_a_conversation(
         wait_calls(editor, calls)
     (row,) = ask(editor, "cost/detail")["rows"]
     assert row["category"] == "background"
-    assert row["promptTokens"] == sum(each.prompt for each in server.received)
+    assert row["promptTokens"] == sum(request.prompt for request in server.received)
     assert tokens(editor, session) == chat
 
 

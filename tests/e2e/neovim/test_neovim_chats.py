@@ -46,8 +46,8 @@ def test_conversation_counts_and_costs_are_exact(
     assert len(server.received) == 6
     assert ask(editor, "context/usage", {"session": session})["limit"] == 128000
     report = ask(editor, "cost/detail")
-    prompts = sum(each.prompt for each in server.received)
-    outputs = sum(each.output for each in server.received)
+    prompts = sum(request.prompt for request in server.received)
+    outputs = sum(request.output for request in server.received)
     worked = INPUT * prompts + OUTPUT * outputs
     assert report["totals"]["calls"] == 6
     assert abs(Decimal(str(report["totals"]["costUsd"])) - worked) < Decimal("1e-9")

@@ -310,7 +310,7 @@ def test_winbar_is_coloured_and_escaped(ready: Editor) -> None:
     evaluated = ready.lua(
         "return vim.api.nvim_eval_statusline(vim.o.winbar, { highlights = true })"
     )
-    groups = [each["group"] for each in evaluated["highlights"]]
+    groups = [highlight["group"] for highlight in evaluated["highlights"]]
     assert groups.count("TokenSidecarWarning") == 1
     assert groups[-1] != "TokenSidecarWarning", "the context is within its limits"
 
@@ -498,7 +498,7 @@ def test_a_name_in_a_message_is_not_interpreted(ready: Editor) -> None:
 def test_the_subcommands_match_the_palette(editor: Editor) -> None:
     """Only VS Code has commands for its menu, its installer and its buttons in lists."""
     manifest = json.loads((ROOT / "editors/vscode/package.json").read_text())
-    palette = {each["command"].split(".")[1] for each in manifest["contributes"]["commands"]}
+    palette = {command["command"].split(".")[1] for command in manifest["contributes"]["commands"]}
     known = editor.lua("return require('token_sidecar.commands').complete('', 'TokenSidecar ')")
     assert known == sorted(PALETTE)
     assert set(PALETTE.values()) == palette - {

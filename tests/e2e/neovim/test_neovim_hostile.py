@@ -77,7 +77,7 @@ def test_nothing_in_a_hostile_folder_runs(
     assert trace.addresses() == set()
     root = str(repository.root)
     assert trace.programs()
-    assert [each for each in trace.programs() if each.startswith((root, "."))] == []
+    assert [program for program in trace.programs() if program.startswith((root, "."))] == []
 
 
 def test_hostile_settings_files_are_reported_without_their_contents(

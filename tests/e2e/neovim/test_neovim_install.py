@@ -47,11 +47,11 @@ def test_a_clone_of_the_repository_is_a_plugin(way: str, tmp_path: Path) -> None
     init.write_text(load + SHOW_STATUS, "utf-8")
     file = tmp_path / "prompt.md"
     file.write_text("hello world", "utf-8")
-    done = subprocess.run(
+    result = subprocess.run(
         [str(NVIM), "--headless", str(file)],
         cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert done.stdout.splitlines() == ["2 tokens", "true"], done.stderr
+    assert result.stdout.splitlines() == ["2 tokens", "true"], result.stderr
 
 
 def repository(folder: Path) -> Path:

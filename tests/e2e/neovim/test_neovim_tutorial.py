@@ -44,10 +44,10 @@ def test_the_tutorial_works(tmp_path: Path) -> None:
 @pytest.mark.parametrize("editor", PAGES)
 def test_the_tutorials_figures_are_those_of_the_command_line(editor: str, tmp_path: Path) -> None:
     page = tutorials.read(editor)
-    done = subprocess.run(
+    result = subprocess.run(
         [str(SERVER), "count", "-"], input=sentence(page).encode(), capture_output=True, check=True
     )
-    assert f"shows `{done.stdout.split()[0].decode()} tokens`" in page
+    assert f"shows `{result.stdout.split()[0].decode()} tokens`" in page
     (tmp_path / ".token-sidecar.toml").write_text(sample(page, "toml"), "utf-8")
     file = re.findall(r'files = "(.*?)"', page)[0]
     assert f"`{file}`" in page

@@ -113,8 +113,10 @@ def _run(command: tuple[str, ...], width: int, folder: Path, env: Mapping[str, s
     """Return a command line and its coloured output in a terminal of this width."""
     sized = {**env, "COLUMNS": str(width), "FORCE_COLOR": "1"}
     script = ["script", "-qec", f"stty cols {width}; {SERVER} {' '.join(command)}", "/dev/null"]
-    done = subprocess.run(script, cwd=folder, env=sized, capture_output=True, text=True, check=True)
-    return f"\x1b[1m$ token-sidecar {' '.join(command)}\x1b[0m\n{done.stdout}".replace("\r", "")
+    result = subprocess.run(
+        script, cwd=folder, env=sized, capture_output=True, text=True, check=True
+    )
+    return f"\x1b[1m$ token-sidecar {' '.join(command)}\x1b[0m\n{result.stdout}".replace("\r", "")
 
 
 def _screen_of_neovim(

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize("tracer", ["strace", "audit"])
 def test_no_planted_secret_is_stored_or_printed(tracer: str) -> None:
     """If strace is not available, Python's audit events are used instead."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.agent_secrets", "2"],
         cwd=ROOT,
         env={**os.environ, "TRACER": tracer},
@@ -23,5 +23,5 @@ def test_no_planted_secret_is_stored_or_printed(tracer: str) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert "agents.enabled = false: none opened" in done.stdout
+    assert result.returncode == 0, result.stderr
+    assert "agents.enabled = false: none opened" in result.stdout

@@ -73,11 +73,11 @@ def test_a_subcommand_starts_only_git_in_a_hostile_repository(
     repository: Hostile, trace: Trace, verb: tuple[str, ...]
 ) -> None:
     """git comes from a system folder, and no connections are opened."""
-    done = subprocess.run(
+    result = subprocess.run(
         [*trace.prefix, PROGRAM, *verb], capture_output=True, text=True, check=False
     )
-    assert done.returncode in (0, 1), done.stderr
-    assert "Traceback" not in done.stderr
+    assert result.returncode in (0, 1), result.stderr
+    assert "Traceback" not in result.stderr
     assert repository.fired() == set()
     assert trace.addresses() == set()
     first, *others = trace.programs()
@@ -121,12 +121,12 @@ def test_a_subcommand_survives_hostile_settings(
     hostile.add_bad_settings(repository)
     monkeypatch.chdir(repository.root / "bad" / name)
     target = ["--workspace", "."] if verb == "doctor" else ["."]
-    done = subprocess.run(
+    result = subprocess.run(
         [*trace.prefix, PROGRAM, verb, *target], capture_output=True, text=True, check=False
     )
-    assert done.returncode in (0, 1, 2), done.stderr
-    assert "Traceback" not in done.stderr
-    assert hostile.PLANTED not in done.stdout + done.stderr
+    assert result.returncode in (0, 1, 2), result.stderr
+    assert "Traceback" not in result.stderr
+    assert hostile.PLANTED not in result.stdout + result.stderr
     assert repository.fired() == set()
     assert trace.addresses() == set()
 

@@ -48,14 +48,14 @@ def say(client: StdioClient, session: str, words: int) -> dict[str, Any]:
 
 
 def run(root: Path, *arguments: str) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         [*COMMAND, *arguments, "--workspace", str(root)],
         capture_output=True,
         text=True,
         check=True,
         stdin=subprocess.DEVNULL,
     )
-    return done.stdout
+    return result.stdout
 
 
 def shown(root: Path, session: str | None, tokens: int | None) -> dict[str, Any]:
@@ -73,10 +73,10 @@ def test_a_running_servers_conversation_is_shown_and_no_text_is_stored(
     client: StdioClient, root: Path, tmp_path: Path
 ) -> None:
     client.request("context/set", {"session": "chat-1", "model": "gpt-4o", "limit": 9_000})
-    told = say(client, "chat-1", 300)
-    usage = shown(root, "chat-1", told["tokens"])
+    answer = say(client, "chat-1", 300)
+    usage = shown(root, "chat-1", answer["tokens"])
     for field in ("limit", "limitSource", "percent", "method", "model", "turns", "breakdown"):
-        assert usage[field] == told[field]
+        assert usage[field] == answer[field]
     assert run(root, "statusline").startswith("gpt-4o · ctx ")
     other = say(client, "chat-2", 20)
     shown(root, "chat-2", other["tokens"])
@@ -93,8 +93,8 @@ def test_a_running_servers_conversation_is_shown_and_no_text_is_stored(
 def test_conversations_disappear_with_their_server(
     client: StdioClient, root: Path, end: str
 ) -> None:
-    told = say(client, "chat-1", 30)
-    shown(root, "chat-1", told["tokens"])
+    answer = say(client, "chat-1", 30)
+    shown(root, "chat-1", answer["tokens"])
     if end == "kill":
         client.process.kill()
         client.process.wait()

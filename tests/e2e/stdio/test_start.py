@@ -73,8 +73,8 @@ def imported(tmp_path: Path, until: str) -> set[str]:
     client.open(source_text(10_000), uri)
     client.request("tokens/count", {"textDocument": {"uri": uri}})
     while until == "context" and not any(
-        one.get("method") == "status/update" and one["params"]["context"]
-        for one in client.notifications
+        notification.get("method") == "status/update" and notification["params"]["context"]
+        for notification in client.notifications
     ):
         client.notifications.append(client.receive())
     modules = set(log.read_text().splitlines())
@@ -84,7 +84,9 @@ def imported(tmp_path: Path, until: str) -> set[str]:
 
 def of(names: tuple[str, ...], modules: set[str]) -> list[str]:
     """Return the modules that have one of these names or belong to such a package."""
-    return sorted(one for one in modules if any(f"{one}.".startswith(f"{n}.") for n in names))
+    return sorted(
+        module for module in modules if any(f"{module}.".startswith(f"{n}.") for n in names)
+    )
 
 
 def test_the_first_count_imports_only_what_it_needs(tmp_path: Path) -> None:

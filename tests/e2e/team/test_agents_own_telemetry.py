@@ -221,9 +221,9 @@ def test_calls_that_the_agent_reports_too_are_stored_once(
 
     # token-sidecar has reported the calls, too.
     config_file().write_text(f'[ledger]\notel-endpoint = "{rotel.url}"\n')
-    done = CliRunner().invoke(cost, ["ship", "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["accepted"] == len(billed)
+    result = CliRunner().invoke(cost, ["ship", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["accepted"] == len(billed)
     shipped = await_rows(store, lambda rows: all(row[0] == "token-sidecar" for row in rows))
     check_against_the_ledger(scene, shipped)
 

@@ -114,7 +114,7 @@ def test_passwords_are_quoted_and_not_arguments(store: ClickHouse, tmp_path: Pat
         "COLLECTOR_PASSWORD": r"it's \ $HOME",
         "READER_PASSWORD": "'; DROP DATABASE llm; --",
     }
-    done = subprocess.run(
+    result = subprocess.run(
         ["sh", str(FOLDER / "users.sh")],
         env={
             "PATH": f"{tmp_path}:/usr/bin:/bin",
@@ -126,7 +126,7 @@ def test_passwords_are_quoted_and_not_arguments(store: ClickHouse, tmp_path: Pat
         text=True,
         check=True,
     )
-    first, *statements = done.stdout.splitlines()
+    first, *statements = result.stdout.splitlines()
     assert first == "--multiquery root-secret"
     literals = re.findall(r"IDENTIFIED BY ('.*')", "\n".join(statements))
     found = [store.rows(f"SELECT hex({literal})")[0][0] for literal in literals]
@@ -197,8 +197,8 @@ def test_every_statement_of_the_guide_runs(tmp_path: Path) -> None:
 def test_the_guides_command_computes_the_hash_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEAM_SALT", "grain")
     (command,) = re.findall(r"^printf %s jane@example.com .*$", GUIDE, re.MULTILINE)
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == Identity(installation="", secret="", salt="grain").hash(
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == Identity(installation="", secret="", salt="grain").hash(
         "jane@example.com"
     )
 

@@ -143,10 +143,10 @@ def test_the_team_report_has_the_numbers_of_one_ledger_with_all_calls(
     book.ledger.record_many(event for user in range(3) for event in events(user))
     expected = book.detail(CostDetailParams(by=by))
     book.close()
-    found = json.loads(run("--json", "--by", ",".join(by)).stdout)
+    data = json.loads(run("--json", "--by", ",".join(by)).stdout)
     unknown = ("listedCostUsd", "reportedCostUsd", "costUsd")
     for row, same in zip(
-        found["rows"],
+        data["rows"],
         json.loads(msgspec.json.encode(expected.rows)),
         strict=True,
     ):
@@ -155,8 +155,8 @@ def test_the_team_report_has_the_numbers_of_one_ledger_with_all_calls(
         plain = {key: value for key, value in row.items() if key not in unknown}
         assert plain == {key: value for key, value in same.items() if key not in unknown}
     totals = json.loads(msgspec.json.encode(expected.totals))
-    assert found["totals"].pop("costUsd") == pytest.approx(totals.pop("costUsd"), abs=1e-12)
-    assert found["totals"] == totals
+    assert data["totals"].pop("costUsd") == pytest.approx(totals.pop("costUsd"), abs=1e-12)
+    assert data["totals"] == totals
 
 
 def test_the_page_of_a_team_has_the_numbers_of_its_report(
@@ -165,8 +165,8 @@ def test_the_page_of_a_team_has_the_numbers_of_its_report(
     configure(store, monkeypatch)
     since = (NOW - timedelta(days=4)).date().isoformat()
     target = tmp_path / "team.html"
-    done = run("--html", str(target), "--since", since)
-    assert done.exit_code == 0, done.output
+    result = run("--html", str(target), "--since", since)
+    assert result.exit_code == 0, result.output
     html = target.read_text("utf-8")
     assert "<h1>Cost of the team</h1>" in html
     assert "<dt>Calls</dt><dd>120</dd>" in html
@@ -296,7 +296,7 @@ def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(
         )
         differing = target.compare(queue)
         assert differing.outdated == {wrong.row: 0}
-        assert [each.local.calls - each.stored.calls for each in differing.days] == [1]
+        assert [day.local.calls - day.stored.calls for day in differing.days] == [1]
         queue.queue_again(differing.outdated)
         (again,) = queue.next_batch().calls
         assert again.row == wrong.row
@@ -384,19 +384,19 @@ def test_another_server_at_the_address_of_the_store_is_reported(
     server = Collector()
     server.answer = lambda _path, _body: answer
     config_file().write_text(f'[team]\nstore = "{server.url}"\n')
-    done = run()
+    result = run()
     server.close()
-    assert done.exit_code == 2
-    assert message in done.output
-    assert "secret" not in done.output
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "secret" not in result.output
 
 
 def test_a_store_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(team, "_QUERY_SECONDS", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         config_file().write_text(f'[team]\nstore = "http://127.0.0.1:{server.getsockname()[1]}"\n')
-        done = run()
-    assert (done.exit_code, "did not answer within 1 s" in done.output) == (2, True)
+        result = run()
+    assert (result.exit_code, "did not answer within 1 s" in result.output) == (2, True)
 
 
 def test_a_store_with_an_older_schema_is_reported(

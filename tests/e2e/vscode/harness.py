@@ -136,7 +136,11 @@ class CodeServer:
 
     def install(self, *extensions: Path) -> None:
         """Install .vsix files."""
-        named = [argument for each in extensions for argument in ("--install-extension", str(each))]
+        named = [
+            argument
+            for extension in extensions
+            for argument in ("--install-extension", str(extension))
+        ]
         with (self.folder / "install.log").open("wb") as log:
             command = [*self._command(), *named]
             subprocess.run(command, check=True, env=self._environment(), stdout=log, stderr=log)

@@ -51,7 +51,7 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
     wait_for(lambda: text_of(window) == TEXT, "the text to be there")
     # while VS Code is typing, the text first reaches the warning level
     wait_for(
-        lambda: [found["code"] for found in diagnostics(window)] == ["budget-exceeded"],
+        lambda: [diagnostic["code"] for diagnostic in diagnostics(window)] == ["budget-exceeded"],
         "the diagnostic of the whole text",
     )
     wait_for(lambda: diagnostics(window)[0]["line"] > 2, "it points at where the budget ends")

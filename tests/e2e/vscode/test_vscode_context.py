@@ -93,7 +93,7 @@ def test_probe_reports_that_endpoints_are_disabled(talking: Window) -> None:
     )
     assert found == []
     declared = "No endpoint is configured. Add one to tokenSidecar.endpoint"
-    wait_for(lambda: any(declared in each for each in talking.messages()), "the message")
+    wait_for(lambda: any(declared in message for message in talking.messages()), "the message")
 
 
 def test_a_fit_plan_is_applied_and_undone(talking: Window) -> None:

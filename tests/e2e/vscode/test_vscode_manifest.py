@@ -80,7 +80,7 @@ def test_every_setting_has_a_scope_and_a_description(key: str) -> None:
 
 def test_the_commands_of_the_protocol_are_in_the_palette() -> None:
     """Each command has a title and our category."""
-    declared = {each["command"]: each for each in MANIFEST["contributes"]["commands"]}
+    declared = {command["command"]: command for command in MANIFEST["contributes"]["commands"]}
     assert {PREFIX + name for name in COMMANDS} <= set(declared)
     assert {each["category"] for each in declared.values()} == {"Token Sidecar"}
 

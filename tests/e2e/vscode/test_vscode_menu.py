@@ -82,7 +82,7 @@ def test_compared_models_are_listed_with_their_counts(plan: Window) -> None:
     plan.screenshot("compare")
     plan.page("await page.keyboard.press('Escape')")
     counts = plan.host("return await globalThis.compared")
-    found = {each["model"]: each["tokens"] for each in counts}
+    found = {count["model"]: count["tokens"] for count in counts}
     assert found["gpt-5"] == Reference("o200k_base").count_whole(TEXT)
     assert found["gpt-4"] == Reference("cl100k_base").count_whole(TEXT)
 
