@@ -55,8 +55,8 @@ MIN_BAND_FACTOR = 0.8
 conversations, narrower bands contained only 93 % of the turns.
 """
 BAND_RESERVE = 1.2
-"""A band is wider than the recent samples require by this factor, because 24 samples rarely include
-the largest error.
+"""The factor by which an error band is widened, because recent samples rarely include the largest
+error.
 """
 HIDDEN_MARGIN_SHARE = 0.25
 """Margin of error (±) of hidden tokens after one report, as a fraction of the hidden tokens."""

@@ -407,7 +407,7 @@ class DeclaredEndpoint:
             return
         try:
             listed = list_models(await self._connection.get("/v1/models"))
-        except BaseException:  # includes cancellation; the next count then probes again
+        except BaseException:  # also if the task is cancelled, so that the next count probes again
             self._bindings.clear()
             raise
         if digest_of_list(listed) != binding.listed:

@@ -374,7 +374,9 @@ class SessionRegistry:
         )
 
     def shown_usage(self, conversation: Conversation) -> ContextUsage:
-        """Return a conversation's context usage, as published if the conversation is shown."""
+        """Return a conversation's context usage. For the shown conversation, this is the published
+        usage.
+        """
         usage = self.context.usage
         if usage is None or self._shown is not conversation:
             return self.usage(conversation)

@@ -33,7 +33,7 @@ def test_a_figure_has_a_line_for_each_series() -> None:
 
 
 def test_labels_do_not_overlap_and_stay_inside_the_chart() -> None:
-    """The test includes series that end at the same point, and more series than colours."""
+    """Tests series that end at the same point, and more series than there are colours."""
     figure = page.Figure("close", "files", page.MEGABYTES)
     names = [f"a peer with a rather long name, {number}" for number in range(8)]
     for name in names:
@@ -112,7 +112,7 @@ def _points(line: ElementTree.Element) -> list[str]:
 
 
 def test_the_ledgers_peer_stores_every_column() -> None:
-    """A missing column would make the benchmark fail, but no other test."""
+    """Without this test, only the benchmark would reveal a missing column."""
     (event,) = ledger.events(1)
     assert len(ledger.bare_row(event)) == len(ledger.COLUMNS)
 

@@ -353,7 +353,7 @@ def test_plugin_shortens_texts_itself(mode: Truncation, kept: str) -> None:
     # Reported usage has shown that there are two tokens per word.
     learned = CalibratedTokenizer(tokenizer, 2.0, 0.0)
 
-    assert allowance(5, tokenizer, WORDS) == 2  # has the same band as the heuristic
+    assert allowance(5, tokenizer, WORDS) == 2  # the error band is that of the heuristic
     assert fit(WORDS, 5, mode, tokenizer).text == kept
     fitted = fit(WORDS, 5, mode, learned)
     assert (fitted.text, fitted.tokens, fitted.removed_tokens) == (

@@ -79,9 +79,7 @@ async def test_calibration_between_two_texts_is_not_growth() -> None:
 
 @pytest.mark.parametrize("step", [0, 2_000])
 def test_error_of_a_section_does_not_calibrate_turns(step: int) -> None:
-    """Applies to a section that does not change, and to a section that grows between two
-    reports.
-    """
+    """Tests a section that does not change, and a section that grows between two reports."""
     chat = Chat()
     session, name = chat.session, chat.tokenizer.name
     calibration = ConversationCalibration(Calibrations(), MODEL, name)

@@ -280,7 +280,7 @@ def _make_usage(
 ) -> Usage:
     """Convert token counts to a usage value.
 
-    The total shows whether the reported output includes thinking tokens.
+    Thinking tokens are added to the output if the total shows that the output excludes them.
     """
     sent, got, thought = prompt or 0, output or 0, thoughts or 0
     if total == sent + got + thought:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KINDS = ("link", "fifo", "zero", "mistakes", "bomb", "pattern", "heading")
-ENDS_WITHIN = 20  # in seconds; if the server hangs, the test fails at this time
+ENDS_WITHIN = 20  # seconds after which the test fails if the server hangs
 BUDGET = '[[budget]]\nmax-tokens = 5\nfiles = "{}"\n'
 CONTENT = {
     "mistakes": "planted words\nplanted = 'planted\n" * 5,
