@@ -449,7 +449,7 @@ def _build_table(
 
 
 def _row_names(report: CostReport, params: CostDetailParams) -> list[list[str]]:
-    """Return the texts of the keys of each row."""
+    """Return the text of each key in each row."""
     models = short_names(row.model for row in report.rows if row.model)
     return [[_key_text(row, key, models) for key in params.by] for row in report.rows]
 

@@ -64,7 +64,7 @@ class SessionsView:
         return self._runner.run(file_costs(self.services, self.workspace, params))
 
     def reported_files(self, workspaces: Iterable[str]) -> list[FileCost]:
-        """Return the costs to report for this workspace, which is one of several.
+        """Return the costs of prompt files to report for this workspace.
 
         Each worktree sends a report of its own.
         """

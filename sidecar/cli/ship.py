@@ -189,7 +189,7 @@ async def _ship_once(
 
 
 async def _send(queue: ShippingQueue, collector: Collector) -> tuple[Shipped, str]:
-    """Send calls and the costs of prompt files. Return why the latter were rejected, if so."""
+    """Send calls and the costs of prompt files. Return why these costs were rejected, or ""."""
     from sidecar.cost.shipping import send_file_report, ship
 
     shipped, problem = await ship(queue, collector), ""
@@ -206,7 +206,9 @@ async def _compare_again(
     comparison: Comparison,
     shipped: Shipped,
 ) -> Comparison:
-    """Compare until the collector has written what it accepted, or for some seconds."""
+    """Compare repeatedly until the collector has written all accepted calls, or for some
+    seconds.
+    """
     from sidecar.cost.shipping import ship
 
     for delay in VERIFY_SECONDS:

@@ -104,7 +104,7 @@ class TopGroups(NamedTuple):
     others: int = 0
     """The number of groups that are not shown."""
     rest: Tally = Tally()
-    """Their calls."""
+    """The calls in the groups that are not shown."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -407,7 +407,9 @@ def open_queue(book: CostBook, settings: Settings) -> ShippingQueue | None:
 
 
 def _destination_of(endpoint: str, identity: Identity) -> str:
-    """Return a name for an endpoint and the salt, user and team under which calls are sent."""
+    """Return a name that identifies an endpoint together with the salt, user and team of
+    the calls.
+    """
     names = (identity.salt or identity.secret, identity.user, identity.team)
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
     return f"{endpoint} {digest}"
@@ -416,7 +418,7 @@ def _destination_of(endpoint: str, identity: Identity) -> str:
 def _start_again_if_replaced(
     connection: sqlite3.Connection, endpoint: str, destination: str
 ) -> None:
-    """Queue everything again if another identity has sent calls to the endpoint meanwhile.
+    """Queue everything again if another identity was the last to send calls to the endpoint.
 
     The rows in the store have the hash and team of that identity. This happens when a queue is
     opened, not when calls are accepted: two processes with different salts would otherwise send

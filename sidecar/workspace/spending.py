@@ -76,7 +76,7 @@ class TeamOutage(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What a user should know, such as ``unreachable since 14:02; run `…` ``."""
+        """The message for the user, such as ``unreachable since 14:02; run `…` ``."""
         state = "unreachable" if self.is_unreachable else "unreadable"
         return f"{state} since {local_time_text(self.since)}; run `token-sidecar doctor`"
 
@@ -96,13 +96,13 @@ class Costs:
     team: TeamSpent | None = None
     """The team's spending, or None if it has not been read or the team has no caps."""
     team_outage: TeamOutage | None = None
-    """None if the last attempt to read the team's store succeeded."""
+    """The outage of the team's store, or None if the last attempt to read the store succeeded."""
     over_cap: bool = False
     """Whether the last preflight exceeded a cap."""
     revision: int = 0
     """Increases when calls in the workspace are recorded or amended, even calls without a price."""
     _recorded: tuple[int, int] = (0, 0)
-    """The number of calls in the workspace, and of their tokens."""
+    """The number of calls in the workspace, and the number of their tokens."""
     _read_number: int = 0
     _session_read_numbers: dict[str, int] = field(default_factory=dict)
 
@@ -119,13 +119,13 @@ class Costs:
         return is_new
 
     def set_team(self, spent: TeamSpent | None) -> bool:
-        """Set the team's spending. Returns whether what is shown has changed."""
+        """Set the team's spending, and end any outage. Returns whether anything has changed."""
         is_new = spent != self.team or self.team_outage is not None
         self.team, self.team_outage = spent, None
         return is_new
 
     def set_team_outage(self, *, is_unreachable: bool) -> TeamOutage:
-        """Set that the team's store cannot be read. The last amount is kept."""
+        """Record that the team's store cannot be read. The last amount is kept."""
         since = self.team_outage.since if self.team_outage else datetime.now(UTC)
         self.team_outage = TeamOutage(since, is_unreachable)
         return self.team_outage

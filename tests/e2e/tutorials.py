@@ -1,4 +1,6 @@
-"""Reads samples and promises from the pages in docs/tutorial, for the tests that follow them."""
+"""Reads samples and expected outputs from the pages in docs/tutorial, for the tests of
+each page.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def sample(page: str, language: str) -> str:
 
 
 def sentence(page: str) -> str:
-    """Return the prompt that the reader types."""
+    """Return the prompt that the tutorial tells users to type."""
     return sample(page, "text").strip()
 
 

@@ -431,7 +431,7 @@ def write_copilot_chat(folder: Path, root: Path, script: Script) -> tuple[str, s
             chat.save()
         if compacted:
             script.tokens = Counter({"System prompt and tools": SYSTEM})
-            # Stored by the next turn, it replaces everything up to the named round.
+            # The next turn stores the summary, which replaces everything up to the named round.
             summary = {"toolCallRoundId": rounds[-1]["id"], "text": script.text(SUMMARY, 300)}
             summaries = [summary]
     return str(chat.path), chat.id

@@ -73,14 +73,16 @@ class Step(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Steps that share a folder: those of one block, or one command of a sentence."""
+    """Steps that run in the same folder: those in a block, or a single command in a sentence."""
 
     page: str
     steps: tuple[Step, ...]
 
 
 def cases_of(page: Path) -> list[Case]:
-    """Return the commands of a page. A block `sh` is one step, each `$` of a `console` another."""
+    """Return the commands in a page. An `sh` block is one step, and so is each `$` line in a
+    `console` block.
+    """
     text, name = page.read_text("utf-8"), page.stem
     found = []
     for indent, language, body in BLOCK.findall(text):
@@ -99,7 +101,7 @@ ALL = [case for page in PAGES for case in cases_of(page)]
 
 
 def runnable() -> list[Case]:
-    """Return each case once, without the lines that are not run."""
+    """Return each case once, without the commands in `NOT_RUN`."""
     found: dict[tuple[Step, ...], Case] = {}
     for page, steps in ALL:
         kept = []
@@ -160,7 +162,7 @@ def record_calls() -> None:
 
 
 def prepare(page: str, root: Path) -> None:
-    """Do what a page expects besides the sample."""
+    """Create what a page requires in addition to the sample project."""
     if page == "coding-agents":
         session = ClaudeHome(Path(os.environ["HOME"]) / ".claude").session(root)
         session.reply()
@@ -168,14 +170,14 @@ def prepare(page: str, root: Path) -> None:
     if page == "team":
         guide = (ROOT / "docs/how-to/team.md").read_text("utf-8")
         config_file().write_text(re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)[0])
-    if page == "budgets":  # which creates the project's configuration
+    if page == "budgets":  # this page creates the project's configuration
         (root / ".token-sidecar.toml").unlink()
-    if page == "local-models":  # which creates the user's
+    if page == "local-models":  # this page creates the user's configuration
         config_file().unlink()
 
 
 def run(script: str, folder: Path) -> tuple[int, str]:
-    """Run a script, and return its exit code and output. Only pipes and the like need a shell."""
+    """Run a script, and return its exit code and output. A shell is used only if necessary."""
     words = shlex.split(script)
     if words[0] == "token-sidecar" and not SHELL.search(script):
         result = CliRunner().invoke(main, words[1:])

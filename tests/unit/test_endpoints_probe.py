@@ -21,7 +21,7 @@ REFERENCE = Path(__file__).parents[2] / "docs/reference/endpoints.md"
 
 
 def test_every_kind_of_server_has_answers() -> None:
-    """llama.cpp needs none, because tests/e2e/llama runs it."""
+    """llama.cpp needs no recorded answers, because tests/e2e/llama runs the real server."""
     assert {name for _, name, *_ in SERVERS.values()} == KINDS.keys() - {"llamacpp"}
 
 
@@ -37,7 +37,7 @@ def test_the_reference_has_a_row_for_every_kind_of_server() -> None:
         name.replace("-", ""): (bool(kind.text) or kind.text_by_chat, bool(kind.chat))
         for name, kind in KINDS.items()
     }
-    expected["lmstudio"] = (True, False)  # by its SDK, not over HTTP
+    expected["lmstudio"] = (True, False)  # counts with its SDK, not over HTTP
     assert found == expected
 
 

@@ -96,7 +96,7 @@ class CopilotChat(StoreReader):
         return _title_of_line(store.path, title_at)
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the parts of a session. They are in the chat session, whichever store was read."""
+        """Yield the parts of a session. They always come from its chat session."""
         chat_path = _chat_of(path, session)
         if chat_path is None:
             return

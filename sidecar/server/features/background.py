@@ -302,7 +302,7 @@ class CallShipping:
             self._services,
             workspace,
             CostFilesParams(),
-            with_worktrees=False,  # they send their own reports
+            with_worktrees=False,  # other worktrees send their own reports
             reported=workspaces,
         )
         records = file_records(files, uri, queue.identity)
@@ -344,7 +344,7 @@ class TeamSpending:
         return outage
 
     def end_outage(self, workspace: Workspace) -> None:
-        """Note that a workspace's team store could be read."""
+        """End a workspace's outage, because the team's store has been read."""
         if workspace.costs.set_team(workspace.costs.team):
             self._services.publish(Event("ledger", workspace))
 

@@ -95,7 +95,8 @@ class SettingsLoader:
         self._server.scheduler.run_now(("providers",), self._register_providers)
 
     async def _read(self, roots: set[Workspace], paths: set[Path], reload: object) -> None:
-        """Read and apply all settings. On a slow disk, they are published again when they arrive.
+        """Read and apply all settings. If the disk is slow, the settings are published again once
+        they are read.
 
         Settings that arrive during a later reload are dropped.
         """

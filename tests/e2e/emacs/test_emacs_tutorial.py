@@ -1,4 +1,4 @@
-"""docs/tutorial/emacs.md, step by step, in a real Emacs on a terminal."""
+"""Tests every step of docs/tutorial/emacs.md in a real Emacs in a terminal."""
 
 from __future__ import annotations
 

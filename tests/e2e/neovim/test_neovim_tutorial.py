@@ -1,4 +1,4 @@
-"""docs/tutorial/neovim.md, step by step, with the commands and samples as they stand there."""
+"""Tests every step of docs/tutorial/neovim.md, using the commands and samples in the tutorial."""
 
 from __future__ import annotations
 

@@ -473,7 +473,7 @@ async def forwarded(url: str, port: int = 0) -> AsyncIterator[int]:
         server.close()
         for connection in connections:
             connection.cancel()
-        await asyncio.sleep(0.05)  # until they are closed
+        await asyncio.sleep(0.05)  # until the connections are closed
 
 
 async def test_an_outage_of_the_store_is_shown_until_it_is_over(

@@ -1,4 +1,6 @@
-"""docs/tutorial/vscode.md, step by step, after the installation that test_vscode_install.py tests."""
+"""Tests every step of docs/tutorial/vscode.md except the installation (see
+test_vscode_install.py).
+"""
 
 from __future__ import annotations
 
