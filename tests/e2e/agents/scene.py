@@ -49,6 +49,8 @@ PRICES = {
 """The prices of uncached input, cache reads, five-minute cache writes and output, in USD per
 million tokens.
 """
+LONG_PROMPT, LONG_PRICES = 200_000, {"gemini-2.5-pro": (2.5, 0.25, 2.5, 15.0)}
+"""The number of prompt tokens above which other prices apply, and these prices."""
 CACHE_WRITE_1H_FACTOR = 1.6
 """The price of one-hour cache writes, as a multiple of the price of five-minute cache writes."""
 CATEGORIES: dict[Kind, str] = {"title": "main", "other": "main"}
@@ -351,4 +353,6 @@ def _cost(call: VendorCall) -> float:
     writes = usage.cache_write + usage.cache_write_1h * (CACHE_WRITE_1H_FACTOR - 1)
     tokens = (usage.uncached, usage.cache_read, writes, usage.output)
     prices = PRICES[call.model]
+    if usage.prompt > LONG_PROMPT:
+        prices = LONG_PRICES.get(call.model, prices)
     return sum(count * price for count, price in zip(tokens, prices, strict=True)) / 1e6
