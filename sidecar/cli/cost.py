@@ -13,7 +13,7 @@ import msgspec
 
 from sidecar.cli.group import workspace_option
 from sidecar.cli.ledger import exit_on_errors, ingest_agents, load_settings, open_ledger
-from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
+from sidecar.cli.output import echo, print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.cli.ship import ship
 from sidecar.errors import how_to_install
 from sidecar.models.names import short_names
@@ -142,20 +142,42 @@ def cost(
         _warn_if_unknown_agent(scope["agent"])
     elif sys.stdout.isatty():
         if "session" in params.by and not team:
-            report = _name_sessions(report, scope["workspace"])
+            report = _name_sessions(report, _session_labels(params, scope))
         _print_table(report, params)
     else:
         print_lines(*_plain_lines(report))
 
 
-def _name_sessions(report: CostReport, workspace: Path | None) -> CostReport:
-    """Return a report with the labels of the workspace's sessions, and other ids shortened."""
+def _session_labels(params: CostDetailParams, scope: dict[str, Any]) -> dict[str, str]:
+    """Return the labels of the workspace's sessions, or of the sessions of all workspaces."""
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
-    from sidecar.text.printable import is_generated_id
 
+    workspace: Path | None = scope["workspace"]
     with SessionsView(find_root((workspace or Path.cwd()).resolve())) as view:
         labels = view.labels()
+    if workspace is not None:
+        return labels
+    with open_ledger() as book:
+        return _labels_of_all_workspaces(book, params, scope["agent"]) | labels
+
+
+def _labels_of_all_workspaces(
+    book: CostBook, params: CostDetailParams, agent: str | None
+) -> dict[str, str]:
+    """Return the labels of agents' sessions in the workspaces of a report."""
+    from sidecar.cli.sessions import labels_in_folders
+    from sidecar.workspace.workspace import path_of
+
+    by_workspace = msgspec.structs.replace(params, by=("workspace",))
+    rows = book.detail(by_workspace, agent=agent).rows
+    paths = [path_of(row.workspace) for row in rows if isinstance(row.workspace, str)]
+    return labels_in_folders(book.ledger, [Path(path) for path in paths if path])
+
+
+def _name_sessions(report: CostReport, labels: dict[str, str]) -> CostReport:
+    """Return a report with the labels of sessions. Other ids are shortened."""
+    from sidecar.text.printable import is_generated_id
 
     def name(session: str) -> str:
         return labels.get(session) or (session[:8] if is_generated_id(session) else session)
@@ -337,7 +359,11 @@ def _ledger_page(book: CostBook, params: CostDetailParams, scope: dict[str, Any]
 
     workspace: Path | None = scope["workspace"]
     ingest_agents(book, workspace)
-    labels, files = ({}, {}) if workspace is None else _names_and_files(workspace, scope["since"])
+    files: dict[Period, list[FileCost]] = {}
+    if workspace is None:
+        labels = _labels_of_all_workspaces(book, params, scope["agent"])
+    else:
+        labels, files = _names_and_files(workspace, scope["since"])
     with book.ledger.reader() as connection:
         source = LedgerSource(
             connection=connection,
@@ -359,6 +385,9 @@ def _team_page(scope: dict[str, Any]) -> str:
 
 
 def _write_page(html: str, target: Path) -> None:
+    if target == Path("-"):
+        echo(html)
+        return
     try:
         target.write_text(html, encoding="utf-8")
     except OSError as error:

@@ -7,13 +7,18 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sidecar.agents.places import Places
+from sidecar.agents.registry import readers_here
+from sidecar.agents.roots import Roots
 from sidecar.budget.rules import Rules
+from sidecar.cli.ledger import load_settings
 from sidecar.config.load import load
 from sidecar.cost.protocol import CostFilesParams, FileCost
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
 from sidecar.workspace.services import Services
-from sidecar.workspace.session_index import is_read
+from sidecar.workspace.session_index import SessionIndex, is_read
+from sidecar.workspace.sessions import label_of
 from sidecar.workspace.state import read_shared_conversations
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.views import add_view_to_usage, session_rows
@@ -24,12 +29,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.context.protocol import ContextUsage, SessionRow
+    from sidecar.cost.ledger import Ledger
     from sidecar.workspace.workspace import Workspace
 
 
 MAX_UNREAD_BYTES = 64 << 20
 """Maximum bytes of new session files that `usage` reads. `cost` and editors have no limit."""
 _MAX_LISTED = 10
+
+
+def labels_in_folders(ledger: Ledger, folders: Iterable[Path]) -> dict[str, str]:
+    """Return the labels of the agents' sessions in folders, by session id.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    settings, roots = load_settings().agents, Roots.of(folders)
+    places = Places.of(settings)
+    readers = readers_here(settings, places, roots)
+    with_prompts = settings.labels == "first-prompt"
+    found = SessionIndex(ledger).sessions(readers, places, roots, with_prompts=with_prompts)
+    return {session.id: label_of(session) for session in found}
 
 
 class SessionsView:

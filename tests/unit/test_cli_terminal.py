@@ -108,6 +108,23 @@ def test_costs_by_session_name_the_sessions_on_a_terminal() -> None:
 
 
 @pytest.mark.usefixtures("project")
+def test_sessions_of_every_folder_have_names_in_cost_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    table = ESCAPE.sub("", run_in_terminal(120, "cost", "--by", "session"))
+    page = CliRunner().invoke(main, ["cost", "--html", "-"]).output
+    for title in (
+        "Make the parser incremental",
+        "Document the retry policy",
+        "Review the storage layer",
+    ):
+        assert title in table
+        assert title in page
+
+
+@pytest.mark.usefixtures("project")
 def test_costs_by_three_keys_are_shown_in_80_columns_in_the_requested_order() -> None:
     shown = run_in_terminal(80, "cost", "--by", "agent,model,day")
     lines = ESCAPE.sub("", shown).replace("\r", "").split("\n")
