@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sidecar.models.catalogue import prompt_limit_of
 from tests.fake_vendor import Reply
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ CALLS_PER_TURN = 8
 
 def growing_sizes(agent: Agent) -> list[int]:
     """Return the sizes of prompts that grow, as with tool results, until the window is full."""
-    rng, size, sizes = random.Random(agent.name), agent.window / 10, list[int]()
-    while size < agent.window:
+    end = min(agent.window, prompt_limit_of(agent.model) or agent.window)
+    rng, size, sizes = random.Random(agent.name), end / 10, list[int]()
+    while size < end:
         sizes.append(int(size))
-        size += agent.window / 40 * rng.lognormvariate(0, 0.5)
+        size += end / 40 * rng.lognormvariate(0, 0.5)
     return sizes
 
 
@@ -106,7 +108,7 @@ def test_growing_session(scene: Scene) -> None:
     starts = range(0, len(sizes), CALLS_PER_TURN)
     turns = [sizes[start : start + CALLS_PER_TURN] for start in starts]
     if not agent.resumes:
-        half = sum(size < agent.window / 2 for size in sizes) + 1
+        half = sum(size < sizes[-1] / 2 for size in sizes) + 1
         turns = [sizes[:half] if agent.has_tools else sizes[:1]]
     forecasts: dict[int, int | None] = {}
     for number, turn in enumerate(turns):
