@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import TYPE_CHECKING, Any
+
+from sidecar.server.features import configuration
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
+    from sidecar.budget.rules import Rules
+    from sidecar.config.options import Loaded
     from tests.protocol.client import Client
 
 
@@ -108,6 +113,33 @@ async def test_a_file_that_breaks_keeps_its_last_valid_settings(
     )
     assert await model_of(bare) == "gpt-4"
     bare.ignore("textDocument/publishDiagnostics")
+
+
+async def test_a_root_on_a_disk_that_does_not_answer_delays_no_other_root(
+    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, load = threading.Event(), configuration._load_settings
+
+    def load_late(path: Path | None, editor: Any, previous: Loaded) -> tuple[Loaded, Rules]:
+        if path == tmp_path / "silent":
+            answers.wait(60)
+        return load(path, editor, previous)
+
+    monkeypatch.setattr(configuration, "_load_settings", load_late)
+    monkeypatch.setattr(configuration, "READ_SECONDS", 2.0)
+    folders = [{"uri": (tmp_path / name).as_uri(), "name": name} for name in ("near", "silent")]
+    for name, model in (("near", "gpt-4"), ("silent", "gpt-4o")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".token-sidecar.toml").write_text(f'model = "{model}"\n')
+    await bare.initialize(workspaceFolders=folders)
+    bare.ignore("status/update")
+    near, silent = ((tmp_path / name / "a.md").as_uri() for name in ("near", "silent"))
+    bare.open("hello", uri=near)
+    assert (await bare.count(near))["model"] == "gpt-4"
+    answers.set()
+    bare.open("hello", uri=silent)
+    while (await bare.count(silent))["model"] != "gpt-4o":
+        await asyncio.sleep(0.01)
 
 
 async def test_no_diagnostic_names_a_file_that_must_not_be_opened(

@@ -72,8 +72,8 @@ class SettingsLoader:
     async def _reload(self) -> None:
         roots = set(self._services.roots)
         paths = {path for root in roots for path in settings_files(root.path)}
-        self._awaited = self._latest
-        read = partial(self._read, roots, paths, self._latest)
+        self._awaited, self._modification_times = self._latest, {}
+        read = partial(self._read, roots, self._latest)
         try:
             await self._reading.run(object(), read, READ_SECONDS)
         except TimeoutError:
@@ -94,23 +94,10 @@ class SettingsLoader:
         self._services.publish(Event("settings"))
         self._server.scheduler.run_now(("providers",), self._register_providers)
 
-    async def _read(self, roots: set[Workspace], paths: set[Path], reload: object) -> None:
-        """Read and apply all settings. If the disk is slow, the settings are published again once
-        they are read.
-
-        Settings that arrive during a later reload are dropped.
-        """
+    async def _read(self, roots: set[Workspace], reload: object) -> None:
+        """Read and apply all settings, and load what they require."""
         run, services = self._services.workers.run, self._services
-        # Read the times before the contents. A change in between then triggers another reload.
-        times = await run(partial(_modification_times, paths))
-        loads = await asyncio.gather(*map(self._load, roots))
-        if reload not in (self._awaited, self._latest):
-            return
-        self._modification_times = times
-        for workspace, loaded in zip(roots, loads, strict=True):
-            workspace.apply_settings(SettingsChange(read=loaded))
-            for problem in loaded[0].problems:
-                logger.warning("configuration: %s", problem)
+        await asyncio.gather(*(self._load(root, reload) for root in roots))
         # Read sessions before loading tokenizers, which blocks all threads.
         self._server.agent_sessions.read_all()
         await self._server.agent_sessions.wait_until_read(SESSIONS_SECONDS)
@@ -137,10 +124,25 @@ class SettingsLoader:
         await self._services.workers.run(release_memory)
         self._services.publish(Event("settings"))
 
-    async def _load(self, workspace: Workspace) -> tuple[Loaded, Rules]:
+    async def _load(self, workspace: Workspace, reload: object) -> None:
+        """Read and apply a root's settings. On a slow disk, they are published when they arrive.
+
+        Settings that arrive during a later reload are dropped.
+        """
+        run = self._services.workers.run
         workspace.apply_settings(SettingsChange(editor=await self._editor_section(workspace)))
+        # Read the times before the contents. A change in between then triggers another reload.
+        times = await run(partial(_modification_times, settings_files(workspace.path)))
         work = partial(_load_settings, workspace.path, workspace.editor, workspace.loaded)
-        return await self._services.workers.run(work)
+        loaded = await run(work)
+        if reload not in (self._awaited, self._latest):
+            return
+        self._modification_times = times | self._modification_times
+        workspace.apply_settings(SettingsChange(read=loaded))
+        for problem in loaded[0].problems:
+            logger.warning("configuration: %s", problem)
+        if reload is not self._awaited:
+            self._publish()
 
     async def _editor_section(self, workspace: Workspace) -> Any:
         capabilities = self._server.client_capabilities.workspace
