@@ -384,7 +384,7 @@ class TeamStore:
 
 def _explained(error: Exception, store: str) -> TeamStoreError:
     """Return an error that says why the store cannot be read and what to do."""
-    from urllib3.exceptions import MaxRetryError, SSLError, TimeoutError
+    from urllib3.exceptions import MaxRetryError, ReadTimeoutError, SSLError
 
     cause, text = error.__cause__, str(error)
     code, status = (
@@ -395,10 +395,9 @@ def _explained(error: Exception, store: str) -> TeamStoreError:
             f"{store} cannot be reached with TLS; check its certificate and [team] store",
             is_unreachable=True,
         )
-    if isinstance(cause, TimeoutError) or code in _TIMEOUT_CODES:
+    if isinstance(cause, ReadTimeoutError) or code in _TIMEOUT_CODES:
         return TeamStoreError(
-            f"{store} did not answer within {_QUERY_SECONDS} s; try again, or choose fewer days",
-            is_unreachable=not code,
+            f"{store} did not answer within {_QUERY_SECONDS} s; try again, or choose fewer days"
         )
     if code in _REFUSED_CODES or status in (401, 403):
         return TeamStoreError(

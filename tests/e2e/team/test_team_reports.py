@@ -399,6 +399,19 @@ def test_a_store_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatc
     assert (result.exit_code, "did not answer within 1 s" in result.output) == (2, True)
 
 
+async def test_an_editor_shows_what_to_do_about_a_report_that_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(team, "_QUERY_SECONDS", 1)
+    client = Client(create_server())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        config_file().write_text(f'[team]\nstore = "http://127.0.0.1:{server.getsockname()[1]}"\n')
+        await client.initialize()
+        with pytest.raises(RpcError, match="within 1 s; try again, or choose fewer days"):
+            await client.request("cost/detail", {"scope": "team"})
+    await client.aclose()
+
+
 def test_a_store_with_an_older_schema_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
