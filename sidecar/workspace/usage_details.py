@@ -143,6 +143,8 @@ def _room_to_grow(usage: ContextUsage) -> int | None:
     if usage.session.source == PROTOCOL:
         return free
     end = reader_of(usage.session.source).compacts_at(limit)
+    if end < limit // 2:  # the agent's reserve is for larger windows
+        end = limit
     return min(free, end - tokens, (prompt_limit_of(usage.model or "") or end) - tokens)
 
 
