@@ -265,6 +265,9 @@ class VibeSessions(FileStores):
         named = (one for one in settings.models or () if alias in (one.alias, one.name))
         return next((one.max_context_length for one in named), None)
 
+    def compacts_at(self, window: int) -> int:
+        return window * 80 // 100
+
 
 READER = TwoStores(
     VibeSessions(), VibeStats(), lambda path: Path(path).parent.parent.name != _UNIFIED
