@@ -26,7 +26,7 @@ _READY: set[Any] = set()
 
 
 def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
-    """Convert a value of built-in types to `kind`.
+    """Convert built-in types such as dicts and lists to `kind`.
 
     Raises:
         msgspec.ValidationError: The value does not match the type.

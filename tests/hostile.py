@@ -64,7 +64,7 @@ class Hostile:
         return [self.root / "bad" / name for name in (*BAD_SETTINGS, *BAD_FILES)]
 
     def path(self) -> str:
-        """Return the repository's folders as PATH entries, in all spellings."""
+        """Return a PATH that lists the repository's folders as relative and absolute paths."""
         folders = (self.root, self.root / "bin", self.root / ".venv/bin")
         return os.pathsep.join(["", ".", "bin", *map(str, folders)])
 

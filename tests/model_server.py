@@ -43,7 +43,7 @@ class Received(msgspec.Struct):
     output: int
     reasoning: int
     answered: threading.Event
-    """Set by the test when the server may respond."""
+    """Set by the test to release the response."""
 
 
 def count_message(message: dict[str, Any]) -> int:

@@ -276,7 +276,7 @@ class Lines:
 
 
 class LineState(Protocol):
-    """What a reader remembers about a file of lines. Implemented as mutable structs, usually as a
+    """What a reader remembers about a line-based file. Implemented as a mutable struct, usually a
     subclass of `SessionLines`.
     """
 

@@ -67,7 +67,7 @@ def warn_if_unknown_model(model: str, settings: Settings) -> None:
     """Warn if a model is neither in the catalogue nor in the settings."""
     from sidecar.config.settings import DEFAULT_MODEL
 
-    if model == DEFAULT_MODEL:  # skips a lookup that takes a tenth of a short run
+    if model == DEFAULT_MODEL:  # the lookup would take a tenth of a short run
         return
     from sidecar.workspace.views import describe_unknown_model
     from sidecar.workspace.windows import similar_models

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SUMMARY_CAP = 1000
-"""Maximum tokens of a summary. A summary is also limited to an eighth of the target size."""
+"""Maximum token count for a summary, which is also limited to an eighth of the target size."""
 SUMMARY_MIN = 24
-"""Minimum tokens of a summary. If less room is available, there is no summary."""
+"""Minimum token count for a summary. If less room is available, no summary is added."""
 PLANS_KEPT = 4
 
 

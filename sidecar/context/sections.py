@@ -140,7 +140,7 @@ class RestoredPart:
 
 
 class SectionCount(msgspec.Struct, frozen=True):
-    """The count of a section's text for a model."""
+    """A section's token count for a model."""
 
     model: str
     measure: Measure

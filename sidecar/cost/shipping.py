@@ -664,7 +664,7 @@ def environment_headers() -> dict[str, str]:
 
 @asynccontextmanager
 async def open_collector(queue: ShippingQueue, endpoint: str) -> AsyncIterator[Collector]:
-    """Open the collector to which a queue is sent."""
+    """Open a queue's collector, and close it on exit."""
     headers = environment_headers()
     if headers:
         warn_if_readable(endpoint, "the collector's headers")

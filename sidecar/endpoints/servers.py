@@ -85,7 +85,7 @@ ReadTokens: TypeAlias = Callable[[object], int]
 
 
 class Counting(NamedTuple):
-    """The request by which a server counts a text or a chat, and a reader for the response."""
+    """Builds the request that asks a server for a token count, and reads the response."""
 
     build: Callable[..., Request]
     """Builds the request from the server's name for the model, and the text or the chat.

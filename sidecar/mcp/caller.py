@@ -19,7 +19,7 @@ _CLIENTS = {
     "kimi": "kimi-code",
     "mistral-vibe": "vibe",
 }
-"""Agents by the prefix of `clientInfo.name`, where it differs from the agent's name."""
+"""Maps `clientInfo.name` prefixes to agents that report a name other than their own."""
 _SESSION_KEYS = frozenset({"session_id", "sessionid", "thread_id", "threadid", "conversation_id"})
 _DEPTH = 3
 

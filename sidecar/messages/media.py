@@ -58,7 +58,7 @@ def _size_of_text(text: str) -> Size | None:
 def _size_of_bytes(data: bytes) -> Size | None:
     if data[:1] == b"<":  # SVG is refused by vendors, and imagesize would parse it as XML
         return None
-    import imagesize  # the import takes 40 ms, so it is delayed until there is a picture
+    import imagesize  # takes 40 ms, so import it only when an image is needed
 
     try:
         width, height = imagesize.get(BytesIO(data))

@@ -117,7 +117,7 @@ class CallDraft:
 
 
 class ReplyDraft:
-    """A reply that is still being received, from a stream or a complete object."""
+    """A partially received reply, built from stream events or a complete object."""
 
     def __init__(self, format: ReplyFormat) -> None:
         self.format = format

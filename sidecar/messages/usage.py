@@ -90,7 +90,7 @@ def holders_in(raw: object) -> Iterator[JsonObject]:
 
 
 def usages_in(raw: object) -> Iterator[JsonObject]:
-    """Yield the objects in a reply or stream that may be a usage object."""
+    """Yield candidate usage objects from a reply or stream event."""
     holders = list(holders_in(raw))
     for holder in holders:
         yield from (inner for name in _WRAPPERS if (inner := part(holder, name)))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CounterChoice(NamedTuple):
-    """How to count text for a model, including the count itself if it is already known."""
+    """How to count text for a model. Includes the token count if it is already known."""
 
     model: str
     tokenizer: Tokenizer

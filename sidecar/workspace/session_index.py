@@ -373,7 +373,7 @@ def _read_in_steps(
 
 
 def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
-    """Group readings into transactions, because a commit per store would be slow."""
+    """Group the stores' changes into batches. One commit per store would be slow."""
     some: list[_Reading] = []
     events = 0
     for one in readings:

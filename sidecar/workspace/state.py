@@ -1,8 +1,8 @@
-"""The user's state folder, with the ledger and with saved and shared conversations.
+"""The user's state folder, which contains the ledger and saved conversations.
 
-Servers share the context usage of their conversations through files, one per server and
-workspace. The files contain counts, IDs, models and times, but no text. A server holds a lock
-while it runs. Files from a server that no longer holds its lock are ignored.
+Servers share their conversations' context usage through files, one per server and workspace. The
+files contain counts, IDs, models and times, but no text. A server holds a lock while it runs. Files
+from a server that no longer holds its lock are ignored.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def plant(home: Path, megabytes: float, writers: ExitStack) -> list[Truth]:
 
 
 def _logs(home: Path, root: Path) -> Iterator[Truth]:
-    """Create files of lines with titles and malformed lines."""
+    """Create line-based session files with titles and malformed lines."""
     chats = copilot.CodeHome(home / ".config" / "Code" / "User", seed=11)
     chat = copilot.everyday(chats, root)
     chat.state["customTitle"] = secret()

@@ -22,7 +22,7 @@ CHUNK = 5_000
 
 
 def main() -> int:
-    """Run the checks, and print statistics of the conversations."""
+    """Run the checks and print conversation statistics."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--conversations", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)

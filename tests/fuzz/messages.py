@@ -343,7 +343,7 @@ class Messages:
         return {"jsonrpc": "2.0", "id": number, **what}
 
     def _unusual(self) -> Message:
-        """Return a message of the wrong type, or at the wrong time."""
+        """Return a request or notification with a random method and unsuitable params."""
         method = self._chance.choice(METHODS)
         make = self._chance.choice((self._request, self._notification))
         return make(method, **self._one_of(id=1, value="off", token=1))

@@ -166,4 +166,4 @@ REASONS: list[tuple[Any, str]] = [
     (listing("another", owned_by="llamacpp"), "choose a model that the server has"),
     (listing("tiny", owned_by="library"), "tokenizer.json"),
 ]
-"""Responses to a request for the list of models, each with the next step that users are shown."""
+"""Responses to a model list request, each with the next step shown to users."""

@@ -71,7 +71,7 @@ def test_only_new_bytes_are_read(world: World, home: CodeHome, chat: ChatLog) ->
 def test_growing_prompt_of_a_turn_is_not_added_up(
     world: World, home: CodeHome, chat: ChatLog
 ) -> None:
-    """A turn with many calls is saved and read repeatedly."""
+    """A turn is saved and read again after each of its calls."""
     request = chat.begin()
     last = (0, 0)
     for _ in range(10):

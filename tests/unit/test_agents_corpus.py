@@ -77,7 +77,6 @@ def contents(home: Path, truths: History) -> dict[Path, str]:
 
 @pytest.mark.parametrize("name", TRAPS)
 def test_corpus_contains_every_trap(home: Path, contents: dict[Path, str], name: str) -> None:
-    """The traps are recognised by the contents or paths of files."""
     folder, mark = TRAPS[name]
     ours = {path: text for path, text in contents.items() if path.is_relative_to(home / folder)}
     named = [path for path in ours if mark in str(path)]

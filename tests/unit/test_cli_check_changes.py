@@ -1,6 +1,6 @@
 """Tests that `check` prints the same results with a cache as without, whatever has changed."""
 
-# token-budget: ignore (samples of budgets)
+# token-budget: ignore (sample budgets)
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that `token-sidecar doctor` shows engines, settings and their sources, and problems."""
+"""Tests the engines, settings, sources and problems that `token-sidecar doctor` shows."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ class TestAlternatives:
         assert names & {"claude-sonnet-4-5", "gpt-4.1", "gemini-2.5-pro"}
 
     def test_models_of_other_makers_are_not_suggested(self) -> None:
-        """Claude at Google and GLM at Mistral use another vendor's API."""
+        """Google offers Claude and Mistral offers GLM, but through another vendor's API."""
         catalogue.warm()
         for model, guest in (("gemini-pro", "claude"), ("mistral-7b", "glm")):
             known = AlternativeModels(model, FakeCounter(model), None, ()).all()

@@ -186,8 +186,8 @@ def test_cached_tool_set_uses_the_current_band() -> None:
 
 
 def test_priming_tokens_widen_the_band() -> None:
-    """The number of tokens before a reply is unpublished, so the band includes half of the three
-    tokens.
+    """The number of tokens before a reply is unpublished, so the band grows by half of the assumed
+    three.
     """
     message = {"role": "user", "content": "hello"}
 

@@ -115,7 +115,7 @@ def runnable() -> list[Case]:
 
 @pytest.fixture
 def sample(tmp_path: Path) -> Path:
-    """A project with prompts, budgets, a log, changes that are not committed, and recorded calls."""
+    """A project with prompts, budgets, a log, uncommitted changes and recorded calls."""
     root = tmp_path / "project"
     texts = {
         "README.md": "# Sample\n",

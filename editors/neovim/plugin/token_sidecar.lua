@@ -66,7 +66,7 @@ on('ModeChanged', '*:[vV\22]*', function()
   if vim.g.token_sidecar_selection then require('token_sidecar.visual').start() end
 end)
 
--- The integration of each chat plugin is loaded at the first event of the plugin.
+-- Load each chat plugin's integration on the plugin's first event.
 local function integrate(event, pattern, module)
   on(event, pattern, function(args)
     if vim.g.token_sidecar_integrations ~= false then

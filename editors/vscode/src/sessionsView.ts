@@ -55,7 +55,7 @@ export class SessionsView implements TreeDataProvider<SessionRow> {
     for (const each of this.disposables) each.dispose();
   }
 
-  /** Schedule a refresh, at most every REFRESH_MS. A hidden view is not refreshed until it becomes visible. */
+  /** Schedule a refresh, at most one per REFRESH_MS. A hidden view refreshes when it becomes visible. */
   readonly refresh = (): void => {
     if (!this.view.visible || this.timer) return;
     this.timer = setTimeout(() => {

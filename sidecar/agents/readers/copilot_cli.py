@@ -246,7 +246,7 @@ def _rows_since(path: str) -> str | None:
 
 class _Events(SessionLines):
     until: str | None = None
-    """The time from which the database covers the calls, in ISO 8601 format."""
+    """When the database's records begin, in ISO 8601 format."""
     tier: str | None = None
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:

@@ -238,7 +238,7 @@ class CallShipping:
         self._warned: set[str] = set()
 
     def settings_changed(self) -> None:
-        """Schedule sending of calls if a collector is configured. Ends the delay after failures."""
+        """Schedule shipping if a collector is configured. Previous failures no longer delay it."""
         if self._workspace() is None:
             return
         if self._failures:

@@ -44,7 +44,9 @@ class Agent(ABC):
     state_at_end: ClassVar[str] = "idle"
     """The state of a session after its agent has exited."""
     has_tools: ClassVar[bool] = True
-    """Whether the agent offers tools to the model in turns, but not for titles and summaries."""
+    """Whether the agent offers tools to the model during turns. Title and summary calls have
+    none.
+    """
     window: ClassVar[int] = WINDOW
     """The context window that the agent assumes with this configuration, in tokens."""
     resumes: ClassVar[bool] = True

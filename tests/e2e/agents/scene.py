@@ -38,7 +38,7 @@ LAG_SECONDS = 2.0
 ESTIMATE_BAND = 25
 """The margin of error of an agent's own estimate after a compaction, in percent (±)."""
 FORECAST_BAND = 30
-"""The largest accepted difference between forecast and actual calls left, in percent."""
+"""Maximum error of the remaining-calls forecast, in percent."""
 PRICES = {
     "gpt-5": (1.25, 0.125, 1.25, 10.0),
     "claude-sonnet-4-5": (3.0, 0.3, 3.75, 15.0),
@@ -54,7 +54,7 @@ LONG_PROMPT, LONG_PRICES = 200_000, {"gemini-2.5-pro": (2.5, 0.25, 2.5, 15.0)}
 CACHE_WRITE_1H_FACTOR = 1.6
 """The price of one-hour cache writes, as a multiple of the price of five-minute cache writes."""
 CATEGORIES: dict[Kind, str] = {"title": "main", "other": "main"}
-"""The ledger's category for each kind of call, if the names differ."""
+"""Ledger categories of call kinds that the ledger records under a different name."""
 
 
 class Scene:

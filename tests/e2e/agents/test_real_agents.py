@@ -98,10 +98,10 @@ def test_abort(scene: Scene) -> None:
 
 @pytest.mark.timeout(400)
 def test_growing_session(scene: Scene) -> None:
-    """All views in two editors agree on a session that grows until its window is full.
+    """All views in two editors agree while a session fills its context window.
 
-    The session remains one session, each of its calls is recorded once, and half of the window is
-    enough to forecast the rest.
+    The session remains one session, each call is recorded once, and a half-full window is enough to
+    forecast the remaining calls.
     """
     scene.open_editor()
     agent, sizes = scene.agent, growing_sizes(scene.agent)

@@ -73,11 +73,11 @@ def sent_back(received: Received) -> int:
 def converse(
     editor: Editor, plugin: ChatPlugin, server: ModelServer, session: str, part: int
 ) -> None:
-    """Send a prompt that causes a tool call, and check the counts before and after both replies.
+    """Send a prompt that triggers a tool call, and check the counts before and after both replies.
 
-    Prints a table with a row for each request: the tokens that the model server received, our count
-    before the reply, the tokens of the next request, our count of the next request, and the number
-    that the plugin displays. After a tool call, the plugin immediately sends the next request.
+    Prints one table row per request: the tokens received by the model server and our count of them,
+    the same two numbers for the next request, and the number displayed by the plugin. The first row
+    has only two numbers, because the plugin sends the next request immediately after a tool call.
     """
     editor.lua(plugin.submit, WEATHER.format(part))
     for number in (1, 2):

@@ -1,5 +1,5 @@
-"""Tests a whole session in a real process, with Neovim's positions (utf-8) and VS Code's
-(utf-16).
+"""Tests a whole session in a real process, with the position encodings of Neovim (UTF-8) and VS
+Code (UTF-16).
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Team:
                 f'[team]\nuser = "{user.name}@example.com"\nteam = "team{number % 3}"\n'
                 f'salt-env = "TEAM_SALT"\nstore = "{store}"\nstore-password-env = "STORE_PASSWORD"\n'
             )
-            # The clock of one machine is several days off.
+            # One machine's clock is several days off.
             skew = timedelta(days=3 if number == 0 else 0)
             self.events[user] = [self._event(user.name, n, skew) for n in range(calls)]
             self.record(user, self.events[user])

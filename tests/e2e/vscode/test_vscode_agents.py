@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.e2e.vscode.harness import CodeServer, Window
 
 VIEW = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Sessions$/i})})"
-"""JavaScript that locates the pane with the tree of sessions."""
+"""JavaScript locator for the session tree pane."""
 ROW = (
     f"{VIEW}.locator('.monaco-list-row')"
     ".filter({hasText: args[0]}).filter({hasText: args[1]}).first()"

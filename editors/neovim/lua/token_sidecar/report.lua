@@ -52,7 +52,7 @@ end
 --- Returns whether a line is a table row, which must not be wrapped.
 local function is_row(line) return vim.trim(line):find('  ', 1, true) ~= nil end
 
---- Returns the position and size of a window for these lines. The window fits into the editor.
+--- Returns the position and size of a window for these lines, limited to the editor's size.
 ---@return vim.api.keyset.win_config
 ---@return boolean wrap whether to wrap long lines; false if a table is wider than the editor
 local function layout(lines, title)
