@@ -1,4 +1,4 @@
-"""Base classes for the errors of this package, and the error kinds of the protocol."""
+"""Base classes for this package's errors, and the protocol's error kinds."""
 
 from __future__ import annotations
 

@@ -22,16 +22,16 @@ class Agent(NamedTuple):
     database_variable: str | None = None
     """The environment variable that names an additional database."""
     project_file: str | None = None
-    """The name of the file that the agent keeps in each project."""
+    """The name of the agent's file in each project."""
     is_in_editors: bool = False
     """Whether the agent is an extension that keeps files in the user data folders of editors."""
     omits_calls: bool = False
-    """Whether the agent does not record all calls, so that its costs are a lower bound.
+    """Whether some of the agent's calls go unrecorded, so that its costs are a lower bound.
 
     Calls that only generate a title do not matter.
     """
     has_credits: bool = False
-    """Whether the agent's costs are reported in credits of a subscription."""
+    """Whether the agent reports its costs in subscription credits."""
     deletes_records: bool = False
     """Whether the agent deletes old records, so that they must be read before they disappear."""
 

@@ -1,10 +1,10 @@
-"""Estimates what fills the context of an agent's session, based on the sizes of its messages.
+"""Estimates what fills an agent's context, based on message sizes.
 
-A reader's `contents` yields the parts of a session in order. `ContextContents` adds up the sizes
-of the parts since the last compaction, and `split` scales these sizes to the exact number of
-tokens. The system prompt and the tool definitions are not stored. Their size is estimated from
-the tokens of the first prompt that the stored messages do not account for. For agents that store
-only the size of the newest prompt, `system_prompt_size` counts the messages approximately.
+A reader's `contents` yields the parts of a session in order. `ContextContents` adds up the sizes of
+the parts since the last compaction, and `split` scales these sizes to the exact number of tokens.
+The system prompt and the tool definitions are not stored. Their size is estimated from the tokens
+of the first prompt that the stored messages do not account for. For agents that store only the size
+of the newest prompt, `system_prompt_size` counts the messages approximately.
 
 `first_prompt` returns the start of the first prompt. It is used if `agents.labels` is enabled.
 """
@@ -29,7 +29,7 @@ ContentKind = Literal[
 _BYTES_PER_TOKEN = 4.0
 _MOST_BYTES_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 8.0, 1.5
 _ENOUGH_BYTES = 2_000
-"""The default number of bytes per token is used if a context has grown by fewer bytes than this."""
+"""Minimum growth in bytes for measuring the bytes per token. Below it, a default is used."""
 _ATTACHMENT_BYTES = 6_000
 """The assumed size of an image or file, whose token count does not depend on its size in bytes."""
 _SEARCHED_FOR_PROMPT = 200
@@ -65,10 +65,9 @@ ContentEntry = Part | PromptSize | Compaction
 
 
 class Share(NamedTuple):
-    """The token count of one type of content, such as the results of a tool.
+    """The token count of one type of content, such as a tool's results.
 
-    `system` covers the content that agents do not store: the system prompt and tool
-    definitions.
+    `system` covers the content that agents do not store: the system prompt and tool definitions.
     """
 
     kind: ContentKind | Literal["system"]
@@ -94,7 +93,7 @@ class ContextContents:
         self._size = 0
         self._reply_start: int | None = None
         self._first: tuple[int, int] | None = None
-        """The token count of the first prompt, and the total size of its parts in bytes."""
+        """The first prompt's token count, and the total size of its parts in bytes."""
 
     def _add(self, part: Part) -> None:
         if part.kind in ("assistant", "call") and self._reply_start is None:
@@ -176,7 +175,7 @@ _decode_blocks = typed.decoder(list[Block])
 def message_parts(
     content: bytes | msgspec.Raw, kind: ContentKind, tools: dict[str, str]
 ) -> Iterator[Part]:
-    """Yield the parts of a message that consists of text or of Anthropic-style blocks.
+    """Yield the parts of a message that consists of text or Anthropic-style blocks.
 
     Args:
         content: The message's content as JSON.
@@ -214,7 +213,7 @@ class _FunctionResponse(Record):
 
 
 class GeminiPart(CamelRecord):
-    """A part of a message in Gemini's format."""
+    """A message part in Gemini's format."""
 
     text: msgspec.Raw = msgspec.Raw(b"")
     function_call: _FunctionCall | None = None
@@ -223,7 +222,7 @@ class GeminiPart(CamelRecord):
 
 
 def gemini_parts(parts: Iterable[GeminiPart], kind: ContentKind) -> Iterator[Part]:
-    """Yield the parts of a message in Gemini's format. Text parts are assigned the kind `kind`."""
+    """Yield the parts of a Gemini message. Text parts have the given `kind`."""
     for part in parts:
         if part.function_call is not None:
             yield Part("call", part.function_call.args, part.function_call.name or "")

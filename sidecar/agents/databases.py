@@ -1,4 +1,4 @@
-"""Reads the SQLite databases of agents."""
+"""Reads agents' SQLite databases."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class OneDatabase(StoreReader):
     """Base class for readers of agents that store their sessions in SQLite databases."""
 
     table: str
-    """The name of the table that lists the sessions."""
+    """The name of the sessions table."""
 
     def paths(self, places: Places) -> tuple[Path, ...]:
         """Return the paths of the agent's databases."""

@@ -129,7 +129,7 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request: str
     """The provider's id for the call, or an id derived from the call's line."""
     telemetry_id: str | None = None
-    """The id of the call in the agent's OpenTelemetry export, if known."""
+    """The call's id in the agent's OpenTelemetry export, if known."""
     workspace: str = ""
     """The agent's working directory, or an empty string if unknown."""
     category: Category = "main"
@@ -228,11 +228,11 @@ class ReportedLimit(NamedTuple):
 
 
 class StoreReader(Protocol):
-    """Reads the stores of one agent. Raises OSError if a store is missing, locked or corrupt."""
+    """Reads one agent's stores. Raises OSError if a store is missing, locked or corrupt."""
 
     @property
     def agent(self) -> str:
-        """The name of the agent."""
+        """The agent's name."""
 
     def folders(self, places: Places) -> tuple[str, ...]:
         """Return the files and folders to watch for changes. They may not exist yet.

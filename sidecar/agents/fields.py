@@ -43,7 +43,7 @@ def reported_usage(
     *,
     includes_cached: bool = True,
 ) -> Usage:
-    """Return the usage of a call from numbers that may be missing or implausible.
+    """Build a call's usage from numbers that may be missing or implausible.
 
     Args:
         prompt: The number of prompt tokens.

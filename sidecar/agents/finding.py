@@ -1,4 +1,4 @@
-"""Finds the files and databases in which agents keep sessions, without opening them."""
+"""Finds agents' session files and databases without opening them."""
 
 from __future__ import annotations
 

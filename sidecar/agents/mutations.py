@@ -1,7 +1,7 @@
-"""Replays VS Code's `ObjectMutationLog`, in which each line changes part of an object.
+"""Replays VS Code's `ObjectMutationLog`, a log whose lines each change part of an object.
 
-A line sets, appends to or deletes a value. The lines are applied to a typed record, and changes
-to fields that the record does not declare are ignored.
+A line sets, appends to or deletes a value. The lines are applied to a typed record, and changes to
+fields that the record does not declare are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ItemPath = tuple[str | int, ...]
 
 
 class Mutation(Record):
-    """A line of the log. Its value is decoded when the line is applied."""
+    """A log line. Its value is decoded when the line is applied."""
 
     kind: int
     path: ItemPath = msgspec.field(default=(), name="k")
@@ -31,7 +31,7 @@ class Mutation(Record):
 
 
 entry = typed.decoder(Mutation)
-"""Decode a line of the log.
+"""Decode a log line.
 
 Raises:
     msgspec.DecodeError: The line is malformed.
@@ -39,7 +39,7 @@ Raises:
 
 
 def apply(state: Record, one: Mutation) -> None:
-    """Apply a line of the log to a record. Lines that change undeclared fields are ignored.
+    """Apply a log line to a record. Changes to undeclared fields are ignored.
 
     Raises:
         msgspec.DecodeError: The value does not match the type of the field.

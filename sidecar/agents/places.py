@@ -1,7 +1,7 @@
-"""Locates the files of coding agents on this machine.
+"""Locates coding agents' files on this machine.
 
-The locations come from the settings, environment variables and platform defaults. This module
-does not import the readers, so a reader is loaded only if its agent has files.
+The locations come from the settings, environment variables and platform defaults. This module does
+not import the readers, so a reader is loaded only if its agent has files.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Places(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Agents, env: Mapping[str, str] | None = None) -> Places:
-        """Return the folders of the current user."""
+        """Return the current user's folders."""
         env = dict(os.environ if env is None else env)
         home = env.get(HOME_VARIABLE)
         return cls(Path(home) if home else Path.home(), env, settings.paths)
 
     def from_settings(self, agent: str) -> tuple[Path, ...]:
-        """Return the additional folder of an agent that the settings name, if any."""
+        """Return the additional folder that the settings name for an agent, if any."""
         return (self.expand(self.paths[agent]),) if agent in self.paths else ()
 
     def defaults(self, agent: str) -> tuple[Path, ...]:
-        """Return the folders of an agent according to `AGENTS` and the environment."""
+        """Return an agent's folders according to `AGENTS` and the environment."""
         folders = AGENTS[agent].folders
         for folder in folders:
             name, *inner = folder.split("/")
@@ -52,12 +52,12 @@ class Places(msgspec.Struct, frozen=True):
         return tuple(self.expand(folder.format_map(bases)) for folder in plain)
 
     def folders_in(self, variable: str | None) -> tuple[Path, ...]:
-        """Return the folders in an environment variable, which are separated by commas."""
+        """Return the comma-separated folders in an environment variable."""
         parts = self.variable(variable).split(",")
         return tuple(self.expand(part) for part in parts if part.strip())
 
     def variable(self, name: str | None) -> str:
-        """Return the value of an environment variable, or an empty string if it is not set."""
+        """Return an environment variable's value, or an empty string if it is not set."""
         return self.env.get(name, "") if name else ""
 
     def expand(self, path: str) -> Path:
@@ -138,7 +138,7 @@ def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[st
 
 
 def project_files(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths of the files that an agent keeps in projects."""
+    """Return the paths of an agent's files in projects."""
     name = AGENTS[agent].project_file
     return tuple(os.path.join(root, name) for root in roots) if name else ()
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -> list[Store]:
-    """Return the stores of an agent. If the reader fails, logs the error and returns no stores."""
+    """Return an agent's stores. If the reader fails, log the error and return no stores."""
     try:
         return list(reader.find(places, roots))
     except Exception as exc:
@@ -86,7 +86,7 @@ def paths_to_watch(
 
 
 class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
-    """The session files of an agent, as reported by `doctor`."""
+    """An agent's session files, as reported by `doctor`."""
 
     agent: str
     stores: int

@@ -13,7 +13,7 @@ from sidecar.config.project_files import read_regular
 
 
 class Roots(msgspec.Struct, frozen=True):
-    """The root folders of a workspace and the other git worktrees of their repositories.
+    """A workspace's root folders and their repositories' other git worktrees.
 
     All symbolic links are resolved.
     """

@@ -1,4 +1,4 @@
-"""Reads the stores of agents incrementally. All session readers build on this module.
+"""Reads agents' stores incrementally. All session readers build on this module.
 
 To add an agent, add a row to `sidecar/known_agents.py`, and create a module in
 `sidecar.agents.readers` that defines a `READER`, an implementation of `events.StoreReader`. There
@@ -288,7 +288,7 @@ class LineState(Protocol):
 
 
 class SessionLines(msgspec.Struct):
-    """What a reader remembers about a file with the lines of one session."""
+    """What a reader remembers about a file that contains a single session."""
 
     session: SessionState
 
@@ -410,7 +410,7 @@ def reader_state(state: bytes, kind: type[T]) -> T | None:
 
 
 def read_records(path: str, decode: Callable[[bytes], T]) -> Iterator[T]:
-    """Yield the records in a file of lines. Malformed lines are skipped.
+    """Yield the records in a line-based file. Malformed lines are skipped.
 
     Raises:
         OSError: The file cannot be read.

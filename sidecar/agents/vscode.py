@@ -38,7 +38,7 @@ class Storage(msgspec.Struct, frozen=True):
     folders: tuple[str, ...]
     """The project's folders on this machine, if known."""
     name: str | None = None
-    """The name of the project's folder, if the project is on another machine."""
+    """The project folder's name, if the project is on another machine."""
 
     @property
     def workspace(self) -> str:

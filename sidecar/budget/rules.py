@@ -1,4 +1,4 @@
-"""Finds the rules and presets that apply to a file, and decides the severity of a finding."""
+"""Finds the rules and presets that apply to a file, and decides how severe a finding is."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Rules:
-    """The rules of a root folder. Globs work as in .gitignore and are relative to the root.
+    """A root folder's rules. Globs work as in .gitignore and are relative to the root.
 
-    `AGENTS.md` matches in any folder, `/AGENTS.md` only in the root folder, and `prompts/`
-    matches everything in folders of that name. `!old.md` excludes files that an earlier glob in
-    the list matches.
+    `AGENTS.md` matches in any folder, `/AGENTS.md` only in the root folder, and `prompts/` matches
+    everything in folders of that name. `!old.md` excludes files that an earlier glob in the list
+    matches.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -121,7 +121,7 @@ class Rules:
 
     @property
     def sums(self) -> list[Rule]:
-        """The configured rules whose budget is shared by several files."""
+        """The configured rules with a budget that several files share."""
         return [rule for rule in self.written if rule.budget.sum]
 
     def __bool__(self) -> bool:

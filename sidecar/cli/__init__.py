@@ -1,4 +1,4 @@
-"""The command line. The module of a command is only imported when the command runs."""
+"""The command line. Each command's module is imported only when the command runs."""
 
 from sidecar.cli.group import VERBS, main
 

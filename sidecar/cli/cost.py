@@ -44,7 +44,7 @@ _FULL_WIDTH = 100
 _WIDE_BARS = 120
 """Minimum terminal width for long bars."""
 _MOST_KEYS_WITH_BARS = 2
-"""The maximum number of keys for which a narrow table has bars."""
+"""A narrow table with more keys than this has no bars."""
 _LONG_KEYS = frozenset({"model", "session", "workspace", "user"})
 """The keys whose values may be wrapped."""
 _FIELD_TITLES = {
@@ -149,7 +149,7 @@ def cost(
 
 
 def _session_labels(params: CostDetailParams, scope: dict[str, Any]) -> dict[str, str]:
-    """Return the labels of the workspace's sessions, or of the sessions of all workspaces."""
+    """Return session labels for the workspace, or for all workspaces."""
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
 
@@ -165,7 +165,7 @@ def _session_labels(params: CostDetailParams, scope: dict[str, Any]) -> dict[str
 def _labels_of_all_workspaces(
     book: CostBook, params: CostDetailParams, agent: str | None
 ) -> dict[str, str]:
-    """Return the labels of agents' sessions in the workspaces of a report."""
+    """Return agents' session labels for the workspaces in a report."""
     from sidecar.cli.sessions import labels_in_folders
     from sidecar.workspace.workspace import path_of
 
@@ -176,7 +176,7 @@ def _labels_of_all_workspaces(
 
 
 def _name_sessions(report: CostReport, labels: dict[str, str]) -> CostReport:
-    """Return a report with the labels of sessions. Other ids are shortened."""
+    """Return a report with session labels. Ids without a label are shortened."""
     from sidecar.text.printable import is_generated_id
 
     def name(session: str) -> str:
@@ -296,7 +296,7 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
 
 
 def _path_text(uri: str, root: Path | None = None) -> str:
-    """Return the path of a URI, relative to `root` or to the home folder if possible."""
+    """Return a URI's path, relative to `root` or to the home folder if possible."""
     from sidecar.workspace.workspace import path_of
 
     path = path_of(uri)
@@ -398,7 +398,7 @@ def _write_page(html: str, target: Path) -> None:
 def _names_and_files(
     workspace: Path, since: str | None
 ) -> tuple[dict[str, str], dict[Period, list[FileCost]]]:
-    """Return the labels of a workspace's sessions, and the costs of its prompt files by period."""
+    """Return a workspace's session labels, and its prompt files' costs by period."""
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
     from sidecar.cost.page import STANDING_PERIODS, Choice, period_start

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.counter_choice import CounterChooser
 
 BULK_BYTES = 16_000_000
-"""Minimum total size for which the bulk engine is faster despite its loading time of 0.4 s."""
+"""Minimum total size at which the bulk engine is faster, although it takes 0.4 s to load."""
 
 
 class CountedFile(NamedTuple):

@@ -162,7 +162,7 @@ def _probe_endpoints(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _check_team_store(settings: Settings) -> dict[str, str | None] | None:
-    """Return the address of the team's store and its problem, or None without a store."""
+    """Return the team store's address and any problem with it, or None without a store."""
     from sidecar.cost.team import TeamStore, TeamStoreError
     from sidecar.endpoints.http import without_secrets
 

@@ -56,7 +56,7 @@ def _formatting_errors() -> Iterator[None]:
 
 
 class LazyGroup(click.Group):
-    """A group of commands. The module of a command is only imported when the command is used."""
+    """A command group. Each command's module is imported only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return sorted(VERBS)

@@ -39,7 +39,7 @@ _MAX_LISTED = 10
 
 
 def labels_in_folders(ledger: Ledger, folders: Iterable[Path]) -> dict[str, str]:
-    """Return the labels of the agents' sessions in folders, by session id.
+    """Return agents' session labels for folders, by session id.
 
     Raises:
         LedgerError: The ledger cannot be read.
@@ -77,14 +77,14 @@ class SessionsView:
         return {row.id: row.label for row in self.rows()}
 
     def files(self, since: str | None) -> list[FileCost]:
-        """Return the costs of the workspace's prompt files."""
+        """Return the workspace's prompt file costs."""
         from sidecar.workspace.prompt_files import file_costs
 
         params = CostFilesParams(since=since)
         return self._runner.run(file_costs(self.services, self.workspace, params))
 
     def reported_files(self, workspaces: Iterable[str]) -> list[FileCost]:
-        """Return the costs of prompt files to report for this workspace.
+        """Return the prompt file costs to report for this workspace.
 
         Each worktree sends a report of its own.
         """

@@ -28,7 +28,7 @@ FOLLOW_SECONDS = 15.0
 VERIFY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """The delays before the totals are compared again, while the collector writes, in seconds."""
 _MOST_DAYS = 5
-"""Maximum number of days to print whose totals differ."""
+"""Maximum number of days with different totals to print."""
 
 
 @click.command()
@@ -189,7 +189,7 @@ async def _ship_once(
 
 
 async def _send(queue: ShippingQueue, collector: Collector) -> tuple[Shipped, str]:
-    """Send calls and the costs of prompt files. Return why these costs were rejected, or ""."""
+    """Send calls and prompt file costs. Return why these costs were rejected, or ""."""
     from sidecar.cost.shipping import send_file_report, ship
 
     shipped, problem = await ship(queue, collector), ""

@@ -1,1 +1,1 @@
-"""Loads and validates the settings of a project."""
+"""Loads and validates a project's settings."""

@@ -76,7 +76,7 @@ def describe_type(wanted: object) -> str:
 
 
 def describe_value(value: object) -> str:
-    """Describe the type of a value. The value itself is not included, as it may be a secret."""
+    """Describe a value's type. The value itself is not included, as it may be a secret."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float):

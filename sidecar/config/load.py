@@ -47,14 +47,14 @@ def load(
     project_file: Path | None = None,
     previous: Loaded | None = None,
 ) -> Loaded:
-    """Load the settings of a root folder from the user's file, the project's file and the editor.
+    """Load a root folder's settings from the user's file, the project's file and the editor.
 
     Never raises. Problems are included in the result.
 
     Args:
         root: The folder, or None for documents outside of all folders.
-        editor: The editor's `tokenSidecar` section, with camelCase keys. It may set trusted
-            keys, so clients must read them only from the user's own settings.
+        editor: The editor's `tokenSidecar` section, with camelCase keys. It may set trusted keys,
+            so clients must read them only from the user's own settings.
         env: The environment. Defaults to that of this process.
         project_file: A file to read instead of the project's own.
         previous: The previous result. Its values are used for files that are now broken.

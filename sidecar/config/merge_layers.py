@@ -293,7 +293,7 @@ def _is_table(wanted: object) -> bool:
 
 
 def _entry_type(wanted: object) -> type[Table] | None:
-    """Return the type of the entries of a list of tables, or None for other settings."""
+    """Return the entry type of a list of tables, or None for other settings."""
     if get_origin(wanted) is not tuple:
         return None
     kind = get_args(wanted)[0]

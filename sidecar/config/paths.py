@@ -85,7 +85,7 @@ def project_files(root: Path) -> tuple[Path, Path]:
 
 
 def settings_files(root: Path | None, env: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Return all files that may affect the settings of a project, including missing files."""
+    """Return all files that may affect a project's settings, including missing files."""
     user = config_file(env)
     return (user,) if root is None else (user, *project_files(root))
 

@@ -64,7 +64,7 @@ def read_regular(path: Path | str) -> bytes:
 
 
 def resolved(path: Path, root: Path | None) -> Path:
-    """Return the path of a file with all links resolved.
+    """Return a file's path with all links resolved.
 
     Raises:
         RefusedError: The path is outside of `root`.

@@ -1,4 +1,4 @@
-"""Contains the sample configuration, in which every line is commented out."""
+"""Contains the sample configuration. Every line is commented out."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _QUOTING = {
     "Found invalid character": "illegal character",
     "Invalid hex value": "invalid escape sequence",
 }
-"""Replacements for `tomllib` messages that quote the text, by the start of the message."""
+"""Maps the start of `tomllib` messages that quote the text to messages that do not."""
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

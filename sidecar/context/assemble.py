@@ -47,7 +47,7 @@ class _Context(msgspec.Struct, frozen=True):
 
 
 class Assembler:
-    """Assembles the requests of one session, reusing parts that have not changed."""
+    """Assembles one session's requests, reusing unchanged parts."""
 
     def __init__(self) -> None:
         self._prefixes: LRUCache[bytes, _Prefix] = LRUCache(PREFIXES_KEPT)
@@ -225,7 +225,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 class Rendered(NamedTuple):
-    """A rendered context and the token counts of its sections."""
+    """A rendered context and its sections' token counts."""
 
     text: str
     parts: tuple[PackPart, ...] = ()

@@ -195,7 +195,7 @@ def has_samples(calibration: Calibration | None) -> TypeGuard[Calibration]:
 def measure_of(
     sums: Sums, tokenizer: str, calibration: Calibration | None, kind: str | None = None
 ) -> Measure:
-    """Combine sums into one count, whose method is the least reliable method among the sums.
+    """Combine sums into one count. Its method is the least reliable one among the sums.
 
     Args:
         sums: The sums.

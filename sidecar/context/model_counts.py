@@ -1,4 +1,4 @@
-"""The counts of a conversation for one model: each turn's count and the last reported size."""
+"""A conversation's counts for one model: each turn's count and the last reported size."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ class ChatTotal(msgspec.Struct, frozen=True):
 
 
 class ModelCounts:
-    """The counts of a conversation for one model, and the corrections learned from reports."""
+    """A conversation's counts for one model, and the corrections learned from reports."""
 
     def __init__(self) -> None:
         self.turns = TurnCounts()
@@ -298,7 +298,7 @@ class ModelCounts:
         return priming.plus(self.turns.between(0, upto))
 
     def learn_message_markup(self, own: Sums) -> None:
-        """Update the markup of messages from the growth between two reported prompts.
+        """Update the markup per message from the growth between two reported prompts.
 
         Args:
             own: The count of the last reported prompt, including the server's counts of its texts.
@@ -359,7 +359,7 @@ class ModelCounts:
         self.chat = ChatTotal(total, len(self.turns.measures), fixed)
 
     def counts_same_chat(self, before: ChatTotal | None, total: int, end: int) -> bool:
-        """Return whether an endpoint counted the same chat for which a vendor reported usage.
+        """Return whether an endpoint counted the same chat that a vendor reported usage for.
 
         If the endpoint has also counted the reported prompt, that count must equal the report.
         Otherwise the endpoint's count and the report must cover the same turns and be close.
@@ -394,7 +394,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class UndoState(msgspec.Struct, frozen=True):
-    """The state of a conversation before an edit, which `undo` restores."""
+    """A conversation's state before an edit, which `undo` restores."""
 
     model: str
     turns: list[Turn]

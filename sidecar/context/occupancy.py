@@ -15,7 +15,7 @@ DEFAULT_RESERVE = 500
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """The size of a context window in tokens, and where it comes from."""
+    """A context window's size in tokens, and where it comes from."""
 
     tokens: int
     source: LimitSource
@@ -35,7 +35,7 @@ class NamedLimits(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A context window and the part of it that is reserved for the reply."""
+    """A context window and the part reserved for the reply."""
 
     limit: Limit
     reserve: int = DEFAULT_RESERVE

@@ -28,7 +28,7 @@ class SavedSection(msgspec.Struct, frozen=True):
 
 
 class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """The saved data of a conversation."""
+    """A conversation's saved data."""
 
     version: int = 1
     id: str

@@ -300,11 +300,11 @@ class PairedCall:
 
 
 class ToolPairs:
-    """The tool calls and results of a conversation, by turn.
+    """A conversation's tool calls and results, by turn.
 
     A result belongs to the latest earlier call with the same id. Gemini and Ollama use no ids.
-    Without ids, a result belongs to the first unanswered call with the same name in the latest
-    turn with calls.
+    Without ids, a result belongs to the first unanswered call with the same name in the latest turn
+    with calls.
     """
 
     def __init__(self, turns: Sequence[Turn]) -> None:
@@ -333,7 +333,7 @@ class ToolPairs:
         return turn
 
     def works(self, turn: int) -> bool:
-        """Return whether a turn has a tool call or a result that is not an orphan."""
+        """Return whether a turn has a tool call or result that is not orphaned."""
         return len(self.parts.get(turn, ())) > len(self.orphans.get(turn, ()))
 
     def _read(self, index: int, found: list[Block]) -> list[PairedCall]:
@@ -445,7 +445,7 @@ def clean(turns: Sequence[Turn], pairs: ToolPairs, counter: Counter) -> Cleanup:
 
 
 def tail_start(turns: Sequence[Turn], keep_turns: int) -> int:
-    """Return the index at which the last `keep_turns` user turns begin."""
+    """Return the index where the last `keep_turns` user turns begin."""
     if keep_turns <= 0:
         return len(turns)
     left = keep_turns

@@ -19,7 +19,7 @@ TOOLS_SHOWN = 3
 
 
 class Counted(Protocol):
-    """A part of a request that can be counted."""
+    """A request part that can be counted."""
 
     def measure(self, counter: Counter) -> Measure:
         """Return the token count of the part."""
@@ -36,7 +36,7 @@ class SectionSource(Counted, Protocol):
 
 
 class _CachedCount:
-    """A part of a request with a cached count for each model and tokenizer."""
+    """A request part with a cached count for each model and tokenizer."""
 
     def __init__(self) -> None:
         self._measures: dict[tuple[str, str], Measure] = {}
@@ -119,7 +119,7 @@ def fixed_sums(counter: Counter, *parts: SystemPrompt | ToolSet | RestoredPart |
 
 
 class RestoredPart:
-    """A part of a request whose count was saved without its text."""
+    """A request part whose count was saved without its text."""
 
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
@@ -243,5 +243,5 @@ def largest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> lis
 
 
 def tool_names(tool: Any) -> str:
-    """Return the name of a tool, or several names if the vendor's format groups tools."""
+    """Return a tool's name, or several names if the vendor's format groups tools."""
     return ", ".join([schema.name for schema in read_tools([tool])])

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 HEAD = "[Summary of earlier turns]"
 MAX_LINE = 160
-"""Maximum characters in a line of a summary."""
+"""Maximum length of a summary line, in characters."""
 MAX_ARGUMENT = 60
-"""Maximum characters of a tool call's main argument."""
+"""Maximum length of a tool call's main argument, in characters."""
 SCANNED = 4000
 """Number of characters to search at each end of the text."""
 MAX_DECISIONS_PER_TURN = 3
@@ -48,7 +48,7 @@ _RESULT = re.compile(
     r"\b(pass|found|match|wrote|written|creat|updat|saved|success|complet|done|ok\b|exit|total)",
     re.IGNORECASE,
 )
-"""Matches a line that states the outcome of a tool call."""
+"""Matches a line that states a tool call's outcome."""
 _TOOL_LINE = re.compile(r"- [^:]{1,120}: (?:ok\b|failed\b|no output$)")
 _MAIN = ("path", "file_path", "filePath", "file", "filename", "command", "cmd", "query", "pattern")
 """Names of the arguments that best describe a tool call, most informative first."""
@@ -82,7 +82,7 @@ def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str |
         text = "\n".join([HEAD, *(lines[index].text for index in sorted(kept))])
         if counter.text(text).tokens <= max_tokens:
             return text
-        kept.pop()  # the whole can have more tokens than the sum of its lines
+        kept.pop()  # the text can have more tokens than the sum of its lines
     return None
 
 

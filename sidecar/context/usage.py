@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 LARGEST_SHOWN = 5
 _TYPICAL = "What a text of some size, which is all prose, may be off by. " * 20
-"""Sample text whose error band is used for requests whose texts are not stored."""
+"""Sample text that provides the error band for requests without stored texts."""
 UNSEEN = "the client's system prompt and tools are not included until usage is reported"
 _APART = ("logs", "config", "time")
 
@@ -168,11 +168,11 @@ def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
 def breakdown(
     conversation: Conversation, tokens: int, calibration: Calibration | None
 ) -> Breakdown:
-    """Return the size of the context by category, in tokens.
+    """Return the context's size by category, in tokens.
 
-    If the reported size exceeds the sum of all parts, the difference is overhead. If it is
-    smaller, the client no longer sends all turns, and the categories are reduced, last category
-    first, until they add up to the reported size.
+    If the reported size exceeds the sum of all parts, the difference is overhead. If it is smaller,
+    the client no longer sends all turns, and the categories are reduced, last category first, until
+    they add up to the reported size.
     """
     factor = factor_of(calibration)
     counts = conversation.model_counts().turns

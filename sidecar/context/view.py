@@ -78,7 +78,7 @@ def window_text(limit: int, source: str) -> str:
 
 
 def tooltip_rows(usage: ContextUsage) -> list[ViewRow]:
-    """Return the rows of a tooltip: the size of the context and its window, and the session."""
+    """Return tooltip rows: the context's size and window, and the session."""
     size = usage.note or UNKNOWN
     if usage.tokens is not None and usage.method is not None:
         size = banded_text(usage.tokens, usage.method, usage.error_percent)
@@ -162,7 +162,7 @@ def block_text(forecast: Forecast, now: datetime) -> str:
 
 
 def limit_name(limit: PlanLimit) -> str:
-    """Format the name of a limit, for example `5-hour limit` or `7-day limit`."""
+    """Format a limit's name, for example `5-hour limit` or `7-day limit`."""
     hours = limit.minutes // 60
     return f"{hours}-hour limit" if hours < 24 else f"{hours // 24}-day limit"
 
@@ -193,7 +193,7 @@ def next_input_text(forecast: Forecast, now: datetime) -> str:
 
 
 def part_rows(usage: ContextUsage) -> list[ViewRow]:
-    """Return the rows for the parts of a context, grouped by category."""
+    """Return the rows for a context's parts, grouped by category."""
     kinds = msgspec.structs.asdict(usage.breakdown) if usage.breakdown else {}
     whole = max(1, usage.tokens or 0, sum(kinds.values()))
     groups = (

@@ -1,4 +1,4 @@
-"""Finds the five-hour blocks by which coding agents' subscriptions limit usage."""
+"""Finds the five-hour blocks that limit usage in coding agents' subscriptions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def current_block(
     ends_at: datetime | None = None,
     now: datetime | None = None,
 ) -> Block | None:
-    """Return the block of an agent's calls that is currently in progress, or None.
+    """Return an agent's current block of calls, or None.
 
     Args:
         connection: A connection to the ledger.

@@ -53,7 +53,7 @@ class BlockCost(NamedTuple):
 
 
 class CostBook:
-    """The user's ledger and the prices of a configuration. Thread-safe."""
+    """The user's ledger and a configuration's prices. Thread-safe."""
 
     def __init__(
         self,

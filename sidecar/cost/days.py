@@ -14,7 +14,7 @@ from sidecar.cost.events import milliseconds
 from sidecar.errors import BadParamsError
 
 END_MS = 253_402_300_800_000
-"""The end of an open time range, at the start of the year 10000."""
+"""The end of an open-ended time range: the start of the year 10000."""
 EPOCH = date(1970, 1, 1)
 LAST_DAY = (date.max - EPOCH).days
 

@@ -109,7 +109,7 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request_id: str | None = None
     """The vendor's id of the call. It is unique per provider, or per agent for agents' calls."""
     telemetry_id: str | None = None
-    """The id of the call in the agent's OpenTelemetry export, if known."""
+    """The call's id in the agent's OpenTelemetry export, if known."""
     estimated_tokens: int | None = None
     """The prompt size that was estimated before the call was sent."""
     reported_cost: Decimal | None = None
@@ -161,7 +161,7 @@ def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
 
 
 def _media_buckets(found: Modalities, fresh: int, read: int, output: int) -> dict[str, int]:
-    """Return the media buckets. Each is limited to the size of the bucket that it belongs to.
+    """Return the media buckets. None is larger than the bucket that contains it.
 
     Media input tokens beyond the uncached input count as cached.
     """
@@ -272,7 +272,7 @@ THRESHOLDS = (
 )
 
 REPORTED = -1
-"""The price band of calls whose cost the vendor reported."""
+"""The price band of calls with a vendor-reported cost."""
 
 
 def band(prompt_tokens: int) -> int:

@@ -76,7 +76,7 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 _USES = frozenset({"web_searches", "file_searches", "other_tools"})
 _FIELDS = tuple(name if name in _USES else f"{name}_tokens" for name in BUCKETS)
-"""The fields of `ExportedCall` for the buckets of a call, in the order of `BUCKETS`."""
+"""The `ExportedCall` fields for a call's buckets, in the order of `BUCKETS`."""
 COLUMNS = (
     "at, workspace, session.name, agent, provider.name, model, category, tier, request, telemetry, "
     f"estimated, band, reported, {', '.join(BUCKETS)}"
@@ -161,7 +161,7 @@ def _exact(usd: Decimal | None) -> Decimal | None:
 
 
 def source_of(event: LedgerEvent, cost: Cost) -> CostSource:
-    """Return how the cost of a call was determined."""
+    """Return how a call's cost was determined."""
     if event.reported_cost is not None:
         return "reported"
     if cost.usd is None:

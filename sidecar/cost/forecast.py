@@ -24,7 +24,7 @@ PACE_SPAN = timedelta(hours=1)
 _SHORTEST_PACE = timedelta(minutes=5)
 """Minimum duration of a session before its cost per hour is meaningful."""
 _STEPS = 20
-"""Maximum number of calls over which the growth is averaged."""
+"""Maximum number of calls in the growth average."""
 _LEAST_STEPS = 2
 _FIVE_MINUTES, _HOUR = timedelta(minutes=5), timedelta(hours=1)
 
@@ -44,7 +44,7 @@ class NextInput(NamedTuple):
 
 
 def session_calls(ledger: Ledger, session: str, agent: str, newest: datetime) -> list[LedgerEvent]:
-    """Return the calls of a session in the 24 hours before `newest`, oldest first.
+    """Return a session's calls in the 24 hours before `newest`, oldest first.
 
     Args:
         ledger: The ledger.

@@ -184,7 +184,7 @@ FOLD_EVERY = 4096
 """Number of calls that are added to the daily sums at once."""
 
 BUCKETS = Buckets.__struct_fields__
-"""The columns of a call that contain token counts."""
+"""A call's token count columns."""
 SUMS = ("calls", *BUCKETS, "estimated_calls", "estimated", "estimated_prompt", "reported")
 """The columns of a daily sum.
 
@@ -199,7 +199,7 @@ class ForeignLedgerError(LedgerError):
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables of a new ledger, or import a ledger from the last development version.
+    """Create a new ledger's tables, or import a ledger from the last development version.
 
     Several processes can call this at the same time.
 
@@ -398,10 +398,9 @@ class Ledger:
         *,
         amend: bool,
     ) -> Recorded:
-        """Record an event whose key already exists, possibly for a call of another provider.
+        """Record an event whose key already exists, possibly for another provider's call.
 
-        If an agent's file is read again, a call's provider can differ from the recorded
-        provider.
+        If an agent's file is read again, a call's provider can differ from the recorded provider.
         """
         by_agent = event.agent if event.agent != PROTOCOL else None
         with nested(connection):
@@ -612,7 +611,7 @@ def _to_pico(cost: Decimal) -> int:
 
 
 def _name_id(connection: sqlite3.Connection, table: str, **columns: object) -> int:
-    """Return the id of the row with these values. The row is inserted if it does not exist."""
+    """Return the id of the row with these values, and insert it first if necessary."""
     values = tuple(columns.values())
     insert = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(values))})"  # noqa: S608
     connection.execute(f"{insert} ON CONFLICT DO NOTHING", values)
@@ -668,7 +667,7 @@ def workspace_key(named: str) -> str:
 
 
 def folder_name(workspace: str) -> str:
-    """Return the name of a workspace's folder, or an empty string if there is none."""
+    """Return a workspace's folder name, or an empty string if there is none."""
     return unquote(workspace.rstrip("/").rpartition("/")[2])
 
 

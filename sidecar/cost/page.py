@@ -74,7 +74,7 @@ _MOST_POINTS = 300
 _MOST_CALLS = 5_000
 """Maximum number of calls in the chart of growing contexts."""
 _MOST_DAYS, _MOST_WEEKS = 45, 60
-"""The longest ranges, in days, for which the spending chart shows days and weeks."""
+"""The longest ranges, in days, that the spending chart divides into days and weeks."""
 _CSV_HEADS = (
     "calls", "input_tokens", "cache_write_tokens", "cache_read_tokens", "output_tokens", "cost_usd",
     "unpriced",
@@ -90,11 +90,11 @@ _CHOICES = "".join(
 FILE_STYLE = f"""
 .choice{{display:none}}{_CHOICES}
 """
-"""Added to the stylesheet of a file to show the chosen period and grouping."""
+"""Added to a file's stylesheet to show the chosen period and grouping."""
 
 
 Groups = dict[tuple[str, ...], Tally]
-"""The tally of each group of calls, in the order in which the groups are shown."""
+"""The tally of each group of calls, in display order."""
 
 
 class TopGroups(NamedTuple):
@@ -125,7 +125,7 @@ class PageSource(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """The title of the page."""
+        """The page's title."""
 
     @property
     @abstractmethod
@@ -472,12 +472,12 @@ def _tokens(tally: Tally) -> tuple[int, ...]:
 
 
 def _numbers(tally: Tally) -> list[object]:
-    """Return the numbers in a row of a CSV file."""
+    """Return the numbers in a CSV row."""
     return [tally.calls, *_tokens(tally), tally.cost_usd, tally.unpriced]
 
 
 def _cells(tally: Tally) -> list[str]:
-    """Return the numbers in a row of a table."""
+    """Return the numbers in a table row."""
     cost = cost_text(tally.cost_usd, is_partial=tally.unpriced)
     return [f"{tally.calls:,}", *map(compact_number, _tokens(tally)), cost]
 
@@ -511,7 +511,7 @@ def _file_table(files: Sequence[FileCost]) -> str:
 
 
 def _columns(days: set[str]) -> tuple[CostKey, list[str]]:
-    """Return the time unit of a chart's columns, and the names of the columns in order."""
+    """Return a chart's time unit, and its column names in order."""
     first, last = date.fromisoformat(min(days)), date.fromisoformat(max(days))
     span = (last - first).days + 1
     unit: CostKey = "day" if span <= _MOST_DAYS else "week" if span <= 7 * _MOST_WEEKS else "month"

@@ -1,4 +1,4 @@
-"""Looks up the prices of models in the user's `[[price]]` entries and in the price list."""
+"""Looks up model prices in the user's `[[price]]` entries and in the price list."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Prices:
         self._lock = threading.Lock()
 
     def tariff(self, model: str, provider: str) -> Tariff | None:
-        """Return the tariff of a model at a provider, or None if unknown.
+        """Return a provider's tariff for a model, or None if unknown.
 
         A `[[price]]` entry takes precedence over the price list. Loading the list takes 0.7 s.
         """
@@ -50,10 +50,10 @@ class Prices:
             return self._found[key]
 
     def cost(self, event: LedgerEvent) -> Cost:
-        """Return the cost of a call.
+        """Return a call's cost.
 
-        The reported cost takes precedence over the tariff, and the tariff takes precedence over
-        the cost that the agent computed.
+        The reported cost takes precedence over the tariff, and the tariff takes precedence over the
+        cost that the agent computed.
         """
         if event.reported_cost is not None:
             return Cost(event.reported_cost)
@@ -70,7 +70,7 @@ class Prices:
         at: datetime | None = None,
         tier: str = "",
     ) -> Decimal | None:
-        """Return the cost of a call in USD, or None if any part of it has no price."""
+        """Return a call's cost in USD, or None if any part of it has no price."""
         when = datetime.now(UTC) if at is None else at
         cost = self._cost_by_tariff(buckets, model, provider, when, tier)
         return cost.usd if cost.whole else None

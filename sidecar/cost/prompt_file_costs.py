@@ -1,4 +1,4 @@
-"""Computes the cost of prompt files from their sizes and the calls that included them."""
+"""Computes prompt file costs from file sizes and the calls that included them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CACHE_BUCKET = (
 
 
 class CallGroup(NamedTuple):
-    """Calls of one agent in which the first tokens of the prompt have the same price."""
+    """One agent's calls whose first prompt tokens have the same price."""
 
     agent: str
     bucket: str
@@ -37,7 +37,7 @@ class CallGroup(NamedTuple):
 
 
 class PromptFileCost(NamedTuple):
-    """The cost of a prompt file in all requests that included it."""
+    """A prompt file's cost in all requests that included it."""
 
     requests: int
     cost: Decimal | None
@@ -95,7 +95,7 @@ def _unit_prices_at(
 def prompt_file_cost(
     tokens: int, agents: frozenset[str], groups: Iterable[CallGroup]
 ) -> PromptFileCost:
-    """Return the cost of a prompt file in the calls of the agents that send it.
+    """Return a prompt file's cost in the calls of the agents that send it.
 
     Calls with prompts smaller than the file, such as calls that generate a title, are excluded.
 

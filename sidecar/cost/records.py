@@ -1,4 +1,4 @@
-"""Converts recorded calls and the costs of prompt files to OpenTelemetry log records.
+"""Converts recorded calls and prompt file costs to OpenTelemetry log records.
 
 Only the attributes in this module leave the machine. They are numbers, times, hashes, and names
 that are in a fixed list or match a strict pattern.
@@ -97,10 +97,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(NamedTuple):
-    """A log record of a call, or of a prompt file's cost."""
+    """A log record for a call or a prompt file's cost."""
 
     nanoseconds: int
-    """The time of the call or report since 1970, in nanoseconds."""
+    """When the call or report was made, in nanoseconds since 1970."""
     attributes: Mapping[str, str | int]
 
 
@@ -131,11 +131,11 @@ def model_name(model: str) -> str:
 
 
 def call_id(event: LedgerEvent, row: int, installation: str) -> str:
-    """Return the id of a call in the store, as 32 hex digits.
+    """Return a call's id in the store, as 32 hex digits.
 
-    A call keeps the same id if an agent's telemetry or another client reports it as well, or if
-    it is read from the agent's files again into a new ledger. All other calls are identified by
-    their row in this installation's ledger.
+    A call keeps the same id if an agent's telemetry or another client reports it as well, or if it
+    is read from the agent's files again into a new ledger. All other calls are identified by their
+    row in this installation's ledger.
     """
     request = event.request_id
     if event.telemetry_id and event.agent in _SHARED_IDS:
@@ -150,7 +150,7 @@ def call_id(event: LedgerEvent, row: int, installation: str) -> str:
 
 
 def record_of(event: LedgerEvent, cost: Cost, row: int, change: int, identity: Identity) -> Record:
-    """Return the log record of a call.
+    """Return a call's log record.
 
     Args:
         event: The call.
@@ -191,7 +191,7 @@ def record_of(event: LedgerEvent, cost: Cost, row: int, change: int, identity: I
 def file_record(
     file: FileCost, name: str, workspace: str, nanoseconds: int, identity: Identity
 ) -> Record:
-    """Return the log record of what a prompt file has cost.
+    """Return the log record for a prompt file's cost.
 
     Args:
         file: The file's cost.

@@ -69,7 +69,7 @@ def report(
     scope: Scope,
     by: Sequence[CostKey],
 ) -> CostReport:
-    """Return a report with a row for each group of calls, and with totals.
+    """Return a report with one row per group of calls, and with totals.
 
     Raises:
         BadParamsError: A key is unknown.
@@ -192,7 +192,7 @@ def _unit_prices(
 
 
 def describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
-    """Return a note on how the costs of each agent in scope were determined."""
+    """Return a note on how each agent's costs in scope were determined."""
     owner, values = owner_condition(scope, "id")
     rows = connection.execute(
         f"SELECT DISTINCT agent FROM session WHERE agent <> ? {owner} ORDER BY 1",  # noqa: S608
@@ -217,7 +217,7 @@ def _basis_of(agent: str) -> str:
 
 
 def _read_sessions(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str]]:
-    """Return the workspace, name and agent of each session, by session id."""
+    """Return each session's workspace, name and agent, by session id."""
     rows = connection.execute("SELECT id, workspace, name, agent FROM session")
     return {row[0]: row[1:] for row in rows} or {0: ("", "", "")}
 
@@ -227,7 +227,7 @@ SPANS: dict[str, Callable[[int], str]] = {
     "week": week_name,
     "month": lambda day: day_name(day)[:7],
 }
-"""The keys that group by time, with functions that format the group of a local day."""
+"""Time keys, with functions that format a local day's group."""
 
 
 def _value_of_key(
@@ -326,7 +326,7 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 Tallies = dict[tuple[str | None, ...], Tally]
-"""The tally of each group of calls, by the values of the keys that define the groups."""
+"""The tally of each group of calls, by the values of the grouping keys."""
 
 
 def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:

@@ -1,9 +1,9 @@
-"""Sends calls and the costs of prompt files to the user's OpenTelemetry collector via OTLP/HTTP.
+"""Sends calls and prompt file costs to the user's OpenTelemetry collector via OTLP/HTTP.
 
 The ledger serves as the queue. Its database contains a cursor for each destination, which only
-moves past calls that the collector has accepted. A call can therefore arrive twice, with the
-same id and version. Amended calls are sent again with a higher version. Rejected calls are
-retried later, after all other calls, so that they do not delay new ones.
+moves past calls that the collector has accepted. A call can therefore arrive twice, with the same
+id and version. Amended calls are sent again with a higher version. Rejected calls are retried
+later, after all other calls, so that they do not delay new ones.
 
 Prompt files are not queued. Their costs are reported once a day for each workspace.
 """
@@ -73,12 +73,12 @@ _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS installation (id TEXT NOT NULL)",
-    # The key for hashes, used if the team has no salt.
+    # Key for hashes if the team has no salt.
     "CREATE TABLE IF NOT EXISTS installation_secret (secret TEXT NOT NULL)",
     # What each destination has accepted so far: the newest call, and the newest update of a call.
     "CREATE TABLE IF NOT EXISTS shipment (destination TEXT PRIMARY KEY, event INTEGER NOT NULL, "
     "change INTEGER NOT NULL) WITHOUT ROWID",
-    # The destination of each endpoint for which a queue was opened last.
+    # The last destination used with each endpoint.
     "CREATE TABLE IF NOT EXISTS current_destination (endpoint TEXT PRIMARY KEY, "
     "destination TEXT NOT NULL) WITHOUT ROWID",
     # The sequence number of the latest change to each call that was amended or queued again.
@@ -87,7 +87,7 @@ _SCHEMA = (
     # The calls that a destination rejected, and when each is sent again, in seconds since 1970.
     "CREATE TABLE IF NOT EXISTS refused (destination TEXT, event INTEGER, refusals INTEGER "
     "NOT NULL, due REAL NOT NULL, PRIMARY KEY (destination, event)) WITHOUT ROWID",
-    # The last UTC day on which a destination accepted a report of a workspace's prompt files.
+    # The last UTC day when a destination accepted a workspace's prompt file report.
     "CREATE TABLE IF NOT EXISTS file_report (destination TEXT, workspace TEXT, day INTEGER "
     "NOT NULL, PRIMARY KEY (destination, workspace)) WITHOUT ROWID",
 )
@@ -188,7 +188,7 @@ class ShippingQueue:
         # After a change of salt, user or team, all calls are sent again and replace the old ones.
         self._destination = _destination_of(endpoint, identity)
         self._report_days: dict[str, int] = {}
-        """The last UTC day on which a workspace's prompt files are known to be reported."""
+        """The last UTC day for which a workspace's prompt file report is known."""
 
     def next_batch(self, limit: int = BATCH, after: Cursor | None = None) -> Batch:
         """Return the next calls, starting with amended calls, without rejected calls.
@@ -464,7 +464,7 @@ def _prepare(connection: sqlite3.Connection) -> tuple[str, str]:
 
 
 def _random_value(connection: sqlite3.Connection, table: str) -> str:
-    """Return the only value of a table. A random one is inserted if the table is empty."""
+    """Return a table's only value, after inserting a random one if the table is empty."""
     found = connection.execute(f"SELECT * FROM {table}").fetchone()  # noqa: S608
     if found is None:
         found = (secrets.token_hex(16),)
@@ -678,7 +678,7 @@ async def open_collector(queue: ShippingQueue, endpoint: str) -> AsyncIterator[C
 async def send_file_report(
     queue: ShippingQueue, collector: Collector, run: Run, workspace: str, records: Sequence[Record]
 ) -> str:
-    """Report the costs of a workspace's prompt files.
+    """Report a workspace's prompt file costs.
 
     A rejected report is not sent again, because the next day's report replaces it.
 

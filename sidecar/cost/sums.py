@@ -43,9 +43,7 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     """The keys that separate sums, in addition to the kind of call and the price band."""
 
     changes: tuple[int, ...] = ()
-    """The UTC days on which a price changes. Calls before and after a change are summed
-    separately.
-    """
+    """The UTC days with a price change. Calls before and after a change are summed separately."""
     by_clock: frozenset[int] = frozenset()
     """Kinds of calls whose prices depend on the time of day."""
     by_prompt: frozenset[int] = frozenset()
@@ -96,7 +94,7 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
 
 
 def read_sums(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> Iterator[Sum]:
-    """Yield the sums of tokens and costs of the calls in scope, for each combination of keys."""
+    """Yield token and cost sums of the calls in scope, for each combination of keys."""
     added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in _read_rows(connection, scope, grouping):
         key, values = row[:_KEYS], row[_KEYS:]

@@ -75,7 +75,7 @@ class TeamStoreError(SidecarError):
 
 
 class DayTotals(NamedTuple):
-    """Sums of the calls of a UTC day. The cost is in USD."""
+    """Sums of a UTC day's calls. The cost is in USD."""
 
     calls: int = 0
     prompt: int = 0
@@ -104,7 +104,7 @@ class Comparison(NamedTuple):
     versions. The version of a call that the store lacks is 0.
     """
     repeated: int
-    """The number of calls on these days that have the id of another call."""
+    """The number of calls on these days that share another call's id."""
 
 
 class _StoredCall(NamedTuple):
@@ -284,7 +284,7 @@ class TeamStore:
         self._first_kept_day()
 
     def compare(self, queue: ShippingQueue) -> Comparison:
-        """Compare the totals of each day, and for days that differ, the accepted calls.
+        """Compare each day's totals and, for days that differ, the accepted calls.
 
         Days of which the store has begun to delete calls are ignored.
 
@@ -333,7 +333,7 @@ class TeamStore:
         )
 
     def _first_kept_day(self) -> int:
-        """Return the first UTC day of which the store still has all calls."""
+        """Return the first UTC day for which the store still has all calls."""
         ((first,),) = self._query("SELECT toUInt32(day) FROM llm.first_kept_day", {})
         if first is None:
             raise TeamStoreError(
@@ -417,7 +417,7 @@ def _explained(error: Exception, store: str) -> TeamStoreError:
 
 @dataclass(frozen=True, kw_only=True)
 class TeamSource(PageSource):
-    """A team's calls as the source of a page. Days are in UTC, as in the store."""
+    """A team's calls as a page's source. Days are in UTC, as in the store."""
 
     keys: ClassVar[Sequence[PageKey | CostKey]] = (
         "model", "agent", "user", "team", "session", "day", "week", "month"

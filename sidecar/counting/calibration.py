@@ -550,7 +550,7 @@ class ConversationCalibration:
         template_tokens: float = 0.0,
         added: Sequence[tuple[str | None, int]] = (),
     ) -> None:
-        """Compare the estimate of a prompt with the reported number of tokens.
+        """Compare a prompt's estimate with the reported token count.
 
         Usually, the factor is updated with the growth since the last report. A first or shortened
         prompt updates the factor only if the hidden tokens are known. Otherwise, the hidden tokens
@@ -613,14 +613,14 @@ class ConversationCalibration:
             yield document_key(self._model, self._tokenizer, dominant)
 
     def add_reply(self, estimated: int, output: int) -> None:
-        """Compare the estimate of a reply with the reported number of tokens.
+        """Compare a reply's estimate with the reported token count.
 
         The next prompt is expected to contain the reply.
 
         Args:
             estimated: The estimated token count of the reply's text, excluding message markup.
-            output: The reported output tokens, excluding reasoning that is not part of the
-                next prompt.
+            output: The reported output tokens, excluding reasoning that is not part of the next
+                prompt.
         """
         if self._last is None or estimated < 0 or output < 0:
             return

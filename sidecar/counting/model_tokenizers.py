@@ -80,7 +80,7 @@ def packaged_file(generation: str) -> Path | None:
 
 
 def counted_by(generation: str) -> tuple[str, Method]:
-    """Return the name of a generation's tokenizer and the method of its counts.
+    """Return a generation's tokenizer name and counting method.
 
     The user's settings are ignored.
     """

@@ -435,7 +435,7 @@ class DeclaredEndpoint:
 
 
 def reconnect_delay(failures: int) -> float:
-    """Return the number of seconds to wait after a number of consecutive failures."""
+    """Return how many seconds to wait after consecutive failures."""
     return backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)
 
 

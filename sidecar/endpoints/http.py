@@ -223,7 +223,7 @@ class Answer:
     reconnected: bool
     """Whether a new connection was opened unexpectedly. The server may have been replaced."""
     key_from: str | None = None
-    """The environment variable that contained the API key of the request."""
+    """The environment variable with the request's API key."""
 
 
 @dataclass
@@ -235,7 +235,7 @@ class Connection:
     trust_environment: bool = False
     """Whether to use the proxies in the environment. Local servers never need them."""
     key_from: str | None = None
-    """The environment variable that contained the API key in `headers`."""
+    """The environment variable with the API key in `headers`."""
     requests: int = 0
     """The number of requests that have been sent."""
     _client: httpx.AsyncClient | None = None

@@ -44,7 +44,7 @@ class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def name(self) -> str:
-        """The tokenizer's name, which consists of the names of the server and the model."""
+        """The tokenizer's name, which combines the server's and the model's names."""
         return f"{self.server}:{self.model}"
 
 
@@ -92,7 +92,7 @@ NO_ENDPOINT = (
 
 
 class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The capabilities of an endpoint for one model."""
+    """An endpoint's capabilities for one model."""
 
     endpoint: str
     model: str

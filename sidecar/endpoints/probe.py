@@ -1,4 +1,4 @@
-"""Determines the capabilities of an endpoint for one model, with at most eight requests.
+"""Determines an endpoint's capabilities for one model, with at most eight requests.
 
 The server is recognised by its list of models, its greeting or the format of its counts. It then
 counts two known texts. This detects servers that return constants or nonsense.
@@ -196,7 +196,7 @@ class Ability:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The capabilities of an endpoint for one model."""
+    """An endpoint's capabilities for one model."""
 
     model: str
     """The model's name on the server."""

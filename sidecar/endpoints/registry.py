@@ -52,7 +52,7 @@ class Endpoints:
         *,
         window: bool = False,
     ) -> None:
-        """Create the endpoints of a user.
+        """Create a user's endpoints.
 
         Args:
             endpoints: The `[[endpoint]]` tables in the user's settings.
@@ -78,7 +78,7 @@ class Endpoints:
         return self._use and any(self._endpoints_for(model))
 
     def reports_window(self, model: str) -> bool:
-        """Return whether the context window of a model may be requested from an endpoint.
+        """Return whether a model's context window may be requested from an endpoint.
 
         This sends no request.
         """
@@ -131,7 +131,7 @@ class Endpoints:
         return None
 
     def known_limit(self, model: str) -> int | None:
-        """Return the context window of a model if it is already known, without a request."""
+        """Return a model's context window if it is already known, without a request."""
         known = (endpoint.known_limit(model) for endpoint in self._endpoints_for(model))
         return next((limit for limit in known if limit), None)
 
@@ -196,7 +196,7 @@ class Endpoints:
         return reconnect_delay(tries)
 
     async def probe_if_due(self, model: str) -> None:
-        """Probe the servers of a model that have no valid result."""
+        """Probe a model's servers that have no valid result."""
         for endpoint in self._endpoints_for(model) if self._use and not self._closed else ():
             await self._await_within(partial(endpoint.ensure_probed, model), DEFAULT_SECONDS)
 

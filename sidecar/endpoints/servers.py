@@ -74,14 +74,14 @@ def is_model_name(name: str) -> bool:
 
 
 class Request(NamedTuple):
-    """A POST request to a server for a token count."""
+    """A POST request that asks a server for a token count."""
 
     path: str
     body: Mapping[str, Any]
 
 
 ReadTokens: TypeAlias = Callable[[object], int]
-"""Reads the token count from the body of a response. Raises EndpointError if there is none."""
+"""Reads the token count from a response body. Raises EndpointError if there is none."""
 
 
 class Counting(NamedTuple):
@@ -114,7 +114,7 @@ async def listed_limit(
 async def all_listed(
     connection: Connection, listed: Sequence[ListedModel]
 ) -> Sequence[ListedModel]:
-    """Return all listed models. For servers whose list contains only models in memory."""
+    """Return all listed models. Used for servers that list only models in memory."""
     del connection
     return listed
 
@@ -154,7 +154,7 @@ class Server:
 def counting_request(
     server: Server, what: Aspect, model: str, *content: Any
 ) -> tuple[Request, ReadTokens]:
-    """Return the request by which a server counts, and a reader for the response.
+    """Return the request that asks a server to count, and a reader for the response.
 
     Args:
         server: The server.

@@ -30,7 +30,7 @@ class Caller(NamedTuple):
     name: str = ""
     """The name that the client reports (`clientInfo.name`)."""
     session_ids: tuple[str, ...] = ()
-    """Possible session ids in the `_meta` of the call."""
+    """Possible session ids in the call's `_meta`."""
 
     @property
     def agent(self) -> str | None:
@@ -49,7 +49,7 @@ class FoundSession(NamedTuple):
 
 
 def session_ids(meta: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the session ids in the `_meta` of a call, which Codex sends, for example."""
+    """Return the session ids in a call's `_meta`, which Codex sends, for example."""
     return tuple(dict.fromkeys(_ids_in(meta or {}, _DEPTH)))
 
 

@@ -45,7 +45,7 @@ class _Usage(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """The usage of the call. Amp reports the input of OpenAI models as cache writes."""
+        """The call's usage. Amp reports the input of OpenAI models as cache writes."""
         fresh, written = token_count(self.input_tokens), self.cache_creation_input_tokens
         if provider_of(self.model or "") == "openai":
             fresh, written = fresh + token_count(written), None

@@ -1,8 +1,8 @@
-"""Reads Claude Code's `projects/<project>/<session>.jsonl` and the files of its sub-agents.
+"""Reads Claude Code's `projects/<project>/<session>.jsonl` and its sub-agents' files.
 
-A message has one line per content block, each with the usage up to that block. Only the line
-with the most output tokens counts. Resumed sessions, forks and sidechains repeat messages with
-the same ids.
+A message has one line per content block, each with the usage up to that block. Only the line with
+the most output tokens counts. Resumed sessions, forks and sidechains repeat messages with the same
+ids.
 
 The calls that summarise a conversation for a compaction are not recorded as messages. However,
 `cost-state` lines contain each model's total usage, including sub-agents and summaries. If there
@@ -213,7 +213,7 @@ def _marks_prompts(version: str | None) -> bool:
 
 
 def _size_of_last_call(message: ClaudeMessage, usage: MessageUsage) -> CallSize:
-    """Return the size of the last of the calls that together produced a message.
+    """Return the size of the last call that contributed to a message.
 
     The usage in the message is the total of all of these calls.
     """
@@ -267,7 +267,7 @@ decode_content_line = typed.decoder(_ContentLine)
 
 
 def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
-    """Yield the parts of the conversation that a line contains.
+    """Yield the conversation parts in a line.
 
     Args:
         line: The line.
@@ -300,7 +300,7 @@ class CostCheck(msgspec.Struct):
     """Detects the usage of compaction summaries by comparing `cost-state` lines with messages."""
 
     totals: dict[str, ModelParts] = {}
-    """The usage of each model in the previous `cost-state` line."""
+    """Usage by model in the previous `cost-state` line."""
     at: str | None = None
     """The time of the previous `cost-state` line."""
     messages: dict[str, tuple[str, ModelParts]] = {}
@@ -428,7 +428,7 @@ class ClaudeCode(LineReader):
         return store_from_path(AGENT, path, live=is_main)
 
     def _stores_of_project(self, folder: str, *, only_newest: bool) -> Iterator[Store]:
-        """Yield the stores of a project's folder.
+        """Yield the stores in a project's folder.
 
         If the folder's name does not match the project, only its newest session is of interest,
         because the project may have been renamed since.
@@ -489,7 +489,7 @@ class _Transcript(SessionLines):
     newest_call: CallFinished | None = None
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield the calls in the lines, each one once with its largest output count."""
+        """Yield each call in the lines once, with its largest output count."""
         replies: dict[str, tuple[int, TranscriptLine]] = {}
         newest: str | None = None
         for line in lines.records(decode):
@@ -633,7 +633,7 @@ def _calls_of_line(request: str, entry: TranscriptLine, session: str) -> Iterato
 
 
 def _project_name_prefix(path: str) -> str:
-    """Return the prefix that the folder names of a project and its subfolders have in common.
+    """Return the common prefix of the folder names for a project and its subfolders.
 
     Different paths may share a prefix, but the lines of each session contain the actual path.
     """

@@ -54,7 +54,7 @@ class _Numbers(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """The usage of the call. Only OpenAI's format includes cached tokens in the input."""
+        """The call's usage. Only OpenAI's format includes cached tokens in the input."""
         return reported_usage(
             self.tokens_in,
             self.tokens_out,
@@ -117,7 +117,7 @@ _numbers = typed.decoder(_Numbers)
 
 
 class Tasks(DocumentReader):
-    """Reads the tasks of an editor extension: Roo Code, Kilo Code, or Cline before version 4."""
+    """Reads an editor extension's tasks: Roo Code, Kilo Code, or Cline before version 4."""
 
     agent = ""
     pattern, levels = r"[^/]+/ui_messages\.json", 2
@@ -245,7 +245,7 @@ class _Reply(CamelRecord):
 
     @property
     def usage(self) -> Usage | None:
-        """The usage of the reply's call, or None for other messages."""
+        """The reply's usage, or None for other messages."""
         usage = self.metrics.usage if self.metrics else None
         return usage if usage and usage.prompt_tokens + usage.output_tokens else None
 
@@ -293,7 +293,7 @@ class ClineSessions(DocumentReader):
         return super().store_at(places, str(changed))
 
     def store_of(self, path: str) -> Store | None:
-        """Return the store of a conversation. Its size and time include the session's manifest."""
+        """Return a conversation's store. Its size and time include the session's manifest."""
         messages, session = Path(path), Path(path).parent.name
         store = store_from_path(AGENT, path, live=messages.name.startswith(f"{session}."))
         manifest = store_from_path(AGENT, messages.with_name(f"{session}.json"))

@@ -84,7 +84,7 @@ class _Git(Record):
 
 
 class Payload(Record):
-    """The payload of a line. The fields that are set depend on the type of the line."""
+    """A line's payload. Which fields are set depends on the line's type."""
 
     type: str | None = None
     id: str | None = None
@@ -150,7 +150,7 @@ class RolloutLine(Record):
 
     @property
     def kind(self) -> str | None:
-        """The type of the line. For an event, this is the type of its payload."""
+        """The line's type. For an event, this is the type of its payload."""
         return self.payload.type if self.type == "event_msg" and self.payload else self.type
 
 
@@ -260,7 +260,7 @@ _INSTRUCTIONS = re.compile(rb'\[\s*\{[^{}]{0,80}"text"\s*:\s*"(?:<[a-z]|# AGENTS
 
 
 def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
-    """Yield the parts of the conversation that a line contains.
+    """Yield the conversation parts in a line.
 
     Args:
         line: The line.
@@ -305,7 +305,7 @@ class Parent(NamedTuple):
 
 
 def is_own(state: RolloutState, one: RolloutLine, payload: Payload, parent: Parent) -> bool:
-    """Return whether this line marks the end of the lines copied from the parent."""
+    """Return whether this line ends the part copied from the parent."""
     kind = one.kind
     if state.first_ordinal is not None and one.ordinal is not None:
         return one.ordinal >= state.first_ordinal
@@ -341,7 +341,7 @@ def _parse_time(value: float | str | None) -> datetime | None:
 
 
 def parent_of(path: str, thread: str | None) -> Parent:
-    """Return the turns and totals of a parent thread. Both are empty if the thread has no file."""
+    """Return a parent thread's turns and totals. Both are empty if the thread has no file."""
     if thread is None:
         return Parent()
     for found in _files_of(path, thread):
@@ -355,7 +355,7 @@ def parent_of(path: str, thread: str | None) -> Parent:
 
 @lru_cache(maxsize=8)
 def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
-    """Read the turns and totals of a thread. The result is cached until the file changes.
+    """Read a thread's turns and totals. The result is cached until the file changes.
 
     Raises:
         OSError: The file cannot be read.
@@ -374,7 +374,7 @@ def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
 
 
 def _files_of(path: str, thread: str) -> Iterator[str]:
-    """Yield the files of a thread.
+    """Yield a thread's files.
 
     The thread may be archived, or in the folder of the day on which it was created.
     """
@@ -435,7 +435,7 @@ class _LimitsLine(Record):
 
 _limits_line = typed.decoder(_LimitsLine)
 _LIMITS_WITHIN = 256 << 10
-"""The number of bytes at the end of a file in which to look for limits."""
+"""Limits are searched for in this many bytes at the end of a file."""
 
 
 class Codex(LineReader):
@@ -628,7 +628,7 @@ _TURN = {
     "turn_complete": False,
     "turn_aborted": False,
 }
-"""Whether a turn is running, keyed by the type of the last line."""
+"""Maps the last line's type to whether a turn is running."""
 
 
 def _thread_of(path: str) -> str:

@@ -106,7 +106,7 @@ class _File(msgspec.Struct):
 
 _UNTITLED = "Untitled Session"
 _SILENT_SECONDS = 3_600.0
-"""The number of seconds after the last save at which a call's reply is considered missing."""
+"""A call's reply counts as missing this many seconds after the last save."""
 
 
 class _Cached(Record):
@@ -210,7 +210,7 @@ class ContinueSessions(FileStores):
     pattern, levels = r"(?!sessions\.json)[^/]+\.json", 1
 
     def store_of(self, path: str) -> Store | None:
-        """Return the store of a session. The inode is cleared, because saving may change it."""
+        """Return a session's store. The inode is cleared, because saving may change it."""
         store = store_from_path(AGENT, path)
         return msgspec.structs.replace(store, inode=0) if store else None
 

@@ -48,7 +48,9 @@ _EXTENSION = "GitHub.copilot-chat"
 _LOGS, _TRANSCRIPTS, _TRACES = "debug-logs", "transcripts", "agent-traces.db"
 _MAIN = "main.jsonl"
 _TRANSCRIPT, _CHAT, _LOG, _TRACE = range(-1, 3)
-"""The ranks of the types of stores. If several stores contain a session, the highest is used."""
+"""Ranks by store type. If several stores contain a session, the one with the highest rank is
+used.
+"""
 _TITLE = ("customTitle",)
 
 AnyChat = TypeVar("AnyChat", bound=Chat)
@@ -96,7 +98,7 @@ class CopilotChat(StoreReader):
         return _title_of_line(store.path, title_at)
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the parts of a session. They always come from its chat session."""
+        """Yield a session's parts. They always come from its chat session."""
         chat_path = _chat_of(path, session)
         if chat_path is None:
             return
@@ -132,7 +134,7 @@ class _State(msgspec.Struct):
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
     until: float | None = None
-    """The time from which a more accurate store covers this session, in milliseconds since 1970."""
+    """When a more accurate store's records of this session begin, in milliseconds since 1970."""
     is_shown: bool = False
 
     @classmethod
@@ -345,7 +347,7 @@ def _log_of(chat: str) -> Path:
 
 
 def _chat_of(path: str, session: str) -> str | None:
-    """Return the path of the chat session that belongs to a store of any type."""
+    """Return the path of the chat session for any type of store."""
     kind = _kind_of_file(path)
     if kind == _CHAT:
         return path

@@ -88,12 +88,12 @@ _TURN = {
     "assistant.turn_end": False,
     "session.shutdown": False,
 }
-"""Whether a turn is running, keyed by the type of the last event."""
+"""Maps the last event's type to whether a turn is running."""
 _details = typed.decoder(list[_Detail])
 
 
 def _category_of(row: dict[str, Any]) -> Category:
-    """Return the purpose of a call. Sub-agents have separate context windows."""
+    """Return a call's purpose. Sub-agents have separate context windows."""
     initiator = str(row.get("initiator") or "")
     if initiator == "compaction":
         return "summary"
@@ -102,7 +102,7 @@ def _category_of(row: dict[str, Any]) -> Category:
 
 
 def _usage_of(row: dict[str, Any]) -> Usage:
-    """Return the usage of a call. The output includes reasoning tokens."""
+    """Return a call's usage. The output includes reasoning tokens."""
     prompt, output, read, written, reasoning = (
         row.get(f"{name}_tokens")
         for name in ("input", "output", "cache_read", "cache_write", "reasoning")

@@ -265,7 +265,7 @@ class _ToolCall(Record):
 
 
 class _ContentRound(_Round, rename="camel"):
-    """A reply of the model, with its tool calls."""
+    """A model's reply, with its tool calls."""
 
     response: msgspec.Raw = msgspec.Raw(b"")
     thinking: msgspec.Raw = msgspec.Raw(b"")

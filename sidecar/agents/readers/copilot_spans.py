@@ -1,4 +1,4 @@
-"""Reads Copilot's calls in VS Code from its debug logs and its database of traces.
+"""Reads Copilot's calls in VS Code from its debug logs and its trace database.
 
 Both contain the complete input of each call, and they use the same span ids. In traces, an
 `invoke_agent` span contains the total of its calls.
@@ -42,7 +42,7 @@ _LONG_AGO = 0.0
 TRACE_RANK = 2
 """The rank of traces, which are the most accurate store of a session."""
 _ASIDE = ("title", "categori", "inline", "nes", "commit", "intent", "subagent", "search")
-"""Substrings in the names of requests that are not part of the conversation."""
+"""Substrings of request names that mark calls outside the conversation."""
 _WRITTEN = "gen_ai.usage.cache_creation.input_tokens"
 _COLUMNS = {"span_id", "operation_name", "chat_session_id", "start_time_ms"}
 _NANO_AIU = "copilot_chat.copilot_usage_nano_aiu"
@@ -85,7 +85,7 @@ class LogState(SessionLines):
     """The folder of the log, which also contains `models.json`."""
     child: bool
     until: float | None = None
-    """The time from which a more accurate store covers this session, in milliseconds since 1970."""
+    """When a more accurate store's records of this session begin, in milliseconds since 1970."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
@@ -128,7 +128,7 @@ _TURN = ("turn_start", "user_message", "turn_end")
 
 
 def log_begins(path: str) -> float | None:
-    """Return the time from which a debug log covers its session, in milliseconds since 1970.
+    """Return when a debug log's records of its session begin, in milliseconds since 1970.
 
     Returns None if there is no log. A log without `session_start` has lost its first lines. It
     counts as complete, because these lines were available before.
@@ -253,7 +253,7 @@ def trace_events(
 
 
 def traced_since(path: str, session: str) -> float | None:
-    """Return the time from which traces cover a session, in milliseconds since 1970.
+    """Return when the traces of a session begin, in milliseconds since 1970.
 
     Returns None if there are no traces of the session.
     """

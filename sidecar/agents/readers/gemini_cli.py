@@ -205,7 +205,7 @@ _content_line = typed.decoder(_ContentLine)
 
 
 def _current_messages(path: str) -> list[_ContentMessage]:
-    """Return the messages of a log after applying all changes, rewinds and replacements."""
+    """Return a log's messages after applying all changes, rewinds and replacements."""
     messages: dict[str, _ContentMessage] = {}
     for line in read_records(path, _content_line):
         if line.rewind_to is not None:
@@ -317,7 +317,7 @@ class _Log(SessionLines):
         return bool(readings)
 
     def _replace(self, messages: list[_Message]) -> None:
-        """Replace all messages of the conversation.
+        """Replace all messages in the conversation.
 
         If the new messages include a known reply with token counts, the session was resumed. If
         they include only other replies, the conversation was compressed.

@@ -118,7 +118,7 @@ class OpenCodeMessage(Record):
         return self.model_id or model.id or "unknown", self.provider_id or model.provider_id or ""
 
     def calls(self, session: str, folder: str | None, *, is_child: bool) -> list[CallFinished]:
-        """Return the call of a message, or nothing if the message is incomplete."""
+        """Return a message's call, or nothing if the message is incomplete."""
         time = self.time or _Time()
         if self.tokens is None or not time.completed:
             return []
@@ -160,7 +160,7 @@ _decode_part = typed.decoder(_Part)
 
 
 def part_entries(role: str | None, data: bytes) -> Iterator[ContentEntry]:
-    """Yield the conversation parts in one part of a message.
+    """Yield the conversation parts in a message part.
 
     Raises:
         msgspec.DecodeError: The part is malformed.
@@ -370,7 +370,7 @@ class _Files(DocumentReader):
 
 
 def opencode_reader(agent: str, files: str) -> TwoStores:
-    """Return the reader of opencode or Kilo Code.
+    """Return the reader for opencode or Kilo Code.
 
     Args:
         agent: The agent's name.

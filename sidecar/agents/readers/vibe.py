@@ -1,4 +1,4 @@
-"""Reads the sessions of Mistral Vibe.
+"""Reads Mistral Vibe's sessions.
 
 In version 3 and later, a session is a folder `logs/session/unified/<session>/` with journals,
 generations and `meta.json`. A `core_input` line in a journal is a call if it reports a reply. A
@@ -79,7 +79,7 @@ class _StatsMeta(Record):
 
 
 class VibeStats(DocumentReader):
-    """Reads the sessions of Vibe before version 3."""
+    """Reads Vibe's sessions before version 3."""
 
     agent = AGENT
     inner = ("logs/session",)
@@ -105,7 +105,7 @@ class VibeStats(DocumentReader):
 
 _UNIFIED, _META = "unified", "meta.json"
 _CURRENT = "CURRENT"
-"""The name of a file that every session contains. The folders of sub-agents have no `meta.json`."""
+"""The name of a file that every session contains. Sub-agents' folders have no `meta.json`."""
 
 
 class _Tokens(Record):
@@ -238,7 +238,7 @@ class VibeSessions(FileStores):
         return None
 
     def store_of(self, path: str) -> Store | None:
-        """Return the store of a session. Its size and modification time cover the journals."""
+        """Return a session's store. Its size and modification time cover the journals."""
         folder = os.path.dirname(path)
         found = store_from_path(AGENT, os.path.join(folder, _META))
         found = found or store_from_path(AGENT, os.path.join(folder, _CURRENT), live=False)

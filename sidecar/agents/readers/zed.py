@@ -101,7 +101,7 @@ _thread = typed.decoder(_Thread)
 
 
 def _document(row: dict[str, Any]) -> bytes:
-    """Return the JSON document of a thread. Raises OSError if the compressed data is corrupt."""
+    """Return a thread's JSON document. Raises OSError if the compressed data is corrupt."""
     data = row.get("data") or b""
     data = data.encode() if isinstance(data, str) else bytes(data)
     return decompress(data, _MOST) if row.get("data_type") == "zstd" else data

@@ -73,13 +73,13 @@ class Checked(NamedTuple):
 
 
 class CheckCache(msgspec.Struct, kw_only=True):
-    """The cache of a project."""
+    """A project's cache."""
 
     format: str = FORMAT
     fingerprint: str = ""
     """A hash of the rules and tokenizers that the entries depend on."""
     calibration: FullStamp | None = None
-    """The stamp of the calibration, or None if the entries do not depend on it."""
+    """The calibration's stamp, or None if the entries do not depend on it."""
     entries: dict[str, Entry] = {}
     """The results by file path, relative to the root."""
     packed: msgspec.Raw = msgspec.Raw(b"\x80")
@@ -111,7 +111,7 @@ def drop_unused(cache: CheckCache, contents: ContentCounts | None, seen: Collect
 
 
 def load_cache(root: Path) -> CheckCache:
-    """Load the cache of a project, or return an empty cache."""
+    """Load a project's cache, or return an empty cache."""
     try:
         cache = msgspec.msgpack.decode(_cache_file(root).read_bytes(), type=CheckCache)
     except (OSError, msgspec.DecodeError, RecursionError):
@@ -120,7 +120,7 @@ def load_cache(root: Path) -> CheckCache:
 
 
 def save_cache(root: Path, cache: CheckCache) -> None:
-    """Save the cache of a project, ignoring errors."""
+    """Save a project's cache, ignoring errors."""
     path = _cache_file(root)
     # Names with bytes that are not valid UTF-8 cannot be encoded.
     with contextlib.suppress(OSError, UnicodeEncodeError):
@@ -136,7 +136,7 @@ def is_stamp_reliable(stamp: FullStamp, read_at_ns: int) -> bool:
 
 
 def stamp(path: str) -> FullStamp | None:
-    """Return the stamp of a file, or None if the file does not exist."""
+    """Return a file's stamp, or None if the file does not exist."""
     try:
         return stamp_of(os.stat(path))
     except (OSError, ValueError):

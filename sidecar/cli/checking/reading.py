@@ -41,7 +41,7 @@ _PARALLEL_REQUESTS = 8
 
 
 class LoadedFile(NamedTuple):
-    """The text of a file, its stamp, and the time at which it was read."""
+    """A file's text and stamp, and when it was read."""
 
     target: Target
     text: str

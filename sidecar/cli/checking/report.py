@@ -138,7 +138,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     has_matching_budget: bool = True
     """Whether a rule applies to any of the checked files."""
     has_unreadable: bool = False
-    """Whether a file that was given on the command line, but has no budget, cannot be read."""
+    """Whether an unreadable file without a budget was named on the command line."""
     problems: tuple[ConfigurationProblem, ...] = ()
     notes: tuple[str, ...] = ()
     """Notes to print on standard error."""

@@ -1,4 +1,4 @@
-"""Checks the files of a project, using cached results, and applies group rules."""
+"""Checks a project's files, using cached results, and applies group rules."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from sidecar.counting.exact_engines import Purpose
 
 BULK_BYTES = 4_000_000
-"""Minimum total size for which the bulk engine is faster despite its loading time of 0.5 s."""
+"""Minimum total size at which the bulk engine is faster, although it takes 0.5 s to load."""
 MAX_MATCHES = 100_000
-"""The maximum number of tests of a rule against a path. This many tests take 0.1 s."""
+"""Maximum number of rule tests, each against one path. This many take 0.1 s."""
 _NO_STAMP = (0, 0, 0, 0)
 
 
 class Checker:
-    """Checks the files of a project. Tokenizers are loaded on first use."""
+    """Checks a project's files. Tokenizers are loaded on first use."""
 
     def __init__(
         self,
