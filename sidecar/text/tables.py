@@ -16,13 +16,14 @@ def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
         left: The number of columns to align left. All other columns except the last are aligned
             right.
     """
-    widths = [max(map(columns, column)) for column in zip(*rows, strict=True)]
+    sizes = {cell: columns(cell) for cell in {cell for row in rows for cell in row}}
+    widths = [max(sizes[cell] for cell in column) for column in zip(*rows, strict=True)]
     lines = []
     for *cells, last in rows:
-        made = [
-            cell + _padding(cell, width) if index < left else _padding(cell, width) + cell
-            for index, (cell, width) in enumerate(zip(cells, widths, strict=False))
-        ]
+        made = []
+        for index, (cell, width) in enumerate(zip(cells, widths, strict=False)):
+            padding = " " * (width - sizes[cell])
+            made.append(cell + padding if index < left else padding + cell)
         lines.append("  ".join([*made, last]).rstrip())
     return lines
 
@@ -49,7 +50,3 @@ def draw_gauge(percent: int, width: int) -> str:
     full, eighths = divmod(min(100, percent) * width * 8 // 100, 8)
     part = EIGHTHS[eighths].strip()
     return "█" * full + part + "░" * (width - full - len(part))
-
-
-def _padding(text: str, width: int) -> str:
-    return " " * (width - columns(text))

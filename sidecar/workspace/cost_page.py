@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sidecar.cost.protocol import FileCost
     from sidecar.text.pages import Page
     from sidecar.workspace.services import Services
+    from sidecar.workspace.sessions import SessionsSnapshot
     from sidecar.workspace.spending import Spending
     from sidecar.workspace.workspace import Workspace
 
@@ -45,7 +46,7 @@ async def cost_page(
         services.spending(workspace),
         choice,
         files,
-        services.sessions(workspace).labels(),
+        services.sessions(workspace).snapshot(every=True),
         note,
     )
     return await services.workers.run(work)
@@ -55,7 +56,7 @@ def _read_page(
     spending: Spending,
     choice: Choice,
     files: Sequence[FileCost],
-    labels: dict[str, str],
+    sessions: SessionsSnapshot,
     note: str,
 ) -> Page:
     book = spending.book
@@ -66,7 +67,7 @@ def _read_page(
             prices=book.prices,
             scope=spending.scope(),
             now=now,
-            labels=labels,
+            labels=sessions.labels(),
             note=note,
         )
         return panel(source, choice, files)

@@ -7,10 +7,10 @@ A session belongs to a client of this server, to a coding agent, or to another s
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -33,11 +33,13 @@ from sidecar.workspace.windows import find_window
 from sidecar.workspace.workspace import ContextState, Event, Workspace
 
 if TYPE_CHECKING:
+    from sidecar.config.settings import Context as ContextSettings
     from sidecar.context.conversation import Conversation
     from sidecar.counting.count import Method
     from sidecar.workspace.documents import FollowedSection
     from sidecar.workspace.shared import SharedServices
     from sidecar.workspace.shown_session import Session
+    from sidecar.workspace.spending import Costs
 
 
 DEFAULT_ID = "default"
@@ -86,6 +88,89 @@ def label_of(session: Session) -> str:
     branch = session.branch if session.branch not in (None, "HEAD") else session.source
     began = "" if session.began_at is None else local_time_text(session.began_at)
     return " · ".join(filter(None, (branch, began)))
+
+
+class SessionsSnapshot(NamedTuple):
+    """Sessions and what their rows depend on. It never changes, so a worker can read it."""
+
+    sessions: tuple[StoredSession, ...]
+    limits: Mapping[tuple[str | None, int | None], Limit | None]
+    """Agents' context windows, by model and by the window that the agent reported."""
+    context: ContextSettings
+    costs: Costs
+    shown: str | None
+    """The ID of the session that the status shows."""
+    pinned: str | None
+    """The ID of the session that the user has selected."""
+
+    @property
+    def models_without_limit(self) -> set[str]:
+        """The models of agents whose windows are not loaded yet."""
+        return {model for (model, _), limit in self.limits.items() if model and limit is None}
+
+    def rows(self) -> list[SessionRow]:
+        """Return the rows of the list, newest first."""
+        now = datetime.now(UTC)
+        newest_first = sorted(self.sessions, key=_updated_at, reverse=True)
+        return [self._row_of(session, now) for session in newest_first]
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels by session ID."""
+        return {session.id: label_of(session) for session in self.sessions}
+
+    def _row_of(self, session: StoredSession, now: datetime) -> SessionRow:
+        limit, cost = self.limits.get(_limit_key(session)), self.costs.sessions.get(session.id)
+        usage = _stored_usage(session, limit, self.context, cost)
+        info = usage.session
+        return SessionRow(
+            id=session.id,
+            source=info.source if info else session.source,
+            title=session.title,
+            label=(info.label if info else "") or label_of(session),
+            model=usage.model,
+            tokens=usage.tokens,
+            limit=usage.limit,
+            percent=usage.percent,
+            method=usage.method,
+            note=usage.note,
+            severity=usage.severity,
+            state=session.state(now),
+            parent=session.parent,
+            cost_usd=usage.cost_usd,
+            updated_at=info.updated_at if info else "",
+            shown=session.id == self.shown,
+            pinned=session.id == self.pinned,
+        )
+
+
+def _limit_key(session: StoredSession) -> tuple[str | None, int | None]:
+    return session.model, session.limit
+
+
+def _stored_usage(
+    session: StoredSession, limit: Limit | None, settings: ContextSettings, cost: float | None
+) -> ContextUsage:
+    if isinstance(session, RemoteConversation):
+        grade = severity(session.usage.tokens, session.usage.usable, settings.warn_at)
+        return msgspec.structs.replace(session.usage, cost_usd=cost, severity=grade)
+    is_unanswered = session.model is None and session.tokens is None
+    tokens = session.tokens
+    method: Method = "exact" if session.quality == "exact" else "estimate"
+    usage = ContextUsage(
+        tokens=tokens,
+        method=None if tokens is None else method,
+        error_percent=None if tokens is None else session.error_percent,
+        model=session.model,
+        session=SessionInfo.of(
+            session.id, session.source, session.updated_at, label=label_of(session)
+        ),
+        compacted=session.compacted,
+        cost_usd=cost,
+        note=session.note or (NO_REPLY if is_unanswered else None),
+    )
+    if limit is None or (is_unanswered and session.limit is None):
+        return usage  # no percentage is better than one of a guessed window
+    return in_window(usage, Window(limit, settings.reserve), settings.warn_at, reported=tokens)
 
 
 @dataclass(eq=False)
@@ -283,18 +368,33 @@ class SessionRegistry:
 
     def rows(self, *, every: bool = False) -> list[SessionRow]:
         """Return the sessions from the last day, or all sessions, newest first."""
-        since = LONG_AGO if every else datetime.now(UTC) - RECENT
-        newest_first = sorted(self._sessions(every=every), key=_updated_at, reverse=True)
-        return [self._row_of(one) for one in newest_first if one.updated_at >= since]
+        return self.snapshot(every=every).rows()
 
-    def labels(self) -> dict[str, str]:
-        """Return the labels of all sessions, by session ID."""
-        return {one.id: label_of(one) for one in self._sessions(every=True)}
+    def snapshot(self, *, every: bool = False) -> SessionsSnapshot:
+        """Return the sessions from the last day, or all sessions, for a worker to list."""
+        since = LONG_AGO if every else datetime.now(UTC) - RECENT
+        listed = [one for one in self._sessions(every=every) if one.updated_at >= since]
+        stored = [one for one in map(self._stored, listed) if one is not None]
+        agents = (one for one in stored if not isinstance(one, RemoteConversation))
+        return SessionsSnapshot(
+            sessions=tuple(stored),
+            limits={key: self._agent_limit(*key) for key in set(map(_limit_key, agents))},
+            context=self._workspace.settings.context,
+            costs=self._workspace.costs.copy(),
+            shown=self._shown.id if self._shown else None,
+            pinned=self._selected(),
+        )
 
     def _sessions(self, *, every: bool) -> Iterable[Session]:
         agents = self._older_agent_sessions if every else {}
         own = {one.id: one for one in self._nonempty_conversations()}
         return (agents | self._agent_sessions | own | self._remote_conversations).values()
+
+    def _stored(self, session: Session) -> StoredSession | None:
+        """Return a session that never changes, with a conversation's current usage."""
+        if isinstance(session, StoredSession):
+            return session
+        return make_remote_conversation(self.usage(session))
 
     def conversation_usages(self) -> list[ContextUsage]:
         """Return the usage of the newest conversations, for sharing with other processes."""
@@ -306,30 +406,6 @@ class SessionRegistry:
 
     def _nonempty_conversations(self) -> list[Conversation]:
         return [one for one in self.conversations.values() if not _is_unused(one)]
-
-    def _row_of(self, session: Session) -> SessionRow:
-        counted = session if isinstance(session, StoredSession) else None
-        usage = self.usage(session)
-        info = usage.session
-        return SessionRow(
-            id=info.id if info else "",
-            source=info.source if info else "",
-            title=counted.title if counted else None,
-            label=label_of(session),
-            model=usage.model,
-            tokens=usage.tokens,
-            limit=usage.limit,
-            percent=usage.percent,
-            method=usage.method,
-            note=usage.note,
-            severity=usage.severity,
-            state=counted.state(datetime.now(UTC)) if counted else "idle",
-            parent=counted.parent if counted else None,
-            cost_usd=usage.cost_usd,
-            updated_at=info.updated_at if info else "",
-            shown=self._shown is not None and session.id == self._shown.id,
-            pinned=info is not None and info.id == self._selected(),
-        )
 
     def follows_document(self, uri: str) -> bool:
         """Return whether any section of a conversation is kept in sync with the document."""
@@ -356,19 +432,16 @@ class SessionRegistry:
 
     def usage(self, session: Session) -> ContextUsage:
         """Return a session's context usage, computed from the current counts."""
-        warn_at = self._workspace.settings.context.warn_at
+        settings = self._workspace.settings.context
         cost = self._workspace.costs.sessions.get(session.id)
-        if isinstance(session, RemoteConversation):
-            grade = severity(session.usage.tokens, session.usage.usable, warn_at)
-            return msgspec.structs.replace(session.usage, cost_usd=cost, severity=grade)
         if isinstance(session, StoredSession):
-            return self._agent_usage(session, cost, warn_at)
+            return _stored_usage(session, self._agent_limit(*_limit_key(session)), settings, cost)
         from sidecar.context.usage import context_usage
 
         return context_usage(
             session,
             self.window_of(session),
-            warn_at=warn_at,
+            warn_at=settings.warn_at,
             calibration=self.calibration_of(session),
             cost_usd=cost,
         )
@@ -382,28 +455,9 @@ class SessionRegistry:
             return self.usage(conversation)
         return usage
 
-    def _agent_usage(
-        self, session: StoredSession, cost: float | None, warn_at: tuple[float, ...]
-    ) -> ContextUsage:
-        is_unanswered = session.model is None and session.tokens is None
-        settings, tokens = self._workspace.settings, session.tokens
-        method: Method = "exact" if session.quality == "exact" else "estimate"
-        limit = self._limit(session.model or settings.model, NamedLimits(transcript=session.limit))
-        usage = ContextUsage(
-            tokens=tokens,
-            method=None if tokens is None else method,
-            error_percent=None if tokens is None else session.error_percent,
-            model=session.model,
-            session=SessionInfo.of(
-                session.id, session.source, session.updated_at, label=label_of(session)
-            ),
-            compacted=session.compacted,
-            cost_usd=cost,
-            note=session.note or (NO_REPLY if is_unanswered else None),
-        )
-        if limit is None or (is_unanswered and session.limit is None):
-            return usage  # no percentage is better than one of a guessed window
-        return in_window(usage, Window(limit, settings.context.reserve), warn_at, reported=tokens)
+    def _agent_limit(self, model: str | None, reported: int | None) -> Limit | None:
+        named = NamedLimits(transcript=reported)
+        return self._limit(model or self._workspace.settings.model, named)
 
     def window_of(self, conversation: Conversation) -> Window:
         """Return a conversation's context window and reserve. Its window must already be loaded."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
@@ -105,6 +105,10 @@ class Costs:
     """The number of calls in the workspace, and the number of their tokens."""
     _read_number: int = 0
     _session_read_numbers: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> Costs:
+        """Return a copy for a worker."""
+        return replace(self, sessions={**self.sessions})
 
     def set_history(self, *, read: bool, reading: bool = True) -> None:
         """Set whether past agent calls are in the ledger, and whether new calls are being

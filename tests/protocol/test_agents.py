@@ -24,7 +24,7 @@ from sidecar.config.private_files import make_folder
 from sidecar.server.features import agents as agents_feature
 from sidecar.server.features import configuration
 from sidecar.text.printable import usd_text
-from sidecar.workspace import session_index
+from sidecar.workspace import session_index, sessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.session_index import LOCK_NAME, SessionIndex
 from tests.protocol.client import RpcError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sidecar.budget.findings import Finding
     from sidecar.cli.checking.report import ReportedFinding
     from sidecar.counting.tokenizer_interface import Tokenizer
+    from sidecar.workspace.shown_session import Session
     from tests.protocol.client import Client
 
 
@@ -299,6 +300,29 @@ async def test_old_session_can_be_queried_and_selected(
     assert not any(one["shown"] or one["pinned"] for one in rows)
     with pytest.raises(RpcError, match="no such session"):
         await bare.request("context/select", {"session": "nobody's"})
+
+
+async def test_rows_and_labels_are_made_on_a_worker(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of sessions take longer to list than typing may wait."""
+    names = old_sessions(home, tmp_path)
+    bare.ignore("status/update", "context/warning")
+    await bare.initialize(tmp_path.as_uri())
+    label_of, labelled = sessions.label_of, list[tuple[str, threading.Thread]]()
+
+    def recorded(session: Session) -> str:
+        labelled.append((session.id, threading.current_thread()))
+        return label_of(session)
+
+    monkeypatch.setattr(sessions, "label_of", recorded)
+    rows = await bare.request("context/sessions", {"all": True})
+    assert sorted(row["id"] for row in rows) == sorted(names)
+    assert all(row["label"] and row["text"] for row in rows)
+    assert sorted(name for name, _ in labelled) == sorted(names)
+    await bare.request("cost/page", {"by": "session"})
+    assert len(labelled) == 2 * len(names)
+    assert threading.main_thread() not in {thread for _, thread in labelled}
 
 
 async def test_hidden_session_changes_the_revision_of_the_list(

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sidecar.agents.events import StoredSession
 from sidecar.context.conversation import Conversation
 from sidecar.context.protocol import ContextUsage, SessionInfo
+from sidecar.models import catalogue
+from sidecar.workspace import sessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.shown_session import PROTOCOL
 from sidecar.workspace.state import State
+from sidecar.workspace.windows import find_window
 from tests.unit.context_fakes import FakeCounter
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sidecar.context.occupancy import Limit
 
 
 @pytest.mark.parametrize(
@@ -70,4 +75,50 @@ def test_remote_conversation_is_shown_like_a_local_one(
     session = sessions.find(None)
     assert isinstance(session, StoredSession)
     assert sessions.next_switch_at() == session.updated_at + until
+    services.workers.close()
+
+
+def test_window_of_each_model_is_looked_up_once_for_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue.warm()
+    services = Services(state=State(tmp_path))
+    registry = services.sessions(services.roots.default)
+    models, at = ("gpt-5", "claude-sonnet-4-5"), datetime.now(UTC) - timedelta(days=3)
+    registry.set_older_agent_sessions(
+        StoredSession(
+            id=f"s{number}", source="codex", updated_at=at, model=models[number % 2], tokens=1_000
+        )
+        for number in range(100)
+    )
+    looked_up: list[str] = []
+
+    def counted(model: str, *arguments: Any) -> Limit | None:
+        looked_up.append(model)
+        return find_window(model, *arguments)
+
+    monkeypatch.setattr(sessions, "find_window", counted)
+    rows = registry.rows(every=True)
+    assert sorted(looked_up) == sorted(models)
+    limits = {model: catalogue.window_of(model) for model in models}
+    assert [row.limit for row in rows] == [limits[row.model or ""] for row in rows]
+    assert len(rows) == 100
+    services.workers.close()
+
+
+def test_row_of_a_conversation_keeps_its_usage(tmp_path: Path) -> None:
+    """Conversations change on the event loop, so a list shows a copy of their usage."""
+    services = Services(state=State(tmp_path))
+    registry = services.sessions(services.roots.default)
+    own = Conversation("mine", FakeCounter())
+    own.updated_at = datetime.now(UTC)
+    own.set_system("You are a helpful assistant.")
+    registry.put(own)
+    usage = registry.usage(own)
+    snapshot = registry.snapshot()
+    own.set_system(None)
+    (row,) = snapshot.rows()
+    assert usage.tokens
+    assert (row.id, row.source, row.label, row.state) == ("mine", "protocol", "mine", "idle")
+    assert (row.tokens, row.limit, row.percent) == (usage.tokens, usage.limit, usage.percent)
     services.workers.close()

@@ -23,6 +23,7 @@ from sidecar.workspace.changes import (
     Undo,
     check_prompt_and_cost,
 )
+from sidecar.workspace.shown_session import PROTOCOL
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.views import (
     add_view_to_usage,
@@ -176,17 +177,14 @@ async def _sessions(
         await _find_all_sessions(server, workspace)
         if conversations.sessions.has_unfollowed_session:
             server.agent_sessions.read_all()
-    rows = conversations.sessions.rows(every=params.all)
-    models = {row.model for row in rows if row.model and row.limit is None}
-    for model in models:
-        await conversations.services.counts.load_window_and_price(
-            model, conversations.workspace.settings
-        )
-    if models:
-        rows = conversations.sessions.rows(every=params.all)
-    if any(row.source != "protocol" for row in rows):
+    services, snapshot = conversations.services, conversations.sessions.snapshot(every=params.all)
+    if models := snapshot.models_without_limit:
+        for model in models:
+            await services.counts.load_window_and_price(model, workspace.settings)
+        snapshot = conversations.sessions.snapshot(every=params.all)
+    if any(one.source != PROTOCOL for one in snapshot.sessions):
         server.history.record_soon(workspace)
-    return session_rows(rows, workspace.costs)
+    return await services.workers.run(lambda: session_rows(snapshot.rows(), snapshot.costs))
 
 
 async def _select(
