@@ -63,7 +63,7 @@ def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -
         )
     with open_ledger() as book:
         settings = load_settings()
-        queue = open_queue(book, settings)
+        queue = open_queue(book, settings, dry_run=dry_run)
         if queue is None:
             warn("no collector is configured; set [ledger] otel-endpoint in your own configuration")
             sys.exit(2)

@@ -66,6 +66,8 @@ _MOST_REFUSALS = 16
 """Number of rejected calls after which a run ends, if no call has been accepted."""
 _FIRST_REFUSED_RETRY, _LONGEST_REFUSED_RETRY = 900.0, 86_400.0
 """The first and the longest delay in seconds before a rejected call is sent again."""
+_DRY_RUN = "dry run"
+"""A destination that has never accepted a call."""
 _TOO_LARGE = 413
 _TRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
 _HEADER_VARIABLES = ("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
@@ -183,10 +185,11 @@ class Shipped(NamedTuple):
 class ShippingQueue:
     """Calls that a destination has not accepted yet. Thread-safe. All methods block."""
 
-    def __init__(self, ledger: Ledger, prices: Prices, endpoint: str, identity: Identity) -> None:
+    def __init__(
+        self, ledger: Ledger, prices: Prices, identity: Identity, destination: str
+    ) -> None:
         self.ledger, self.prices, self.identity = ledger, prices, identity
-        # After a change of salt, user or team, all calls are sent again and replace the old ones.
-        self._destination = _destination_of(endpoint, identity)
+        self._destination = destination
         self._report_days: dict[str, int] = {}
         """The last UTC day for which a workspace's prompt file report is known."""
 
@@ -379,10 +382,17 @@ class ShippingQueue:
         return calls
 
 
-def open_queue(book: CostBook, settings: Settings) -> ShippingQueue | None:
+def open_queue(
+    book: CostBook, settings: Settings, *, dry_run: bool = False
+) -> ShippingQueue | None:
     """Return the queue for the user's collector, or None if no collector is configured.
 
     This call blocks.
+
+    Args:
+        book: The book with the calls.
+        settings: The user's settings.
+        dry_run: Only read from the queue. What has been sent remains recorded.
 
     Raises:
         ShippingError: The identity is incomplete.
@@ -402,8 +412,17 @@ def open_queue(book: CostBook, settings: Settings) -> ShippingQueue | None:
             user=team.user or "",
             team=team.team or "",
         )
-        _start_again_if_replaced(connection, endpoint, _destination_of(endpoint, identity))
-    return ShippingQueue(book.ledger, book.prices, endpoint, identity)
+        destination = _destination_of(endpoint, identity)
+        if _is_replaced(connection, endpoint, destination):
+            if dry_run:
+                destination = _DRY_RUN
+            else:
+                _queue_all(connection, destination)
+        if not dry_run:
+            connection.execute(
+                "INSERT OR REPLACE INTO current_destination VALUES (?, ?)", (endpoint, destination)
+            )
+    return ShippingQueue(book.ledger, book.prices, identity, destination)
 
 
 def _destination_of(endpoint: str, identity: Identity) -> str:
@@ -415,24 +434,21 @@ def _destination_of(endpoint: str, identity: Identity) -> str:
     return f"{endpoint} {digest}"
 
 
-def _start_again_if_replaced(
-    connection: sqlite3.Connection, endpoint: str, destination: str
-) -> None:
-    """Queue everything again if another identity was the last to send calls to the endpoint.
+def _is_replaced(connection: sqlite3.Connection, endpoint: str, destination: str) -> bool:
+    """Whether another identity was the last to send calls to the endpoint.
 
-    The rows in the store have the hash and team of that identity. This happens when a queue is
-    opened, not when calls are accepted: two processes with different salts would otherwise send
-    all calls in turn, without end.
+    The rows in the store have the hash and team of that identity, so everything must be sent
+    again. This is checked when a queue is opened, not when calls are accepted: two processes with
+    different salts would otherwise send all calls in turn, without end.
     """
     found = connection.execute(
         "SELECT destination FROM current_destination WHERE endpoint = ?", (endpoint,)
     ).fetchone()
-    if found == (destination,):
-        return
-    connection.execute(
-        "INSERT OR REPLACE INTO current_destination VALUES (?, ?)", (endpoint, destination)
-    )
-    for table in ("shipment", "refused", "file_report") if found else ():
+    return found not in (None, (destination,))
+
+
+def _queue_all(connection: sqlite3.Connection, destination: str) -> None:
+    for table in ("shipment", "refused", "file_report"):
         connection.execute(f"DELETE FROM {table} WHERE destination = ?", (destination,))  # noqa: S608
 
 

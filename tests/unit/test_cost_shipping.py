@@ -486,6 +486,19 @@ def test_returning_to_a_former_team_sends_all_calls_again(
     assert len(set(ids(collector.calls()))) == 3
 
 
+def test_a_dry_run_as_another_team_queues_nothing_for_the_former_team(
+    collector: Collector, book: CostBook
+) -> None:
+    book.ledger.record_many(numbered(3))
+    former, other = (configure(collector, f'[team]\nteam = "{team}"\n') for team in "ab")
+    for settings in (former, other, former):
+        send(book, settings)
+    queue = open_queue(book, other, dry_run=True)
+    assert queue is not None
+    assert (queue.identity.team, len(queue.next_batch().calls)) == ("b", 3)
+    assert send(book, former).accepted == 0
+
+
 def test_two_open_queues_with_different_identities_do_not_send_in_turn(
     collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:

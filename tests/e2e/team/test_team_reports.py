@@ -118,7 +118,7 @@ def queue_of(book: CostBook, user: int) -> ShippingQueue:
         user=f"user{user}",
         team=f"team{user % 2}",
     )
-    return ShippingQueue(book.ledger, book.prices, "http://127.0.0.1:9", identity)
+    return ShippingQueue(book.ledger, book.prices, identity, f"user{user}")
 
 
 def configure(store: ClickHouse, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
