@@ -180,7 +180,7 @@ def _call_of_request(
     return session.call(
         at,
         _usage_of_request(row),
-        f"{session.id}/{row.get('id') or row.get('rowid') or at}",
+        f"{session.id}/{row.get('id') or row.get('rowid') or (at and at.isoformat())}",
         column_text(row.get("model")),
         column_text(row.get("provider")) or provider,
         category="summary" if is_summary else "main",
