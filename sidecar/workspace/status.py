@@ -99,7 +99,7 @@ class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     document: DocumentStatus | None
     context: ContextStatus | None = None
     cost: CostStatus | None = None
-    costs: int = 0
+    cost_revision: int = 0
     """A counter that changes whenever a call is recorded in the workspace, even one without a
     price, so that clients know when to update a cost report.
     """
@@ -227,7 +227,7 @@ def status_update(
         document=None if document is None else msgspec.structs.replace(document, severity=severity),
         context=context,
         cost=cost,
-        costs=workspace.costs.revision,
+        cost_revision=workspace.costs.revision,
     )
 
 

@@ -173,6 +173,8 @@ async def test_each_recorded_call_changes_the_status_even_without_a_price(client
     seen = {0}
     for _ in range(2):
         await client.request("cost/record", call)
-        update = await client.take("status/update", lambda status: status["costs"] not in seen)
-        seen.add(update["costs"])
+        update = await client.take(
+            "status/update", lambda status: status["costRevision"] not in seen
+        )
+        seen.add(update["costRevision"])
     client.ignore("status/update")

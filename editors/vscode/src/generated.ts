@@ -783,7 +783,7 @@ export interface StatusUpdate {
   document: DocumentStatus | null;
   context: ContextStatus | null;
   cost: CostStatus | null;
-  costs: number;
+  costRevision: number;
 }
 
 /**

@@ -602,7 +602,7 @@
 ---@field document? token_sidecar.DocumentStatus
 ---@field context? token_sidecar.ContextStatus
 ---@field cost? token_sidecar.CostStatus
----@field costs integer
+---@field costRevision integer
 
 --- A document opened by the client.
 ---@class token_sidecar.TextDocumentIdentifier
