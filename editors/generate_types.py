@@ -1,4 +1,4 @@
-"""Generates the types of both plugins from the schema of the custom messages.
+"""Generates both plugins' types from the schema of the custom messages.
 
     python editors/generate_types.py            write the files
     python editors/generate_types.py --check    exit with code 1 if a file is out of date
@@ -137,7 +137,7 @@ Language = Lua | TypeScript
 
 
 def translate(language: Language, node: Json) -> str:
-    """Translate a JSON Schema type. The members of a union are separated by `|`."""
+    """Translate a JSON Schema type. A union's members are separated by `|`."""
     if "$ref" in node:
         return language.ref(node["$ref"].rsplit("/", 1)[1])
     if "enum" in node:

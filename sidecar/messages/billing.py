@@ -132,7 +132,7 @@ _MODALITIES = ("audio", "image", "video")
 
 
 class Modalities(msgspec.Struct, frozen=True):
-    """The tokens of a call that are not text. The usage's input and output tokens include them."""
+    """A call's non-text tokens, which the usage's input and output tokens include."""
 
     audio_input: int = 0
     audio_cache_read: int = 0
@@ -212,7 +212,7 @@ _DONE = "response.output_item.done"
 
 
 class Searches(NamedTuple):
-    """The searches and other tool uses of a call that the vendor bills separately."""
+    """A call's searches and other tool uses that the vendor bills separately."""
 
     web: int = 0
     files: int = 0

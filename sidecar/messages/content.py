@@ -1,4 +1,4 @@
-"""Splits the messages of any vendor into blocks. No other module parses the content of messages.
+"""Splits any vendor's messages into blocks. No other module parses message content.
 
 A message may be in the format of OpenAI (chat or Responses), Anthropic, Gemini, Bedrock, the AI SDK
 or this protocol. Ids and signatures are not part of a block's text. The text of an unknown block is
@@ -16,12 +16,12 @@ from sidecar.messages.media import Clip, Size, clip_of, size_of
 from sidecar.messages.tool_schemas import as_json
 
 BlockKind = Literal["text", "thinking", "call", "result", "picture", "file", "nothing", "other"]
-"""The kind of a block. `nothing` is a marker for the vendor, such as a cache point. `other` is any
+"""A block's kind. `nothing` is a marker for the vendor, such as a cache point. `other` is any
 unknown block.
 """
 Place = Literal["block", "field", "turn"]
-"""The place of a block in its message: `block` for `content`, `field` for `toolCalls`, or `turn`
-for a whole message with the role `tool`.
+"""A block's place in its message: `block` for `content`, `field` for `toolCalls`, or `turn` for a
+whole message with the role `tool`.
 """
 
 RESULT_ROLES = frozenset({"tool", "function"})

@@ -25,7 +25,7 @@ Size = tuple[int, int]
 
 
 def size_of(source: Any) -> Size | None:
-    """Return the width and height of a picture in a block of any vendor, or None. Never raises.
+    """Return the width and height of the picture in any vendor's block, or None. Never raises.
 
     If the block has `width` and `height`, they take precedence over the data. The data is base64 or
     a data URL, in any format that imagesize supports.
@@ -74,7 +74,7 @@ _MOST_INFLATED = 1 << 20
 _AROUND = 65_536
 """The page count is searched for within this many bytes before and after `/Type /Pages`."""
 _AROUND_PACKED = 4_096
-"""The same limit for object streams, in which the end of an object is not marked."""
+"""The same limit for object streams, which do not mark the end of an object."""
 _MOST_NODES = 256
 """Maximum number of page tree nodes to read in each part of the file."""
 _MOST_INFLATED_IN_ALL = 8 << 20
@@ -172,7 +172,7 @@ class Clip(NamedTuple):
     media: Media
     seconds: float | None
     fps: float = 1.0
-    """Frames per second of a video that the model reads."""
+    """Frames per second that the model reads from a video."""
     pages: int | None = None
 
 

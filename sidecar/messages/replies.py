@@ -59,7 +59,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     format: ReplyFormat
     content: str = ""
-    """The text of the reply, without reasoning."""
+    """The reply's text, without reasoning."""
     tool_calls: list[ToolCall] = []
     stop_reason: str | None = None
     """The stop reason as sent by the vendor, or None if the stream ended without one."""
@@ -87,7 +87,7 @@ class CallDraft:
         self.decoded: JsonDict | None = None
 
     def add_arguments(self, arguments: object) -> None:
-        """Add a part of the JSON of the arguments, or all arguments as an object."""
+        """Add part of the arguments' JSON text, or all arguments as an object."""
         if isinstance(arguments, Mapping):
             self.decoded, self.is_complete = dict(arguments), True
         elif isinstance(arguments, str):

@@ -1,5 +1,5 @@
-"""Converts the tool schemas of all vendors to one format: name, description and JSON Schema of the
-parameters.
+"""Converts all vendors' tool schemas to one format: name, description and the parameters' JSON
+Schema.
 """
 
 from __future__ import annotations

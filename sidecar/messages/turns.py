@@ -1,4 +1,4 @@
-"""The turns of a conversation as clients send them, with their tool calls and results."""
+"""A conversation's turns as clients send them, with their tool calls and results."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ def has_own_text(turn: Turn) -> bool:
 
 
 def starts_exchange(turn: Turn) -> bool:
-    """Return whether a turn is a message from the user that does not consist only of
-    tool results.
-    """
+    """Return whether a turn is a user message that contains more than tool results."""
     return turn.role == "user" and (has_own_text(turn) or not parts(turn))
 
 
@@ -150,7 +148,7 @@ def sends_reasoning(turn: Turn) -> bool:
 
 
 def own_text(turn: Turn) -> str:
-    """Return the text of a turn without its tool calls and results."""
+    """Return a turn's text without its tool calls and results."""
     return join_texts(blocks_of(turn.content))
 
 

@@ -1,4 +1,4 @@
-"""Reads the usage of a call.
+"""Reads a call's usage.
 
 Every vendor reports usage in a different format. The result consists of token counts that do not
 overlap.
@@ -23,7 +23,7 @@ MOST_TOKENS = 10**12
 MOST_USD = Decimal(1_000)
 """Maximum cost that a vendor may report for a call."""
 LONGEST_ID = 512
-"""Maximum number of characters in an id or in the name of a model."""
+"""Maximum number of characters in an id or in a model name."""
 FIRST_YEAR, LAST_YEAR = 2000, 2100
 """The first and last year, in UTC, in which a call may have been made."""
 
@@ -52,7 +52,7 @@ class Usage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def normalise_usage(obj: object, format: str | None = None) -> Usage | None:
-    """Read a usage object of any vendor, which may be inside a reply.
+    """Read any vendor's usage object, which may be inside a reply.
 
     Args:
         obj: The usage object or the reply.

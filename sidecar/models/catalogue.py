@@ -1,7 +1,7 @@
-"""Looks up the provider and context window of a model by its name, offline.
+"""Looks up a model's provider and context window by name, offline.
 
-Context windows come from the price list (`sidecar.models.price_list`), which takes most of a
-second to import. `warm` loads the list on a worker thread. Until then, windows are None.
+Context windows come from the price list (`sidecar.models.price_list`), which takes most of a second
+to import. `warm` loads the list on a worker thread. Until then, windows are None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sidecar.models.limits import input_limit, overruling_window, published_wind
 from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import price_list
 
-_LONG = 60  # the number of characters of a name to compare with known names
+_LONG = 60  # how many characters of a name to compare with known names
 _NEAR = 0.8  # the minimum similarity (0 to 1) of a suggested name
 _FAR = 0.5  # the minimum similarity of names that clearly belong to a family
 _DIGITS = re.compile(r"\d+")

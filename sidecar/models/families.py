@@ -1,13 +1,13 @@
-"""Determines the tokenizer generation of a model from its name.
+"""Determines a model's tokenizer generation from its name.
 
 Models of the same generation produce the same number of tokens for the same text. Calibrations are
 stored by generation, and each generation has an approximation. The table does not depend on
-genai-prices, which takes most of a second to import, so the first count does not have to wait
-for it.
+genai-prices, which takes most of a second to import, so the first count does not have to wait for
+it.
 
-Sources: tiktoken's `model.py` for OpenAI, and the published vocabularies of open models.
-Claude's tokenizer is not published, but its count endpoint shows two generations: before Opus
-4.7, and since then.
+Sources: tiktoken's `model.py` for OpenAI, and the published vocabularies of open models. Claude's
+tokenizer is not published, but its count endpoint shows two generations: before Opus 4.7, and since
+then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OPENAI_GENERATIONS = frozenset(
 )
 """Generations of OpenAI models, whose chat templates and formulas are public."""
 UNKNOWN = "unknown"
-"""The generation of models that are not in the table."""
+"""The generation for models that are not in the table."""
 
 _ROWS: tuple[tuple[str, str, str | None], ...] = (
     # (pattern for the start of the bare name, generation, provider id of the vendor's API)
@@ -136,7 +136,7 @@ _CLAUDE_NEW = (4, 7)
 
 
 def generation_of(model: str) -> str:
-    """Return the tokenizer generation of a model, such as `o200k_base`, `claude-4.7` or `llama3`.
+    """Return a model's tokenizer generation, such as `o200k_base`, `claude-4.7` or `llama3`.
 
     Returns `unknown` if the model is not in the table, or if its name is misspelt.
     """

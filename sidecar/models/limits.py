@@ -19,7 +19,7 @@ _WHOLE = 0
 
 @cache
 def _rows(table: Table) -> list[tuple[str, int]]:
-    """Return the patterns and limits of a table, in order."""
+    """Return a table's patterns and limits, in order."""
     return list(_tables()[table].items())
 
 
@@ -34,7 +34,7 @@ def overruling_window(bare: str) -> int | None:
 
 
 def published_window(bare: str) -> int | None:
-    """Return the published context window of a model in tokens, or None if it is unknown."""
+    """Return a model's published context window in tokens, or None if it is unknown."""
     if is_misspelt(bare):
         return None
     found = first_match(_rows("windows"), bare)
@@ -48,6 +48,6 @@ def input_limit(bare: str) -> int | None:
 
 
 def max_output_of(bare: str) -> int | None:
-    """Return the maximum reply size of a model in tokens, or None if it is unknown."""
+    """Return a model's maximum reply size in tokens, or None if it is unknown."""
     tokens = None if is_misspelt(bare) else first_match(_rows("replies"), bare)
     return published_window(bare) if tokens == _WHOLE else tokens

@@ -85,7 +85,7 @@ def parse_list(data: bytes) -> DataSnapshot:
 
 
 def find_tariff(snapshot: DataSnapshot, model: str, provider: str) -> ListedTariff | None:
-    """Return the listed prices of a model, or None if it is not listed.
+    """Return a model's listed prices, or None if it is not listed.
 
     Args:
         snapshot: The price list.
@@ -100,7 +100,7 @@ def find_tariff(snapshot: DataSnapshot, model: str, provider: str) -> ListedTari
 
 
 class ListedTariff:
-    """The prices of a model in the price list."""
+    """A model's prices in the price list."""
 
     def __init__(self, provider: Provider, model: ModelInfo) -> None:
         self._model = model
@@ -121,7 +121,7 @@ class ListedTariff:
         """
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
-        """Return the prices of a call, or None if they are unknown.
+        """Return a call's prices, or None if they are unknown.
 
         They depend on the call's time, service tier and prompt size in tokens.
         """
@@ -166,11 +166,11 @@ class ListedTariff:
 
 
 def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
-    """Return the unit prices of a model for a prompt size.
+    """Return a model's unit prices for a prompt size.
 
-    As vendors do, this function bills cached tokens without a listed price as input, and images
-    and video as text. Audio without a listed price has no price. For models that are billed per
-    call, searches are included in the price.
+    As vendors do, this function bills cached tokens without a listed price as input, and images and
+    video as text. Audio without a listed price has no price. For models that are billed per call,
+    searches are included in the price.
     """
     fresh = _price_of_key(listed, "input_mtok", prompt_tokens)
     output = _price_of_key(listed, "output_mtok", prompt_tokens)

@@ -1,4 +1,4 @@
-"""The unit prices of a model and when they change."""
+"""A model's unit prices and when they change."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tariff(Protocol):
-    """The prices of a model at a provider over time."""
+    """A model's prices at a provider over time."""
 
     @property
     def changes(self) -> frozenset[int]:
-        """The days on which prices change, in days since 1970 (UTC)."""
+        """The days when prices change, in days since 1970 (UTC)."""
 
     @property
     def by_clock(self) -> bool:
@@ -73,7 +73,7 @@ class Tariff(Protocol):
         """The prompt sizes in tokens above which different prices apply."""
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
-        """Return the prices of a call, or None if they are unknown.
+        """Return a call's prices, or None if they are unknown.
 
         They depend on the call's time, service tier and prompt size in tokens.
         """

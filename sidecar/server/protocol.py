@@ -103,11 +103,11 @@ class InvalidBodyError(BadParamsError):
 
 
 def parse(body: Body) -> Any:
-    """Parse the body of a message.
+    """Parse a message body.
 
     Raises:
-        InvalidBodyError: The body is not valid JSON, contains a number that is not finite, or
-            is nested more than `MAX_DEPTH` levels deep.
+        InvalidBodyError: The body is not valid JSON, contains a number that is not finite, or is
+            nested more than `MAX_DEPTH` levels deep.
     """
     try:
         value = _decode(body)
@@ -494,7 +494,7 @@ class SidecarProtocol(LanguageServerProtocol):
         return True
 
     def _find_handler(self, method: str, *, is_request: bool) -> Handler | None:
-        """Return the handler of a request or notification, or None if there is none."""
+        """Return the handler for a request or notification, or None if there is none."""
         if method in self.custom:
             return self.custom[method] if is_request else None
         _, result, *_ = types.METHOD_TO_TYPES.get(method, (None, None))

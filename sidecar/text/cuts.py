@@ -1,5 +1,4 @@
-r"""Finds safe split points, at which the token counts of both parts add up to that of the whole
-text.
+r"""Finds safe split points, where both parts' token counts add up to the whole text's count.
 
 Byte-pair tokenizers split text with a regular expression, and merge bytes only inside each match.
 None of these expressions looks behind. A cut is therefore exact if a match always ends at it, and
@@ -63,7 +62,7 @@ def _cut() -> re.Pattern[str]:
 
 @cache
 def _word_cut() -> re.Pattern[str]:
-    """Return the pattern of word cuts. It is compiled on first use, which takes 4 ms."""
+    """Return the word cut pattern. Compiling it on first use takes 4 ms."""
     return re.compile(_WORD_CUT)
 
 

@@ -1,4 +1,4 @@
-r"""Finds the parts of the text: Markdown sections, marked regions and top-level blocks of code.
+r"""Finds the parts of the text: Markdown sections, marked regions and top-level code blocks.
 
 Lines end with `\n`, `\r\n` or `\r`, as in LSP. All functions take linear time.
 """
@@ -361,7 +361,7 @@ def find_parts(text: str, name: str = "", language_id: str = "") -> tuple[Part, 
 
 
 def find_blocks(lines: Lines) -> Iterator[Part]:
-    """Yield the top-level blocks of code in any language, judging by indentation.
+    """Yield the top-level code blocks in any language, judging by indentation.
 
     A block starts at an unindented line that follows a blank line or a block with an indented body.
     A closing bracket belongs to the block that it closes. As a result, consecutive imports are one

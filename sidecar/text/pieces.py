@@ -153,7 +153,7 @@ def _join_pieces(left: Piece, right: Piece, characters: int) -> Piece | None:
 
 
 _STEP = 256
-"""Number of pieces by which the running sums are extended at a time."""
+"""The running sums are extended by this many pieces at a time."""
 
 
 class PiecePlace(NamedTuple):

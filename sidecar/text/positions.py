@@ -1,4 +1,4 @@
-"""Converts LSP positions, and computes the lengths of texts in code units of LSP's three encodings.
+"""Converts LSP positions, and computes text lengths in code units of LSP's three encodings.
 
 Lone surrogates are legal in JSON. They are three code units in utf-8, and one in utf-16 and utf-32.
 """

@@ -9,7 +9,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Align the columns of a table, and return one line per row.
+    """Align a table's columns, and return one line per row.
 
     Args:
         rows: The rows, all with the same number of cells.

@@ -1,1 +1,1 @@
-"""Mutable state of a process, such as open documents, counts, conversations and spending."""
+"""Mutable process state, such as open documents, counts, conversations and spending."""

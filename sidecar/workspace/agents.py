@@ -1,4 +1,4 @@
-"""Finds the sessions of coding agents for each workspace.
+"""Finds coding agents' sessions for each workspace.
 
 Session files are read on worker threads. No file is opened while `agents.enabled` is false.
 """
@@ -151,7 +151,7 @@ class SessionReader:
 
 
 class AgentSessions:
-    """Finds the agent sessions of each workspace and passes them to the session registry."""
+    """Finds each workspace's agent sessions and passes them to the session registry."""
 
     def __init__(
         self, shared: SharedServices, sessions_of: Callable[[Workspace], SessionRegistry]
@@ -160,7 +160,7 @@ class AgentSessions:
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
         self._has_older: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """The settings with which the older sessions of a workspace were found."""
+        """The settings used to find a workspace's older sessions."""
         self._memory: MemoryLedger | None = None
         """In-memory replacement for the ledger while the ledger file cannot be used."""
 

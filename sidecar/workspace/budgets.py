@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 LISTING_SECONDS = 10.0
 """How long the list of files in a folder is cached."""
 _HEAD_PIECES = 100
-"""The number of pieces in which to search for an ignore mark, which must be in the first ten
-lines.
-"""
+"""How many pieces to search for an ignore mark, which must be in the first ten lines."""
 
 
 class Subject(NamedTuple):

@@ -1,7 +1,6 @@
-"""Calibrations of this process, shared with other processes through a file.
+"""This process's calibrations, shared with other processes through a file.
 
-Worker threads read and write the file. They work on a copy, and the event loop merges their
-result.
+Worker threads read and write the file. They work on a copy, and the event loop merges their result.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class SyncResult(NamedTuple):
 
 
 class CalibrationStore:
-    """Holds the calibrations of this process until they are written to the file."""
+    """Holds this process's calibrations until they are written to the file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -205,7 +205,7 @@ class Change(Generic[T]):
 
 @dataclass(frozen=True)
 class Recount(Change[None]):
-    """Recounts a conversation after a change of settings, documents or endpoints."""
+    """Recounts a conversation after settings, documents or endpoints have changed."""
 
     makes_current: bool = False
 

@@ -50,16 +50,16 @@ class Quota(msgspec.Struct, frozen=True):
 
     used_percentage: float | None = None
     resets_at: float | None = None
-    """The time when the limit resets, in seconds since 1970."""
+    """When the limit resets, in seconds since 1970."""
 
     @property
     def reset(self) -> datetime | None:
-        """The time when the limit resets, or None if it is missing or invalid."""
+        """When the limit resets, or None if it is missing or invalid."""
         return time_from_ms(1000 * (self.resets_at or 0))
 
 
 class RateLimits(msgspec.Struct, frozen=True):
-    """The limits of the user's subscription. Sessions that use an API key have none."""
+    """The user's subscription limits. Sessions that use an API key have none."""
 
     five_hour: Quota | None = None
     seven_day: Quota | None = None
@@ -130,7 +130,7 @@ class StatuslineInput(msgspec.Struct, frozen=True):
 
     @property
     def limit(self) -> int | None:
-        """The size of the context window in tokens."""
+        """The context window's size in tokens."""
         size = self.context_window.context_window_size if self.context_window else None
         return size if size is not None and 0 < size <= MOST_TOKENS else None
 
@@ -144,7 +144,7 @@ class SavedWindow(msgspec.Struct, frozen=True):
 
 
 class SavedFile(msgspec.Struct, frozen=True):
-    """The saved context windows by session (newest last), and the limits of the subscription."""
+    """The saved context windows by session (newest last), and the subscription's limits."""
 
     sessions: dict[str, SavedWindow] = {}
     rate_limits: RateLimits | None = None
@@ -169,7 +169,7 @@ def load(folder: Path) -> SavedFile:
 
 
 def save(folder: Path, sent: StatuslineInput) -> None:
-    """Save a session's context window and the limits of the subscription. Raises OSError."""
+    """Save a session's context window and the subscription's limits. Raises OSError."""
     before = load(folder)
     window = sent.context_window or ContextWindow()
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Breaks down the contexts of agents' sessions by type of content."""
+"""Breaks down agents' contexts by content type."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class _LargeFileRead(NamedTuple):
 
 
 class ContentsReader:
-    """Breaks down the contexts of agents' sessions by type of content.
+    """Breaks down agents' contexts by content type.
 
-    A large file is read at most every `REREAD_S` seconds. Until then, the sizes from the
-    previous read are scaled to the current number of tokens.
+    A large file is read at most every `REREAD_S` seconds. Until then, the sizes from the previous
+    read are scaled to the current number of tokens.
     """
 
     def __init__(self, workers: Workers, now: Callable[[], float] = time.monotonic) -> None:
@@ -53,10 +53,9 @@ class ContentsReader:
         self._recent: dict[tuple[str, str, str], _LargeFileRead] = {}
 
     async def parts(self, agent: str, path: str, session: str, tokens: int) -> list[ContextPart]:
-        """Estimate the size of each type of content in an agent's context, largest first.
+        """Estimate the size of each content type in an agent's context, largest first.
 
-        The sizes add up to `tokens`. The result is empty if the store is unreadable or
-        incomplete.
+        The sizes add up to `tokens`. The result is empty if the store is unreadable or incomplete.
         """
         key, now = (agent, path, session), self._now()
         self._recent = {
@@ -87,7 +86,7 @@ def read_contents(agent: str, path: str, session: str) -> tuple[ContextContents,
 
 
 def split_contents(contents: ContextContents, tokens: int) -> list[ContextPart]:
-    """Split a context's tokens by type of content, and label each type, largest first."""
+    """Split a context's tokens by content type, and label each type, largest first."""
     parts: Counter[str] = Counter()
     named = 0
     for share in contents.split(tokens):

@@ -74,7 +74,7 @@ class Effects(NamedTuple):
 
 
 class Conversations:
-    """The conversations of one workspace."""
+    """A workspace's conversations."""
 
     def __init__(
         self, services: SharedServices, workspace: Workspace, sessions: SessionRegistry
@@ -412,7 +412,7 @@ class Conversations:
         if answer.is_due:
             self._note_missed_count(conversation)
         elif answer.is_missing and settings != self.workspace.settings:
-            self._ask_later(conversation)  # the change of settings may have closed the connection
+            self._ask_later(conversation)  # the settings change may have closed the connection
         change = ApplyCounts(
             session=conversation.id,
             version=conversation,

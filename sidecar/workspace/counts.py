@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 ENDPOINT_SECONDS = 2.0
 """Time to wait for an endpoint before falling back to an estimate."""
 LATEST_SECONDS = 30.0
-"""How long to wait for a late answer of an endpoint before discarding it."""
+"""How long to wait for an endpoint's late answer before discarding it."""
 QUIET_CHARACTERS = 20_000
 """Documents of at least this length are only sent to an endpoint after a pause in typing."""
 CHARACTERS_PER_QUIET_SECOND = 200_000

@@ -135,14 +135,14 @@ class Snapshot(SplitText):
 
 
 class FollowedPlace:
-    """A document or range with which a section of a conversation is kept in sync."""
+    """A document or range that a conversation section is kept in sync with."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
 
 
 class FollowedText:
-    """An immutable copy of the document text that a section of a conversation uses."""
+    """An immutable copy of the document text that a conversation section uses."""
 
     def __init__(self, place: FollowedPlace, snapshot: Snapshot) -> None:
         self.place, self.snapshot = place, snapshot
@@ -161,7 +161,7 @@ class FollowedText:
 
 
 class FollowedSection(NamedTuple):
-    """A section of a conversation that is kept in sync with a document."""
+    """A conversation section that is kept in sync with a document."""
 
     uri: str
     tokens: int

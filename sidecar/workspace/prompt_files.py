@@ -90,12 +90,12 @@ sent with every request.
 
 
 class UserFile(msgspec.Struct, frozen=True):
-    """A prompt file of the user, sent by one agent in all repositories."""
+    """A user's own prompt file, which one agent sends in all repositories."""
 
     agent: str
     variable: str | None
     folder: str
-    """The path of the folder, relative to the home folder."""
+    """The folder's path, relative to the home folder."""
     name: str
 
 
@@ -130,7 +130,7 @@ class PromptFile(msgspec.Struct, frozen=True):
 
 
 def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
-    """Return the prompt files of a root.
+    """Return a root's prompt files.
 
     Args:
         root: The root folder.

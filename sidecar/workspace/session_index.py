@@ -77,7 +77,7 @@ _UPSERT = (
 
 
 class StoreRow(NamedTuple):
-    """A row of the table `store`."""
+    """A row in the `store` table."""
 
     id: int
     path: str
@@ -244,7 +244,7 @@ class SessionIndex:
         )
 
     def forget(self, paths: Collection[str]) -> None:
-        """Remove the sessions of the given stores if they have been deleted.
+        """Remove the given stores' sessions if the stores have been deleted.
 
         Their calls are kept. Raises LedgerError.
         """
@@ -268,10 +268,10 @@ class SessionIndex:
         *,
         with_prompts: bool = False,
     ) -> list[StoredSession]:
-        """Return the sessions of the roots, newest first.
+        """Return the roots' sessions, newest first.
 
-        A session in several stores is returned once. Titles and first prompts are read from
-        the stores.
+        A session in several stores is returned once. Titles and first prompts are read from the
+        stores.
 
         Args:
             readers: The readers for the agents.

@@ -54,7 +54,7 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 class RemoteConversation(StoredSession, frozen=True, kw_only=True):
-    """A conversation of another server, which has computed its usage."""
+    """Another server's conversation, with the usage that the server has computed."""
 
     usage: ContextUsage
 
@@ -175,7 +175,7 @@ def _stored_usage(
 
 @dataclass(eq=False)
 class ConversationState:
-    """The state of a conversation besides its messages. Only `Conversations` may change it."""
+    """A conversation's state besides its messages. Only `Conversations` may change it."""
 
     named_model: str | None = None
     """The model that a client has set for the conversation."""
@@ -224,7 +224,7 @@ class SessionRegistry:
         return state.named_model or state.answered_model or self.chosen_model
 
     def state_of(self, session_id: str) -> ConversationState:
-        """Return the state of a conversation, or an empty state if the ID is unknown."""
+        """Return a conversation's state, or an empty state if the ID is unknown."""
         return self._states.get(session_id) or ConversationState()
 
     def put(self, conversation: Conversation, *, is_restored: bool = False) -> ConversationState:
@@ -251,7 +251,7 @@ class SessionRegistry:
         return choose_session(self._newest_fed(), agents)
 
     def next_switch_at(self) -> datetime | None:
-        """Return the time at which the shown session will change without an update, or None."""
+        """Return when the shown session will change without an update, or None."""
         shown = self.find(None)
         return None if shown is None or self._selected() else next_switch_at(shown)
 
@@ -353,7 +353,7 @@ class SessionRegistry:
         self._older_agent_sessions = {one.id: one for one in sessions}
 
     def set_remote_conversations(self, usages: Iterable[ContextUsage]) -> None:
-        """Replace the conversations of other servers."""
+        """Replace other servers' conversations."""
         sessions = [
             session for session in map(make_remote_conversation, usages) if session is not None
         ]
@@ -397,7 +397,7 @@ class SessionRegistry:
         return make_remote_conversation(self.usage(session))
 
     def conversation_usages(self) -> list[ContextUsage]:
-        """Return the usage of the newest conversations, for sharing with other processes."""
+        """Return the newest conversations' usage, for sharing with other processes."""
         newest_first = sorted(self._nonempty_conversations(), key=_updated_at, reverse=True)
         return [
             msgspec.structs.replace(self.usage(one), cost_usd=None)
@@ -408,7 +408,7 @@ class SessionRegistry:
         return [one for one in self.conversations.values() if not _is_unused(one)]
 
     def follows_document(self, uri: str) -> bool:
-        """Return whether any section of a conversation is kept in sync with the document."""
+        """Return whether any of a conversation's sections is kept in sync with the document."""
         return any(section.uri == uri for section in self._followed_sections(None))
 
     def _followed_sections(self, shown: Session | None) -> Iterator[FollowedSection]:

@@ -38,7 +38,7 @@ def choose_session(conversation: Session | None, agents: StoredSession | None) -
 
 
 def next_switch_at(shown: Session) -> datetime | None:
-    """Return the time at which another session will be shown without an update, or None."""
+    """Return when another session will be shown without an update, or None."""
     is_stored = isinstance(shown, StoredSession)
     periods = [RECENT] if is_stored else []
     if not is_stored or shown.source == PROTOCOL:

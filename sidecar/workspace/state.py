@@ -46,7 +46,7 @@ def lock_state(folder: Path) -> Iterator[None]:
 
 
 class OpenBooks:
-    """The open ledgers of this process. Thread-safe."""
+    """This process's open ledgers. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -20,7 +20,7 @@ class MapEntry(msgspec.Struct, rename="camel", kw_only=True):
 
 
 def build_token_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
-    """Return the token map of a folder.
+    """Return a folder's token map.
 
     Args:
         counts: Each file's path relative to the folder, and its token count.
@@ -44,7 +44,7 @@ def build_token_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
 
 
 def parent_of(name: str) -> str:
-    """Return the path of the parent folder, or "" at the top level."""
+    """Return the parent folder's path, or "" at the top level."""
     folder = name.rstrip("/").rpartition("/")[0]
     return f"{folder}/" if folder else ""
 

@@ -43,7 +43,7 @@ class ContextState(NamedTuple):
 
 
 class SettingsChange(NamedTuple):
-    """New settings of a root. Fields set to None leave the old value unchanged."""
+    """A root's new settings. Fields set to None leave the old values unchanged."""
 
     editor: Mapping[str, Any] | None = None
     """The `tokenSidecar` section of the editor's settings."""
@@ -118,7 +118,7 @@ class MissedCount(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A change of state, handled by `SidecarServer.on_event`."""
+    """A state change, handled by `SidecarServer.on_event`."""
 
     what: EventKind
     workspace: Workspace | None = None
@@ -159,7 +159,7 @@ def _as_uri(workspace: str) -> str:
 
 
 class Workspaces:
-    """The workspaces of this process.
+    """This process's workspaces.
 
     Documents outside all roots share one workspace that has no root.
     """

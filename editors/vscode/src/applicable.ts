@@ -1,12 +1,12 @@
 import { commands } from "vscode";
 
-/** The state on which commands depend. The manifest uses these values as context keys in `when` clauses. */
+/** The state that commands depend on. The manifest uses these values as context keys in `when` clauses. */
 export interface State {
   /** Whether the server is running. */
   running: boolean;
   /** Whose context is shown: `own` contexts can be changed, `agent` contexts belong to a coding agent. */
   context: "own" | "agent" | "none";
-  /** Whether the tree of sessions hides sessions that have ended. */
+  /** Whether the session tree hides ended sessions. */
   endedHidden: boolean;
 }
 

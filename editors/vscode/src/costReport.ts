@@ -6,7 +6,7 @@ import { workspaceParam } from "./workspaceParam";
 
 let shown: { page: LivePage; reveal: () => void } | undefined;
 
-/** Show the cost report of the workspace. It is updated while it is visible. */
+/** Show the workspace's cost report. It is updated while it is visible. */
 export async function showCostReport(server: Server, choice?: Choice): Promise<void> {
   if (!shown) {
     shown = open(server, choice);

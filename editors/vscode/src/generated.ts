@@ -103,7 +103,7 @@ export interface CapabilitiesParams {
 }
 
 /**
- * The capabilities of an endpoint for one model.
+ * An endpoint's capabilities for one model.
  */
 export interface Capability {
   endpoint: string;

@@ -74,7 +74,7 @@ export function managedFolder(context: ExtensionContext): string {
   return join(context.globalStorageUri.fsPath, `server-${version}`);
 }
 
-/** Return the path of a program in the managed environment. */
+/** Return a program's path in the managed environment. */
 export function managedProgram(context: ExtensionContext, name: string): string {
   return join(managedFolder(context), WINDOWS ? "Scripts" : "bin", WINDOWS ? `${name}.exe` : name);
 }

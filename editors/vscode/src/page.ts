@@ -13,7 +13,7 @@ export interface Host {
   readonly visible: boolean;
 }
 
-/** The values in a page's form. */
+/** A page's form values. */
 export type Choice = Record<string, string>;
 
 interface Message {
@@ -50,7 +50,7 @@ export class LivePage implements Disposable {
     this.messages.dispose();
   }
 
-  /** Schedule an update of the page. A hidden page is not loaded until it becomes visible. */
+  /** Schedule a page update. A hidden page loads when it becomes visible. */
   readonly changed = (): void => {
     if (this.host.visible) this.timer ??= setTimeout(() => void this.show(), LATEST_MS);
   };

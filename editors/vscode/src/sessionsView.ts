@@ -64,14 +64,14 @@ export class SessionsView implements TreeDataProvider<SessionRow> {
     }, REFRESH_MS);
   };
 
-  /** Let the user choose the order of the sessions. */
+  /** Let the user choose the session order. */
   async sort(): Promise<void> {
     const order = await window.showQuickPick(Object.keys(ORDERS), { title: "Sort sessions by" });
     if (order) await this.context.workspaceState.update(ORDER, order);
     this.refresh();
   }
 
-  /** Show or hide the sessions that have ended. */
+  /** Show or hide ended sessions. */
   async hideEnded(endedHidden: boolean): Promise<void> {
     setState({ endedHidden });
     await this.context.workspaceState.update(ENDED_HIDDEN, endedHidden);

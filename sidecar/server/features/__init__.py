@@ -1,1 +1,1 @@
-"""The features of the server, one module per area. Each module has a `register` function."""
+"""The server's features, one module per area. Each module has a `register` function."""

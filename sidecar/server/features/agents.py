@@ -1,9 +1,9 @@
-"""Follows the sessions of coding agents in open roots, and records their calls in the ledger.
+"""Follows coding agents' sessions in open roots, and records their calls in the ledger.
 
-Sessions are read when a root is opened, and read again when their files change. Past calls
-are recorded when the user asks for costs, when an agent's session is shown, or after a minute
-without edits. The requested workspace comes first. Other workspaces are read at low priority,
-with a progress bar that allows the user to cancel.
+Sessions are read when a root is opened, and read again when their files change. Past calls are
+recorded when the user asks for costs, when an agent's session is shown, or after a minute without
+edits. The requested workspace comes first. Other workspaces are read at low priority, with a
+progress bar that allows the user to cancel.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _WatchedRoots(NamedTuple):
 
 
 class AgentSessionWatcher:
-    """Reads the agent sessions of each workspace, and reads them again when their files change."""
+    """Reads each workspace's agent sessions, and reads them again when their files change."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
@@ -56,7 +56,7 @@ class AgentSessionWatcher:
         self._watch()
 
     def read_all(self) -> None:
-        """Start reading the sessions of all workspaces."""
+        """Start reading the sessions in all workspaces."""
         for workspace in self._workspaces():
             self._read_soon(workspace, None)
 
@@ -145,7 +145,7 @@ PAUSE_RATIO = 1.0
 
 
 class HistoryRecorder:
-    """Records the past calls of agents and adds up their costs."""
+    """Records agents' past calls and adds up their costs."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
@@ -171,7 +171,7 @@ class HistoryRecorder:
         self._server.scheduler.schedule(("idle",), IDLE_SECONDS, self._record_when_idle)
 
     def context_changed(self, workspace: Workspace) -> None:
-        """Record the calls of an agent's session that is now shown.
+        """Record the calls in an agent's session that is now shown.
 
         If the agent's calls are already recorded, add up the costs instead.
         """

@@ -155,7 +155,7 @@ class EndpointRetries:
 
 
 class ConversationSharing:
-    """Shares the usage of conversations with the `usage` and `statusline` commands."""
+    """Shares conversations' usage with the `usage` and `statusline` commands."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
@@ -390,7 +390,7 @@ class TimedUpdates:
             self._server.scheduler.schedule(("midnight",), seconds, self._begin_day)
 
     def await_session_change(self, workspace: Workspace) -> None:
-        """Schedule an update for the time when the shown session becomes too old."""
+        """Schedule an update for when the shown session becomes too old."""
         key = "session age", workspace
         self._server.scheduler.cancel(key)
         sessions = self._services.known_sessions(workspace)

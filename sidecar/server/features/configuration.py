@@ -46,7 +46,7 @@ CATALOGUE_SECONDS = 0.5
 
 
 class SettingsLoader:
-    """Updates the settings of each workspace from files and from the editor."""
+    """Updates each workspace's settings from files and from the editor."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server = server

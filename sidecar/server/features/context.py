@@ -1,4 +1,4 @@
-"""Handles `context/*` requests for the conversations of a workspace."""
+"""Handles `context/*` requests for a workspace's conversations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handles requests for counts, models and the capabilities of endpoints."""
+"""Handles requests for counts, models and endpoint capabilities."""
 
 from __future__ import annotations
 

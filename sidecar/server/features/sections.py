@@ -1,12 +1,12 @@
-"""Token counts of sections: inlay hints, code lenses, symbols, hovers and commands.
+"""Section token counts: inlay hints, code lenses, symbols, hovers and commands.
 
-Inlay hints, code lenses and symbols are off by default. Editors ask registered providers
-after almost every keystroke, so a provider is only registered while a setting enables it.
-This requires a client with `dynamicRegistration`. For other clients, all providers are
-announced in `initialize`, and they return no hints or lenses while disabled.
+Inlay hints, code lenses and symbols are off by default. Editors ask registered providers after
+almost every keystroke, so a provider is only registered while a setting enables it. This requires a
+client with `dynamicRegistration`. For other clients, all providers are announced in `initialize`,
+and they return no hints or lenses while disabled.
 
-Commands return their result for the project's own editor plugins, and also show it as a
-message in other editors.
+Commands return their result for the project's own editor plugins, and also show it as a message in
+other editors.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ local function status_part(name, buf)
   return type(part) == 'table' and part or nil
 end
 
---- Returns the status text of a buffer.
+--- Returns a buffer's status text.
 ---@param buf? integer default: the current buffer
 ---@return string text such as `12,345 tokens`, or `` before the first count
 function M.statusline(buf) return vim.b[buf or 0].token_sidecar_status or '' end

@@ -1,4 +1,4 @@
--- The token map of a folder, in a floating window with folds.
+-- A folder's token map, in a floating window with folds.
 local M = {}
 
 local format = require('token_sidecar.format')
@@ -28,7 +28,7 @@ end
 --- Returns the fold level of a line, for 'foldexpr'.
 function M.level(line) return (vim.b.token_sidecar_map_levels or {})[line] or 0 end
 
---- Returns the text of a closed fold, with the number of hidden lines, for 'foldtext'.
+--- Returns a closed fold's text, with the number of hidden lines, for 'foldtext'.
 function M.fold_text()
   local hidden = vim.v.foldend - vim.v.foldstart
   return ('%s  (%d more)'):format(vim.fn.getline(vim.v.foldstart), hidden)

@@ -79,7 +79,7 @@
 ---@field workspace? string
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 
---- The capabilities of an endpoint for one model.
+--- An endpoint's capabilities for one model.
 ---@class token_sidecar.Capability
 ---@field endpoint string
 ---@field model string

@@ -112,7 +112,7 @@ local function turns(messages, are_items)
   return converted
 end
 
---- Splits the body of a request to any vendor.
+--- Splits a request body for any vendor.
 ---@return string? system, table[] messages, table[]? tools
 local function split_body(body)
   local messages = body.messages or body.input or body.contents or {}
@@ -137,7 +137,7 @@ local function count_known(known, messages)
   return #known
 end
 
---- Sets the provider of a call.
+--- Sets a call's provider.
 ---@param name? string the plugin's name for the provider
 ---@param url? string the URL of the request
 function M.set_provider(call, name, url)
@@ -177,7 +177,7 @@ function M.line(call, line)
   if line:find('"usage', 1, true) or line:find('eval_count"', 1, true) then table.insert(call.lines, line) end
 end
 
---- Reads the usage, id and model of a reply from its lines.
+--- Reads a reply's usage, id and model from its lines.
 local function reported(lines)
   local reply = {}
   for _, line in ipairs(lines) do
@@ -189,8 +189,8 @@ local function reported(lines)
   return reply
 end
 
---- Reports the usage of a reply to the context and the ledger. If the next request has already been sent, its messages
---- include the reply, so only the numbers are reported.
+--- Reports a reply's usage to the context and the ledger. If the next request has already been sent, its
+--- messages include the reply, so only the numbers are reported.
 function M.reply(call)
   local lines = call.lines
   call.lines = {}
@@ -296,7 +296,7 @@ local function select(session)
   end)
 end
 
---- Registers the buffer of a chat. When the buffer is entered, the status shows the chat's session.
+--- Registers a chat's buffer. When the buffer is entered, the status shows the chat's session.
 function M.show(buf, session)
   if buffers[buf] == session then return end
   buffers[buf] = session
@@ -318,7 +318,7 @@ function M.in_front(client_id)
   )
 end
 
---- Forgets the session of a chat that was closed or cleared.
+--- Forgets the session of a closed or cleared chat.
 ---@param is_open? boolean whether the chat was only cleared and is still open
 function M.forget(session, is_open)
   local state = sent[session]

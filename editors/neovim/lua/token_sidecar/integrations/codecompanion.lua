@@ -49,7 +49,7 @@ local function making(request, run, ...)
   return unpack(results, 2, results.n)
 end
 
---- Records the body of a request and the lines of its reply.
+--- Records a request's body and the lines of its reply.
 local function around_request(request)
   return function(client, payload, actions, opts)
     local call = call_of(client, opts or {})

@@ -20,7 +20,7 @@ local is_held = safely(function(opts)
   return held
 end)
 
---- Records a request. The client runs in a coroutine, by which its HTTP requests are identified.
+--- Records a request. Its HTTP requests are identified by the client's coroutine.
 local function around_ask(ask)
   return function(client, opts)
     local co = assert(coroutine.running())

@@ -30,7 +30,7 @@ end
 --- Many compatible servers use the names of these two providers, so they are recognised only by their address.
 local ADDRESSES = { anthropic = '://api.anthropic.com', openai = '://api.openai.com' }
 
---- Returns the id of a provider, or nil if it is unknown. In that case, the server uses the model's name instead.
+--- Returns a provider's id, or nil if it is unknown. In that case, the server uses the model's name instead.
 ---@param name? string
 ---@param url? string the URL of the request
 ---@return string?
