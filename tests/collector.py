@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP that uses the protocol's own types."""
+"""An OTLP/HTTP receiver that uses the protocol's own types."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 
 class Usage(NamedTuple):
-    """The tokens of a call. The four classes of input and output do not overlap."""
+    """A call's tokens. The four input and output classes do not overlap."""
 
     uncached: int
     cache_read: int = 0
@@ -45,7 +45,7 @@ class Usage(NamedTuple):
 
 
 class ToolUse(NamedTuple):
-    """A call of one of the agent's tools, as requested by the model."""
+    """A call to one of the agent's tools, as requested by the model."""
 
     name: str
     arguments: dict[str, Any]

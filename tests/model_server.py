@@ -170,7 +170,7 @@ class ModelServer:
 
     @staticmethod
     def reported(received: Received) -> dict[str, Any]:
-        """Return the usage of a call in OpenAI's format."""
+        """Return a call's usage in OpenAI's format."""
         return {
             "prompt_tokens": received.prompt,
             "completion_tokens": received.output,

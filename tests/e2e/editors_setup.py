@@ -36,7 +36,7 @@ CHROMIUM_NAMES = ("chromium", "chromium-headless-shell")
 
 @dataclass(frozen=True)
 class VSCode:
-    """The paths of an installed VS Code: its Node, its start script and its npm modules."""
+    """Paths in an installed VS Code: its Node, start script and npm modules."""
 
     node: Path
     entry: Path

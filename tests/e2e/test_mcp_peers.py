@@ -18,7 +18,7 @@ from tests.e2e.mcp_packages import CONFORMANCE, INSPECTOR
 
 PROGRAM = str(Path(sys.executable).with_name("token-sidecar"))
 SCENARIOS = ("server-initialize", "ping", "tools-list")
-"""The scenarios of the conformance suite that apply to a server with tools only.
+"""The conformance suite's scenarios for servers that have only tools.
 
 The other scenarios test resources, prompts, sampling, and tools with specific names.
 """

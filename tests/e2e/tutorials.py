@@ -1,6 +1,4 @@
-"""Reads samples and expected outputs from the pages in docs/tutorial, for the tests of
-each page.
-"""
+"""Reads samples and expected outputs from the tutorials, for their tests."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ FOLDER = ROOT / "docs/tutorial"
 
 
 def read(editor: str) -> str:
-    """Return the tutorial of an editor."""
+    """Return an editor's tutorial."""
     return (FOLDER / f"{editor}.md").read_text("utf-8")
 
 
@@ -27,7 +25,7 @@ def sentence(page: str) -> str:
 
 
 def promised(page: str, pattern: str) -> str:
-    """Return the group of a pattern, which must be on the page."""
+    """Return what a pattern's group matches on the page. Fail if there is no match."""
     match = re.search(pattern, page, re.DOTALL)
     assert match is not None, pattern
     return match[1]

@@ -1,4 +1,4 @@
-"""Checks that no text of agents' sessions is stored or logged.
+"""Checks that no text from agents' sessions is stored or logged.
 
 Run it as `python -m tests.fuzz.agent_secrets [MEGABYTES]`. It generates sessions with secrets, such
 as keys and e-mail addresses, in messages, titles, tool calls, results and malformed lines. A server
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 MEGABYTES = 100.0
 MARK = "planted"
-"""A part that all secrets have in common."""
+"""A substring that all secrets share."""
 _FORMS = (MARK.encode(), MARK.encode("utf-16-le"), MARK.encode().hex().encode())
 _NUMBERS = itertools.count()
 _HOMES = (".claude", ".codex", ".config", ".gemini", ".local", ".cline", ".copilot")
@@ -213,7 +213,7 @@ class Reading:
         self.verb("usage", "--all", "--json", titles=True)
 
     def leaks(self) -> list[str]:
-        """Return the places in which a secret was stored or logged."""
+        """Return where secrets were stored or logged."""
         kept = [path for path in self.state.rglob("*") if path.is_file()]
         found = [str(path) for path in kept if _holds(path.read_bytes())]
         return found + [text.decode(errors="replace")[:500] for text in self.said if _holds(text)]

@@ -18,7 +18,7 @@ from tests.fuzz.conversations import Case, cases
 from tests.unit.test_context_fit_properties import fit_case
 
 CHUNK = 5_000
-"""The number of conversations per Hypothesis run, which is limited because of its memory use."""
+"""The number of conversations per Hypothesis run. More would need too much memory."""
 
 
 def main() -> int:

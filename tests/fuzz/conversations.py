@@ -32,7 +32,7 @@ MOVES = (
 
 
 class Move(NamedTuple):
-    """A step of a conversation, with its number of calls and characters."""
+    """A conversation step, with its number of calls and characters."""
 
     kind: str
     number: int

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
 
 
 def width(character: str, encoding: Encoding) -> int:
-    """Return the number of code units of a character. A lone surrogate takes three bytes, as in
-    JSON.
-    """
+    """Return a character's number of code units. A lone surrogate takes three bytes, as in JSON."""
     code = ord(character)
     if encoding == "utf-32":
         return 1

@@ -34,12 +34,12 @@ class Server(StdioClient):
         self.notify("initialized", {})
 
     def count(self, uri: str) -> dict[str, Any]:
-        """Return the token count of an open document."""
+        """Return an open document's token count."""
         found: dict[str, Any] = self.request("tokens/count", {"textDocument": {"uri": uri}})
         return found
 
     def peak(self) -> int:
-        """Return the peak memory of the process in megabytes."""
+        """Return the process's peak memory in megabytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) // 1024
 

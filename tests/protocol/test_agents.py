@@ -188,7 +188,7 @@ def calls_in_the_ledger() -> int:
 async def test_background_recording_can_be_cancelled_and_resumed(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Calls of the requested workspace are recorded before those of other workspaces."""
+    """The requested workspace's calls are recorded before those of other workspaces."""
     monkeypatch.setattr(agents_feature, "PAUSE_RATIO", 1_000.0)
     monkeypatch.setattr(session_index, "_CALLS_AT_ONCE", 20)
     root, *others = [tmp_path / f"root-{number}" for number in range(12)]
@@ -259,7 +259,7 @@ async def test_session_found_by_a_request_is_shown(
 
 
 def old_sessions(home: ClaudeHome, root: Path) -> list[str]:
-    """Create sessions of the last three and six days, and return their ids. Only the newer one is
+    """Create sessions from six and three days ago, and return their ids. Only the newer one is
     watched.
     """
     names = []
@@ -648,7 +648,7 @@ async def test_a_session_file_is_not_read_for_a_closed_view(
 
 
 def record_reads(path: Path) -> list[str]:
-    """Return a list to which each opening of a file is added."""
+    """Return a list that records each opening of a file."""
     reads: list[str] = []
 
     def heard(event: str, arguments: tuple[object, ...]) -> None:

@@ -77,7 +77,7 @@ def counts_for_gpt_4(status: Any) -> bool:
 
 
 def chat(model: str, reply_id: str, prompt: int) -> dict[str, Any]:
-    """Return a reply of two tokens in OpenAI's format."""
+    """Return a two-token reply in OpenAI's format."""
     message = {"role": "assistant", "content": "x"}
     return {
         "id": reply_id,

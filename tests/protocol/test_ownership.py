@@ -165,7 +165,7 @@ WRITERS = {
     "workspace": ("workspace.py", "sessions.py"),
     "state": ("conversations.py",),
 }
-"""The modules that may assign to fields, by the name of the variable in the code."""
+"""The modules that may assign to fields, by the variable's name in the code."""
 
 
 def test_state_is_assigned_only_by_its_owner() -> None:

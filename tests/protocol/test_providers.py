@@ -127,9 +127,7 @@ async def test_providers_are_registered_and_unregistered_by_settings(bare: Clien
 
 @pytest.mark.parametrize("dynamic", [False, True])
 async def test_enabled_providers_are_refreshed_after_a_change(bare: Client, dynamic: bool) -> None:
-    """Changes of settings or the model change counts, but the client does not notice them by
-    itself.
-    """
+    """Changed settings or models affect counts, but the client does not notice this by itself."""
     asked = Asked(bare)
     await start(bare, ON, dynamic=dynamic, refresh=True)
     asked.clear()

@@ -85,7 +85,7 @@ async def numbers(client: Client, uri: str) -> dict[str, int]:
 
 
 async def settled(client: Client) -> None:
-    """Wait until all work caused by the start or a change of settings is done."""
+    """Wait until all work caused by the start or a settings change is done."""
     jobs = ("status", "settings", "catalogue", "agents")
     await client.server.services.configured.wait()
     while any(key[0] in jobs for key in client.server.scheduler._jobs):

@@ -1,4 +1,4 @@
-"""Tests the counts of parts of a document in hovers, hints, code lenses, symbols and commands."""
+"""Tests section counts in hovers, hints, code lenses, symbols and commands."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ async def test_closing_sends_no_status_without_a_context(client: Client) -> None
 
 
 def user(content: str) -> dict[str, str]:
-    """Return a turn of the user."""
+    """Return a user turn."""
     return {"role": "user", "content": content}
 
 

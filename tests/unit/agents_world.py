@@ -94,7 +94,7 @@ class World:
         assert self.recorded() == truth.calls
 
     def shown(self, root: Path | None = None) -> list[StoredSession]:
-        """Return the listed sessions of a root folder, newest first."""
+        """Return a root folder's listed sessions, newest first."""
         roots = Roots.of([root or self.root])
         readers = self.readers
         stores = [store for reader in readers for store in reader.find(self.places, roots)]
@@ -102,7 +102,7 @@ class World:
         return self.index.sessions(readers, self.places, roots)
 
     def sessions(self, root: Path | None = None) -> dict[str, StoredSession]:
-        """Return the sessions of a root folder by id, newest first."""
+        """Return a root folder's sessions by id, newest first."""
         return {session.id: session for session in self.shown(root)}
 
     def check_context(self, truth: Truth) -> None:

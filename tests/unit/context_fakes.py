@@ -117,7 +117,7 @@ class FakeCalibration:
         self.hidden: tuple[float, float] | None = None
 
     def band_factor(self, kind: str | None = None) -> float:  # noqa: ARG002
-        """Return the factor for half of the estimates' error band."""
+        """Return a factor of 0.5, which halves the error band."""
         return 0.5
 
 
@@ -148,17 +148,17 @@ def window(limit: int = 10_000, reserve: int = 500) -> Window:
 
 
 def user(text: str) -> Turn:
-    """Return a turn of the user."""
+    """Return a user turn."""
     return Turn(role="user", content=text)
 
 
 def reply(text: str) -> Turn:
-    """Return a turn of the assistant."""
+    """Return an assistant turn."""
     return Turn(role="assistant", content=text)
 
 
 def calls(*ids: str, text: str | None = None, name: str = "read") -> Turn:
-    """Return a turn of the assistant with one tool call per id."""
+    """Return an assistant turn with one tool call per id."""
     made = [{"id": call_id, "name": name, "arguments": {"path": call_id}} for call_id in ids]
     return Turn(role="assistant", content=text, tool_calls=made)
 

@@ -1,4 +1,4 @@
-"""A table with the responses of every kind of model server."""
+"""A table of responses from every kind of model server."""
 
 from __future__ import annotations
 

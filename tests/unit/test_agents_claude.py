@@ -1,4 +1,4 @@
-"""Tests the reader of Claude Code: each call is recorded once, and context sizes are right."""
+"""Tests Claude Code's reader: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 

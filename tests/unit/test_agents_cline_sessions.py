@@ -1,4 +1,4 @@
-"""Tests the reader of sessions of Cline 4 and later."""
+"""Tests the session reader for Cline 4 and later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the reader of Copilot in VS Code: each call is recorded once, and context sizes are
+"""Tests the reader for Copilot in VS Code: each call is recorded once, and context sizes are
 right.
 """
 

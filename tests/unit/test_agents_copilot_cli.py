@@ -1,6 +1,4 @@
-"""Tests the reader of Copilot CLI with events, and with a database that another process writes
-to.
-"""
+"""Tests Copilot CLI's reader with events, and with a database that another process writes to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the readers of Goose, Crush and Zed with databases that another process writes to."""
+"""Tests the readers for Goose, Crush and Zed with databases that another process writes to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the reader of Gemini CLI: each call is recorded once, and context sizes are right."""
+"""Tests Gemini CLI's reader: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the reader of opencode's three formats, with databases that another process writes to."""
+"""Tests the reader for opencode's three formats, with databases that another process writes to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the readers of Amp, Mistral Vibe, Continue and aider."""
+"""Tests the readers for Amp, Mistral Vibe, Continue and aider."""
 
 from __future__ import annotations
 

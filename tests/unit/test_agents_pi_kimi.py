@@ -1,4 +1,6 @@
-"""Tests the readers of Pi and Kimi CLI: each call is recorded once, and context sizes are right."""
+"""Tests the readers for Pi and Kimi CLI: each call is recorded once, and context sizes are
+right.
+"""
 
 from __future__ import annotations
 

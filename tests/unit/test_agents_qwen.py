@@ -1,4 +1,4 @@
-"""Tests the reader of Qwen Code: each call is recorded once, and context sizes are right."""
+"""Tests Qwen Code's reader: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 

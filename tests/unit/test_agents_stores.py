@@ -65,7 +65,7 @@ def test_large_compressed_file_is_read_in_one_step(tmp_path: Path) -> None:
 
 
 class Line(msgspec.Struct):
-    """A line in the format of a fictitious agent."""
+    """A line in a fictitious agent's format."""
 
     id: int
     after: int | None = None

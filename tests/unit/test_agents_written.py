@@ -34,7 +34,7 @@ class Written(NamedTuple):
     folder: str
     agent: str
     contexts: tuple[int | None, ...]
-    """The context size of each session in tokens."""
+    """Each session's context size in tokens."""
     limit: int | None = None
     model: str = ""
     adds_up: bool = False
@@ -42,7 +42,7 @@ class Written(NamedTuple):
     untold: str = ""
     """The kind of call that is missing from the files."""
     cache_told: bool = True
-    """Whether the files contain the cached tokens of each call."""
+    """Whether the files contain each call's cached tokens."""
 
     @property
     def calls(self) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ RUNS = (
 
 
 def install(world: World, folder: str) -> None:
-    """Copy the files of a run to a world's home folder."""
+    """Copy a run's files to a world's home folder."""
     home = FIXTURES / folder / "home"
     for source in home.rglob("*"):
         if source.is_file():
@@ -386,7 +386,7 @@ def test_claude_code_summary_calls_are_billed(tmp_path: Path) -> None:
 def test_claude_code_cost_is_recorded_beside_the_computed_cost(
     tmp_path: Path, *, is_watched: bool
 ) -> None:
-    """The total cost of a session's calls is the cost in its latest `cost-state` line."""
+    """The calls' total cost equals the cost in the session's latest `cost-state` line."""
     world = World(tmp_path, "claude-code")
     path, lines = claude_transcript(world)
     for last in range(len(lines)) if is_watched else ():

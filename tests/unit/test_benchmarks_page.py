@@ -1,5 +1,5 @@
-"""Tests the page of benchmark results. Each result has a chart and a table, and text between them
-is kept.
+"""Tests the benchmark results page. Each result has a chart and a table, and text between them is
+kept.
 """
 
 from __future__ import annotations

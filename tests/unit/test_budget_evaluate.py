@@ -1,4 +1,4 @@
-"""Tests the findings of budgets: severity, message and range."""
+"""Tests budget findings: severity, message and range."""
 
 from __future__ import annotations
 

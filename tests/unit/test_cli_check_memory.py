@@ -40,7 +40,7 @@ LONG_AGO = time.time() - 3600
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list to which the path of each file is added when the file is read."""
+    """Return a list that records the path of each file that is read."""
     seen: list[str] = []
     original = reading.FileReader.check_all
 
@@ -54,7 +54,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list to which the length of each text is added when the text is tokenized."""
+    """Return a list that records the length of each text that is tokenized."""
     seen: list[int] = []
     original = FastEngine.count_many
 

@@ -1,4 +1,4 @@
-"""Tests that `token-sidecar usage` shows the saved session of a workspace."""
+"""Tests that `token-sidecar usage` shows a workspace's saved session."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def hear_interrupts() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT to a process alone")
 @pytest.mark.parametrize("used", [True, False], ids=["watched", "waited for"])
 def test_watching_ends_quietly_at_ctrl_c(used: bool, tmp_path: Path) -> None:
-    """Tested with and without existing files of an agent."""
+    """Tested with and without agent files."""
     if used:
         ClaudeHome(tmp_path / ".claude").session(tmp_path).reply()
     variables = os.environ | {"HOME": str(tmp_path), "TOKEN_SIDECAR_STATE": str(tmp_path / "state")}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.messages.turns import Turn
 
 MARKS = 4
-"""The tokens of the chat template at the end of a reply. They are not reported."""
+"""The chat template's tokens at the end of a reply, which are not reported."""
 
 
 class Server:

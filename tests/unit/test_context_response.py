@@ -1,4 +1,4 @@
-"""Tests replies of all vendors that end inside a tool call. Only the tool call is discarded."""
+"""Tests all vendors' replies that end inside a tool call. Only the tool call is discarded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the occupancy of a session: its parts, reported usage, and the amount of counting."""
+"""Tests a session's occupancy: its parts, reported usage, and the amount of counting."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def sessions(tmp_path: Path) -> Iterator[SessionRegistry]:
 
 
 class TestAlternatives:
-    """Tests which models are suggested when a context is full."""
+    """Tests the model suggestions for a full context."""
 
     def of(self, model: str, limit: int, rows: tuple[Capability, ...] = ()) -> list[str]:
         usage = ContextUsage(tokens=limit, limit=limit, reserve=0)

@@ -1,4 +1,4 @@
-"""Tests prices of calls against a manually computed table, and their precedence."""
+"""Tests call prices against a manually computed table, and their precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the amount of work for a cost report: connections, SQL statements and totals."""
+"""Tests how much work a cost report takes: connections, SQL statements and totals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def calls(count: int = CALLS) -> Iterator[LedgerEvent]:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
-    """Return a list to which each new read connection is added."""
+    """Return a list that records each new read connection."""
     made: list[sqlite3.Connection] = []
     connect = ledger_file.connect_reader
 

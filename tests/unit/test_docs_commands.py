@@ -1,4 +1,4 @@
-"""The commands of the README, the guides and the tutorials, run as they are written.
+"""Runs the commands in the README, the guides and the tutorials as they are written.
 
 A command that cannot run here is listed in `NOT_RUN` with the reason.
 """

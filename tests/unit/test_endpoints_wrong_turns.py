@@ -1,4 +1,4 @@
-"""Tests the messages about mistakes in the configuration of an endpoint."""
+"""Tests the messages about mistakes in an endpoint's configuration."""
 
 from __future__ import annotations
 

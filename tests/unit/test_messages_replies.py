@@ -1,6 +1,4 @@
-"""Tests replies of all vendors, both complete and streamed, and those that end inside a tool
-call.
-"""
+"""Tests all vendors' replies, both complete and streamed, and those that end inside a tool call."""
 
 from __future__ import annotations
 

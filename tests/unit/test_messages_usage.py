@@ -1,4 +1,4 @@
-"""Tests that the usage of all vendors is converted to the same parts, which do not overlap."""
+"""Tests that all vendors' usage is converted to the same parts, which do not overlap."""
 
 from __future__ import annotations
 

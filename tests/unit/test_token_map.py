@@ -1,4 +1,4 @@
-"""Tests the token counts of a folder by subfolder and file."""
+"""Tests a folder's token counts by subfolder and file."""
 
 from __future__ import annotations
 

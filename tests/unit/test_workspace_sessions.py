@@ -1,4 +1,4 @@
-"""Tests which session of a workspace is displayed."""
+"""Tests which of a workspace's sessions is displayed."""
 
 from __future__ import annotations
 

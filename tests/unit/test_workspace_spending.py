@@ -1,4 +1,4 @@
-"""Tests that the latest totals of the ledger are displayed, in whichever order workers finish."""
+"""Tests that the ledger's latest totals are displayed, in whichever order workers finish."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ class Agent(ABC):
     """A coding agent that can be run without a terminal."""
 
     name: ClassVar[str]
-    """The name of the agent in `agents.sources`."""
+    """The agent's name in `agents.sources`."""
     package: ClassVar[Package]
     model: ClassVar[str] = "gpt-5"
     in_ci: ClassVar[bool] = False
     side_calls: ClassVar[dict[str, Kind]] = {}
-    """Phrases that identify requests outside of a turn, such as requests for summaries."""
+    """Phrases that identify requests outside of a turn, such as summary requests."""
     cannot: ClassVar[dict[str, str]] = {}
     """The scenes that the agent does not support, with the reasons."""
     unrecorded_kinds: ClassVar[dict[Kind, str]] = {}
@@ -52,7 +52,7 @@ class Agent(ABC):
     resumes: ClassVar[bool] = True
     """Whether another run can continue a session."""
     fills_window: ClassVar[int] = WINDOW - 8_000
-    """The number of prompt tokens at which the agent compacts the conversation."""
+    """The agent compacts the conversation at this number of prompt tokens."""
     compacts_within_turn: ClassVar[bool] = False
     """Whether the agent compacts only within a turn, before it sends a tool result."""
     compact_command: ClassVar[str | None] = None

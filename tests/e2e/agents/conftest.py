@@ -1,4 +1,4 @@
-"""Selects the agents with which the scenes run."""
+"""Selects the agents that run the scenes."""
 
 from __future__ import annotations
 

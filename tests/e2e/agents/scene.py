@@ -81,7 +81,7 @@ class Scene:
         assert not self.sidecar.report_costs()["note"]
 
     def open_editor(self) -> SidecarClient:
-        """Start a server for the folder, as each editor does that opens it."""
+        """Start a server for the folder, as an editor does when it opens the folder."""
         editor = SidecarClient(self.root)
         self._stack.callback(editor.stop)
         self.editors.append(editor)
@@ -186,7 +186,7 @@ class Scene:
         return tokens if is_within_band else shown
 
     def calls_left(self) -> int | None:
-        """Return the forecast of the calls that are left until the window is full."""
+        """Return the forecast number of calls until the window is full."""
         left: int | None = (self.sidecar.usage()["forecast"] or {}).get("callsLeft")
         return left
 

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     import pytest
 
 LAG_GOAL = 1
-"""The time within which a status should show a new context, in seconds."""
+"""How soon a status should show a new context, in seconds."""
 _SCORE = "score of a real agent"
 _scores: dict[str, Score] = {}
 
 
 @dataclass
 class Score:
-    """The results of one or more scenes of an agent."""
+    """An agent's results in one or more scenes."""
 
     agent: str
     version: str
@@ -32,12 +32,12 @@ class Score:
     prompt_tokens: int = 0
     recorded_prompt_tokens: int = 0
     forecasts: list[str] = field(default_factory=list)
-    """The calls left at half of the window: the forecast, and how many there were."""
+    """The calls left at half of the window: the forecast and the actual number."""
     omissions: dict[str, str] = field(default_factory=dict)
     """The scenes, calls and checks that were skipped, with the reasons."""
 
     def add(self, other: Score) -> None:
-        """Add the results of another scene."""
+        """Add another scene's results."""
         self.checks += other.checks
         self.passed += other.passed
         self.lags += other.lags
@@ -59,7 +59,7 @@ class Score:
 
 
 def record(item: pytest.Item, score: Score) -> None:
-    """Attach the results of a scene to its test report."""
+    """Attach a scene's results to its test report."""
     item.user_properties.append((_SCORE, asdict(score)))
 
 

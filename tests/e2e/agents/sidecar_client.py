@@ -84,7 +84,7 @@ class SidecarClient(StdioClient):
         return texts[-1] if texts else ""
 
     def usage(self) -> Any:
-        """Return the usage of the displayed session's context."""
+        """Return the displayed session's context usage."""
         return self.request("context/usage", {"workspace": self.root.as_uri()})
 
     def sessions(self) -> list[Any]:

@@ -24,7 +24,7 @@ CALLS_PER_TURN = 8
 
 
 def growing_sizes(agent: Agent) -> list[int]:
-    """Return the sizes of prompts that grow, as with tool results, until the window is full."""
+    """Return prompt sizes that grow, as with tool results, until the window is full."""
     end = min(agent.window, prompt_limit_of(agent.model) or agent.window)
     rng, size, sizes = random.Random(agent.name), end / 10, list[int]()
     while size < end:

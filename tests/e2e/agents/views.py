@@ -1,4 +1,4 @@
-"""Reads the numbers of the shown session from each view of it."""
+"""Reads the shown session's numbers from each of its views."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from tests.e2e.agents.sidecar_client import SidecarClient
 
 _PATTERNS = r"([\d,]+) (?:tokens|of)", r"(?<![±\d])(\d+) %", r"(\$\d[\d,]*(?:\.\d+)?)"
-"""The tokens, the share and the cost in a text. A band, such as `±75 %`, is no share."""
+"""Matches the tokens, the share and the cost in a text. A band such as `±75 %` is not a share."""
 
 
 class Numbers(NamedTuple):
-    """The size of a session's context, its share of the window, and the cost of the session.
+    """A session's context size, its share of the window, and the session's cost.
 
     Numbers in texts are formatted. A number that a view does not show is None.
     """
@@ -30,7 +30,7 @@ class Numbers(NamedTuple):
 
 
 def expected_in(view: str, numbers: Numbers) -> Numbers:
-    """Return the numbers that a view should show, in the form in which it shows them."""
+    """Return the numbers that a view should show, in the view's own format."""
     tokens, percent, usd = numbers
     if view == "cost/detail":
         return Numbers(None, None, _rounded(usd))

@@ -91,7 +91,7 @@ class Editor(StdioClient):
         return self.request(method, {"textDocument": {"uri": self.uri}, **more})
 
     def shown(self, method: str, wanted: str) -> Any:
-        """Return the first notification of this method that contains all of these words."""
+        """Return this method's first notification that contains all of these words."""
         while True:
             for message in self.notifications:
                 text = json.dumps(message.get("params"), ensure_ascii=False)

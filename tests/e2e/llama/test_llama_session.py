@@ -1,6 +1,4 @@
-"""Tests the counts of a session with a real llama.cpp, and the number of requests that they
-take.
-"""
+"""Tests a session's counts with a real llama.cpp, and the number of requests that they take."""
 
 from __future__ import annotations
 

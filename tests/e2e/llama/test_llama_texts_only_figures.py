@@ -30,8 +30,8 @@ TURNS, SILENT = 30, 11
 """The number of turns in total, and before the first usage report."""
 AFTER_PERCENT = 1.0
 PROBE = 6
-"""The number of requests in the first turn: models, window, two texts, a chat (hidden here), and
-the count.
+"""The requests in the first turn: models, window, two texts, a chat (hidden here), and the
+count.
 """
 CONTEXT = 32_768
 

@@ -75,7 +75,7 @@ def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[..., Any]]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of chat plugins if the plugins are not available."""
+    """Deselect chat plugin tests if the plugins are not available."""
     needing = [item for item in items if item.get_closest_marker("plugins")]
     if not needing or plugins.folder() is not None:
         return

@@ -25,7 +25,7 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _archives() -> Path | None:
-    """Return the folder with the archives of the plugins, or None."""
+    """Return the folder with the plugins' archives, or None."""
     named = os.environ.get("TOKEN_SIDECAR_PLUGINS")
     folder = Path(named) if named else ROOT.parent / "shared/plugins"
     return folder if list(folder.glob("*.tar.gz")) else None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.plugins
 
 INPUT, OUTPUT = Decimal("2.5") / 10**6, Decimal(10) / 10**6
-"""The prices of gpt-4o in USD per token."""
+"""gpt-4o's prices in USD per token."""
 
 
 @EACH

@@ -1,4 +1,4 @@
-"""Writes the agents' session files of a typical working day, for use in pictures and trials."""
+"""Writes agents' session files for a typical working day, used in pictures and trials."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _TOOLS = ("Read", "Read", "Bash", "Grep", "Edit")
 
 @dataclass
 class Plan:
-    """The parameters of a generated session."""
+    """A generated session's parameters."""
 
     began: timedelta
-    """The age of the session."""
+    """The session's age."""
     ended: timedelta
-    """The age of the latest call."""
+    """The latest call's age."""
     context: int
-    """The size of the context after the latest call, in tokens."""
+    """The context size after the latest call, in tokens."""
     calls: int
     prompt: str
-    """The words of the first prompt."""
+    """The first prompt's words."""
     title: str | None = None
     branch: str = "main"
     model: str = "claude-opus-5"
@@ -50,7 +50,7 @@ class Plan:
 
 @dataclass
 class Day:
-    """Writes sessions of a project to the agents' folders in `home`."""
+    """Writes a project's sessions to the agents' folders in `home`."""
 
     home: Path
     root: Path
@@ -79,7 +79,7 @@ class Day:
         clock.now = self.now - plan.began + spread * (call + 1)
 
     def claude(self, plan: Plan, seed: int) -> str:
-        """Write a session of Claude Code, and return its id."""
+        """Write a Claude Code session, and return its id."""
         home = ClaudeHome(self.home / ".claude", seed=seed)
         home.clock.now = self.now - plan.began
         session = home.session(self.root)
@@ -124,7 +124,7 @@ class Day:
         return session.id
 
     def codex(self, plan: Plan, seed: int) -> str:
-        """Write a thread of Codex, and return its id."""
+        """Write a Codex thread, and return its id."""
         home = CodexHome(self.home / ".codex", seed=seed)
         home.clock.now = self.now - plan.began
         thread = home.thread(self.root)
@@ -157,7 +157,7 @@ class Day:
         return thread.id
 
     def opencode(self, plan: Plan, seed: int) -> str:
-        """Write a session of opencode, and return its id."""
+        """Write an opencode session, and return its id."""
         home = OpenHome(self.home / ".local" / "share" / "opencode", seed=seed)
         home.clock.now = self.now - plan.began
         session = home.session(self.root, "first")
@@ -183,7 +183,7 @@ class Day:
 
 
 def write_day(home: Path, root: Path, now: datetime | None = None) -> Day:
-    """Write six sessions of a working day. The newest session is still running."""
+    """Write a working day's six sessions. The newest session is still running."""
     day, minute = Day(home, root, now or datetime.now(UTC)), timedelta(minutes=1)
     day.opencode(Plan(310 * minute, 250 * minute, 61_000, 22, "Write the docs",
                       "Document the retry policy", model="claude-sonnet-5"), 11)  # fmt: skip

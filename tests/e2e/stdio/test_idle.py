@@ -16,10 +16,10 @@ from tests.e2e.neovim import debian
 
 MOST_PER_SECOND = 5
 SECONDS = 6
-"""The time of three ticks of the file watcher, in seconds."""
+"""How long three ticks of the file watcher take, in seconds."""
 WAITS = "clock_nanosleep,epoll_pwait,epoll_wait,futex,nanosleep,poll,ppoll,pselect6,read,select"
 _WAITED = re.compile(r"<\d+\.\d+>$", re.MULTILINE)
-"""Matches a system call that has returned. A busy loop makes as many as one that sleeps briefly."""
+"""Matches a returned system call. A busy loop makes as many calls as a loop with short sleeps."""
 MOST_CPU = 0.005
 """The maximum CPU time per second, which is ten times the time in the benchmark."""
 

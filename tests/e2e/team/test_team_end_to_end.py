@@ -60,7 +60,7 @@ class Totals(NamedTuple):
 
 
 class Team:
-    """The ledgers of a team, and the telemetry that the agents report."""
+    """A team's ledgers, and the telemetry that the agents report."""
 
     def __init__(self, folder: Path, users: int, calls: int, store: str, collector: str) -> None:
         self.random = random.Random(31)
@@ -180,7 +180,7 @@ class Team:
         return Prices()
 
     def totals(self, user: Path) -> Totals:
-        """Return the totals of a user's ledger."""
+        """Return a user's ledger totals."""
         book = CostBook(user / "state")
         calls = prompt = completion = 0
         usd = Decimal(0)

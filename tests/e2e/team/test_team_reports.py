@@ -94,7 +94,7 @@ def insert_records(store: ClickHouse, records: list[Record], resource: dict[str,
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
-    """A store with the calls of three users in two teams."""
+    """A store with three users' calls, in two teams."""
     folder = tmp_path_factory.mktemp("store")
     store = ClickHouse(folder / "store", PASSWORD)
     for user in range(3):

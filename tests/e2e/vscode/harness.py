@@ -40,7 +40,7 @@ THEMES = {
     "high-contrast": "Default High Contrast",
     "high-contrast-light": "Default High Contrast Light",
 }
-"""The names of themes, by the CSS class that VS Code gives to webviews."""
+"""Theme names, by the CSS class that VS Code gives to webviews."""
 CONTEXT = "main:has(h1):not(:has(form))"
 REPORT = "main:has(form)"
 """The contents of the context view and of the cost report."""
@@ -376,7 +376,7 @@ class Window:
         return self.frame_text(CONTEXT)
 
     def sessions(self) -> list[str]:
-        """Return the rows in the tree of sessions."""
+        """Return the rows in the session tree."""
         rows = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Sessions$/i})})"
         code = f"return await {rows}.locator('.monaco-list-row').allInnerTexts()"
         return [str(text).replace("\n", " ") for text in self.page(code)]
@@ -401,7 +401,7 @@ class Window:
         return [str(text) for text in self.page(f"return await {find}")]
 
     def press_button(self, name: str) -> None:
-        """Press a button of a notification."""
+        """Press a notification's button."""
         button = ".notifications-toasts .monaco-button"
         self.page(f"await page.locator('{button}', {{hasText: args[0]}}).first().click()", name)
 

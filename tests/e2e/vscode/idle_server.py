@@ -1,4 +1,4 @@
-"""A language server that does nothing, used to measure the latency of VS Code itself."""
+"""A language server that does nothing, used to measure VS Code's own latency."""
 
 from __future__ import annotations
 

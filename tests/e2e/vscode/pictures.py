@@ -49,7 +49,7 @@ Prefer small functions, plain names and early returns. Errors say what to do nex
 
 
 def write_sessions(home: Path, root: Path) -> None:
-    """Write sessions of Claude Code and Codex. The last session is still running."""
+    """Write Claude Code and Codex sessions. The last session is still running."""
     claude, codex = ClaudeHome(home / ".claude", seed=7), CodexHome(home / ".codex", seed=7)
     now = datetime.now(UTC)
     for number, title in enumerate(TITLES):

@@ -114,7 +114,7 @@ def wait_shown(window: Window, text: str) -> None:
 
 
 def wait_row(window: Window, *parts: str) -> None:
-    """Wait until a row in the tree of sessions contains all of these texts."""
+    """Wait until a row in the session tree contains all of these texts."""
 
     def is_there() -> bool:
         return any(all(part in text for part in parts) for text in window.sessions())

@@ -136,7 +136,7 @@ def test_a_selection_is_recounted_for_a_new_model(window: Window) -> None:
 
 
 def test_several_selections_are_summed(window: Window) -> None:
-    """The selections of several cursors are added up."""
+    """Several cursors' selections are added up."""
     window.show("several.md", "alpha beta\ngamma delta\n")
     chosen = select(window, (0, 0, 0, 5), (1, 0, 1, 11))
     assert chosen == ["alpha", "gamma delta"]

@@ -29,7 +29,7 @@ def exact(name: str) -> str:
 
 
 def rows(window: Window) -> list[str]:
-    """Return the rows of the menu."""
+    """Return the menu's rows."""
     return [str(row) for row in window.page(f"return await {ROWS}.allInnerTexts()")]
 
 
