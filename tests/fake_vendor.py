@@ -60,7 +60,7 @@ class Reply:
     text: str = "Done."
     tools: tuple[ToolUse, ...] = ()
     prompt_tokens: int | None = None
-    """The prompt size to report. By default, it is based on the size of the request."""
+    """The prompt size to report. By default, it is based on the request's size."""
     status: int = 200
     """The HTTP status. If it is not 200, the request fails and uses no tokens."""
     after: Kind | None = None
@@ -85,7 +85,7 @@ class Request:
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The names of the tools that the model may call."""
+        """The tools that the model may call, by name."""
         return tuple(_tool_names(self.body.get("tools") or []))
 
 

@@ -56,7 +56,7 @@ class Hostile:
     marker: Path
 
     def fired(self) -> set[str]:
-        """Return the names of the traps that were triggered."""
+        """Return the triggered traps' names."""
         return set(self.marker.read_text().split()) if self.marker.exists() else set()
 
     def bad(self) -> list[Path]:

@@ -17,7 +17,7 @@ VENV = ROOT / ".venv"
 EDITABLE = ["--no-deps", "--no-build-isolation", "--editable", "."]
 """This project, without its dependencies, which are pinned in `tests/requirements.txt`."""
 ELSEWHERE = ("win32", "darwin")
-"""Operating systems whose branches in the code are only type-checked on this machine."""
+"""Operating systems whose code is only type-checked on this machine."""
 MYPY_CACHE = ("--cache-dir", ".mypy_cache/elsewhere")
 
 

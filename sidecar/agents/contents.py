@@ -38,7 +38,7 @@ _LONGEST_PROMPT = 80
 
 
 class Part(NamedTuple):
-    """A part of a conversation, such as the text of a message or the result of a tool."""
+    """A part of a conversation, such as a message's text or a tool's result."""
 
     kind: ContentKind
     json: bytes | msgspec.Raw = b""
@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 
 class PromptSize(NamedTuple):
-    """The size of a call's prompt. It may come before or after the parts of the reply."""
+    """A call's prompt size. It may come before or after the reply's parts."""
 
     tokens: int
     has_all_before: bool = False

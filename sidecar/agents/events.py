@@ -46,7 +46,7 @@ class CallSize(msgspec.Struct, frozen=True, gc=False):
     """The size of one call in a main conversation, in tokens."""
 
     prompt: int
-    """The size of the whole prompt in tokens, including cached tokens."""
+    """The whole prompt's size in tokens, including cached tokens."""
     output: int = 0
     model: str | None = None
     window: int | None = None
@@ -63,7 +63,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     source: str
     path: str = ""
-    """The path of the store."""
+    """The store's path."""
     cwd: str | None = None
     """The agent's working directory, if known."""
     updated_at: datetime
@@ -85,7 +85,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     """Why the size is unknown or inexact."""
     compacted: bool = False
     parent: str | None = None
-    """The session from which this session was forked."""
+    """The session that this session was forked from."""
     active: bool | None = None
     """Whether a turn is running, if known."""
     ended: bool = False
@@ -162,10 +162,10 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     first_folder: str | None = None
-    """The folder in which the session started, or None if unknown.
+    """The folder where the session started, or None if unknown.
 
-    Multiple folders are separated by line feeds. If the store records only a digest of the
-    folder, the value is `md5:` or `sha256:` followed by this digest.
+    Multiple folders are separated by line feeds. If the store records only a digest of the folder,
+    the value is `md5:` or `sha256:` followed by this digest.
     """
     folder: str | None = None
     """The agent's current working directory."""
@@ -272,7 +272,7 @@ class StoreReader(Protocol):
         return None
 
     def compacts_at(self, window: int) -> int:
-        """Return the size at which the agent compacts its context by default, in tokens."""
+        """Return the context size, in tokens, that triggers compaction by default."""
         return window
 
     def limits(self, path: str) -> Iterable[ReportedLimit]:  # noqa: ARG002

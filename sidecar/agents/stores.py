@@ -247,7 +247,7 @@ def _milliseconds(at: datetime | None) -> int | None:
 
 
 class Lines:
-    """Decodes the lines of a chunk one by one, and counts malformed lines."""
+    """Decodes a chunk's lines one by one, and counts malformed lines."""
 
     def __init__(self, path: str, data: bytes, offset: int) -> None:
         self.path, self.data = path, data
@@ -330,7 +330,7 @@ class LineReader(FileStores):
     """Base class for readers of JSON Lines files that the agent appends to."""
 
     def begin(self, store: Store) -> LineState:
-        """Return the state in which a file is read from the start."""
+        """Return the initial state, for reading a file from the start."""
         raise NotImplementedError
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
@@ -380,14 +380,14 @@ class DocumentReader(FileStores):
 def read_store(
     store: Store, state: bytes, new: Callable[[], S], parse: Callable[[S], StoreContents]
 ) -> StoreRead:
-    """Read a store that is not a single file.
+    """Read a store that consists of several files or a database.
 
     Args:
         store: The store.
         state: The state from the previous read, or empty on the first read.
         new: Creates the reader's initial state, which includes its position in the store.
-        parse: Updates the reader's state, and returns new calls and either the changed sessions
-            or all sessions.
+        parse: Updates the reader's state, and returns new calls and either the changed sessions or
+            all sessions.
 
     Raises:
         OSError: The store cannot be read.

@@ -190,7 +190,7 @@ def _name_sessions(report: CostReport, labels: dict[str, str]) -> CostReport:
 
 
 def _plain_lines(report: CostReport) -> list[str]:
-    """Return the lines of a report, with URIs replaced by paths."""
+    """Return a report's lines, with URIs replaced by paths."""
     lines = report.text.split("\n")
     for index, row in enumerate(report.rows):
         if isinstance(row.workspace, str):

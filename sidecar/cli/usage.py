@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sidecar.context.protocol import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
-"""Interval, in seconds, at which files are checked for changes that the system does not report."""
+"""How often files are checked for changes that the system does not report, in seconds."""
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, which is 128 plus the number of SIGINT."""
@@ -175,7 +175,7 @@ def _render(
 
 
 def _usage_text(usage: ContextUsage) -> RenderableType:
-    """Return the lines of the context view, with bars coloured by severity."""
+    """Return the context view's lines, with bars coloured by severity."""
     from rich.text import Text
 
     text = Text(to_encodable(usage.text))

@@ -27,13 +27,13 @@ _SECRET = re.compile(r"key|token|secret|pass|pwd|auth|cred|sig", re.IGNORECASE)
 
 
 class InvalidError(SidecarError):
-    """The value of a setting is invalid. The message describes what is expected."""
+    """A setting's value is invalid. The message describes what is expected."""
 
     kind = "config"
 
 
 def convert_value(value: object, wanted: object) -> object:
-    """Convert a value to the type of a setting.
+    """Convert a value to a setting's type.
 
     Raises:
         InvalidError: The value does not match the type.

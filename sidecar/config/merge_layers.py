@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sidecar.config.toml import KeyPath
 
 EDITOR_ONLY = frozenset({"server", "trace"})
-"""Keys in the editor's section that are used only by the editor's plugin."""
+"""Keys in the editor's section that only the editor's plugin uses."""
 
 _EXAMPLES = {"sections": '{ "Context" = 1500 }', "paths": '{ codex = "~/elsewhere/.codex" }'}
 """Examples for settings that are tables with arbitrary keys."""
@@ -283,7 +283,7 @@ def _create_entry(kind: type[Table], values: dict[str, Any]) -> tuple[Table | No
 
 
 def _value_of(layer: Layer, values: Mapping[str, Any], key: str) -> object:
-    """Return the value of a key in kebab-case, or else in the layer's spelling, or None."""
+    """Return a key's value, looked up in kebab-case and then in the layer's spelling, or None."""
     value = values.get(key)
     return values.get(layer.spell_key(key)) if value is None else value
 

@@ -32,7 +32,7 @@ class Origin(msgspec.Struct, frozen=True):
     file: Path | None = None
     line: int | None = None
     path: KeyPath = ()
-    """The full path of the key in the file, as in `find_value_spans`."""
+    """The key's full path in the file, as in `find_value_spans`."""
 
     def __str__(self) -> str:
         if self.file is None:

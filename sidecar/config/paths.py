@@ -13,13 +13,13 @@ APP = "token-sidecar"
 LIMIT_VARIABLE = "CONTEXT_MAX_TOKENS"
 """The environment variable that limits the context window, in tokens."""
 STATE_VARIABLE = "TOKEN_SIDECAR_STATE"
-"""The environment variable that contains the path of the state folder."""
+"""The environment variable that contains the state folder's path."""
 PROJECT_FILE = ".token-sidecar.toml"
 PYPROJECT = "pyproject.toml"
 
 
 def config_file(env: Mapping[str, str] | None = None) -> Path:
-    """Return the path of the user's configuration. `TOKEN_SIDECAR_CONFIG` overrides the default."""
+    """Return the user's configuration path. `TOKEN_SIDECAR_CONFIG` overrides the default."""
     named = _environ(env).get("TOKEN_SIDECAR_CONFIG")
     if named:
         return Path(named).expanduser()

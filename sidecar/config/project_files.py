@@ -31,7 +31,7 @@ class RefusedError(SidecarError, OSError):
 
 
 def read_file(path: Path, root: Path | None = None) -> bytes:
-    """Return the contents of a configuration file. If `root` is given, the file must be inside it.
+    """Return a configuration file's contents. If `root` is given, the file must be inside it.
 
     Raises:
         RefusedError: The file is outside of `root`, is not a regular file, or is larger than

@@ -14,7 +14,7 @@ STORED_LIST = "prices.json"
 """The file name of the price list in the state folder."""
 
 ListFile: TypeAlias = Path | None
-"""The path of the saved price list, or None to use only the bundled list."""
+"""The saved price list's path, or None to use only the bundled list."""
 
 
 def version(file: ListFile) -> int:
@@ -26,7 +26,7 @@ def version(file: ListFile) -> int:
 
 
 def read(file: ListFile) -> bytes | None:
-    """Return the contents of the file, or None if it is missing or cannot be read."""
+    """Return the file's contents, or None if it is missing or cannot be read."""
     try:
         return file.read_bytes() if file else None
     except FileNotFoundError:

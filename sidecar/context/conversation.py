@@ -95,7 +95,7 @@ class Conversation:
         self.sections: list[Section] = []
         self.turns: list[Turn] = []
         self.assembled: dict[str, int] = {}
-        """The size of each part of the last assembled request, in tokens."""
+        """The part sizes of the last assembled request, in tokens."""
         self.assembled_at = self.updated_at
         self.restored: list[Measure] = []
         """Counts of the leading turns that were restored without their text."""
@@ -133,7 +133,7 @@ class Conversation:
         return not any((self.system, self.tools, self.sections, turns, self.model_counts().anchor))
 
     def record_assembled(self, parts: dict[str, int]) -> None:
-        """Record the size of each part of an assembled request, in tokens."""
+        """Record the part sizes of an assembled request, in tokens."""
         self.assembled, self.assembled_at = parts, self._now()
 
     def touch(self) -> None:
@@ -201,7 +201,7 @@ class Conversation:
         return add_sums([section.sums(self.counter) for section in self.sections])
 
     def update_section(self, index: int, now: SectionCount, then: SectionCount | None) -> None:
-        """Update the counts of a section.
+        """Update a section's counts.
 
         Args:
             index: The section's index.
@@ -222,9 +222,7 @@ class Conversation:
         return any(section.document_count_for(self.model) is None for section in self.sections)
 
     def total(self, upto: int | None = None) -> Sums:
-        """Return the size of the next request in tokens. If `upto` is given, later turns are
-        ignored.
-        """
+        """Return the next request's size in tokens. If `upto` is given, later turns are ignored."""
         if self.is_empty:
             return Sums()
         counts = self.model_counts()
@@ -232,7 +230,7 @@ class Conversation:
         return counts.total(self.fixed(), self.section_sums(), priming, upto)
 
     def count_without_reports(self, upto: int | None = None) -> Sums:
-        """Return the size of the next request in tokens, ignoring reported usage."""
+        """Return the next request's size in tokens, ignoring reported usage."""
         counts = self.model_counts()
         beside = self.fixed().plus(self.section_sums())
         return beside.plus(counts.sum_turns(counts.priming(self.counter.priming), upto))
@@ -404,7 +402,7 @@ class Conversation:
 
     @property
     def has_reported_usage(self) -> bool:
-        """Whether a server has reported the size of this conversation."""
+        """Whether a server has reported this conversation's size."""
         return self.model_counts().anchor is not None
 
     @property

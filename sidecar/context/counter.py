@@ -53,7 +53,7 @@ class Counter:
 
     @property
     def basis(self) -> str:
-        """The name of the local tokenizer. When it changes, everything is recounted."""
+        """The local tokenizer's name. When it changes, everything is recounted."""
         return self._tokenizer.name
 
     def is_like(self, other: Counter) -> bool:
@@ -83,7 +83,7 @@ class Counter:
         return message_tokens.count_message(message, self.key, self._tokenizer, counted)
 
     def tools(self, tools: Sequence[Any]) -> Measure:
-        """Count tool schemas in the format in which the model receives them."""
+        """Count tool schemas in the format that the model receives."""
         return message_tokens.count_tools(tools, self.key, self._tokenizer)
 
     def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:

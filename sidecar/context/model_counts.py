@@ -198,7 +198,7 @@ class Sample(msgspec.Struct, frozen=True):
     has_same_sections: bool = True
     """Whether the sections are unchanged since the last report."""
     expected: Sums | None = None
-    """The size of the prompt as predicted from an earlier report, or None without such a report."""
+    """The prompt size predicted from an earlier report, or None without such a report."""
     markup: float = 0.0
     """Markup tokens included in the growth since the last report."""
     grown: Grown = ()
@@ -315,7 +315,7 @@ class ModelCounts:
             self.correction = min(max(learned, -CORRECTION), CORRECTION)
 
     def total(self, fixed: Sums, sections: Sums, priming: Sums, upto: int | None = None) -> Sums:
-        """Return the size of the next request. If `upto` is given, later turns are ignored.
+        """Return the next request's size. If `upto` is given, later turns are ignored.
 
         The result is the last reported size plus the counts of later turns and of other changes.
         Without a report, everything is counted.

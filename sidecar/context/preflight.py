@@ -28,7 +28,7 @@ _RANKS: tuple[Verdict, ...] = ("ok", "warn", "refuse")
 def count_request(
     conversation: Conversation, params: PreflightParams, calibration: Calibration | None = None
 ) -> Measure:
-    """Return the size of the next request after adding the turns and the text in the params."""
+    """Return the next request's size after adding the turns and the text in the params."""
     counter = conversation.counter
     added = [*(params.turns or ())]
     if params.text:
@@ -119,7 +119,7 @@ def models_that_fit(
 
 
 def largest_tool_result(conversation: Conversation, name: str) -> int:
-    """Return the size of a tool's largest result in the conversation, in tokens."""
+    """Return the size of the tool's largest result in the conversation, in tokens."""
     counts = conversation.model_counts().turns
     sizes = [0]
     names: dict[str, str] = {}

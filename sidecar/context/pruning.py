@@ -416,7 +416,7 @@ class Cleanup(msgspec.Struct, frozen=True):
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """The turns to remove, and the size of the conversation without them."""
+    """The turns to remove, and the conversation's size without them."""
 
     gone: dict[int, RemovalReason]
     total: Sums

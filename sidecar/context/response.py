@@ -163,12 +163,11 @@ def _anchor(conversation: Conversation, reply: Reply, dropped: Sequence[ToolCall
 def _kept_output(
     counter: Counter, reply: Reply, dropped: Sequence[ToolCall], written: int
 ) -> tuple[int, Sums]:
-    """Return the size of the output without dropped calls: reported tokens, and an estimate to add.
+    """Return the output's size without dropped calls: reported tokens, and an estimate to add.
 
-    Vendors do not report the tokens of single calls. The result is either the reported output
-    minus the estimated size of the dropped calls, or an estimate of the kept output. The more
-    reliable of the two is used. If the vendor sent less text than it reports, the kept output
-    is estimated.
+    Vendors do not report the tokens of single calls. The result is either the reported output minus
+    the estimated size of the dropped calls, or an estimate of the kept output. The more reliable of
+    the two is used. If the vendor sent less text than it reports, the kept output is estimated.
 
     Args:
         counter: The conversation's counter.

@@ -156,7 +156,7 @@ class SectionCount(msgspec.Struct, frozen=True):
         return self.measure.method in ("exact", "endpoint")
 
     def is_like(self, other: SectionCount) -> bool:
-        """Return whether two counts were made in the same way, which makes them comparable."""
+        """Return whether two counts are comparable because they were made in the same way."""
         mine, its = self.measure, other.measure
         if (self.model, mine.method, mine.tokenizer) != (other.model, its.method, its.tokenizer):
             return False
@@ -169,7 +169,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: SectionSource
     document_count: SectionCount | None = None
-    """The count of the text as a document, or None if it has not been counted."""
+    """The text's count as a document, or None if it has not been counted."""
     reported: SectionCount | None = None
     """The most reliable count of the text that the last usage report included."""
     in_report: SectionCount | None = None
@@ -191,7 +191,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(whole, tokens=self.cap)
 
     def whole(self, counter: Counter) -> Measure:
-        """Return the count of the whole text, ignoring the token limit."""
+        """Return the whole text's count, ignoring the token limit."""
         return self.document_count_for(counter.key) or self.source.measure(counter)
 
     def document_count_for(self, model: str) -> Measure | None:

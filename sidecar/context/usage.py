@@ -46,10 +46,10 @@ _APART = ("logs", "config", "time")
 
 
 def occupancy(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
-    """Return the size of the next request before the user adds to it.
+    """Return the next request's size before the user adds to it.
 
-    This is the size of the last reported prompt, its reply and all later turns, excluding
-    reasoning that is not sent back. Without reported usage, everything is counted.
+    This is the size of the last reported prompt, its reply and all later turns, excluding reasoning
+    that is not sent back. Without reported usage, everything is counted.
     """
     total, kind = conversation.total(), conversation.newest_kind()
     measure = measure_of(total, conversation.counter.tokenizer, calibration, kind)
@@ -290,7 +290,7 @@ def budget_message(
     alternatives: Sequence[Alternative] = (),
     heaviest: Sequence[tuple[str, int]] = (),
 ) -> str:
-    """Return the text of a `budget` warning. It suggests remedies if the window is exceeded."""
+    """Return a `budget` warning's text. It suggests remedies if the window is exceeded."""
     tokens = number_text(usage.tokens or 0, usage.method or "estimate")
     room = f"{usage.usable or 0:,} tokens"
     model = "" if usage.model is None else f", {usage.model}"

@@ -42,7 +42,7 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
     """The number of calls in the workspace."""
     tokens: int = 0
-    """The number of tokens of these calls."""
+    """The number of tokens in these calls."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):

@@ -94,7 +94,7 @@ FILE_STYLE = f"""
 
 
 Groups = dict[tuple[str, ...], Tally]
-"""The tally of each group of calls, in display order."""
+"""Each group's tally, in display order."""
 
 
 class TopGroups(NamedTuple):
@@ -102,9 +102,9 @@ class TopGroups(NamedTuple):
 
     shown: Groups
     others: int = 0
-    """The number of groups that are not shown."""
+    """The number of omitted groups."""
     rest: Tally = Tally()
-    """The calls in the groups that are not shown."""
+    """The calls in the omitted groups."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,7 +82,7 @@ def report(
 def tally_calls(
     connection: sqlite3.Connection, prices: Prices, scope: Scope, keys: Sequence[CostKey]
 ) -> Tallies:
-    """Return the tally of each group of calls, by the values of the keys."""
+    """Return each group's tally, by key values."""
     sessions = _read_sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
     tallies: Tallies = {}
     blocks: Sequence[Block | None] = (
@@ -326,7 +326,7 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 Tallies = dict[tuple[str | None, ...], Tally]
-"""The tally of each group of calls, by the values of the grouping keys."""
+"""Each group's tally, by the values of the grouping keys."""
 
 
 def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:

@@ -66,7 +66,7 @@ class Sum(msgspec.Struct, frozen=True):
     clock: int
     """The quarter-hour of the UTC day if the price depends on it, otherwise 0."""
     session: int
-    """The id of the session, or 0 if the sums are not grouped by session."""
+    """The session's id, or 0 if the sums are not grouped by session."""
     day: int
     """The local day since 1970, or 0 if the sums are not grouped by day."""
     calls: int

@@ -426,7 +426,7 @@ class TeamSource(PageSource):
 
     store: TeamStore
     agent: str | None = None
-    """If set, only the calls of this agent are reported."""
+    """If set, only this agent's calls are reported."""
 
     @property
     def title(self) -> str:

@@ -55,9 +55,7 @@ MIN_BAND_FACTOR = 0.8
 conversations, narrower bands contained only 93 % of the turns.
 """
 BAND_RESERVE = 1.2
-"""The factor by which an error band is widened, because recent samples rarely include the largest
-error.
-"""
+"""How much to widen an error band, because recent samples rarely include the largest error."""
 HIDDEN_MARGIN_SHARE = 0.25
 """Margin of error (±) of hidden tokens after one report, as a fraction of the hidden tokens."""
 MIN_HIDDEN_MARGIN = 24.0
@@ -261,7 +259,7 @@ because a complete prompt also contains a template.
 MIN_SAMPLE_TOKENS = 16
 """Samples of fewer tokens are ignored, because rounding and template tokens would dominate them."""
 DOMINANT_SHARE = 0.9
-"""Documents of a kind are calibrated only if at least this share of the growth is of that kind."""
+"""A kind of document is calibrated only if at least this share of the growth is of that kind."""
 MAX_EXCLUDED_MARGIN = 0.1
 """Maximum margin of error (±) of a prompt's excluded tokens, as a fraction of the prompt's
 estimated size. Prompts with a larger margin are not used for calibration.

@@ -230,7 +230,7 @@ class Estimator(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the plug-in, as shown with its counts."""
+        """The plug-in's name, as shown with its counts."""
 
     def estimate(self, text: str) -> int: ...
 
@@ -411,7 +411,7 @@ class EstimatorTokenizer(Tokenizer):
         return round(100 * max(ratio * (1 + share) - 1, 1 - ratio * (1 - share)), 1)
 
     def count(self, text: str) -> int:
-        """Count the tokens of the text. If a plug-in raises an exception, the heuristic counts
+        """Count the text's tokens. If a plug-in raises an exception, the heuristic counts
         instead.
         """
         try:

@@ -221,7 +221,7 @@ class _CountedText:
         return self.sums[piece] + self.count(self.text[self.starts[piece] : offset])
 
     def head_end(self, tokens: int) -> int:
-        """Return the approximate offset at which the first `tokens` tokens end."""
+        """Return the approximate offset where the first `tokens` tokens end."""
         piece = min(bisect_right(self.sums, tokens), len(self.sums) - 1) - 1
         start, end = self.starts[piece], self.starts[piece + 1]
         left = tokens - self.sums[piece]
@@ -229,7 +229,7 @@ class _CountedText:
         return start + bisect_right(ends, left, key=lambda at: self.count(self.text[start:at]))
 
     def tail_start(self, tokens: int) -> int:
-        """Return the approximate offset at which the last `tokens` tokens start."""
+        """Return the approximate offset where the last `tokens` tokens start."""
         skipped = self.sums[-1] - tokens
         piece = max(bisect_left(self.sums, skipped) - 1, 0)
         start, end = self.starts[piece], self.starts[piece + 1]

@@ -69,7 +69,7 @@ def count_pieces(
     tokenizer: Tokenizer,
     should_stop: Callable[[], bool] | None = None,
 ) -> int:
-    """Return the total token count of the pieces. Only pieces without a cached count are tokenized.
+    """Return the pieces' total token count. Only pieces without a cached count are tokenized.
 
     Args:
         pieces: The pieces.

@@ -88,7 +88,7 @@ _OPENAI: tuple[tuple[str, _Rule, float], ...] = (
         r"gpt-(5\.[7-9]|[6-9])|gpt-chat",
         _GPT_6,
         0.35,
-    ),  # no rule is published for these models, so that of the previous models is used
+    ),  # no rule is published for these models, so the previous models' rule is used
     (r"", _Tiles(85, 170), 2.0),  # other vendors publish no rule, but most of them use this one
 )
 

@@ -62,7 +62,7 @@ PACKAGED: dict[str, tuple[str, str]] = {
 
 @cache
 def packaged_file(generation: str) -> Path | None:
-    """Return the path of a generation's vocabulary in an optional package, or None if not
+    """Return the path to a generation's vocabulary in an optional package, or None if not
     installed.
 
     The package is not imported.
@@ -91,7 +91,7 @@ def counted_by(generation: str) -> tuple[str, Method]:
 
 
 def approximate_name(generation: str) -> str:
-    """Return the name of a generation's approximation, such as `claude-4.7~o200k_base`."""
+    """Return a generation's approximation name, such as `claude-4.7~o200k_base`."""
     return f"{generation}~{BASE_VOCABULARY}"
 
 
@@ -129,7 +129,7 @@ class LinearEstimator(Tokenizer):
 
 
 class ScaledTokenizer(Tokenizer):
-    """Multiplies the counts of another tokenizer by a factor. Used for vocabularies that are not
+    """Multiplies another tokenizer's counts by a factor. Used for vocabularies that are not
     public.
     """
 
@@ -186,7 +186,7 @@ class HeuristicTokenizer(ScaledTokenizer):
 
 
 class CalibratedTokenizer(ScaledTokenizer):
-    """Multiplies the counts of another tokenizer by a calibration factor."""
+    """Multiplies another tokenizer's counts by a calibration factor."""
 
     def __init__(self, plain: Tokenizer, factor: float, band_factor: float = 1.0) -> None:
         super().__init__(plain.name, plain.base, max(1e-6, factor))

@@ -1,9 +1,9 @@
-"""Determines the kind of the text, and computes the features from which its tokens are estimated.
+"""Determines a text's kind, and computes the features used to estimate its tokens.
 
 Each byte of the UTF-8 text is mapped to a class. The first byte of a character determines its
-script. The features are counts: the bytes of each class, the pairs of neighbouring classes, and
-the beginnings of runs. No feature extends across a safe split point, so the features of the pieces
-of the text add up to the features of the text.
+script. The features are counts: the bytes of each class, the pairs of neighbouring classes, and the
+beginnings of runs. No feature extends across a safe split point, so the features of the pieces of
+the text add up to the features of the text.
 """
 
 from __future__ import annotations

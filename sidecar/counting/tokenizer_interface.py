@@ -19,7 +19,7 @@ millisecond for this.
 
 
 SAMPLE_CHARACTERS = 4_096
-"""Number of characters at the beginning of the text from which its kind is determined."""
+"""A text's kind is determined from this many characters at its beginning."""
 
 
 class Tokenizer(ABC):

@@ -259,7 +259,7 @@ def load_tekken(path: Path, name: str) -> BytePairTokenizer:
 
 
 def byte_ranks(vocabulary: dict[str, int]) -> Ranks:
-    """Return the ranks of a byte-level vocabulary, in which each byte is represented by a letter.
+    """Return a byte-level vocabulary's ranks. A letter represents each byte in the vocabulary.
 
     Raises:
         VocabularyError: The vocabulary is not byte-level.
@@ -316,7 +316,7 @@ class HuggingFaceTokenizer(Tokenizer):
     def count(self, text: str) -> int:
         try:
             return self._encode(text)
-        # The type of the error depends on the version of the library.
+        # The error's type depends on the library's version.
         except (UnicodeEncodeError, TypeError):
             return self._encode(without_lone_surrogates(text))
 
@@ -434,7 +434,7 @@ class SentencePieceTokenizer(Tokenizer):
     def count(self, text: str) -> int:
         try:
             return len(self._processor.encode(text))
-        # The type of the error depends on the version of the library.
+        # The error's type depends on the library's version.
         except (UnicodeEncodeError, RuntimeError):
             return len(self._processor.encode(without_lone_surrogates(text)))
 

@@ -69,7 +69,7 @@ _STEPS: dict[MissKind, str] = {
 
 
 URL_IN_DOUBT = f"check its url; if the url is correct, {_STEPS['unsupported']}"
-"""The advice for an address at which no known model server responds."""
+"""The advice for an address where no known model server responds."""
 
 
 def explain(kind: MissKind, reason: str, step: str = "") -> str:

@@ -121,9 +121,7 @@ class Endpoints:
         )
 
     async def limit(self, model: str, seconds: float = DEFAULT_SECONDS) -> int | None:
-        """Return the size of the context window that a server allocates to a model, or None if
-        unknown.
-        """
+        """Return the context window that a server allocates to a model, or None if unknown."""
         for endpoint in self._endpoints_for(model) if self._asks and not self._closed else ():
             binding = await self._await_within(partial(endpoint.ensure_probed, model), seconds)
             if not isinstance(binding, Miss) and binding.limit:
@@ -242,7 +240,7 @@ class Endpoints:
         seconds: float,
         wanted: IsWanted = always,
     ) -> EndpointCount | Miss:
-        """Return the count of the first endpoint that can count.
+        """Return the count from the first endpoint that can count.
 
         If none can, the result contains the reason why the last endpoint could not.
         """

@@ -98,7 +98,7 @@ class Counting(NamedTuple):
 Aspect: TypeAlias = Literal["text", "chat"]
 
 FindLimit: TypeAlias = Callable[[Connection, str, ListedModel | None], Awaitable[int | None]]
-"""Finds the size of the context window that the server allocates to a model."""
+"""Finds the context window that the server allocates to a model."""
 
 
 async def listed_limit(

@@ -132,7 +132,7 @@ class Project:
         return True
 
     async def usable_tokens(self, caller: Caller) -> tuple[int | None, int | None]:
-        """Return the size of the caller's context and its usable window, both in tokens.
+        """Return the caller's context size and usable window, both in tokens.
 
         Each size is None if it is unknown.
         """

@@ -190,7 +190,7 @@ class Tools:
         return Answer(
             fitted.text,
             {
-                # Some agents pass only the structured data of an answer to the model.
+                # Some agents pass only an answer's structured data to the model.
                 "text": fitted.text,
                 "tokens": fitted.tokens,
                 "removedTokens": fitted.removed_tokens,

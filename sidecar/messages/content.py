@@ -58,7 +58,7 @@ _KEYS: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
     "functionResponse": ("result", ("id",), ("name",)),
     "function_response": ("result", ("id",), ("name",)),
 }
-"""Blocks of Bedrock and Gemini that are identified by their only key. The values are as in
+"""Bedrock and Gemini blocks, which are identified by their only key. The values are as in
 `_TYPES`.
 """
 

@@ -149,7 +149,7 @@ class ReplyDraft:
             self.calls[key].is_complete = True
 
     def clear_content(self) -> None:
-        """Remove text and tool calls. Used before the last event of a stream, which repeats all of
+        """Remove text and tool calls. Used before a stream's last event, which repeats all of
         them.
         """
         self.texts.clear()
@@ -681,7 +681,7 @@ def _unwrap_event(event: JsonDict) -> JsonDict:
 
 
 def _parts_of_text(text: str) -> Iterator[JsonDict]:
-    """Yield the JSON objects in the text of a reply, an SSE stream or NDJSON.
+    """Yield the JSON objects in a reply's text, an SSE stream or NDJSON.
 
     Lines that are not JSON, such as `[DONE]` or `event: x`, are skipped.
     """

@@ -25,7 +25,7 @@ MOST_USD = Decimal(1_000)
 LONGEST_ID = 512
 """Maximum number of characters in an id or in a model name."""
 FIRST_YEAR, LAST_YEAR = 2000, 2100
-"""The first and last year, in UTC, in which a call may have been made."""
+"""The first and last valid year of a call, in UTC."""
 
 _WRAPPERS = ("usage", "usageMetadata", "usage_metadata", "stats", "meta", "timings")
 _NESTED = ("response", "message", "metadata")

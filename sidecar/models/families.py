@@ -71,7 +71,7 @@ _ROWS: tuple[tuple[str, str, str | None], ...] = (
     (r"phi-?3", "llama2", None),
 )
 _INSIDE: tuple[tuple[str, str], ...] = (
-    # The name of a fine-tune often contains the name of its base model.
+    # A fine-tune's name often contains its base model's name.
     (r"llama-?[v-]?3|l3[.-]", "llama3"),
     (r"llama-?2", "llama2"),
     (r"qwen-?2|qwen-?3|qwq", "qwen2"),
@@ -144,7 +144,7 @@ def generation_of(model: str) -> str:
 
 
 def without_date(bare: str) -> str:
-    """Remove the release date from a model name, as in `claude-sonnet-4-5`."""
+    """Remove a model name's release date, which leaves `claude-sonnet-4-5`, for example."""
     return _DATE.sub("", bare)
 
 
@@ -155,7 +155,7 @@ def maker_of(model: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def is_misspelt(bare: str) -> bool:
-    """Return whether a name looks like a typo in the name of a known family.
+    """Return whether a name looks like a typo in a known family's name.
 
     Examples are `gpt-55` and `gpt-5-trubo`.
     """

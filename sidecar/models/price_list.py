@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _EPOCH = date(1970, 1, 1)
 _REGIONAL_FACTOR = {"us": Decimal("1.1")}
-"""The factor by which token prices increase if a call is restricted to a region.
+"""The factor that token prices are multiplied by if a call is restricted to a region.
 
 Source: Anthropic's pricing page, "Data residency pricing".
 """

@@ -44,7 +44,7 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
     video_input: Decimal | None = None
 
     def times(self, factor: Decimal) -> UnitPrices:
-        """Return a copy in which all token prices are multiplied by a factor.
+        """Return a copy with all token prices multiplied by a factor.
 
         Prices per call and per search do not change.
         """

@@ -49,7 +49,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Lines:
-    """The lines of a document without their line endings, and the offset at which each starts."""
+    """A document's lines without their line endings, and each line's start offset."""
 
     def __init__(self, text: str) -> None:
         self.text = text

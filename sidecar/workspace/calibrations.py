@@ -23,7 +23,7 @@ Stamp: TypeAlias = tuple[int, int, int]
 
 class SyncResult(NamedTuple):
     calibrations: Calibrations | None
-    """The content of the file, or None if it has not changed."""
+    """The file's content, or None if it has not changed."""
     stamp: Stamp | None
     written_version: int | None = None
     """The version that was written, or None if the file was only read."""

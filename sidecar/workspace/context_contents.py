@@ -71,7 +71,7 @@ class ContentsReader:
 
 
 def read_contents(agent: str, path: str, session: str) -> tuple[ContextContents, int]:
-    """Return the contents of an agent's context and the size of its file. This function blocks.
+    """Return an agent's context contents and its file size. This function blocks.
 
     The contents are empty if the store is unreadable or incomplete.
     """

@@ -37,7 +37,7 @@ class CounterChoice(NamedTuple):
     """Why the endpoint provided no count. Shown to the user."""
 
     def measure(self, text: str) -> Measure:
-        """Count the tokens of the text. This function blocks."""
+        """Count the text's tokens. This function blocks."""
         if self.whole is not None:
             return self.whole
         return measure_text(text, self.tokenizer)

@@ -52,7 +52,7 @@ ENDPOINT_SECONDS = 2.0
 LATEST_SECONDS = 30.0
 """How long to wait for an endpoint's late answer before discarding it."""
 QUIET_CHARACTERS = 20_000
-"""Documents of at least this length are only sent to an endpoint after a pause in typing."""
+"""Documents of at least this length are sent to an endpoint only after a pause in typing."""
 CHARACTERS_PER_QUIET_SECOND = 200_000
 LONGEST_QUIET_SECONDS = 1.0
 _ANSWERS_KEPT = 4_096
@@ -286,7 +286,7 @@ class Counts(CounterChooser):
         self, snapshot: Snapshot, model: str, settings: Settings, text: _AskedText
     ) -> _Answer:
         def is_wanted() -> bool:
-            """Return whether the count of this text is still needed."""
+            """Return whether this text's count is still needed."""
             return self._asking.waiting(text) > 0 or self._documents.is_newest(snapshot)
 
         if not await self._wait_for_typing_pause(snapshot):

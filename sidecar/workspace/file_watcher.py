@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 2.0
 POLL_SECONDS = 30.0
-"""Default interval at which subscribers are notified without a known change."""
+"""How often subscribers are notified without a known change, by default."""
 QUIET_SECONDS = 0.02
 """Changes are reported once there has been no further change for this long."""
 LONGEST_SECONDS = 0.1

@@ -53,7 +53,7 @@ def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
 
 
 def find_git(folder: Path) -> str | None:
-    """Return the path of the git executable. Executables inside the repository are ignored."""
+    """Return the git executable's path. Executables inside the repository are ignored."""
     own = _find_repository(folder)
     for entry in filter(os.path.isabs, os.get_exec_path()):
         path = Path(entry).resolve() / _PROGRAM

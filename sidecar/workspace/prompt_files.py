@@ -84,8 +84,8 @@ RULES = (
     _make_rule("CRUSH.md", "crush", "github.com/charmbracelet/crush"),
     _make_rule("CONVENTIONS.md", "aider", "aider.chat/docs/usage/conventions.html"),
 )
-"""The prompt files of repositories. Files that apply to only part of a repository are assumed to be
-sent with every request.
+"""Prompt files in repositories. Files for only part of a repository are assumed to be sent with
+every request.
 """
 
 

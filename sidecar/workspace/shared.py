@@ -30,7 +30,7 @@ class SharedServices:
     state: State = field(default_factory=State)
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
     client: str = ""
-    """The name of the editor from the `initialize` request."""
+    """The editor's name from the `initialize` request."""
 
     def __post_init__(self) -> None:
         self.workers = Workers()

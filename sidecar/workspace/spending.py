@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RECENT = timedelta(days=30)
 _READ_NUMBERS = itertools.count(1)
-"""Numbers ledger reads in the order in which they start."""
+"""Numbers ledger reads in start order."""
 
 
 class SpendingSums(NamedTuple):
@@ -58,7 +58,7 @@ class SpendingSums(NamedTuple):
     calls: int = 0
     """The number of calls in this workspace."""
     tokens: int = 0
-    """The number of tokens of these calls."""
+    """The number of tokens in these calls."""
 
 
 class TeamSpent(NamedTuple):

@@ -16,7 +16,7 @@ class MapEntry(msgspec.Struct, rename="camel", kw_only=True):
     tokens: int = 0
     files: int = 0
     children: list[MapEntry] = []
-    """The contents of a folder, largest entry first. Empty below the requested depth."""
+    """A folder's contents, largest entry first. Empty below the requested depth."""
 
 
 def build_token_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:

@@ -111,7 +111,7 @@ def _chromium() -> Path | None:
 
 
 def main() -> None:
-    """Install missing programs, and print the paths of all programs."""
+    """Install missing programs, and print all programs' paths."""
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER
     sys.stdout.write(f"{ensure_vscode(folder).entry}\n{ensure_chromium()}\n")
 

@@ -34,7 +34,7 @@ class Trace:
         return {address for _, address in _ADDRESS.findall(self.file.read_text())}
 
     def programs(self) -> list[str]:
-        """Return the names of the started programs, in order."""
+        """Return the started programs' names, in order."""
         return _PROGRAM.findall(self.file.read_text())
 
     def traced(self, tracer: int) -> int:

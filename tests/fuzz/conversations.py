@@ -179,7 +179,7 @@ class _Maker:
 
 
 class Seen(NamedTuple):
-    """The contents of a message, parsed independently."""
+    """A message's contents, parsed independently."""
 
     calls: list[str]
     results: list[str]

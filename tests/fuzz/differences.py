@@ -75,7 +75,7 @@ def contractions(rng: random.Random, texts: int) -> Iterator[str]:
 
 
 def differing(texts: Iterable[str], one: Encode, other: Encode) -> Iterator[str]:
-    """Return the texts for which the two engines' tokens differ."""
+    """Return the texts that the two engines tokenize differently."""
     return (text for text in texts if one(text) != other(text))
 
 

@@ -88,7 +88,7 @@ def torn(text: str, cut: int) -> bool:
 
 
 def cuts(text: str, fitted: FitResult, mode: Mode) -> list[int]:
-    """Return the offsets at which text was removed."""
+    """Return the offsets where text was removed."""
     if mode == "end":
         return [len(text) - len(fitted.text)]
     if mode == "start" or MARKER not in fitted.text or MARKER in text:

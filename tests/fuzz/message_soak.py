@@ -36,7 +36,7 @@ MOST_OPEN = 64
 """The maximum number of unanswered requests."""
 PATIENCE_SECONDS = 30.0
 SETTLED = 100_000
-"""The number of messages after which memory may grow only by `GROWTH`."""
+"""After this many messages, memory may grow only by `GROWTH`."""
 GROWTH = 0.1
 EVERY = 10_000
 """The number of messages between progress reports."""

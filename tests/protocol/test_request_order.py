@@ -1,4 +1,4 @@
-"""Tests that requests for a session take effect in the order in which they are sent."""
+"""Tests that a session's requests take effect in the order they are sent."""
 
 from __future__ import annotations
 

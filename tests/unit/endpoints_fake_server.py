@@ -56,7 +56,7 @@ class FakeServer:
         return f"http://127.0.0.1:{self._port}"
 
     def posts(self) -> list[str]:
-        """Return the paths of all POST requests."""
+        """Return all POST requests' paths."""
         return [asked.path for asked in self.asked if asked.method == "POST"]
 
     def endpoints(self, *models: str, key: str | None = None, **environment: str) -> Endpoints:

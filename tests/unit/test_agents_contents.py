@@ -411,7 +411,7 @@ def write_copilot(folder: Path, root: Path, script: Script) -> tuple[str, str]:
 
 
 def write_copilot_chat(folder: Path, root: Path, script: Script) -> tuple[str, str]:
-    """Write turns of three calls. Only the prompt of the newest call of a turn is stored."""
+    """Write turns of three calls. Only the prompt of each turn's newest call is stored."""
     chat = CodeHome(folder).session(root)
     summaries: list[dict[str, Any]] = []
     for compacted in (True, False):
@@ -464,7 +464,7 @@ def write_kimi_cli(folder: Path, _root: Path, script: Script) -> tuple[str, str]
 
 
 def write_crush(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
-    """Write a session whose only token count is that of its newest call."""
+    """Write a session with only one token count, for its newest call."""
     store = CrushStore(folder / ".crush" / "crush.db")
 
     def message(name: str, role: str, *parts: tuple[str, dict[str, Any]]) -> None:
@@ -547,7 +547,7 @@ def test_each_share_is_within_five_points_and_the_sum_exact(
 
 
 def test_copilot_chats_contents_come_from_the_chat_session_of_each_store(tmp_path: Path) -> None:
-    """The debug log and the traces contain numbers only."""
+    """The debug log and the traces contain only numbers."""
     root = tmp_path / "project"
     root.mkdir()
     home = CodeHome(tmp_path / "home")

@@ -374,7 +374,7 @@ def test_empty_window_uses_the_working_folder_of_its_session(world: World, home:
 
 @pytest.fixture
 def log(world: World, home: CodeHome) -> DebugLog:
-    """Return the debug log of a session. Its chat session has one turn, which is recorded from the
+    """Return a session's debug log. The chat session has one turn, which is recorded from the
     log.
     """
     chat = home.session(world.root)

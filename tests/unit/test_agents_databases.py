@@ -112,8 +112,8 @@ def test_crush_size_is_unknown_after_a_summary(crush: tuple[World, CrushStore]) 
 
 
 def test_zed(zed: tuple[World, ZedStore]) -> None:
-    """The usage of a message covers only the latest call in its turn. Costs are based on the
-    cumulative usage.
+    """A message's usage covers only the latest call in its turn. Costs are based on the cumulative
+    usage.
     """
     world, store = zed
     for turns in (1, 3):

@@ -188,7 +188,7 @@ def test_continue_bills_totals_once_when_the_state_is_lost(session: ContinueSess
 
 
 def lose_states(world: World) -> None:
-    """Delete the saved states of all stores, so that they are read from the start."""
+    """Delete all stores' saved states, so that they are read from the start."""
     with world.ledger.transaction() as connection:
         connection.execute("UPDATE store SET state = x'', size = 0")
 

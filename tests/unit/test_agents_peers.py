@@ -99,7 +99,7 @@ def test_one_hour_cache_writes_cost_twice_the_input(world: World, home: ClaudeHo
 
 
 def test_long_paths_with_the_same_prefix_are_two_projects(world: World, home: ClaudeHome) -> None:
-    """The name of a project's folder contains only the first 200 characters of the path."""
+    """A project folder's name contains only the first 200 characters of the path."""
     deep = world.root / ("a" * 120) / ("b" * 120)
     folders = [deep / "one", deep / "two"]
     sessions = []
@@ -157,7 +157,7 @@ def test_calls_with_equal_tokens_in_a_debug_log_are_two(tmp_path: Path) -> None:
 
 
 def test_sessions_in_one_file_have_their_own_times(tmp_path: Path) -> None:
-    """The modification time of the file applies only to the session that was written last."""
+    """The file's modification time applies only to the session that was written last."""
     world = World(tmp_path, "opencode")
     home = OpenHome(tmp_path / ".local/share/opencode")
     first = home.session(world.root)

@@ -76,13 +76,13 @@ _line = msgspec.json.Decoder(Line).decode
 
 
 class Tree(msgspec.Struct):
-    """The state of a store whose lines form a tree. Only the latest line is saved."""
+    """The reader's state for a store whose lines form a tree. Only the latest line is saved."""
 
     session: SessionState
     newest: int = 0
     begun: int = 0
     known: list[int] = []
-    """The lines of the current read. They are not saved."""
+    """The current read's lines, which are not saved."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records(_line):

@@ -188,7 +188,7 @@ def test_kimi_code_shows_a_later_title_and_that_a_session_is_archived(tmp_path: 
 
 
 def test_vibe_reads_no_generation_that_is_still_being_written(tmp_path: Path) -> None:
-    """The calls of an incomplete generation are also in a journal."""
+    """An incomplete generation's calls are also in a journal."""
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
     world.ingest()

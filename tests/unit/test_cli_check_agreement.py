@@ -81,7 +81,7 @@ def generated(random: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Generate files, and return their texts by relative path. `""` is the path of the folder."""
+    """Generate files, and return their texts by relative path. `""` is the folder itself."""
     root = tmp_path_factory.mktemp("tree")
     made = {"": str(root)}
     chance = random.Random(4)

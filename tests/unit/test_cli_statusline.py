@@ -429,7 +429,7 @@ HOSTILE_LINES = (
 
 @pytest.mark.parametrize("fields", HOSTILE_LINES, ids=range(len(HOSTILE_LINES)))
 def test_a_hostile_input_is_one_short_line_of_text(root: Path, fields: dict[str, Any]) -> None:
-    """Only the output of the --chain command can contain colours."""
+    """Only the --chain command's output can contain colours."""
     assert root.exists()
     line = run("statusline", told=told("s", **fields))
     assert len(line) < 300

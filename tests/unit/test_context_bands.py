@@ -125,7 +125,7 @@ def test_error_after_a_report_includes_the_markup() -> None:
 
 
 def test_markup_of_a_template_is_learned_and_saved() -> None:
-    """If the vocabulary is local, only the tokens of the template are unknown."""
+    """If the vocabulary is local, only the template's tokens are unknown."""
     session = Conversation("s", Counter("gpt-4o", Tokenizers().for_model("gpt-4o")))
     calibration = ConversationCalibration(Calibrations(), "gpt-4o", "o200k_base", "editor")
     real, missed = 9, []

@@ -1,4 +1,4 @@
-"""Tests the occupancy with replayed sessions. It must be the size of the next request.
+"""Tests with replayed sessions that the occupancy equals the next request's size.
 
 A simulated model server keeps the conversation, caches prompts, hides reasoning, and reports usage
 like its vendor. The occupancy before each request is compared with the prompt size that the server

@@ -19,7 +19,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 @pytest.fixture
 def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Set the time zone of this process to Berlin."""
+    """Set this process's time zone to Berlin."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     yield

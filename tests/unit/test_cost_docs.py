@@ -31,7 +31,7 @@ TOML = re.compile(r"^```toml\n(.*?)^```", re.M | re.S)
 
 @pytest.fixture(autouse=True)
 def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Set the time zone of this process to UTC, which the examples use."""
+    """Set this process's time zone to UTC, which the examples use."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield

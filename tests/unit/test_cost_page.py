@@ -88,7 +88,7 @@ def made(book: CostBook, scope: Scope | None = None, **labels: str) -> str:
 
 
 def panel_of(book: CostBook, choice: Choice, scope: Scope | None = None, **labels: str) -> str:
-    """Return the contents of a panel."""
+    """Return a panel's contents."""
     with book.ledger.reader() as connection:
         return panel(source(book, connection, scope, **labels), choice).html
 

@@ -25,7 +25,7 @@ NOW = "2026-11-01T12:00:00+00:00"
 
 
 def prices(**quoted: str) -> dict[str, str]:
-    """The prices of each bucket in USD per million tokens, as in genai-prices 0.2.3."""
+    """Each bucket's prices in USD per million tokens, as in genai-prices 0.2.3."""
     return quoted
 
 
@@ -558,7 +558,7 @@ def test_an_unlisted_cache_price_of_the_users_is_the_inputs() -> None:
 
 
 def test_every_threshold_of_the_list_is_a_band() -> None:
-    """Totals can only be priced if no threshold of a price is inside a band."""
+    """Totals can be priced only if no price threshold is inside a band."""
     for provider in price_list().providers:
         for model in provider.models:
             if model.prices:

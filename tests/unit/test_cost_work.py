@@ -58,7 +58,7 @@ def ledger(
     monkeypatch: pytest.MonkeyPatch,
     opened: list[sqlite3.Connection],
 ) -> Iterator[Ledger]:
-    """Yield a ledger in which almost all calls are included in the daily totals."""
+    """Yield a ledger whose daily totals include almost all calls."""
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", 25)
     made = Ledger(tmp_path / "ledger.db", UTC)
     made.record_many(calls())

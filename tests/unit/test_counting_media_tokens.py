@@ -282,7 +282,7 @@ def test_page_tokens_equal_the_vendors_published_numbers(
 
 
 def test_openai_page_counts_its_text_and_picture() -> None:
-    """The vendor does not publish the size of the page's picture, so the margin is 100 %."""
+    """The vendor does not publish the page picture's size, so the margin is 100 %."""
     page = clip_tokens("gpt-5", "o200k_base", Clip("document", None, pages=1))
     assert page.margin == page.tokens > 1_000
     low = clip_tokens(

@@ -23,7 +23,7 @@ KINDS = "aZ5é \t\n\r./'ññßłΓяѓեאعکހกकẻა’あ漢한ﬁ😀\
 
 
 def differing(text: str) -> list[str]:
-    """Return the features for which the sum over the pieces differs from the whole, at any split
+    """Return the features whose sum over the pieces differs from the whole text's, at any split
     point.
     """
     summed = map(sum, zip_longest(*map(features, split(text, 1)), fillvalue=0))

@@ -40,7 +40,7 @@ def test_claude_is_calibrated_by_generation() -> None:
     text = "def percent(tokens, limit):\n    return 100 * tokens // limit\n" * 50
 
     assert (before.method, since.method) == ("calibrated", "calibrated")
-    # These are the counts of ctok, to which the estimates were fitted.
+    # These are ctok's counts, which the estimates were fitted to.
     assert before.count(text) == pytest.approx(899, rel=0.13)
     assert since.count(text) == pytest.approx(1249, rel=0.2)
     for tokenizer in (before, since):

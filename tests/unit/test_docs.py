@@ -37,7 +37,7 @@ IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 
 @cache
 def names_in(path: Path) -> set[str]:
-    """Return the names of the tests in a file."""
+    """Return a file's test names."""
     nodes = ast.walk(ast.parse(path.read_text("utf-8")))
     return {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
 
@@ -59,7 +59,7 @@ def test_named_tests_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_named_files_exist(page: Path) -> None:
-    """Paths may be relative to the root, the package, or the folder of the page."""
+    """Paths may be relative to the root, the package, or the page's folder."""
     named, places = CODE.findall(page.read_text("utf-8")), (ROOT, ROOT / "sidecar", page.parent)
     assert [file for file in named if not any((at / file).exists() for at in places)] == []
 

@@ -148,7 +148,7 @@ def sample(tmp_path: Path) -> Path:
 
 
 def record_calls() -> None:
-    """Record the calls of the first example of cost-reports.md."""
+    """Record the calls in the first example of cost-reports.md."""
     book = CostBook(state_dir())
     sonnet = {"input_tokens": 2350, "cache_read_input_tokens": 48_000, "output_tokens": 758}
     for _ in range(12):

@@ -33,7 +33,7 @@ LICENCES = load(".ci/licences.py")
 
 
 def pins(file: Path) -> dict[NormalizedName, tuple[Requirement, int]]:
-    """Return the pinned packages in a file, with the number of hashes of each.
+    """Return a file's pinned packages, each with its number of hashes.
 
     If a package has several pins, the pin for this system is returned.
     """

@@ -69,7 +69,7 @@ def test_infinite_number_is_not_sent(number: float) -> None:
 
 
 def enum_places(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Return the path of each enum value inside a type, and the enum."""
+    """Return each enum value's path inside a type, and the enum."""
     if isinstance(kind, type) and attrs.has(kind):
         for field in attrs.fields(kind):
             yield from enum_places(field.type, (*path, field.name))

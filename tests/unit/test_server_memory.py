@@ -22,5 +22,5 @@ assert engine("cl100k_base", "interactive").count(text) == engine("cl100k_base",
 
 
 def test_tables_of_a_tokenizer_are_released_and_counts_stay_exact() -> None:
-    """The memory in use is only checked on Linux. On other systems, only the counts are checked."""
+    """Memory use is checked only on Linux. On other systems, only the counts are checked."""
     subprocess.run([sys.executable, "-P", "-X", "utf8", "-c", _CHECK], check=True)

@@ -1,4 +1,4 @@
-"""Tests that after a usage report, a section adds only the tokens by which it has grown."""
+"""Tests that after a usage report, a section adds only its growth in tokens."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Chat:
 
 
 async def test_restored_text_has_its_original_count() -> None:
-    """The section is repeatedly replaced with text of another kind, which has another factor."""
+    """The section is repeatedly replaced with another kind of text, which has another factor."""
     chat = Chat()
     chat.teach("json", 1.3)
     await chat.write(PROSE)

@@ -480,9 +480,9 @@ class _Transcript(SessionLines):
     """The most recent timestamp, used for lines without a timestamp."""
     folder: str = ""
     message: str | None = None
-    """The id of the latest message in the main conversation."""
+    """The latest message id in the main conversation."""
     titles: dict[str, str] = msgspec.field(default_factory=dict)
-    """The position of the latest title of each kind."""
+    """The latest title's position, by kind of title."""
     costs: CostCheck = msgspec.field(default_factory=CostCheck)
     own_cost: float = 0.0
     """The session's cost in USD according to the latest `cost-state` line."""

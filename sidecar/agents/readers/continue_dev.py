@@ -183,7 +183,7 @@ class _Session(CamelRecord):
 
     @property
     def replies(self) -> list[_MessageUsage]:
-        """The usage of each stored reply."""
+        """Each stored reply's usage."""
         messages = (item.message for item in self.history or ())
         used = (one.usage for one in messages if one and one.role == "assistant")
         return [one for one in used if one and token_count(one.prompt_tokens)]
@@ -261,7 +261,7 @@ class _ContentItem(CamelRecord):
 
     @property
     def entries(self) -> Iterator[ContentEntry]:
-        """The size of the item's call, followed by the item's parts."""
+        """The item's call size, followed by the item's parts."""
         message = self.message or _ContentMessage()
         if message.usage is not None:
             yield PromptSize(message.usage.usage.prompt_tokens)

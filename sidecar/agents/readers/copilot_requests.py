@@ -129,7 +129,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def ended_at(self) -> datetime | None:
-        """The time at which the turn ended, or None if it is still running."""
+        """When the turn ended, or None if it is still running."""
         if self.is_live:
             return None
         completed = self.model_state.completed_at if self.model_state else None
@@ -243,7 +243,7 @@ class Chat(CamelRecord):
 
     @property
     def selected(self) -> str | None:
-        """The id of the selected model, including the vendor."""
+        """The selected model's id, including the vendor."""
         selected = self.input_state.selected_model if self.input_state else None
         return selected.identifier if selected else None
 
@@ -364,7 +364,7 @@ class ContentChat(Chat):
 
 
 def calls_of(request: CopilotTurn, session: SessionState, workspace: str) -> Iterator[CallFinished]:
-    """Yield the calls of a turn: one per model if totals are available, otherwise just one."""
+    """Yield a turn's calls: one per model if totals are available, otherwise just one."""
     if request.request_id is None:
         return
     usd = credits_to_usd(request.copilot_credits) if request.copilot_credits else None

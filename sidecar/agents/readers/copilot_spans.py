@@ -82,7 +82,7 @@ class LogState(SessionLines):
 
     workspace: str
     folder: str
-    """The folder of the log, which also contains `models.json`."""
+    """The log's folder, which also contains `models.json`."""
     child: bool
     until: float | None = None
     """When a more accurate store's records of this session begin, in milliseconds since 1970."""

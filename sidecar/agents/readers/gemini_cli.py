@@ -83,7 +83,7 @@ class _Message(CamelRecord):
 
     @property
     def reading(self) -> CallSize | None:
-        """The size of the call, or None if the message has no token counts."""
+        """The call's size, or None if the message has no token counts."""
         if self.type != "gemini" or self.tokens is None:
             return None
         return CallSize.of(self.tokens.usage, self.model)
@@ -178,7 +178,7 @@ class _ContentMessage(CamelRecord):
 
     @property
     def entries(self) -> Iterator[ContentEntry]:
-        """The size of the message's call, followed by the message's parts."""
+        """The message's call size, followed by the message's parts."""
         if self.type not in ("user", "gemini"):
             return
         if self.type == "gemini" and self.tokens is not None:

@@ -58,7 +58,7 @@ class Goose(OneDatabase):
         return tuple(home / "sessions" / "sessions.db" for home in agent_folders(places, AGENT))
 
     def title_of(self, row: dict[str, Any]) -> object:
-        """Return the name of a session, unless Goose generated it from messages."""
+        """Return a session's name, unless Goose generated it from messages."""
         return (
             (row.get("name") or row.get("description")) if row.get("user_set_name") != 0 else None
         )

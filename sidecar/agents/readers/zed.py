@@ -84,7 +84,7 @@ class _Thread(Record):
 
     @property
     def newest(self) -> Usage | None:
-        """The usage of the latest call, or None before the first reply."""
+        """The latest call's usage, or None before the first reply."""
         known = self.request_token_usage or {}
         if isinstance(known, list):
             return known[-1].usage

@@ -132,7 +132,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     growth: tuple[Growth, ...] | None = None
     """How files have grown, or None without `--diff`."""
     skipped: tuple[Unchecked, ...] = ()
-    """Files that are not text or cannot be read."""
+    """Binary and unreadable files."""
     budgets: int = 0
     """The number of rules, including presets."""
     has_matching_budget: bool = True
@@ -156,7 +156,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return any(finding.over for file in self.files for finding in file.findings)
 
     def distinct_findings(self) -> list[tuple[FileReport, ReportedFinding]]:
-        """Return the findings with their files. Findings of a group rule are only included once."""
+        """Return the findings with their files. Each group rule's findings are included once."""
         seen: set[str] = set()
         findings: list[tuple[FileReport, ReportedFinding]] = []
         for file in self.files:

@@ -136,7 +136,7 @@ class Checker:
         return self.reader().check_file(LoadedFile(target, text))
 
     def count_tokens(self, text: str) -> int:
-        """Count the tokens of the text for the default model."""
+        """Count the text's tokens for the default model."""
         return self.reader().measure(text, self._model).tokens
 
     def report(

@@ -41,7 +41,7 @@ SAVE_SECONDS = 1.0
 GRACE_SECONDS = 0.05
 """Added to delays to make sure that timers do not fire too early."""
 SHIP_SECONDS = 15.0
-"""Interval at which recorded calls are sent to a collector."""
+"""How often recorded calls are sent to a collector."""
 LONGEST_SHIP_SECONDS = 900.0
 """Maximum delay after failed attempts to send calls."""
 TEAM_FIRST_SECONDS = 5.0

@@ -101,7 +101,7 @@ def _check_fit(params: FitTextParams) -> None:
 
 
 def _pin(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
-    """Return a copy of the document that is not affected by later edits.
+    """Return a document copy that later edits do not affect.
 
     Returns None if the document is not open.
     """
@@ -136,7 +136,7 @@ async def _read_text(
     if pinned is None or is_whole:
         await services.configured.wait()
         pinned = pinned or PinnedDocument(services.documents.get_open(uri))
-    # The count of a whole document is cached.
+    # A whole document's count is cached.
     if is_whole and pinned.is_of(services.documents.get(uri)):
         return services.documents.snapshot(uri), [], services.roots.of_document(uri)
     document = await services.read_pinned(pinned)

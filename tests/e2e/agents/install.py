@@ -34,7 +34,7 @@ class Package(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The path of the installed program."""
+        """The installed program's path."""
         folder = "node_modules/.bin" if self.registry == "npm" else "bin"
         return self.folder / folder / self.program
 

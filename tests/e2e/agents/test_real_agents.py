@@ -136,7 +136,7 @@ def test_growing_session(scene: Scene) -> None:
 
 
 def test_compaction(scene: Scene) -> None:
-    """The summary is recorded as one call. The next turn determines the size of the context."""
+    """The summary is recorded as one call. The next turn determines the context size."""
     agent = scene.agent
     read = (agent.shell("true"),) if agent.compacts_within_turn else ()
     scene.script.on(GREET, Reply("Hello there."))
@@ -153,7 +153,7 @@ def test_compaction(scene: Scene) -> None:
 
 
 def test_another_session(scene: Scene) -> None:
-    """The newest session is displayed. The size of the other session does not change."""
+    """The newest session is displayed. The other session's size does not change."""
     scene.script.on(GREET, Reply("Hello there."))
     expected = {}
     for prompt in (GREET, WORK):

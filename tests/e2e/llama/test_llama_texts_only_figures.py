@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.protocol.client import Client
 
 KINDS = ("hex", "numbers", "code", "CJK")
-"""The kinds of text, in the same order as in `some_text`."""
+"""Text kinds, in the same order as in `some_text`."""
 TURNS, SILENT = 30, 11
 """The number of turns in total, and before the first usage report."""
 AFTER_PERCENT = 1.0

@@ -16,7 +16,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[3] / ".vocabularies"
 NAMES = ("gpt-2", "llama-bpe", "llama-spm", "qwen2")
 BY_LIBRARY = ("command-r", "falcon")
-"""The vocabularies for which a Python library can count. Not all tests need a model."""
+"""The vocabularies that a Python library can count with. Not all tests need a model."""
 VERSION = "11434.0.0"
 
 

@@ -40,7 +40,7 @@ def open_editor(tmp_path: Path) -> Iterator[Callable[..., Editor]]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
-    """A Neovim that the tests of a module share. Each test cleans up after itself."""
+    """A Neovim that a module's tests share. Each test cleans up after itself."""
     editor = Editor(tmp_path_factory.mktemp("shared"))
     yield editor
     editor.close()

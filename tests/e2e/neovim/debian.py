@@ -8,7 +8,7 @@ import subprocess
 
 
 def ensure(program: str, *packages: str) -> str:
-    """Return the path of a program, installing it if necessary.
+    """Return a program's path, installing it if necessary.
 
     Raises:
         RuntimeError: The program cannot be installed. The message names the missing packages.

@@ -104,7 +104,7 @@ class Editor:
         self._stderr = folder / "stderr.txt"
         self._socket = tempfile.TemporaryDirectory(
             prefix="nvim-"
-        )  # the path of a socket is limited to about 100 bytes
+        )  # a socket's path is limited to about 100 bytes
         address = f"{self._socket.name}/nvim"
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(

@@ -70,7 +70,7 @@ def lines(editor: Editor) -> list[str]:
 
 
 def floating(editor: Editor, command: str) -> list[str]:
-    """Return the lines of the floating window that a command opens."""
+    """Return the lines in the floating window that a command opens."""
     editor.command(command)
     opened = "return vim.api.nvim_win_get_config(0).relative == 'editor'"
     wait_for(lambda: editor.lua(opened), f"the window of {command}, {editor.messages()}")

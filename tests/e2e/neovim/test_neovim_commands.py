@@ -56,7 +56,7 @@ def ask(editor: Editor, method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def floating(editor: Editor, command: str) -> list[str]:
-    """Return the lines of the floating window that a command opens."""
+    """Return the lines in the floating window that a command opens."""
     editor.command(command)
     wait_for(
         lambda: editor.lua("return vim.api.nvim_win_get_config(0).relative") == "editor",

@@ -1,4 +1,4 @@
-"""Imports what shippers need, in the server from which they are forked."""
+"""Imports what shippers need, in the server that they are forked from."""
 
 from __future__ import annotations
 

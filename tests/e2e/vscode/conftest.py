@@ -32,7 +32,7 @@ START_SECONDS = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Extend the timeout, and run the tests of the shared window one after another."""
+    """Extend the timeout, and run the shared window's tests one after another."""
     ours = [index for index, item in enumerate(items) if item.path.parent == HERE]
     shared_first = sorted(
         (items[index] for index in ours), key=lambda item: "window" not in _fixtures(item)
@@ -79,7 +79,7 @@ def _new_window(
 
 _session_window = pytest.fixture(scope="session", name="session_window")(_new_window)
 module_window = pytest.fixture(scope="module")(_new_window)
-"""A window that the tests of a module share. Call `tidy` before each test."""
+"""A window that a module's tests share. Call `tidy` before each test."""
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def window(session_window: Window) -> Window:
 
 @pytest.fixture
 def project_file(window: Window) -> Iterator[Path]:
-    """The path of the project file in the shared window. The file is removed after the test."""
+    """The project file's path in the shared window. The file is removed after the test."""
     file = window.root / ".token-sidecar.toml"
     yield file
     file.unlink(missing_ok=True)

@@ -43,7 +43,7 @@ THEMES = {
 """Theme names, by the CSS class that VS Code gives to webviews."""
 CONTEXT = "main:has(h1):not(:has(form))"
 REPORT = "main:has(form)"
-"""The contents of the context view and of the cost report."""
+"""The contents of the context view and the cost report."""
 STATUS_ITEM = "token-sidecar.token-sidecar.status"
 
 SETTINGS = {
@@ -322,7 +322,7 @@ class Window:
         self.page("await page.locator('.native-edit-context, textarea.inputarea').first().focus()")
 
     def status(self) -> str | None:
-        """Return the text of the status bar item, or None if the item is hidden."""
+        """Return the status bar item's text, or None if the item is hidden."""
         # Read everything in one step, because the item may disappear between two steps.
         label = self.page(
             "return await page.evaluate((id) => "
@@ -332,7 +332,7 @@ class Window:
         return None if label is None else str(label)
 
     def wait_status(self, text: str) -> str:
-        """Wait until the text of the status bar item is `text`, or starts with it."""
+        """Wait until the status bar item's text is `text`, or starts with it."""
         seen: list[str | None] = []
 
         def shown() -> bool:
@@ -361,7 +361,7 @@ class Window:
             yield name
 
     def frame_text(self, selector: str) -> str:
-        """Return the text of an element in a webview, or "" if the element is not displayed."""
+        """Return an element's text in a webview, or "" if the element is not displayed."""
         code = """
             for (const frame of page.frames()) {
                 if (!(await frame.locator(args[0]).count().catch(() => 0))) continue;
@@ -372,7 +372,7 @@ class Window:
         return str(self.page(code, selector))
 
     def context(self) -> str:
-        """Return the text of the context view, or "" if the view is hidden."""
+        """Return the context view's text, or "" if the view is hidden."""
         return self.frame_text(CONTEXT)
 
     def sessions(self) -> list[str]:

@@ -106,7 +106,7 @@ def share(window: Window, session: str, tokens: int | None) -> str:
 
 
 def wait_shown(window: Window, text: str) -> None:
-    """Wait until the text of the status bar item ends with this text."""
+    """Wait until the status bar item's text ends with this text."""
     wait_for(
         lambda: (window.status() or "").endswith(text),
         lambda: f"{text!r} in the status bar: {window.status()!r}",
@@ -240,7 +240,7 @@ def test_sessions_are_sorted_and_reported(working: Window, agents: Agents) -> No
     window.page("await page.locator('.quick-input-list-entry', {hasText: 'Context'}).click()")
 
     def shares() -> list[int]:
-        # The text of a row consists of its label, which ends with a time, and its description.
+        # A row's text consists of its label, which ends with a time, and its description.
         return [int(re.findall(r":\d\d(\d+) %", row)[0]) for row in window.sessions()]
 
     wait_for(lambda: shares() == sorted(shares(), reverse=True), lambda: str(window.sessions()))

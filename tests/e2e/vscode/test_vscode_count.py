@@ -20,7 +20,7 @@ def exact(text: str) -> str:
 
 
 def count(window: Window) -> Any:
-    """Run the count command, and return the counts of the active document and the selection."""
+    """Run the count command, and return the active document's and the selection's counts."""
     return window.host("return await vscode.commands.executeCommand('tokenSidecar.count')")
 
 
@@ -30,7 +30,7 @@ def text_of(window: Window) -> str:
 
 
 def wait_selected(window: Window, tokens: int) -> None:
-    """Wait until the status shows the counts of the selection and the document."""
+    """Wait until the status shows the selection's and the document's counts."""
     selected = f" tokens, {tokens} selected"
     wait_for(lambda: selected in (window.status() or ""), f"{selected!r} in the status bar")
 

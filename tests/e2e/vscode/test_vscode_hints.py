@@ -31,7 +31,7 @@ def hints(window: Window) -> list[str]:
 
 
 def lenses(window: Window) -> list[str]:
-    """Return the text of each code lens on the page."""
+    """Return each code lens's text on the page."""
     return [str(text) for text in window.page(f"return await {LENSES}")]
 
 

@@ -54,7 +54,7 @@ function M.visual()
   return region(from, to, mode, mode == BLOCK and vim.fn.winsaveview().curswant == vim.v.maxcol)
 end
 
---- Returns the text of a command's range in the current buffer, or nil if there is no range.
+--- Returns the text in a command's range in the current buffer, or nil if there is no range.
 ---@return string?
 function M.of_command(opts)
   if opts.range == 0 then return nil end
