@@ -530,8 +530,10 @@ def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
         size = best.session
 
     def first(field: str) -> Any:
-        found = (getattr(one.session, field) for one in rows)
-        return next((value for value in found if value is not None), None)
+        for one in rows:
+            if (value := getattr(one.session, field)) is not None:
+                return value
+        return None
 
     began_at = first("began_at")
     session = StoredSession(
