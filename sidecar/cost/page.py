@@ -109,7 +109,7 @@ class TopGroups(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PageSource(ABC):
-    """The source of the calls in a report."""
+    """Where a report's calls come from."""
 
     keys: ClassVar[Sequence[PageKey | CostKey]] = PAGE_KEYS
     """The groupings that a file contains."""

@@ -98,7 +98,7 @@ async def test_costs_of_the_shown_session_are_recorded_without_a_request(
 async def test_costs_of_hidden_sessions_are_updated(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list of sessions shows their costs together with the cost of the pinned session."""
+    """The session list shows the hidden sessions' costs next to the pinned session's cost."""
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     other, pinned = home.session(tmp_path), home.session(tmp_path)
     for session in (other, pinned):
@@ -607,8 +607,8 @@ def costs_more_than(before: Any) -> Callable[[Any], bool]:
 async def test_prompt_file_is_counted_for_the_same_model_everywhere(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
-    """Previously, the editor used the session's model, and the command line the model in the
-    settings.
+    """The editor used to count for the session's model, and the command line for the configured
+    model.
     """
     (tmp_path / "CLAUDE.md").write_text("Write little, and test it.\n" * 6)
     session = home.session(tmp_path)

@@ -152,7 +152,7 @@ async def test_fixes_are_offered_on_the_whole_line(workspace: Workspace) -> None
 
 
 async def test_fixes_are_not_offered_after_the_section(workspace: Workspace) -> None:
-    """A section ends at the start of the next heading's line."""
+    """A section ends where the next heading's line starts."""
     text = "# A\r\n\r\n## Notes\r\n\r\n" + LINES[1] * 4 + "## Next\r\n"
     workspace.client.open(text, workspace.uri)
     found = next(d for d in await workspace.diagnostics(1) if d["data"]["section"])

@@ -35,7 +35,6 @@ async def test_closed_folder_drops_its_conversations(bare: Client, tmp_path: Pat
 
 
 async def test_late_request_does_not_restore_a_closed_folder(bare: Client, tmp_path: Path) -> None:
-    """A request that ends after its folder was closed does not create new state."""
     uri = tmp_path.as_uri()
     await bare.initialize(root=uri)
     services = bare.server.services

@@ -210,7 +210,7 @@ async def test_document_may_be_opened_after_its_count_is_requested_during_startu
 async def test_document_closed_during_the_request_is_counted(
     client: Client, lines: int, again: bool
 ) -> None:
-    """In the meantime, another document is opened with the same URI."""
+    """Another document is opened with the same URI before the count is done."""
     client.ignore("status/update")
     client.open("some words\n" * lines)
     fit = {"textDocument": {"uri": URI}, "maxTokens": 10_000_000}

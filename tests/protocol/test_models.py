@@ -77,7 +77,7 @@ async def test_a_setting_caps_the_window(bare: Client, tmp_path: Path) -> None:
 
 
 async def test_choices_announce_how_a_model_is_counted(client: Client) -> None:
-    """Each name is listed once. Its counting method in the list is the actual one."""
+    """Each name is listed once, with its actual counting method."""
     client.ignore("status/update")
     rows = await client.request("models/list", {"choices": True})
     names = [row["id"] for row in rows]
@@ -128,7 +128,7 @@ async def test_choices_begin_with_used_and_declared_models(
 async def test_choices_include_models_of_declared_endpoints(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list is based on the server's last known response. No request is sent."""
+    """The list uses the server's last known response and sends no request."""
     bare.ignore("status/update")
     async with llamacpp("tiny", "small", "other-7b") as server:
         _picker(tmp_path / "config.toml", monkeypatch, server.url, '["absent", "tiny", "s*"]')
@@ -217,7 +217,6 @@ async def test_misspelt_model_is_explained_in_the_tooltip(client: Client) -> Non
 
 
 async def test_model_with_a_user_price_is_known(client: Client) -> None:
-    """The command line knows the model, too."""
     told, name = "did you mean", "gtp-5-mini"
     await client.request("context/set", {"model": name})
     client.open("hello world")
@@ -257,7 +256,6 @@ async def test_window_of_an_unknown_model_is_marked_as_assumed(client: Client) -
 
 
 async def test_comparison_text_lists_each_model_once(client: Client) -> None:
-    """The table lists each model once, including the current one."""
     answer = await client.request("tokens/count", {"text": "日本語", "models": ["gpt-4", "gpt-4"]})
     head, *rows = answer["text"].splitlines()
     assert head.split() == ["model", "tokens", "of", "window", "input", "cost", "method"]

@@ -387,7 +387,6 @@ async def test_context_estimate_is_shown_while_an_endpoint_hangs(
 async def test_late_count_does_not_restore_old_turns(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The endpoint's count for removed turns is discarded."""
     client = await started(root)
     await client.request("context/append", {"turns": [USER], "session": "s"})
     hanging = Hanging(client, endpoint, monkeypatch)
@@ -552,9 +551,7 @@ async def test_agents_estimate_has_an_error_band(talker: Client) -> None:
 
 
 async def test_model_has_the_same_window_on_every_surface(client: Client) -> None:
-    """Previously, the tooltip showed the price list's window next to the window that the agent
-    reports.
-    """
+    """The tooltip used to show the price list's window next to the agent's own."""
     await settled(client)
     client.open("some words\n")
     fed(client, agents(limit=123_456))

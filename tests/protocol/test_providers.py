@@ -191,7 +191,6 @@ async def test_outline_is_empty_in_roots_that_disable_it(bare: Client, dynamic: 
 
 
 async def test_budgets_are_evaluated_again_for_another_model(bare: Client) -> None:
-    """Open documents are evaluated again, too."""
     text = "你好，世界。" * 20
     budget = {"files": "*.md", "maxTokens": 1}
     await bare.initialize(initializationOptions={"tokenSidecar": {"budget": [budget]}})

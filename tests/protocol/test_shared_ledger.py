@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def test_first_call_in_a_new_state_folder_is_shown_without_a_poll(
     bare: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Previously, the watcher checked for a missing ledger only every two seconds."""
+    """The watcher used to check for a missing ledger only every two seconds."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 1_000.0)
     await bare.initialize()
     await bare.server.services.load_prices()

@@ -205,7 +205,7 @@ def cost_state(session: Transcript, **models: Tokens) -> None:
 
 
 def test_summary_is_billed_to_the_compacted_model(world: World, session: Transcript) -> None:
-    """Other models are used for titles, web searches and earlier turns."""
+    """Titles, web searches and earlier turns use other models."""
     opus, haiku = Tokens(900_000, output=9_000), Tokens(20_000, output=500)
     cost_state(session, claude_opus_5=opus)
     session.model = "claude-sonnet-5"
@@ -256,7 +256,7 @@ def test_error_does_not_change_the_context_size(
 def test_subagent_does_not_change_the_context_size(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """Another program's status line shows the context of the sub-agent instead."""
+    """Another program's status line shows the sub-agent's context instead."""
     session.sidechain()
     session.subagent()
     world.check_context(home.truth)

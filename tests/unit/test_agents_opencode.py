@@ -216,7 +216,7 @@ def test_deleted_session_is_hidden_and_stays_billed(world: World, home: OpenHome
 
 
 def test_row_with_unexpected_types_does_not_affect_other_rows(world: World, home: OpenHome) -> None:
-    """SQLite allows values of any type in each column."""
+    """SQLite allows any type of value in every column."""
     everyday(home, world.root, "first")
     rows = ((b"1", 1, "later", None), ("x", "early", 1, None), ("x", None, None, 7))
     home.db.executemany("INSERT INTO message VALUES (hex(randomblob(8)), ?, ?, ?, ?)", rows)

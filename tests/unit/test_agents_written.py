@@ -316,7 +316,7 @@ def test_vibe_bills_missed_calls_although_its_subagent_was_read_first(tmp_path: 
 
 
 def test_vibe_session_without_its_description_is_read_later(tmp_path: Path) -> None:
-    """The session's calls are recorded once, as calls of a main conversation."""
+    """The session's calls are recorded once, as main conversation calls."""
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
     (meta,) = world.home.rglob("meta.json")

@@ -33,7 +33,7 @@ def test_a_figure_has_a_line_for_each_series() -> None:
 
 
 def test_labels_do_not_overlap_and_stay_inside_the_chart() -> None:
-    """Tests series that end at the same point, and more series than there are colours."""
+    """Tests series that end at the same point, and more series than colours."""
     figure = page.Figure("close", "files", page.MEGABYTES)
     names = [f"a peer with a rather long name, {number}" for number in range(8)]
     for name in names:

@@ -230,7 +230,6 @@ def test_no_progress_without_a_terminal(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_progress_on_a_terminal(folder: Path) -> None:
-    """In a terminal, progress is displayed on stderr."""
     import os
     import pty
 

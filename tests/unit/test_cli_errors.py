@@ -88,7 +88,7 @@ def test_full_disk_is_reported(tmp_path: Path) -> None:
 def test_unusable_state_folder_is_reported(
     verb: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The existing file and its mode are not changed."""
+    """The existing file's contents and mode do not change."""
     (tmp_path / "file").write_text("mine")
     (tmp_path / "file").chmod(0o644)
     before = (tmp_path / "file").stat().st_mode

@@ -371,7 +371,7 @@ def test_costs_of_prompt_files(root: Path, home: ClaudeHome) -> None:
 
 
 def test_call_smaller_than_a_file_did_not_contain_it(root: Path, home: ClaudeHome) -> None:
-    """Requests for a title or for subscription limits do not contain the prompt files."""
+    """Title and subscription limit requests do not contain the prompt files."""
     _priced(root, home)
     prompts = sorted(tokens.prompt for _, tokens in home.truth.calls.values())
     assert prompts[0] + 1 < prompts[-1]

@@ -144,7 +144,7 @@ def test_a_result_in_two_parts_is_no_orphan() -> None:
 
 
 def test_calls_without_ids_are_paired_by_order_and_name() -> None:
-    """Gemini and Ollama do not send ids."""
+    """Gemini and Ollama do not send tool call ids."""
     asks = [
         {"functionCall": {"name": "a", "args": {}}},
         {"functionCall": {"name": "b", "args": {}}},

@@ -183,7 +183,7 @@ def test_a_reply_that_fills_the_window_exhausted_the_window() -> None:
 
 
 def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
-    """Uses the error that llama.cpp sends."""
+    """Uses llama.cpp's error response."""
     error = {"type": "exceed_context_size_error", "n_prompt_tokens": 5_031, "n_ctx": 1_024}
     counter = FakeCounter(method="estimate", error_percent=None)
     conversation = session(counter, [user("x" * 4_000), reply("y"), user("z")])

@@ -108,7 +108,7 @@ def source(
 
 
 def cells(html: str) -> list[list[str]]:
-    """Return the cells of the last table, by row."""
+    """Return the last table's cells, by row."""
     table = html.rsplit("<table", 1)[1]
     rows = re.findall(r"<tr[^>]*>(.*?)</tr>", table)
     return [

@@ -502,7 +502,7 @@ def test_a_dry_run_as_another_team_queues_nothing_for_the_former_team(
 def test_two_open_queues_with_different_identities_do_not_send_in_turn(
     collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A running editor keeps the former salt until it is started again."""
+    """A running editor keeps the former salt until it is restarted."""
     book.ledger.record_many(numbered(3))
     settings = configure(collector, '[team]\nsalt-env = "SALT"\n')
     queues = []

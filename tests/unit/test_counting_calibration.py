@@ -361,7 +361,7 @@ def test_least_recently_updated_entry_is_removed_first(tmp_path: Path) -> None:
 
 
 def test_merging_samples_increases_the_version(tmp_path: Path) -> None:
-    """Counts that use the previous factors become invalid."""
+    """Counts made with the previous factors become invalid."""
     mine, other = Calibrations(), Calibrations()
     mine.update("mine", 1000, 1500)
     other.update("mine", 1000, 500)

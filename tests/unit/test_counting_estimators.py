@@ -299,7 +299,6 @@ def test_valid_and_invalid_plugins(
 
 @pytest.mark.usefixtures("registry")
 def test_plugin_cannot_replace_a_built_in_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Built-in estimators take precedence over plug-ins."""
     points = [
         EntryPoint(name, f"{__name__}:_Halves", estimators.ENTRY_POINTS)
         for name in ("heuristic", "default")
@@ -353,7 +352,7 @@ def test_plugin_shortens_texts_itself(mode: Truncation, kept: str) -> None:
     # Reported usage has shown that there are two tokens per word.
     learned = CalibratedTokenizer(tokenizer, 2.0, 0.0)
 
-    assert allowance(5, tokenizer, WORDS) == 2  # the error band is that of the heuristic
+    assert allowance(5, tokenizer, WORDS) == 2  # the heuristic's error band applies
     assert fit(WORDS, 5, mode, tokenizer).text == kept
     fitted = fit(WORDS, 5, mode, learned)
     assert (fitted.text, fitted.tokens, fitted.removed_tokens) == (

@@ -97,7 +97,7 @@ def test_disputed_text_is_counted_by_the_reference() -> None:
 
 
 def test_every_disputed_character_is_found() -> None:
-    """A search by the first byte in UTF-8 finds each character that the pattern matches."""
+    """Searching by the first UTF-8 byte finds each character that the pattern matches."""
     known = exact_engines._DISPUTED.findall("".join(differences.code_points()))
     assert len(known) == 4_700
     assert all(is_disputed(f"plain {character} text") for character in known)
@@ -143,7 +143,7 @@ def test_a_million_equal_characters_are_counted_off_the_event_loop(character: st
 def test_long_runs_of_blanks_are_counted_exactly(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test uses short runs, which tiktoken can still count as a whole."""
+    """Uses short runs, which tiktoken can still count as a whole."""
     few = text.format(*[" \t" * 40] * 2)
     truth = len(Reference(name).tokens(few))
     blanks = f"[{exact_engines.BLANK}]"

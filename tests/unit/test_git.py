@@ -141,7 +141,7 @@ def test_a_link_in_the_repository_to_an_outside_program_is_not_used(
 def test_unreadable_path_entries_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The entry is unreadable, or has a name that is invalid on all file systems."""
+    """A PATH entry may be unreadable, or have a name that is invalid on every file system."""
     locked = tmp_path / "locked"
     (locked / "bin").mkdir(parents=True)
     locked.chmod(0)

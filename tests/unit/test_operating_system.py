@@ -33,7 +33,7 @@ ONLY_POSIX = {"fcntl", "grp", "pty", "pwd", "resource", "termios"}
 
 
 def test_modules_of_posix_are_imported_by_tests_only_when_needed() -> None:
-    """Otherwise pytest would stop on Windows before the first test."""
+    """A top-level import would stop pytest on Windows before the first test."""
     root = Path(__file__).parents[2]
     paths = [
         path

@@ -129,7 +129,7 @@ def test_every_licence_of_a_package_must_be_accepted(named: str, accepted: bool)
 
 
 def test_dependencies_of_pinned_packages_are_pinned() -> None:
-    """Uses the metadata of installed packages whose version is the pinned one."""
+    """Uses the metadata of installed packages that have the pinned version."""
     seen = 0
     for name, (pin, _) in PINS.items():
         here = next(iter(metadata.distributions(name=name)), None)

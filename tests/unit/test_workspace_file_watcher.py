@@ -276,7 +276,6 @@ def test_changes_before_watching_are_noticed(
 def test_change_reported_by_a_tick_is_not_reported_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is reported if nothing has changed since the last report."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
     monkeypatch.setattr(file_watcher, "QUIET_SECONDS", 0.25)
     monkeypatch.setattr(file_watcher, "LONGEST_SECONDS", 0.25)
@@ -381,7 +380,7 @@ def test_without_watches_changes_are_polled_and_the_limit_is_logged(
 def test_unwatchable_folder_is_watched_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each poll tries to watch the folder again."""
+    """Each poll retries watching the folder."""
     started, refused = _Watches._running_observer, threading.Event()
 
     def refuse(_watches: _Watches) -> None:

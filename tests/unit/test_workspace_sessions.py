@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def test_shown_session_is_chosen_by_age(
     tmp_path: Path, mine: int | None, agents: int | None, shown: str | None
 ) -> None:
-    """Each parameter is the number of minutes since a session was updated."""
+    """Each parameter is a session's age in minutes."""
     services = Services(state=State(tmp_path))
     sessions = services.sessions(services.roots.default)
     now = datetime.now(UTC)

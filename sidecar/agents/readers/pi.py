@@ -105,7 +105,7 @@ class _Provider(CamelRecord):
     model_overrides: dict[str, _Model] | None = None
 
     def window(self, model: str) -> int | None:
-        """Return the context window of a model in tokens, or None if it is not set."""
+        """Return a model's context window in tokens, or None if it is not set."""
         models = [one for one in self.models or () if one.id == model]
         models += filter(None, [(self.model_overrides or {}).get(model)])
         return next((one.context_window for one in models if one.context_window), None)

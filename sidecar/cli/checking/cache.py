@@ -56,7 +56,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     error_percent: float | None = 0.0
     is_ignored: bool = True
     sum_rules: tuple[int, ...] = ()
-    """The indices of the group rules that apply to the file."""
+    """Indices of the group rules that apply to the file."""
     findings: tuple[ReportedFinding, ...] = ()
     """The findings that apply to the whole file."""
     has_part_findings: bool = False

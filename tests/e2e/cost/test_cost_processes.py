@@ -69,7 +69,6 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed
 
 
 def test_two_writers_killed_together_lose_nothing(tmp_path: Path) -> None:
-    """Two processes that write at the same time are killed repeatedly."""
     path = tmp_path / "state" / "ledger.db"
     rng = random.Random(7)
     acknowledged: set[str] = set()

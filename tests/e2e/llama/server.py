@@ -45,5 +45,5 @@ def llama(model: Path, *options: str, port: int = 0) -> Iterator[str]:
 
 
 def port_of(url: str) -> int:
-    """Return the port in a URL."""
+    """Return a URL's port."""
     return int(url.rpartition(":")[2])

@@ -206,8 +206,8 @@ def test_a_conversation_has_one_count_everywhere(
 def test_a_section_has_its_documents_count_after_edits_and_reports(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
-    """The usage reported with a reply calibrates one kind of text. The document uses the factor for
-    its own kind.
+    """A reply's reported usage calibrates one kind of text, but the document uses its own kind's
+    factor.
     """
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:

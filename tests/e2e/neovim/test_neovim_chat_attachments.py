@@ -148,7 +148,7 @@ def test_tool_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None
 
 
 def test_watched_buffer_is_counted_with_its_current_text(begin: Callable[..., Any]) -> None:
-    """With each prompt, the plugin sends the whole buffer that is attached with `{all}`."""
+    """With `{all}`, the plugin sends the whole attached buffer with each prompt."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     path = str(editor.write("grows.md", "Short.\n"))
     editor.lua(

@@ -205,7 +205,7 @@ HUGE = "seven words that fill the window up " * 25_000
 def test_expired_timer_of_a_sent_prompt_does_not_release_the_next_prompt(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
-    """The timer of the first prompt expires while the second prompt is being checked."""
+    """The first prompt's timer expires while the second prompt is being checked."""
     editor, server, _ = begin(plugin, waits=False)
     editor.lua(HOLD_TIMERS)
     say(editor, plugin, server, 0)
@@ -265,7 +265,7 @@ def test_prompt_submitted_twice_during_its_check_is_sent_once(
 def test_prompt_edited_during_its_check_is_checked_again(
     begin: Callable[..., Any],
 ) -> None:
-    """codecompanion sends the text that is in the buffer at the end of the check."""
+    """codecompanion sends the buffer's text at the end of the check, not at its start."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     pids = editor.server_pids()
     for pid in pids:

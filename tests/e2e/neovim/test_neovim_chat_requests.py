@@ -185,9 +185,7 @@ def hint(editor: Editor) -> None:
 
 
 def test_avante_compaction_is_followed(begin: Callable[..., Any]) -> None:
-    """`/compact` replaces the conversation with a summary. The call for the summary is also
-    billed.
-    """
+    """`/compact` replaces the conversation with a summary. The summary call is also billed."""
     editor, server, session = begin(of_class(Summarising, AVANTE), waits=False)
     for part in range(2):
         say(editor, AVANTE, server, part)

@@ -83,7 +83,6 @@ def test_a_reloaded_plugin_is_followed(begin: Callable[..., Any]) -> None:
 
 
 def test_a_request_that_we_cannot_read_is_still_sent(begin: Callable[..., Any]) -> None:
-    """The plugin's request succeeds even though our code fails to read it."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     editor.lua("require('codecompanion').buf_get_chat = function() error('gone') end")
     editor.lua(CODECOMPANION.submit, WEATHER.format(0))

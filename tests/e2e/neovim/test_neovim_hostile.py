@@ -59,7 +59,7 @@ def opened(
 def test_nothing_in_a_hostile_folder_runs(
     opened: Editor, repository: Hostile, trace: Trace
 ) -> None:
-    """The server must also not open any network connections."""
+    """The server opens no network connections either."""
     opened.edit("CLAUDE.md")
     opened.wait_tokens(truth(hostile.PROMPT * 2))
     (pid,) = opened.server_pids()

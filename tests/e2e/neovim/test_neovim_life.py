@@ -39,7 +39,7 @@ def test_nothing_is_loaded_before_a_file_is_shown(open_editor: Callable[..., Edi
 
 
 def test_startup_reads_one_of_our_files(tmp_path: Path) -> None:
-    """`benchmarks/neovim_startup.py` measures the time that this file takes to load."""
+    """`benchmarks/neovim_startup.py` measures this file's load time."""
     (tmp_path / "a.md").write_text("Hello, world!\n")
     init, log = tmp_path / "init.lua", tmp_path / "startup.log"
     init.write_text(f"vim.opt.runtimepath:prepend('{SHIM}')\n")
@@ -320,7 +320,7 @@ def test_a_workspace_folder_named_sidecar_is_not_run(
 def test_the_plain_configuration_of_the_help_works_without_the_plugin(
     open_editor: Callable[..., Editor],
 ) -> None:
-    """The code under token-sidecar-plain in the help works unchanged."""
+    """Runs the help's `token-sidecar-plain` code unchanged."""
     section = (SHIM / "doc/token-sidecar.txt").read_text().split("*token-sidecar-plain*")[1]
     written = section.split(">lua\n")[1].split("\n<")[0]
     editor = open_editor(

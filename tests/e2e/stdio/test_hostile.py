@@ -55,7 +55,7 @@ def trace(tmp_path: Path) -> Trace:
 
 
 def test_the_trace_sees_connections_and_programs(trace: Trace) -> None:
-    """The trace must contain a datagram, a connection to this machine, and a child process."""
+    """The trace contains a datagram, a local connection and a child process."""
     code = (
         "import socket, subprocess\n"
         "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.3', 9))\n"

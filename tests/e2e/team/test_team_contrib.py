@@ -204,7 +204,7 @@ def test_the_guides_command_computes_the_hash_of_a_user(monkeypatch: pytest.Monk
 
 
 def test_a_users_rows_can_be_found_and_deleted(store: ClickHouse) -> None:
-    """Uses the statements in the guide."""
+    """Runs the statements in the team guide."""
     part = GUIDE.split("## Delete a user's rows")[1].split("\n## ")[0]
     (script,) = re.findall(r"```sql\n(.*?)```", part, re.DOTALL)
     ((user,),) = store.rows("SELECT user FROM llm.daily WHERE team = 'team1' LIMIT 1")
@@ -260,7 +260,7 @@ def test_calls_without_a_session_are_not_one_session(tmp_path: Path) -> None:
 
 
 def test_a_call_that_moves_to_another_month_counts_once(store: ClickHouse) -> None:
-    """Two reports of a call near midnight are in different partitions. Either may have the higher
+    """A call near midnight may have reports in two partitions, and either may have the higher
     version.
     """
     days = ("toDate(at)", "2027-01-31", "2027-02-01")

@@ -76,7 +76,6 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
 
 
 def test_fit_without_a_budget_asks_for_a_size(window: Window) -> None:
-    """If no budget is exceeded, the command asks the user for a size."""
     window.show("plain.md", TEXT)
     window.wait_status(f"{O200K.count_whole(TEXT)} tokens")
     window.host("void vscode.commands.executeCommand('tokenSidecar.fitToBudget')")

@@ -58,7 +58,7 @@ def test_the_context_view_shows_the_rows_of_context_usage(talking: Window) -> No
 
 
 def test_a_warning_is_shown_in_the_language_status(talking: Window) -> None:
-    """Warnings from the server do not appear as notifications, but in the language status."""
+    """Server warnings appear in the language status, not as notifications."""
     turns = [{"role": "user", "content": "a long story " * 400}]
     talking.ask("context/set", session="s2", limit=1000)
     talking.ask("context/append", session="s2", turns=turns)
@@ -72,7 +72,7 @@ def test_a_warning_is_shown_in_the_language_status(talking: Window) -> None:
 
 
 def test_a_selected_model_counts_at_once(talking: Window) -> None:
-    """The picker does not change any file."""
+    """Selecting a model changes no files."""
     talking.host("void vscode.commands.executeCommand('tokenSidecar.selectModel')")
     talking.page("await page.locator('.quick-input-list-entry').first().waitFor()")
     talking.page("await page.keyboard.type('gpt-4')")
@@ -87,7 +87,6 @@ def test_a_selected_model_counts_at_once(talking: Window) -> None:
 
 
 def test_probe_reports_that_endpoints_are_disabled(talking: Window) -> None:
-    """If there are no endpoints, the command sends no requests and reports this."""
     found = talking.host(
         "return await vscode.commands.executeCommand('tokenSidecar.probeEndpoints')"
     )
@@ -121,7 +120,7 @@ def test_a_fit_plan_is_applied_and_undone(talking: Window) -> None:
 
 
 def test_probe_explains_why_a_server_does_not_count(open_window: OpenWindow) -> None:
-    """The list shows the reason for each endpoint, and the next step."""
+    """The list shows each endpoint's reason and the next step."""
     settings = {
         "tokenSidecar.model": "qwen-x",
         "tokenSidecar.endpoint": [{"url": "http://127.0.0.1:9", "models": ["qwen-*"]}],

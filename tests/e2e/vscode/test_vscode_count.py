@@ -48,7 +48,6 @@ def select(window: Window, *ranges: tuple[int, int, int, int]) -> list[str]:
 
 
 def test_typing_shows_the_exact_count(window: Window) -> None:
-    """Text is typed on the page. The status bar finally shows the reference count."""
     window.show("typed.md", "")
     window.focus()
     text = "Review the diff, then answer in one paragraph."
@@ -105,7 +104,6 @@ def test_an_untitled_document_is_counted(window: Window) -> None:
 
 
 def test_a_selection_is_counted_next_to_the_document(window: Window) -> None:
-    """Both the status bar and the command show the selection's count."""
     window.show("selected.md", MIXED)
     window.wait_status(exact(MIXED))
     (chosen,) = select(window, (0, 2, 2, 8))
@@ -136,7 +134,6 @@ def test_a_selection_is_recounted_for_a_new_model(window: Window) -> None:
 
 
 def test_several_selections_are_summed(window: Window) -> None:
-    """Several cursors' selections are added up."""
     window.show("several.md", "alpha beta\ngamma delta\n")
     chosen = select(window, (0, 0, 0, 5), (1, 0, 1, 11))
     assert chosen == ["alpha", "gamma delta"]

@@ -47,7 +47,6 @@ def plan(window: Window) -> Window:
 
 
 def test_a_click_on_the_count_opens_the_menu(plan: Window) -> None:
-    """The first entry of the menu shows the count."""
     plan.page("await page.locator(`[id='${args[0]}'] a`).click()", STATUS_ITEM)
     wait_for(lambda: len(rows(plan)) >= 9, "the menu")
     plan.screenshot("menu")
@@ -58,7 +57,6 @@ def test_a_click_on_the_count_opens_the_menu(plan: Window) -> None:
 
 
 def test_the_tooltip_explains_how_the_text_was_counted(plan: Window) -> None:
-    """The tooltip displays a table."""
     plan.page("await page.mouse.move(400, 300)")
     plan.page("await page.locator(`[id='${args[0]}'] a`).hover()", STATUS_ITEM)
     plan.page("await page.locator('.monaco-hover table').first().waitFor()")

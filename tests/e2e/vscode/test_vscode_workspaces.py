@@ -109,7 +109,6 @@ def test_a_file_outside_the_folder_has_its_own_conversation(
 
 
 def test_the_status_can_be_hidden_and_its_parts_chosen(open_window: OpenWindow) -> None:
-    """The status can show tokens, percent or both."""
     budget = '[[budget]]\nfiles = "a.md"\nmax-tokens = 1000\n'
     window = open_window({"a.md": TEXT, ".token-sidecar.toml": budget})
     update = "vscode.workspace.getConfiguration('tokenSidecar').update(args[0], args[1], true)"
