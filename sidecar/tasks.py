@@ -161,7 +161,7 @@ class SharedTasks(Generic[K, T]):
         """Create the shared tasks.
 
         Args:
-            name: The name of the work in log messages.
+            name: What log messages call the work.
             outlives_waiters: Whether the work continues if all waiting callers are cancelled.
         """
         self._name, self._outlives_waiters = name, outlives_waiters

@@ -113,7 +113,7 @@ class ContextContents:
         """Split a context's tokens by type of content, largest share first.
 
         Args:
-            tokens: The size of the context in tokens. The returned token counts add up to it.
+            tokens: The context's size in tokens. The returned token counts add up to it.
         """
         if self._first is None or tokens <= 0:
             return []
@@ -138,7 +138,7 @@ def system_prompt_size(tokens: int, parts: Iterable[Part]) -> PromptSize:
 
     Args:
         tokens: The size of a context that consists of them and `parts`.
-        parts: The parts of the context.
+        parts: The context's parts.
     """
     return PromptSize(max(1, tokens - sum(map(_estimate_tokens, parts))), has_all_before=True)
 

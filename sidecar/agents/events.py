@@ -245,7 +245,7 @@ class StoreReader(Protocol):
         """Yield the agent's stores without opening them.
 
         Args:
-            places: The locations of the agents' files.
+            places: The agents' file locations.
             roots: The folders of a workspace. Stores whose paths show that they belong to other
                 folders may be skipped.
         """

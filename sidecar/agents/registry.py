@@ -73,7 +73,7 @@ def paths_to_watch(
     Args:
         settings: The `agents` settings.
         folders: The workspace folders.
-        places: The locations of the agents' files. Defaults to those of the current user.
+        places: The agents' file locations. Defaults to the current user's.
     """
     places, roots = places or Places.of(settings), Roots.of(folders)
     paths: list[str] = []

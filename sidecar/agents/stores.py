@@ -181,17 +181,17 @@ class SessionState(msgspec.Struct):
         """Return a list with one call of the session, or an empty list if its time is unknown.
 
         Args:
-            at: The time of the call.
-            usage: The token counts of the call.
+            at: When the call was made.
+            usage: The call's token counts.
             request: The provider's id for the call, or an id derived from the call's line.
             model: The model, if known.
             provider: The provider. Defaults to the provider that the model's name implies.
             session: The id of the session that made the call. Defaults to this session.
             workspace: The agent's working directory. Defaults to the session's folder.
-            category: The purpose of the call.
+            category: The call's purpose.
             cost_usd: The amount that the provider billed, in USD.
             agent_cost_usd: The cost in USD that the agent calculated from its own price list.
-            telemetry_id: The id of the call in the agent's telemetry.
+            telemetry_id: The call's id in the agent's telemetry.
         """
         if at is None:
             return []

@@ -25,7 +25,7 @@ class TextCounter:
     Args:
         text: The text.
         tokenizer_for: Returns the tokenizer of a model.
-        pieces: The pieces of an open document, whose cached counts are reused.
+        pieces: An open document's pieces, whose cached counts are reused.
         whole: Token counts of the whole text by model, for example from an endpoint. They take
             precedence.
     """

@@ -114,7 +114,7 @@ def make_finding(
         name: The path to show in the message.
         rule: The rule, or None for a region that is marked in the text.
         limit: The budget in tokens.
-        own: The token count of the scope.
+        own: The scope's token count.
         scope: The part of the text that the budget applies to.
         excess_start: Returns the offset of the first token beyond a number of tokens.
         model: The model for which the tokens were counted.
@@ -196,7 +196,7 @@ def evaluate(
 
     Args:
         name: The path to show in messages.
-        text: The text of the file.
+        text: The file's text.
         rules: The rules that apply to the file.
         counter: Counts parts of the text.
         model: The model for rules that do not name a model.
@@ -219,7 +219,7 @@ def evaluate_sum(
 
     Args:
         rule: The rule.
-        members: The name and the token count of each file.
+        members: Each file's name and token count.
         model: The model to use if the rule does not name one.
     """
     total, model = sum([own.tokens for _, own in members]), rule.budget.model or model

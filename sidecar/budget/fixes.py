@@ -165,10 +165,10 @@ def raise_fix(
 
     Args:
         finding: The finding.
-        configuration: The text of the configuration file.
-        entry: The path of the rule in the configuration file.
-        file_name: The name of the configuration file.
-        document: The text of the document.
+        configuration: The configuration file's text.
+        entry: The rule's path in the configuration file.
+        file_name: The configuration file's name.
+        document: The document's text.
     """
     number = raised_limit(finding.tokens)
     if finding.kind == "region":

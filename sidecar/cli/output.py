@@ -146,7 +146,7 @@ def with_progress(work: Iterable[T], steps: int, size: int) -> Iterable[T]:
     Args:
         work: The steps.
         steps: The number of steps.
-        size: The size of the input in bytes.
+        size: The input size in bytes.
     """
     if not sys.stderr.isatty() or size < PROGRESS_BYTES:
         return work

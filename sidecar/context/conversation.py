@@ -242,7 +242,7 @@ class Conversation:
 
         Args:
             turns: The new turns, in order.
-            usage: The reported usage of the last reply. Ignored if it has no prompt size.
+            usage: The last reply's reported usage. Ignored if it has no prompt size.
             total: The reported sum of prompt and reply tokens, if the vendor reports nothing else.
         """
         first = len(self.turns)

@@ -199,7 +199,7 @@ def measure_of(
 
     Args:
         sums: The sums.
-        tokenizer: The name of the tokenizer to put in the count.
+        tokenizer: The tokenizer name to put in the count.
         calibration: The calibration to apply to the estimated tokens.
         kind: The kind of text, if all estimated texts are of the same kind.
     """

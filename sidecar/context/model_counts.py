@@ -84,7 +84,7 @@ class TurnCounts:
         Args:
             turns: All turns of the conversation.
             counter: The counter for the model.
-            restored: The saved counts of the leading turns.
+            restored: The leading turns' saved counts.
         """
         for measure in restored[len(self._measures) :]:
             self.add(RestoredPart(measure).measure(counter))
@@ -322,7 +322,7 @@ class ModelCounts:
 
         Args:
             fixed: The combined count of the system prompt and the tools.
-            sections: The count of the sections.
+            sections: The sections' count.
             priming: Tokens that a request contains in addition to messages, tools and sections.
             upto: The number of turns. It must not be smaller than the number in the report.
         """
@@ -345,7 +345,7 @@ class ModelCounts:
             first: The index of the first new turn. Ignored if an earlier total is known.
             fixed: The combined count of the system prompt and the tools.
             priming: Tokens that a request contains in addition to messages and tools.
-            tokenizer: The name of the endpoint's tokenizer.
+            tokenizer: The endpoint's tokenizer name.
         """
         last = self.chat
         if last is not None:
@@ -411,7 +411,7 @@ class UndoState(msgspec.Struct, frozen=True):
         Args:
             old: The conversation's anchor before the change.
             new: The conversation's anchor after the change.
-            change: The change in the count of the fixed parts.
+            change: The change in the fixed parts' count.
         """
         anchor, edited = self.anchor, self.edited_anchor
         if anchor is not None and anchor.with_sections:

@@ -32,8 +32,8 @@ def context_page(
 
     Args:
         usage: The context, with contents and forecast.
-        cost: The formatted cost of the session.
-        updated: The formatted time of the session's last use.
+        cost: The session's formatted cost.
+        updated: When the session was last used, formatted.
         empty: The text to show if there is no session.
         now: The current time.
     """

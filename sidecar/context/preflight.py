@@ -102,7 +102,7 @@ def models_that_fit(
         models: The models to choose from.
         tokens: The size that must fit.
         model: The current model, which is left out.
-        reserve: The part of each window that is reserved for the reply, in tokens.
+        reserve: The part of each window reserved for the reply, in tokens.
         than: Windows up to this size are left out.
     """
     fit = {

@@ -66,7 +66,7 @@ def fit(
 
     Args:
         conversation: The conversation.
-        params: The params of the request.
+        params: The request's params.
         window: The context window. The default target size is its usable part.
         keep_turns: The number of user turns to keep, used if the params do not set one.
         calibration: The conversation's calibration.
@@ -488,8 +488,8 @@ def choose(
     Args:
         candidates: The units that may be removed, in order of removal.
         gone: The turns that are removed in any case.
-        total: The size of the conversation without those turns.
-        sums: The count of each turn.
+        total: The conversation's size without those turns.
+        sums: Each turn's count.
         fits: Returns whether a size is small enough.
     """
     taken = dict(gone)

@@ -209,7 +209,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         """Return the section with new counts, and the resulting change in the reported size.
 
         Args:
-            now: The count of the current text.
+            now: The current text's count.
             then: The count of the text that the last usage report included.
         """
         in_report = self.in_report

@@ -113,8 +113,8 @@ def context_rows(
 
     Args:
         usage: The context.
-        cost: The formatted cost of the session.
-        updated: The formatted time of the session's last use.
+        cost: The session's formatted cost.
+        updated: When the session was last used, formatted.
         now: The current time.
     """
     summary = _summary_rows(usage)

@@ -65,7 +65,7 @@ def current_block(
     Args:
         connection: A connection to the ledger.
         agent: The agent.
-        ends_at: The end of the block, if the agent reports it.
+        ends_at: When the block ends, if the agent reports it.
         now: The current time.
     """
     now = now or datetime.now(UTC)

@@ -99,7 +99,7 @@ class CostBook:
         """Record a call with a normalised usage.
 
         Args:
-            params: The params of the request.
+            params: The request's params.
             usage: The normalised usage.
             raw: The vendor's usage object.
             reported: The cost in USD that the vendor reported, or None.
@@ -153,7 +153,7 @@ class CostBook:
         """Return the report for `cost/detail`.
 
         Args:
-            params: The params of the request.
+            params: The request's params.
             agent: The agent whose calls to report; defaults to all agents.
             folders: Additional folders of the workspace.
             cancelled: Called repeatedly. The report is cancelled when it returns true.

@@ -86,8 +86,8 @@ def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> Cos
     Args:
         caps: The caps in the settings.
         spend: The amounts already spent.
-        estimate: The cost of the planned call in USD, or None if its price is unknown.
-        model: The model of the planned call.
+        estimate: The planned call's cost in USD, or None if its price is unknown.
+        model: The planned call's model.
     """
     reasons = [
         reason

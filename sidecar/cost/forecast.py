@@ -48,9 +48,9 @@ def session_calls(ledger: Ledger, session: str, agent: str, newest: datetime) ->
 
     Args:
         ledger: The ledger.
-        session: The id of the session.
+        session: The session's id.
         agent: The agent, or `protocol` for a client's session.
-        newest: The time of the session's last update.
+        newest: When the session was last updated.
 
     Raises:
         LedgerError: Reading failed.
@@ -87,8 +87,8 @@ def next_input(
     call read or wrote is still cached.
 
     Args:
-        calls: The calls of the session, oldest first.
-        context: The size of the context in tokens.
+        calls: The session's calls, oldest first.
+        context: The context's size in tokens.
         prices: The prices.
         now: The time for which prices are looked up.
         is_compacted: Whether the context was compacted. What the cache holds is unknown until the

@@ -235,8 +235,8 @@ def whole_page(
     Args:
         source: The calls.
         files: The costs of prompt files by period. If empty, the page does not mention them.
-        since: The start of the range.
-        until: The end of the range.
+        since: The range's start.
+        until: The range's end.
     """
     keys = [key for key in source.keys if key != "file" or any(files.values())]
     periods: tuple[Period, ...] = ("custom",) if since or until else STANDING_PERIODS

@@ -98,7 +98,7 @@ def cost_of(unit: UnitPrices | None, buckets: Buckets, calls: int = 1) -> Cost:
 
     Args:
         unit: The prices in USD per million tokens and per search, or None if unknown.
-        buckets: The combined tokens and searches of the calls.
+        buckets: The calls' combined tokens and searches.
         calls: The number of calls.
     """
     if unit is None:

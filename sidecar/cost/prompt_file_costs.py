@@ -57,7 +57,7 @@ def group_calls(
         ledger: The ledger.
         prices: The prices.
         scope: The calls to group.
-        sizes: The sizes of the prompt files in tokens.
+        sizes: The prompt files' sizes in tokens.
 
     Raises:
         LedgerError: Reading failed.
@@ -100,7 +100,7 @@ def prompt_file_cost(
     Calls with prompts smaller than the file, such as calls that generate a title, are excluded.
 
     Args:
-        tokens: The size of the file in tokens.
+        tokens: The file's size in tokens.
         agents: The agents that send the file.
         groups: All calls.
     """

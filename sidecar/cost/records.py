@@ -155,8 +155,8 @@ def record_of(event: LedgerEvent, cost: Cost, row: int, change: int, identity: I
     Args:
         event: The call.
         cost: The call's cost at current prices.
-        row: The id of the call's row in the ledger.
-        change: The number of the last amendment, or 0 if there was none.
+        row: The call's row id in the ledger.
+        change: The last amendment's number, or 0 if there was none.
         identity: The identity under which the call is shipped.
     """
     buckets = event.buckets

@@ -281,7 +281,7 @@ class ShippingQueue:
         """Queue calls to be sent again with a higher version.
 
         Args:
-            versions: The row ids of the calls, with versions that the new ones must exceed.
+            versions: The calls' row ids, with versions that the new ones must exceed.
 
         Raises:
             LedgerError: Storage failed.

@@ -201,7 +201,7 @@ class CalibrationTable(Generic[T]):
         """Update the entry for a key.
 
         Args:
-            number: The sequence number of the update. Later updates have higher numbers.
+            number: The update's sequence number. Later updates have higher numbers.
             key: The key.
             apply: Returns the new entry from the current one.
         """
@@ -332,7 +332,7 @@ class Calibrations:
         """Add a sample.
 
         Args:
-            key: The key of the factor, from `key_of` or `document_key`.
+            key: The factor's key, from `key_of` or `document_key`.
             estimated: The estimated number of tokens.
             real: The reported number of tokens.
             weight: The sample's weight.
@@ -379,7 +379,7 @@ class Calibrations:
         """Load the entries in the file, and apply the unwritten updates to them.
 
         Args:
-            other: The content of the file.
+            other: The file's content.
 
         Returns:
             Whether an entry has changed.
@@ -449,7 +449,7 @@ def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str |
     mixed.
 
     Args:
-        added: The kind and tokens of each added text, oldest first.
+        added: Each added text's kind and tokens, oldest first.
         tokens: The growth in tokens. Texts from before the growth are ignored.
     """
     sums: dict[str | None, int] = {}
@@ -502,7 +502,7 @@ class ConversationCalibration:
         """Return the error band of the next text, relative to its uncalibrated band.
 
         Args:
-            kind: The kind of the text. If no reports of that kind exist, the result is at least 1.
+            kind: The text's kind. If no reports of that kind exist, the result is at least 1.
         """
         learned = self._shared.learned(self._key)
         band_factor = learned.band_factor() if learned else 1.0
@@ -555,9 +555,9 @@ class ConversationCalibration:
         would look like a wrong estimate. Such a prompt never updates the factors of documents.
 
         Args:
-            estimated: The estimated tokens of the prompt.
-            reported: The reported tokens of the prompt.
-            kind: The kind of the newest text.
+            estimated: The prompt's estimated tokens.
+            reported: The prompt's reported tokens.
+            kind: The newest text's kind.
             margin: The margin of error (±) of the complete estimate, in tokens.
             excluded: Tokens of the prompt that `estimated` does not include. They are not used for
                 calibration.

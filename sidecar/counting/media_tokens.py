@@ -221,7 +221,7 @@ def clip_tokens(bare: str, generation: str, clip: Clip, detail: str = "auto") ->
     Args:
         bare: The model's name without the provider.
         generation: The model's tokenizer generation.
-        clip: The kind and length of the file.
+        clip: The file's kind and length.
         detail: Gemini's media resolution.
     """
     if clip.pages is not None:

@@ -237,8 +237,8 @@ def _error_percent(parts: Sequence[Measure], margin: float, tokens: int) -> floa
     """Return the error band of a sum in percent, or None if the error of any part was not measured.
 
     Args:
-        parts: The measured parts of the sum.
-        margin: The error of the other parts, in tokens.
+        parts: The sum's measured parts.
+        margin: The other parts' error, in tokens.
         tokens: The sum.
     """
     if any(part.error_percent is None for part in parts):

@@ -26,8 +26,8 @@ class Tokenizer(ABC):
     """Counts the tokens of texts. Thread-safe. No method raises for any `str`.
 
     Attributes:
-        name: The common name of the vocabulary, such as `o200k_base`, or the name of the estimator.
-        method: The method of the counts.
+        name: The vocabulary's common name, such as `o200k_base`, or the estimator's name.
+        method: How the counts are made.
         error_percent: The error band (±%) that applies to any text, or None if it was not measured.
         has_safe_cuts: Whether the counts of two parts add up to the count of the text, if it is
             split where `sidecar.text.cuts` allows.

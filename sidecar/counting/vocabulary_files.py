@@ -465,8 +465,8 @@ def tokenizer_from_pieces(
     Args:
         name: The tokenizer's name.
         pieces: The pieces.
-        scores: The score of each piece.
-        types: The type of each piece.
+        scores: Each piece's score.
+        types: Each piece's type.
         space_before: Whether the tokenizer adds a space before the text.
 
     Raises:

@@ -193,8 +193,8 @@ class DeclaredEndpoint:
         """Request the context window again if it may have changed, after a reply or a model change.
 
         Args:
-            model: The model of the conversation.
-            tokens: The prompt and output tokens of the reply, or 0 if there is no reply.
+            model: The conversation's model.
+            tokens: The reply's prompt and output tokens, or 0 if there is no reply.
         """
         last = self._asked.get(model)
         if last is None or last.server is None:

@@ -147,8 +147,8 @@ class Endpoints:
         """Request a context window again if it may have changed, after a reply or a model change.
 
         Args:
-            model: The model of the conversation.
-            tokens: The prompt and output tokens of the reply, or 0 if there is no reply.
+            model: The conversation's model.
+            tokens: The reply's prompt and output tokens, or 0 if there is no reply.
         """
         for endpoint in self._endpoints_for(model) if self._asks and not self._closed else ():
             await self._await_within(

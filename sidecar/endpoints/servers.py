@@ -323,7 +323,7 @@ def text_counting(path: str, field: str, read: ReadTokens, **more: Any) -> Count
     """Return a counting request that contains the model and the text in a JSON object.
 
     Args:
-        path: The path of the POST request.
+        path: The POST request's path.
         field: The field for the text.
         read: Reads the token count from the response.
         more: Additional fields.
@@ -336,7 +336,7 @@ def openai_chat_counting(path: str, read: ReadTokens, **more: Any) -> Counting:
     """Return a counting request that contains messages and tools in OpenAI's format.
 
     Args:
-        path: The path of the POST request.
+        path: The POST request's path.
         read: Reads the token count from the response.
         more: Additional fields.
     """

@@ -80,10 +80,10 @@ class Block(NamedTuple):
     """One part of a message. Its properties are parsed when they are accessed.
 
     Attributes:
-        kind: The kind of the block.
+        kind: The block's kind.
         body: The text, or the vendor's object.
-        place: The place of the block in its message.
-        at: The index of the block at that place, or 0 for a whole message.
+        place: The block's place in its message.
+        at: The block's index at that place, or 0 for a whole message.
         id: The id of the tool call or, in a tool result, of the call that it answers. Empty if
             missing.
         name: The tool's name. Empty if missing.

@@ -29,7 +29,7 @@ class Part(msgspec.Struct, frozen=True):
         level: The level of a section's heading, from 1.
         path: The titles of the headings that enclose a section, followed by the section's own
             title.
-        limit: The token limit of a marked region.
+        limit: A marked region's token limit.
     """
 
     kind: PartKind

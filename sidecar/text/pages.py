@@ -155,9 +155,9 @@ def table_html(
 
     Args:
         caption: What the table shows, for screen readers.
-        heads: The names of the columns.
-        rows: The cells of each row.
-        total: The cells of the last row.
+        heads: The column names.
+        rows: Each row's cells.
+        total: The last row's cells.
         kind: A class in the stylesheet. On narrow screens, each row of a `wide` table takes two
             lines.
         shares: The length of each row's bar, from 0 to 1.
@@ -200,9 +200,9 @@ def parts_bar(
     """Return a stacked bar of token counts, with a legend that lists the percentage of each part.
 
     Args:
-        parts: The name and token count of each part.
+        parts: Each part's name and token count.
         label: What the bar shows, for screen readers.
-        rest: The name and token count of each unused part, such as free space.
+        rest: Each unused part's name and token count, such as free space.
     """
     every = [*parts, *rest]
     whole = sum(tokens for _, tokens in every) or 1

@@ -553,7 +553,7 @@ def count_parts(
     Args:
         snapshot: The document.
         choice: How to count the document.
-        before: The result of the previous call. Counts of unchanged parts are reused.
+        before: The previous call's result. Counts of unchanged parts are reused.
     """
     base, counts, counted = choice.tokenizer.base, PartCounts(), []
     for part in find_parts(snapshot.text, snapshot.uri, snapshot.language_id):

@@ -333,7 +333,7 @@ def file_records(files: Iterable[FileCost], root: str, identity: Identity) -> li
 
     Args:
         files: The files' costs. Files that no request contained are left out.
-        root: The URI of the workspace.
+        root: The workspace's URI.
         identity: The identity under which the records are shipped.
     """
     from sidecar.cost.records import file_record

@@ -27,8 +27,8 @@ def choose_session(conversation: Session | None, agents: StoredSession | None) -
     """Return a client's conversation for 30 minutes, and then the most recently updated session.
 
     Args:
-        conversation: The newest conversation of a client, possibly of another server.
-        agents: The newest session of an agent.
+        conversation: A client's newest conversation, possibly on another server.
+        agents: An agent's newest session.
     """
     if conversation is None or agents is None:
         return conversation or agents

@@ -103,7 +103,7 @@ class State:
         """Save this server's conversations. Conversations saved by other servers are kept.
 
         Args:
-            workspace: The URI of the workspace.
+            workspace: The workspace's URI.
             sessions: The conversations to save.
             own_ids: The IDs of this server's conversations. Saved conversations with these IDs
                 are deleted if they are missing from `sessions`.

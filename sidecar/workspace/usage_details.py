@@ -89,7 +89,7 @@ def forecast(
         book: The ledger and its prices.
         usage: The session's context usage.
         now: The current time.
-        limits: The limits of the subscription.
+        limits: The subscription's limits.
     """
     from sidecar.cost.forecast import (
         cache_hit_rate,

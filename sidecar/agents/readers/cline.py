@@ -127,7 +127,7 @@ class Tasks(DocumentReader):
 
         Args:
             agent: The agent's name.
-            extension: The id of the extension.
+            extension: The extension's id.
             has_repository: Whether task folders contain a git repository. If so, they are not
                 watched.
         """

@@ -313,7 +313,7 @@ class ContentTurn(CopilotTurn):
         """Yield the parts of the turn in order.
 
         Args:
-            summaries: The summaries of all turns.
+            summaries: All turns' summaries.
         """
         prompt = (self.message or _Prompt()).text
         yield Part("user", prompt)

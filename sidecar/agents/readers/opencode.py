@@ -374,7 +374,7 @@ def opencode_reader(agent: str, files: str) -> TwoStores:
 
     Args:
         agent: The agent's name.
-        files: The prefix of the names of the databases.
+        files: The prefix of the database names.
     """
     return TwoStores(_Databases(agent, files), _Files(agent), lambda path: path.endswith(".json"))
 

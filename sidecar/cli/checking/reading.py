@@ -75,7 +75,7 @@ class FileReader:
 
         Args:
             targets: The files.
-            size: The total size of the files in bytes.
+            size: The files' total size in bytes.
         """
         threads = _PARALLEL_REQUESTS if self._uses_endpoint else 0
         checked = map_batches(self._check_batch, targets, threads)
