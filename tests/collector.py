@@ -33,7 +33,7 @@ class Collector:
 
     def __init__(self) -> None:
         self.bodies: list[tuple[str, bytes]] = []
-        """The path and the uncompressed body of each request."""
+        """Each request's path and uncompressed body."""
         self.accepted: list[bytes] = []
         """The bodies of requests that were accepted completely."""
         self.headers: list[dict[str, str]] = []

@@ -47,7 +47,7 @@ class Received(msgspec.Struct):
 
 
 def count_message(message: dict[str, Any]) -> int:
-    """Return the token count of a message, including its markup."""
+    """Return a message's token count, including its markup."""
     tokens = PER_MESSAGE + truth(message["role"])
     content = message.get("content")
     if isinstance(content, str):
@@ -61,7 +61,7 @@ def count_message(message: dict[str, Any]) -> int:
 
 
 def count_tools(tools: list[dict[str, Any]]) -> int:
-    """Return the token count of a request's tools."""
+    """Return the token count for a request's tools."""
     if not tools:
         return 0
     return PER_TOOLS + sum(_function(tool["function"]) for tool in tools)
@@ -89,13 +89,13 @@ def _block(schema: Any) -> int:
 
 
 def request_tokens(body: dict[str, Any]) -> int:
-    """Return the token count of a whole request."""
+    """Return a whole request's token count."""
     messages = sum(map(count_message, body["messages"]))
     return messages + count_tools(body.get("tools") or []) + PRIMING
 
 
 def reply_tokens(reply: Reply) -> int:
-    """Return the token count of a reply, excluding reasoning."""
+    """Return a reply's token count, excluding reasoning."""
     calls = sum(PER_CALL + truth(name) + truth(arguments) for name, arguments in reply.calls)
     return truth(reply.text) + calls
 
@@ -147,7 +147,7 @@ class ModelServer:
         return received, reply
 
     def events(self, received: Received, reply: Reply) -> Iterator[dict[str, Any]]:
-        """Return the chunks of a streamed reply."""
+        """Return a streamed reply's chunks."""
         number = self.received.index(received) + 1
         head = {"id": f"chatcmpl-{number}", "object": "chat.completion.chunk", "created": 1}
         head["model"] = received.body["model"]

@@ -76,7 +76,7 @@ class Share(NamedTuple):
 
 
 class ContextContents:
-    """Adds up the sizes of the parts of a context."""
+    """Adds up a context's part sizes."""
 
     def __init__(self, entries: Iterable[ContentEntry] = ()) -> None:
         self._compact()
@@ -93,7 +93,7 @@ class ContextContents:
         self._size = 0
         self._reply_start: int | None = None
         self._first: tuple[int, int] | None = None
-        """The first prompt's token count, and the total size of its parts in bytes."""
+        """The first prompt's token count, and its parts' total size in bytes."""
 
     def _add(self, part: Part) -> None:
         if part.kind in ("assistant", "call") and self._reply_start is None:

@@ -92,7 +92,7 @@ def _tables_only(action: int, _one: object, _two: object, _db: object, view: obj
 
 
 def columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
-    """Return the column names of a table, or an empty set if the table does not exist."""
+    """Return a table's column names, or an empty set if the table does not exist."""
     return frozenset(
         row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
     )
@@ -122,7 +122,7 @@ class DatabaseState(msgspec.Struct):
     """What a reader remembers about a database between reads."""
 
     at: str | float | None = None
-    """The time of the latest change in the database's time format, or the latest row."""
+    """The latest change's time in the database's format, or the latest row."""
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
     """The main conversations, by session id."""
     skipped: int = 0
@@ -142,7 +142,7 @@ class OneDatabase(StoreReader):
     """The name of the sessions table."""
 
     def paths(self, places: Places) -> tuple[Path, ...]:
-        """Return the paths of the agent's databases."""
+        """Return the agent's database paths."""
         raise NotImplementedError
 
     def changes(

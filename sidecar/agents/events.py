@@ -182,9 +182,9 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     compacted: bool = False
     branch: str | None = None
     began_at: int | None = None
-    """The time of the first line, in milliseconds since 1970."""
+    """The first line's time, in milliseconds since 1970."""
     updated_at: int | None = None
-    """The time of the last line, in milliseconds since 1970."""
+    """The last line's time, in milliseconds since 1970."""
     active: bool | None = None
     ended: bool = False
     rank: int = 0
@@ -222,7 +222,7 @@ class ReportedLimit(NamedTuple):
     """A subscription limit, as reported by an agent."""
 
     minutes: int
-    """The length of the limit's period in minutes."""
+    """The limit's period in minutes."""
     used_percent: float
     resets_at: datetime | None = None
 
@@ -280,5 +280,5 @@ class StoreReader(Protocol):
         return ()
 
     def contents(self, path: str, session: str) -> Iterable[ContentEntry]:  # noqa: ARG002
-        """Read the parts of a session in order, or nothing if the store contains no text."""
+        """Read a session's parts in order, or nothing if the store contains no text."""
         return ()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CHUNK = 256 << 10
 LONGEST_LINE = 64 << 20
-"""The maximum length of a line in bytes. Longer lines are skipped."""
+"""The maximum line length in bytes. Longer lines are skipped."""
 HEAD = 1 << 20
 _TAIL = 32 << 10
 

@@ -52,7 +52,7 @@ def database_files(path: str | Path) -> tuple[str, ...]:
 
 
 def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a folder, or nothing if it is missing or unreadable."""
+    """Yield a folder's entries, or nothing if it is missing or unreadable."""
     try:
         with os.scandir(folder) as scan:
             yield from scan
@@ -124,7 +124,7 @@ class FileStores(StoreReader):
 
 
 class TwoStores(StoreReader):
-    """Combines the readers of an agent's new and old file formats."""
+    """Combines the readers for an agent's new and old file formats."""
 
     def __init__(self, new: StoreReader, old: StoreReader, is_old: Callable[[str], bool]) -> None:
         """Combine two readers.

@@ -56,7 +56,7 @@ def agents_of(settings: Agents) -> list[str]:
 
 
 def reader_of(agent: str) -> StoreReader:
-    """Import and return the reader of an agent. This call blocks."""
+    """Import and return an agent's reader. This call blocks."""
     name = _MODULES.get(agent, agent.replace("-", "_"))
     reader: StoreReader = import_module(f"sidecar.agents.readers.{name}").READER
     return reader
@@ -131,7 +131,7 @@ def _sample_store(reader: StoreReader, store: Store) -> tuple[int, int, str | No
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """The readers of all agents, the locations of their files, and the workspace folders."""
+    """All agents' readers and file locations, and the workspace folders."""
 
     readers: tuple[StoreReader, ...]
     places: Places

@@ -97,7 +97,7 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
     is_estimate: bool = False
     """Whether the size is an estimate by the agent."""
     model: str | None = None
-    """The model of the last call, also after a compaction."""
+    """The last call's model, even after a compaction."""
 
     def call(self, reading: CallSize) -> ContextTrack:
         """Return the size after a call. A call without prompt tokens does not change the size."""
@@ -141,7 +141,7 @@ class SessionState(msgspec.Struct):
     branch: str | None = None
     began: datetime | None = None
     at: datetime | None = None
-    """The time of the last line."""
+    """When the last line was written."""
     model: str | None = None
     """The model to display if the latest call does not name its model."""
     track: ContextTrack = ContextTrack()
@@ -154,7 +154,7 @@ class SessionState(msgspec.Struct):
     rank: int = 0
 
     def touch(self, at: datetime | None) -> None:
-        """Update the times of the first and last lines. None is ignored."""
+        """Update the first and last line times. None is ignored."""
         if at is not None:
             self.began, self.at = self.began or at, at
 

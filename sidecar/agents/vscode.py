@@ -47,7 +47,7 @@ class Storage(msgspec.Struct, frozen=True):
 
     @property
     def named_folders(self) -> tuple[str, ...]:
-        """The project's folders, or the name of its remote folder. Used by `Roots.contains`."""
+        """The project's folders, or its remote folder's name. Used by `Roots.contains`."""
         return self.folders or ((f"name:{self.name}",) if self.name else ())
 
 

@@ -20,7 +20,7 @@ _FINER = 512
 
 
 class TextCounter:
-    """Counts parts of the text, reusing the counts of its pieces.
+    """Counts parts of the text, reusing cached piece counts.
 
     Args:
         text: The text.

@@ -56,12 +56,12 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     over: int
     """The number of tokens over the budget; 0 if it is only nearly used up."""
     section: str | None
-    """The heading path of a section, `lines 3 to 9` for a region, or None for a whole file."""
+    """A section's heading path, `lines 3 to 9` for a region, or None for a whole file."""
     method: Method
     model: str
     message: str
     rule: str
-    """The key of the rule, such as `budget[0]`, `preset[1]` or `region`."""
+    """The rule's key, such as `budget[0]`, `preset[1]` or `region`."""
     rule_section: str | None
     """The section's heading path as written in the rule."""
     kind: ScopeKind
@@ -77,7 +77,7 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class RestOfGroup(msgspec.Struct, frozen=True):
-    """The total tokens of the other files in a group, and the number of all files in the group."""
+    """The other files' total tokens in a group, and the number of all files in the group."""
 
     tokens: int
     files: int
@@ -192,7 +192,7 @@ def evaluate(
     model: str,
     rest_of_group: Mapping[str, RestOfGroup] | None = None,
 ) -> list[Finding]:
-    """Return the findings of a file, with one finding for each budget whose `warn-at` is reached.
+    """Return a file's findings, one for each budget whose `warn-at` is reached.
 
     Args:
         name: The path to show in messages.

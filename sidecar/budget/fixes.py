@@ -259,7 +259,7 @@ class Parts(msgspec.Struct, frozen=True):
 
     @property
     def body_start(self) -> int:
-        """The offset of the body in the document."""
+        """The body's offset in the document."""
         return self.start + len(self.head)
 
 
@@ -343,7 +343,7 @@ def _comment_styles() -> dict[str, str]:
 
 
 def comment(words: str, name: str, language_id: str = "") -> str | None:
-    """Return `words` as a comment in the language of a file, or None if the language is unknown."""
+    """Return `words` as a comment in a file's language, or None if the language is unknown."""
     base = name.rpartition("/")[2].lower().lstrip(".")
     styles = _comment_styles()
     keys = (language_id.lower(), base.rpartition(".")[2], base)

@@ -40,10 +40,10 @@ The limits follow the documentation of the tools. A line counts as 12 tokens:
 def severity_of(
     tokens: int, budget: int, warn_at: float = DEFAULT_WARN_AT
 ) -> FindingSeverity | None:
-    """Return the severity of a finding, or None if `warn_at` is not reached.
+    """Return a finding's severity, or None if `warn_at` is not reached.
 
-    The severity is `information` up to the budget, `warning` above it, and `error` from twice
-    the budget.
+    The severity is `information` up to the budget, `warning` above it, and `error` from twice the
+    budget.
     """
     if tokens >= 2 * budget:
         return "error"
@@ -84,7 +84,7 @@ class Rules:
         self._globs: dict[str, PathGlobs] = {}
 
     def of(self, path: str) -> list[Rule]:
-        """Return the rules that apply to a file, in the order of the configuration.
+        """Return the rules that apply to a file, in configuration order.
 
         Presets are left out if a configured rule limits the whole file.
 

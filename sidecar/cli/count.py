@@ -33,7 +33,7 @@ BULK_BYTES = 16_000_000
 
 
 class CountedFile(NamedTuple):
-    """The token count of a file. `damaged` is true if some of its bytes are not valid UTF-8."""
+    """A file's token count. `damaged` is true if some of its bytes are not valid UTF-8."""
 
     path: str
     measure: Measure

@@ -65,7 +65,7 @@ class SessionsView:
         self.services.configured.set()
 
     def usage(self, session: str | None = None) -> ContextUsage:
-        """Return the context usage of a session; defaults to the session that the status shows."""
+        """Return a session's context usage; defaults to the session that the status shows."""
         return self._runner.run(self._read_usage(session))
 
     def rows(self) -> list[SessionRow]:

@@ -20,7 +20,7 @@ _MARGIN = 2.0
 _SMALLEST = 4.0
 """Minimum side length of a folder whose contents are drawn."""
 _LETTER = 6.6
-"""The average width of a letter in a label."""
+"""The average letter width in a label."""
 _ROWS = 100
 _MAP_STYLE = """
 .map{width:100%;height:auto}.map text{fill:var(--fg);font-size:11px;pointer-events:none}

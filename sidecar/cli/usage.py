@@ -1,4 +1,4 @@
-"""`token-sidecar usage`: shows the context of a session, or lists all sessions."""
+"""`token-sidecar usage`: shows a session's context, or lists all sessions."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class _Resolver:
     def _convert(self, layer: Layer, value: object, wanted: object, path: KeyPath) -> object:
         if get_origin(wanted) is not dict:
             return convert_value(value, wanted)
-        # Users choose the keys of this table, so each entry is validated separately.
+        # Users choose this table's keys, so each entry is validated separately.
         if not isinstance(value, dict):
             raise InvalidError(f"must be a table, such as {_EXAMPLES[str(path[-1])]}")
         kept: dict[str, object] = {}

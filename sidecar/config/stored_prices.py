@@ -11,7 +11,7 @@ from sidecar.config.private_files import set_aside
 logger = logging.getLogger(__name__)
 
 STORED_LIST = "prices.json"
-"""The file name of the price list in the state folder."""
+"""The price list's file name in the state folder."""
 
 ListFile: TypeAlias = Path | None
 """The saved price list's path, or None to use only the bundled list."""

@@ -68,7 +68,7 @@ class Assembler:
         sections: Sequence[Section],
         usable: int,
     ) -> AssembleResult:
-        """Return the parts of a request in order, trimmed to fit.
+        """Return a request's parts in order, trimmed to fit.
 
         Args:
             params: The texts of the parts, and the keys under which the context is cached.

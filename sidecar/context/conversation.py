@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 SYSTEM = -1
-"""The key of the system prompt in mappings from turn indices to texts."""
+"""The system prompt's key in mappings from turn indices to texts."""
 SHRUNK = 0.7
 """If a reported prompt is smaller than this share of its expected size, it was compacted."""
 SAME = 0.01
@@ -137,7 +137,7 @@ class Conversation:
         self.assembled, self.assembled_at = parts, self._now()
 
     def touch(self) -> None:
-        """Update the time of the last change, and invalidate all pruning plans."""
+        """Set the last change time to now, and invalidate all pruning plans."""
         self.updated_at = max(self._now(), self.updated_at)
         self.layout += 1
 

@@ -40,7 +40,7 @@ PREAMBLE = 24
 MARKS_RATE = 0.1
 """Minimum weight of a new report in the learned markup. The first report has a weight of 0.5."""
 CORRECTION = 16.0
-"""Maximum correction to the markup of a message, in tokens."""
+"""Maximum correction to a message's markup, in tokens."""
 
 Grown = tuple[tuple[Kind | None, int], ...]
 """The kind and size of each added text, oldest first. The kind of pictures and files is None."""
@@ -49,7 +49,7 @@ _UNREAD = frozenset({"picture", "file"})
 
 
 class TurnCounts:
-    """The token count of each turn for one model. `between` takes constant time."""
+    """Each turn's token count for one model. `between` takes constant time."""
 
     def __init__(self, measures: Sequence[Measure] = ()) -> None:
         self._measures: list[Measure] = []
@@ -185,15 +185,15 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A calibration sample: the estimated and the reported size of a prompt."""
+    """A calibration sample: a prompt's estimated and reported size."""
 
     estimated: int
     reported: int
     kind: Kind | None = None
     doubt: float | None = None
-    """The error band of the estimate in tokens, or None if unknown."""
+    """The estimate's error band in tokens, or None if unknown."""
     section_tokens: int = 0
-    """The estimated size of the sections, which the reported size includes."""
+    """The sections' estimated size, which the reported size includes."""
     section_error: float = 0.0
     has_same_sections: bool = True
     """Whether the sections are unchanged since the last report."""

@@ -54,7 +54,7 @@ class Window(msgspec.Struct, frozen=True):
         return tokens > self.prompt_limit
 
     def available(self, tokens: int) -> int:
-        """Return the free tokens of the usable window; negative if it is exceeded."""
+        """Return the usable window's free tokens; negative if it is exceeded."""
         return (self.prompt_limit if self.over(tokens) else self.usable) - tokens
 
     @property
@@ -82,7 +82,7 @@ def resolve_limit(
     setting: int | None = None,
     prompt: int | None = None,
 ) -> Limit:
-    """Return the first known window size, in the order of the arguments.
+    """Return the first known window size, in argument order.
 
     If `setting` is smaller, it is returned instead. All sizes are in tokens.
 

@@ -25,7 +25,7 @@ WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]
 
 
 class ReplyOutcome(msgspec.Struct, frozen=True):
-    """The usable parts of a reply, the warnings to send, and the window that a server reported."""
+    """A reply's usable parts, the warnings to send, and the window that a server reported."""
 
     result: ResponseResult
     warnings: list[tuple[WarningKind, str]]

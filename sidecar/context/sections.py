@@ -22,7 +22,7 @@ class Counted(Protocol):
     """A request part that can be counted."""
 
     def measure(self, counter: Counter) -> Measure:
-        """Return the token count of the part."""
+        """Return the part's token count."""
 
 
 class SectionSource(Counted, Protocol):

@@ -57,7 +57,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 class Line(NamedTuple):
     rank: int
-    """The priority of the line. Lines with the lowest rank are kept first."""
+    """The line's priority. Lines with the lowest rank are kept first."""
     text: str
 
 

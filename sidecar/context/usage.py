@@ -71,7 +71,7 @@ def estimated_prompt(conversation: Conversation, calibration: Calibration | None
 
 
 def sent_estimate(conversation: Conversation, calibration: Calibration | None = None) -> int | None:
-    """Return the estimated size of the last prompt, or None if there are no turns."""
+    """Return the last prompt's estimated size, or None if there are no turns."""
     if conversation.is_empty or not conversation.turns:
         return None
     last = len(conversation.turns) - 1
@@ -212,7 +212,7 @@ def _tokens_of_part(conversation: Conversation, name: str, factor: float) -> int
 def largest(
     conversation: Conversation, tokens: int, calibration: Calibration | None
 ) -> list[ContextPart]:
-    """Return the largest parts of a context, largest first. Turns are numbered from 0."""
+    """Return a context's largest parts, largest first. Turns are numbered from 0."""
     factor = factor_of(calibration)
     counter = conversation.counter
     found = [

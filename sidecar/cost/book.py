@@ -192,7 +192,7 @@ class CostBook:
     def estimate(
         self, model: str, prompt_tokens: int, max_output_tokens: int = 0
     ) -> Decimal | None:
-        """Estimate the highest cost of a call in USD, or return None if its price is unknown.
+        """Estimate a call's highest cost in USD, or return None if its price is unknown.
 
         The estimate assumes that no input is cached and that the output reaches its limit.
         """

@@ -69,7 +69,7 @@ class Buckets(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Buckets:
-        """Return buckets with the given numbers, in the order of the fields."""
+        """Return buckets with the given numbers, in field order."""
         return cls(*numbers)
 
     def __add__(self, other: Buckets) -> Buckets:
@@ -276,7 +276,7 @@ REPORTED = -1
 
 
 def band(prompt_tokens: int) -> int:
-    """Return the price band of a prompt: the largest threshold that the prompt exceeds, or 0."""
+    """Return a prompt's price band: the largest threshold that the prompt exceeds, or 0."""
     position = bisect_left(THRESHOLDS, prompt_tokens)
     return THRESHOLDS[position - 1] if position else 0
 

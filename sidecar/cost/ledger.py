@@ -186,10 +186,10 @@ FOLD_EVERY = 4096
 BUCKETS = Buckets.__struct_fields__
 """A call's token count columns."""
 SUMS = ("calls", *BUCKETS, "estimated_calls", "estimated", "estimated_prompt", "reported")
-"""The columns of a daily sum.
+"""A daily sum's columns.
 
-`estimated_prompt` is the actual number of prompt tokens in calls with an estimate. `reported`
-is the reported cost in USD * 10**12.
+`estimated_prompt` is the actual number of prompt tokens in calls with an estimate. `reported` is
+the reported cost in USD * 10**12.
 """
 PROMPT_SQL = "input + cache_read + cache_write_5m + cache_write_1h + cache_write"
 
@@ -286,7 +286,7 @@ def _sum_statements() -> Iterator[str]:
         f"CREATE TRIGGER event_fold AFTER INSERT ON event WHEN NEW.id % {FOLD_EVERY} = 0 "  # noqa: S608
         f"BEGIN {_fold_statement('NEW.id')}; UPDATE folded SET upto = NEW.id; END"
     )
-    # Subtract the old values of a changed call, and add its new values.
+    # Subtract a changed call's old values, and add its new values.
     for name, when, sign in (("before", "BEFORE", "-"), ("after", "AFTER", "+")):
         changes = ", ".join(f"{column} = {column} {sign} excluded.{column}" for column in SUMS)
         yield (
@@ -333,7 +333,7 @@ _PROMPT_PARTS = BUCKETS.index("output")
 
 
 class Recorded(NamedTuple):
-    """The id of a recorded call, and whether the call had already been recorded."""
+    """A recorded call's id, and whether the call had already been recorded."""
 
     id: str
     duplicate: bool

@@ -134,7 +134,7 @@ class PageSource(ABC):
 
     @abstractmethod
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
-        """Return the sums of the calls in a time range, grouped by the given keys."""
+        """Return call sums for a time range, grouped by the given keys."""
 
     def costliest(self, times: TimeRange, by: Sequence[CostKey], most: int) -> TopGroups:
         """Return the groups with the highest cost. An absent key is an empty string."""
@@ -188,7 +188,7 @@ class LedgerSource(PageSource):
 
 
 class Choice(NamedTuple):
-    """The period and the grouping of a report."""
+    """A report's period and grouping."""
 
     period: Period
     by: PageKey = "model"
@@ -260,7 +260,7 @@ def whole_page(
 
 
 def period_start(choice: Choice, today: date) -> str | None:
-    """Return the first day of a period, or None if the period has no start."""
+    """Return a period's first day, or None if the period has no start."""
     starts = {
         "today": today,
         "week": today - timedelta(days=today.weekday()),
@@ -545,7 +545,7 @@ def _recent_prompts(
 
 
 def _first_days(connection: sqlite3.Connection, sessions: Sequence[str]) -> dict[str, str]:
-    """Return the first day of each session, by session id."""
+    """Return each session's first day, by session id."""
     if not sessions:
         return {}
     marks = ", ".join("?" * len(sessions))

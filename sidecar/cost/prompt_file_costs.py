@@ -31,7 +31,7 @@ class CallGroup(NamedTuple):
     """`cache_read`, `cache_write_1h`, `cache_write` or `input`."""
     calls: int
     unit: UnitPrices | None
-    """The prices of the calls, or None if unknown."""
+    """The calls' prices, or None if unknown."""
     largest_file: int = 0
     """The size in tokens of the largest prompt file that is not larger than these prompts."""
 

@@ -53,7 +53,7 @@ _PUBLIC_PREFIXES = frozenset(
 _PRIVATE = re.compile(
     r"^(~|\.{1,2}|[a-z]:)?[/\\]|^(sk|pk|key|ghp)[-_]|@[\w-]+\.[a-z]", re.IGNORECASE
 )
-"""Matches paths, keys and email addresses in the place of a model's name."""
+"""Matches paths, keys and email addresses in place of a model name."""
 _HASH_LENGTH = 32
 _PICO = Decimal("1e-12")
 _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "copilot"}
@@ -64,9 +64,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """The identity under which calls are shipped."""
 
     installation: str
-    """The random id of the ledger."""
+    """The ledger's random id."""
     secret: str
-    """A random secret of the ledger, which never leaves the machine."""
+    """The ledger's random secret, which never leaves the machine."""
     salt: str = ""
     """The team's secret. If it is empty, hashes are keyed with the ledger's secret."""
     user: str = ""
@@ -79,7 +79,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def user_hash(self) -> str:
-        """The hash of the user, or an empty string without a user."""
+        """The user's hash, or an empty string without a user."""
         return self.hash(self.user) if self.user else ""
 
     def resource(self) -> dict[str, str]:

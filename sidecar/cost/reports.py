@@ -379,7 +379,7 @@ def amount(cost: Decimal) -> str:
 
 
 def total_text(tally: Tally) -> str:
-    """Return the last line of a report, such as `total 3 calls, 1200 / 80 tokens, $0.004219`."""
+    """Return a report's last line, such as `total 3 calls, 1200 / 80 tokens, $0.004219`."""
     return _row_line("total", tally, "")
 
 

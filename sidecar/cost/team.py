@@ -170,7 +170,7 @@ class TeamStore:
         self._client.close()
 
     def report(self, params: CostDetailParams, agent: str | None = None) -> CostReport:
-        """Return the costs of the whole team, or of one agent's calls. Days are in UTC.
+        """Return the whole team's costs, or the costs of one agent's calls. Days are in UTC.
 
         Raises:
             BadParamsError: The params do not apply to a team's records.

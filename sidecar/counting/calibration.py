@@ -99,7 +99,7 @@ class LearnedFactor(
         return round(100 * _quantile_95(self.errors), 1) if self.errors else None
 
     def band_factor(self) -> float:
-        """Return the error band of the next prediction, relative to the uncalibrated band."""
+        """Return the next prediction's error band, relative to the uncalibrated band."""
         count = len(self.band_shares)
         if not count:
             return 1.0
@@ -424,9 +424,7 @@ def _valid_entries(entries: object, form: type[S]) -> dict[str, S]:
 
 
 def key_of(model: str, tokenizer: str) -> str:
-    """Return the key of a model's factor. It consists of the model's generation, tokenizer and
-    name.
-    """
+    """Return a model factor's key, which consists of the model's generation, tokenizer and name."""
     return f"{generation_of(model)} {tokenizer} {parse(model).bare}"
 
 
@@ -499,7 +497,7 @@ class ConversationCalibration:
         return learned.error_percent if learned else None
 
     def band_factor(self, kind: str | None = None) -> float:
-        """Return the error band of the next text, relative to its uncalibrated band.
+        """Return the next text's error band, relative to its uncalibrated band.
 
         Args:
             kind: The text's kind. If no reports of that kind exist, the result is at least 1.

@@ -94,7 +94,7 @@ class Approximation(msgspec.Struct, frozen=True):
 class _Table(msgspec.Struct, frozen=True):
     generations: dict[str, Approximation]
     estimators: dict[str, Bands]
-    """The error bands of each estimator, by the estimator's name."""
+    """Each estimator's error bands, by the estimator's name."""
 
 
 @cache
@@ -113,7 +113,7 @@ def generations() -> list[str]:
 
 
 def bands_of(estimator: str) -> Bands | None:
-    """Return the error bands of a built-in estimator, or None if it is a plug-in."""
+    """Return a built-in estimator's error bands, or None if it is a plug-in."""
     return _band_table().estimators.get(estimator)
 
 
@@ -121,7 +121,7 @@ _SLICE = 65_536
 """Number of characters that the heuristic processes per step. A step takes 5 ms."""
 
 _TABLE = CLASSES_OF_BYTES.translate(bytes.maketrans(b"wbzeus", b"mmyhrr"))
-"""The class of each byte. Some scripts share a class."""
+"""Each byte's class. Some scripts share a class."""
 _SCRIPTS = {
     # (weight of each character, weight of each run of characters), in thousandths of a token
     b"l": (270, 0),
@@ -325,7 +325,7 @@ def unusable_reason(name: str) -> str | None:
 
 
 def find_estimator(name: str) -> Estimator | None:
-    """Return the estimator of this name, or None if there is none."""
+    """Return the estimator with this name, or None if there is none."""
     if name not in _registry:
         _read_plugins()
     return _registry.get(name)

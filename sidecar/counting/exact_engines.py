@@ -262,8 +262,8 @@ class FastEngine(Tokenizer):
         return is_disputed(text) or (self._longest is not None and len(text) > self._longest)
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return the token count of each text. toktok counts all of them in one call, and releases
-        the GIL.
+        """Return each text's token count. toktok counts all of them in one call, and releases the
+        GIL.
         """
         if self._batch is None:
             return super().count_many(texts)

@@ -1,4 +1,4 @@
-"""Counts documents incrementally, by caching the token count of each piece.
+"""Counts documents incrementally, by caching each piece's token count.
 
 Pieces are immutable, so any thread can count them while the document is edited, and no count
 becomes stale. Texts are split only if the tokenizer has safe split points. Each piece is counted
@@ -34,7 +34,7 @@ def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
 
 
 def count_if_quick(doc: TextDocument, base: Tokenizer, most: int) -> int | None:
-    """Return the token count of a document, or None if more than `most` characters are uncounted.
+    """Return a document's token count, or None if more than `most` characters are uncounted.
 
     The tokenizer must have safe split points.
     """
@@ -89,7 +89,7 @@ def count_pieces(
 
 
 def measure_text(text: str, tokenizer: Tokenizer) -> Measure:
-    """Return the token count of the text, with its method and error band."""
+    """Return the text's token count, with its method and error band."""
     return tokenizer.measure_base(count_text(text, tokenizer.base), text)
 
 

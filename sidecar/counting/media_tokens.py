@@ -208,7 +208,7 @@ _CLAUDE_PAGE = UncertainTokens(2_250, 750)
 _GEMINI_PAGE = {"low": 280, "medium": 560, "high": 1_120}
 _GEMINI_2_PAGE = 258
 _PAGE_SIZE = (1024, 1325)
-"""Assumed width and height, in pixels, of the picture of a page."""
+"""Assumed width and height of a page's picture, in pixels."""
 _PAGE_TEXT = 500
 
 _OPENAI_AUDIO = 10.0

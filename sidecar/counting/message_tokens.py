@@ -234,7 +234,7 @@ def _method_with_template(tokenizer: Tokenizer, *, is_compared: bool) -> Method:
 
 
 def _error_percent(parts: Sequence[Measure], margin: float, tokens: int) -> float | None:
-    """Return the error band of a sum in percent, or None if the error of any part was not measured.
+    """Return a sum's error band in percent, or None if any part's error was not measured.
 
     Args:
         parts: The sum's measured parts.

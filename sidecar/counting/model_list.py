@@ -40,7 +40,7 @@ _CURRENT = re.compile(
 )
 
 Describe = Callable[[str], tuple[str, Method]]
-"""A function that returns the name and the method of a model's tokenizer."""
+"""A function that returns a model's tokenizer name and counting method."""
 
 
 def _describe_model(model: str) -> tuple[str, Method]:
@@ -48,7 +48,7 @@ def _describe_model(model: str) -> tuple[str, Method]:
 
 
 def model_info(model: str, describe: Describe = _describe_model) -> ModelInfo:
-    """Return the description of a model, without loading the price list."""
+    """Return a model's description, without loading the price list."""
     tokenizer, method = describe(model)
     return ModelInfo(
         id=model,

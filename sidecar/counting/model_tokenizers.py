@@ -1,4 +1,4 @@
-"""Chooses the tokenizer of each model, and loads it at the first count.
+"""Chooses each model's tokenizer, and loads it at the first count.
 
 The choices, in order, are the vocabulary files in the user's settings, the vocabularies in this
 package, the vocabularies in optional packages, and the approximation for the model's generation.
@@ -96,7 +96,7 @@ def approximate_name(generation: str) -> str:
 
 
 class LinearEstimator(Tokenizer):
-    """Estimates tokens as the weighted sum of the text's features.
+    """Estimates tokens as a weighted sum of text features.
 
     The first feature is the count of the base tokenizer. The others are from
     `sidecar.counting.text_features`.
@@ -298,7 +298,7 @@ class LazyTokenizer(Tokenizer):
 
 
 class Tokenizers:
-    """Chooses the tokenizer of each model. Thread-safe. No method loads a vocabulary or raises."""
+    """Chooses each model's tokenizer. Thread-safe. No method loads a vocabulary or raises."""
 
     def __init__(
         self,

@@ -95,7 +95,7 @@ NAMES = (
     *(f"class {name.decode()}" for name in _OTHERS),
     *(name for name, _, _ in _SECOND),
 )
-"""The names of the features, in the order of the values from `features`."""
+"""The feature names, in the order of the values from `features`."""
 _NONE = (0,) * (len(_OTHERS) + len(_SECOND))
 
 
@@ -104,7 +104,7 @@ def classes_of(text: str) -> bytes:
 
 
 def features(text: str) -> tuple[int, ...]:
-    """Return the features of the text, in the order of `NAMES`. Takes 0.1 s per megabyte."""
+    """Return the text's features, in the order of `NAMES`. Takes 0.1 s per megabyte."""
     encoded = text.encode("utf-8", "surrogatepass")
     classes = encoded.translate(CLASSES_OF_BYTES, CONTINUATION_BYTES)
     first = (
@@ -164,7 +164,7 @@ _STAMP = re.compile(r"\d\d?:\d\d:\d\d|\d{4}-\d\d-\d\d|\d+\.\d+\.\d+\.\d+")
 
 
 def kind_of(text: str) -> Kind:
-    """Return the kind of the text, judging by its first characters. An empty string is `prose`."""
+    """Return the text's kind, judging by its first characters. An empty string is `prose`."""
     sample = text[:SAMPLE_CHARACTERS]
     classes = classes_of(sample)
     script = None if sample.isascii() else _kind_by_script(sample, classes)

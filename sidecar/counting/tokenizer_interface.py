@@ -43,7 +43,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def count(self, text: str) -> int:
-        """Return the token count of the text. Special tokens are counted as ordinary characters."""
+        """Return the text's token count. Special tokens are counted as ordinary characters."""
 
     @property
     def base(self) -> Tokenizer:
@@ -65,7 +65,7 @@ class Tokenizer(ABC):
         return False
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return the token count of each text."""
+        """Return each text's token count."""
         return [self.count(text) for text in texts]
 
     def first_bytes(self, text: str, tokens: int) -> bytes | None:  # noqa: ARG002

@@ -140,9 +140,7 @@ def pattern_of_splits(splits: tuple[str, ...]) -> Pattern | None:
 
 
 def pattern_of_rank_count(ranks: int) -> Pattern | None:
-    """Return the split pattern of a rank file, judging by its number of ranks, or None
-    if unknown.
-    """
+    """Return a rank file's split pattern, judging by its number of ranks, or None if unknown."""
     return _BY_RANKS.get(ranks)
 
 
@@ -280,7 +278,7 @@ def bytes_by_letter() -> dict[str, int]:
 
 
 def has_rising_ids(merges: list[Any], vocabulary: dict[str, int]) -> bool:
-    """Return whether token ids rise in the order of the merges and can therefore be used as ranks.
+    """Return whether token ids rise in merge order and can therefore be used as ranks.
 
     Ids may repeat, because Llama 3 lists all merges that produce a token.
 

@@ -127,7 +127,7 @@ def split_system(messages: Sequence[ChatMessage]) -> tuple[list[PlainMessage], s
 
 
 def openai_body(messages: Sequence[ChatMessage], tools: Tools, **more: Any) -> dict[str, Any]:
-    """Return the body of a request in OpenAI's format. `more` contains additional fields.
+    """Return a request body in OpenAI's format. `more` contains additional fields.
 
     Raises:
         EndpointError: A message contains a part other than text, such as an image.

@@ -229,9 +229,7 @@ class DeclaredEndpoint:
         return await self.ensure_probed(model)
 
     async def count_text(self, model: str, text: str) -> EndpointCount:
-        """Return the token count of the text. If the model has been probed, this sends one
-        request.
-        """
+        """Return the text's token count. If the model has been probed, this sends one request."""
         if not text:
             return EndpointCount(tokens=0, server="", endpoint=self.root, model=model)
         binding = await self._require(model, "text")
@@ -255,7 +253,7 @@ class DeclaredEndpoint:
     async def count_chat(
         self, model: str, messages: Sequence[ChatMessage], tools: Tools
     ) -> EndpointCount:
-        """Return the token count of a whole request, using the model's chat template."""
+        """Return a whole request's token count, using the model's chat template."""
         tokens = await self._count(model, "chat", messages, tools)
         size = sum(len(str(message.get("content"))) for message in messages)
         await self._check_varies(model, "chat", size, tokens)

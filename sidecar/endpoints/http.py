@@ -204,9 +204,7 @@ def set_deadline(seconds: float) -> None:
 
 
 def time_left() -> float:
-    """Return the number of seconds until the deadline of the running task, or infinity if there is
-    no deadline.
-    """
+    """Return the seconds until the running task's deadline, or infinity if there is no deadline."""
     return _deadline.get() - asyncio.get_running_loop().time()
 
 
@@ -219,7 +217,7 @@ class Answer:
     body: object
     """The decoded JSON, or None if the body is not JSON."""
     text: str
-    """The first characters of the body. Some servers respond in plain text."""
+    """The body's first characters. Some servers respond in plain text."""
     reconnected: bool
     """Whether a new connection was opened unexpectedly. The server may have been replaced."""
     key_from: str | None = None

@@ -35,7 +35,7 @@ class SdkCounter:
         self._opened: asyncio.Future[Any] | None = None
 
     async def count(self, model: str, text: str) -> int:
-        """Return the token count of the text.
+        """Return the text's token count.
 
         Raises:
             EndpointError: The model is not in memory, or the SDK has failed.

@@ -91,7 +91,7 @@ class Endpoints:
         seconds: float = DEFAULT_SECONDS,
         wanted: IsWanted = always,
     ) -> EndpointCount | Miss:
-        """Return the token count of the text by a server that has the model in memory.
+        """Return the text's token count from a server that has the model in memory.
 
         If the model has been probed, one request is sent. The request continues after the time
         limit, so a failure of the server is still noticed.
@@ -115,7 +115,7 @@ class Endpoints:
         tools: Tools | None = None,
         seconds: float = DEFAULT_SECONDS,
     ) -> EndpointCount | Miss:
-        """Return the token count of a whole request, using the model's chat template."""
+        """Return a whole request's token count, using the model's chat template."""
         return await self._count_at_first(
             model, lambda e: e.count_chat(model, messages, tools or ()), seconds
         )
@@ -266,7 +266,7 @@ class Endpoints:
                 return Miss(unsent.reason, "late")
             except EndpointError as error:
                 miss = Miss(explain(error.status, error.reason, error.step), error.status)
-            except Exception as error:  # no error may reach the caller of a count
+            except Exception as error:  # no error may reach a count's caller
                 log_defect(error, f"counting at {endpoint.root}")
                 miss = Miss(f"counting failed ({type(error).__name__})", "unknown")
         return miss

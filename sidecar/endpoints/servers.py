@@ -285,7 +285,7 @@ def _convert(value: object, form: type[T]) -> T | None:
 
 
 def list_entries(answer: Answer, name: str, form: type[T]) -> list[T]:
-    """Return the entries of a list in the response that match the type, but at most `LISTED`."""
+    """Return the list entries in the response that match the type, but at most `LISTED`."""
     entries = field_of(answer.body, name)
     if answer.status != 200 or not isinstance(entries, list):
         return []
@@ -475,7 +475,7 @@ class _Show(msgspec.Struct):
 async def _ollama_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return the context window of the running model, or the window that the model would get when
+    """Return the running model's context window, or the window that the model would get when
     loaded.
 
     No request loads a model.

@@ -55,7 +55,7 @@ class Project:
             self.services.configured.set()
 
     def resolve(self, path: str, roots: Sequence[Path]) -> Path:
-        """Return the absolute path of a file or folder in the project. This call blocks.
+        """Return the absolute path to a file or folder in the project. This call blocks.
 
         Args:
             path: A path, either absolute or relative to the project.
@@ -94,7 +94,7 @@ class Project:
         return find_session(self.services.sessions(self.workspace).rows(), caller)
 
     async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, bool]:
-        """Return the context usage of a session, with its cost and forecast.
+        """Return a session's context usage, with its cost and forecast.
 
         Returns:
             The usage, and whether it includes all calls of the session.

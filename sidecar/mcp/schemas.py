@@ -11,7 +11,7 @@ import msgspec
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class for the arguments of a tool."""
+    """Base class for tool arguments."""
 
 
 class CountTokens(Arguments, frozen=True, kw_only=True):

@@ -270,7 +270,7 @@ def _in_output(holder: JsonObject, kind: str) -> int:
 
 
 def _streamed(raw: object) -> list[str]:
-    """Return the search type of each completed search in an OpenAI Responses stream."""
+    """Return the type of each completed search in an OpenAI Responses stream."""
     events = raw if isinstance(raw, list | tuple) else ()
     done = [event for event in _mappings(events) if event.get("type") == _DONE]
     items = [part(event, "item") for event in done]

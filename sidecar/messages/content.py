@@ -209,7 +209,7 @@ def call_entries(calls: Any) -> list[Block]:
 
 
 def blocks_of(content: Any) -> list[Block]:
-    """Return the blocks in the content of a message or a tool result."""
+    """Return the content blocks in a message or a tool result."""
     if content is None or content == "":
         return []
     if not isinstance(content, list | tuple):

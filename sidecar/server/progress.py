@@ -54,7 +54,7 @@ class _ProgressBar:
         self.is_supported = bool(window and window.work_done_progress)
         self._progress, self._title, self._stop = server.work_done_progress, title, stop
         self._token: str | None = None
-        """The token of the progress bar, or None while no progress bar is shown."""
+        """The progress bar's token, or None while no progress bar is shown."""
 
     async def begin(self) -> None:
         """Show the progress bar, unless the client rejects it."""

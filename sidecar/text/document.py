@@ -105,7 +105,7 @@ class TextDocument(SplitText):
 
     @property
     def characters(self) -> int:
-        """The length of the document in Unicode code points."""
+        """The document's length in Unicode code points."""
         return self._list.characters
 
     @property
@@ -153,7 +153,7 @@ class TextDocument(SplitText):
     # Positions
 
     def offset_at(self, position: Position) -> int:
-        """Return the offset of a position, in code points, clamped to the document."""
+        """Return a position's offset in code points, clamped to the document."""
         if position.line < 0:
             return 0
         if position.line >= self.line_count:

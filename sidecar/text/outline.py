@@ -167,7 +167,7 @@ Heading = tuple[int, int, str]
 
 
 def find_sections(lines: Lines) -> Iterator[Part]:
-    """Yield the section of each heading.
+    """Yield each heading's section.
 
     A section ends before the next heading of the same or a higher level.
     """
@@ -215,7 +215,7 @@ class _HeadingScan:
             None  # the first line of the current paragraph, which an underline turns into a heading
         )
         self._lazy = False  # whether a paragraph of a quote or list may continue
-        self._item = 0  # the indent of the text in the preceding list item
+        self._item = 0  # the preceding list item's text indent
 
     def read_line(self, number: int) -> int:
         """Read a line, a whole fenced block or a whole comment, and return the index of the next

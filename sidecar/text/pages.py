@@ -309,7 +309,7 @@ def _plot_html(shapes: Sequence[str], axis: Sequence[str], ends: Sequence[str], 
 
 
 def axis_maximum(highest: float) -> float:
-    """Return a round number, at least `highest`, as the maximum of an axis."""
+    """Return a round number, at least `highest`, as an axis maximum."""
     if highest <= 0:
         return 1.0
     power = 1.0

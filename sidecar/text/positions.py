@@ -31,7 +31,7 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 def units(text: str, encoding: Encoding) -> int:
-    """Return the length of the text in code units. Takes constant time for ASCII and utf-32."""
+    """Return the text's length in code units. Takes constant time for ASCII and utf-32."""
     if encoding == "utf-32" or text.isascii():
         return len(text)
     if encoding == "utf-16":

@@ -132,7 +132,7 @@ class SessionReader:
         self.read(self._sources.stores(), max_bytes)
 
     def _read_billed_stores(self) -> list[Store]:
-        """Read the stores of the agents in `billed`, and return all stores."""
+        """Read the stores of agents in `billed`, and return all stores."""
         stores = self._sources.stores()
         self._read([one for one in stores if one.agent in self._billed], preview=False)
         return stores
@@ -237,7 +237,7 @@ class AgentSessions:
             await self.find_all_sessions(workspace)
 
     def known_sources(self, workspace: Workspace) -> Sources | None:
-        """Return the sources of the last search, or None if there was none."""
+        """Return the last search's sources, or None if there was none."""
         known = self._seen.get(workspace)
         return known.sources if known else None
 

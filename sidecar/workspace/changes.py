@@ -148,7 +148,7 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """The result of a change, and the data needed to commit it."""
+    """A change's result, and the data needed to commit it."""
 
     result: T
     usage: Usage | None = None
@@ -219,7 +219,7 @@ class ApplyCounts(Change[None]):
 
     makes_current: bool = False
     total: int | None = None
-    """The token count of the whole chat."""
+    """The whole chat's token count."""
     texts: Mapping[int, int] = field(default_factory=dict)
     """Token counts by turn, from an endpoint that cannot count whole chats."""
     server: str = ""

@@ -623,7 +623,7 @@ class SectionCounts:
             await asyncio.gather(*asked)
 
     async def refresh(self, conversation: Conversation, settings: Settings) -> None:
-        """Recount the outdated sections of a draft, preferably with the endpoint's counts."""
+        """Recount a draft's outdated sections, preferably with the endpoint's counts."""
         model, sections = conversation.model, conversation.sections
         stale = [
             index

@@ -58,7 +58,7 @@ LONGEST_QUIET_SECONDS = 1.0
 _ANSWERS_KEPT = 4_096
 _FIT_ROUNDS = 12
 EXTRAPOLATED_CHARACTERS = 6_000
-"""Size of the sample used to estimate the token count of a long document."""
+"""Size of the sample used to estimate a long document's token count."""
 GIANT_CHARACTERS = 100_000
 """Pieces at least this long take a long time to tokenize, and tokenizing cannot be interrupted."""
 GUESS_PERCENT = 25.0

@@ -73,14 +73,14 @@ class Snapshot(SplitText):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The pieces of the text. Each piece caches its token count."""
+        """The text's pieces. Each piece caches its token count."""
         if self._pieces is None:
             self._pieces = tuple(split_pieces(self._text or ""))
         return self._pieces
 
     @property
     def characters(self) -> int:
-        """The length of the text in Unicode code points."""
+        """The text's length in Unicode code points."""
         if self._characters is None:
             pieces, text = self._pieces or (), self._text
             self._characters = sum([len(p.text) for p in pieces]) if text is None else len(text)
@@ -218,7 +218,7 @@ class Documents(dict[str, TextDocument]):
         return snapshot
 
     def is_newest(self, snapshot: Snapshot) -> bool:
-        """Return whether the snapshot matches the current text of an open document."""
+        """Return whether the snapshot matches an open document's current text."""
         return snapshot.is_of(self.get(snapshot.uri))
 
     def edit(self, document: TextDocument, span: Range | None, text: str) -> None:
@@ -257,7 +257,7 @@ class Documents(dict[str, TextDocument]):
         return is_known and document is not None and document.edition is not text.version
 
     def latest(self, text: FollowedText) -> FollowedText:
-        """Return the current text of a tracked place.
+        """Return a tracked place's current text.
 
         Returns the same object if the text is unchanged.
         """

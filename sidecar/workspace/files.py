@@ -369,7 +369,7 @@ def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[s
 
 
 def root_of(path: str, current: Path | None, *, only: bool) -> Path:
-    """Return the root of a path.
+    """Return a path's root.
 
     This is `current` if it contains the path. Otherwise, `find_root` determines the root.
 

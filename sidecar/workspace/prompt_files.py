@@ -288,15 +288,15 @@ async def file_costs(
     with_worktrees: bool = True,
     reported: Iterable[str] = (),
 ) -> list[FileCost]:
-    """Return the cost of each prompt file in a workspace, most expensive first.
+    """Return each prompt file's cost in a workspace, most expensive first.
 
     Args:
         services: The shared services.
         workspace: The workspace.
         params: The files and the time range.
         with_worktrees: Whether to include calls in other worktrees of the repository.
-        reported: The URIs of all workspaces that are reported. Calls in those below this one do
-            not count for the user's own files, which each workspace reports.
+        reported: The URIs of all workspaces that are reported. Calls in those below this one do not
+            count for the user's own files, which each workspace reports.
 
     Raises:
         BadParamsError: `params.since` is invalid.

@@ -1,4 +1,4 @@
-"""Keeps track of a workspace's sessions, and publishes the context of the shown one.
+"""Keeps track of a workspace's sessions, and publishes the shown session's context.
 
 A session belongs to a client of this server, to a coding agent, or to another server.
 `conversations.py` is imported only when a client creates a conversation.

@@ -96,7 +96,7 @@ class Costs:
     team: TeamSpent | None = None
     """The team's spending, or None if it has not been read or the team has no caps."""
     team_outage: TeamOutage | None = None
-    """The outage of the team's store, or None if the last attempt to read the store succeeded."""
+    """The team store's outage, or None if the last attempt to read the store succeeded."""
     over_cap: bool = False
     """Whether the last preflight exceeded a cap."""
     revision: int = 0
@@ -315,7 +315,7 @@ class Spending:
     def preflight(
         self, model: str, prompt_tokens: int, output_tokens: int, session: str
     ) -> CostVerdict:
-        """Return the expected cost of a call and whether the caps allow the call."""
+        """Return a call's expected cost and whether the caps allow the call."""
         caps = self._settings.cost
         return self.book.preflight(
             caps,

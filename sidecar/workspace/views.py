@@ -212,7 +212,7 @@ def session_rows(
 
 
 class RowCells(NamedTuple):
-    """The columns of a session in a list, apart from its label and size."""
+    """A session's columns in a list, apart from its label and size."""
 
     cost: str
     age: str

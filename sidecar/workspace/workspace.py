@@ -30,7 +30,7 @@ class ContextState(NamedTuple):
     """The context shown for a workspace. Published after each change."""
 
     model: str | None = None
-    """The model of the shown session."""
+    """The shown session's model."""
     limits: NamedLimits = NamedLimits()
     """The context windows known from the shown session."""
     usage: ContextUsage | None = None

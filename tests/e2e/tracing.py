@@ -15,7 +15,7 @@ _PROGRAM = re.compile(r"execve\(\"([^\"]+)\".* = 0$", re.MULTILINE)
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the peak memory of a running process in bytes."""
+    """Return a running process's peak memory in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (peak,) = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return int(peak) * 1024

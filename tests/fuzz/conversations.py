@@ -224,7 +224,7 @@ def _walk(value: Any, seen: Seen, in_result: bool) -> bool:
 
 
 def check(case: Case, plan: FitResult) -> None:
-    """Check the properties of a plan for any conversation."""
+    """Check a plan's properties for any conversation."""
     messages = plan.messages[1:] if case.system else plan.messages
     if case.system:
         assert plan.messages[0] == Turn(role="system", content=case.system)

@@ -184,7 +184,7 @@ class Session:
                 cast("IO[bytes]", stream).close()
 
     def errors(self) -> str:
-        """Return the last lines of the server's log."""
+        """Return the server log's last lines."""
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4_000))
         return self._log.read().decode("utf-8", "replace")
 
@@ -225,7 +225,7 @@ class Session:
                 self._write(b"Content-Length: %d\r\n\r\n%s" % (len(content), content))
 
     def memory(self) -> int:
-        """Return the resident memory of the process in kilobytes, or 0 if `ps` is not available."""
+        """Return the process's resident memory in kilobytes, or 0 if `ps` is not available."""
         command = ["ps", "-o", "rss=", "-p", str(self.process.pid)]
         try:
             return int(subprocess.run(command, capture_output=True, check=True).stdout)

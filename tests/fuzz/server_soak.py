@@ -34,7 +34,7 @@ def position(place: Position) -> dict[str, int]:
 
 
 class Session:
-    """A server, a client with one position encoding, and the expected text of each document."""
+    """A server, a client with one position encoding, and each document's expected text."""
 
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding

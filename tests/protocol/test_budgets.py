@@ -61,7 +61,7 @@ class Workspace:
         return {action["title"]: action for action in actions}
 
     def applied(self, text: str, action: dict[str, Any]) -> str:
-        """Return the document's text after applying the edits of a code action."""
+        """Return the document's text after applying a code action's edits."""
         document = TextDocument(self.uri, text, 1, self.encoding)
         for change in action["edit"]["documentChanges"]:
             if change.get("textDocument", {}).get("uri") != self.uri:

@@ -1,4 +1,4 @@
-"""Tests which model is used: the selected model, the session's model, or the model of a reply."""
+"""Tests which model is used: the selected model, the session's model, or a reply's model."""
 
 from __future__ import annotations
 

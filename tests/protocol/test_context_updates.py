@@ -37,7 +37,7 @@ async def quiet(client: Client) -> None:
 
 
 def shown(client: Client) -> int | None:
-    """Return the context part of the status."""
+    """Return the status's context part."""
     sent = client.server.status._sent[URI]
     assert sent is not None
     return sent.context.tokens if sent.context else None

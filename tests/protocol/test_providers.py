@@ -51,7 +51,7 @@ class Asked(list[tuple[str, Any]]):
         self.append((method, params))
 
     def names(self) -> list[str]:
-        """Return the methods of the recorded requests, and clear the record."""
+        """Return the recorded requests' methods, and clear the record."""
         found = [method for method, _ in self]
         self.clear()
         return found

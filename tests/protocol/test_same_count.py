@@ -52,7 +52,7 @@ async def started(root: Path) -> Client:
 
 
 def shown(client: Client, uri: str) -> int:
-    """Return the document part of the status."""
+    """Return the status's document part."""
     sent = client.server.status._sent[uri]
     assert sent is not None
     assert sent.document is not None

@@ -146,7 +146,7 @@ class Ollama(FakeServer):
     def __init__(self) -> None:
         super().__init__()
         self.running: dict[str, int] = {}
-        """The context windows of the loaded models."""
+        """The loaded models' context windows."""
         info = {"general.architecture": "llama", "llama.context_length": 131_072}
         self.routes = {
             ("GET", "/v1/models"): listing("tiny:latest", "other:latest", owned_by="library"),

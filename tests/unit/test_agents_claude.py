@@ -193,7 +193,7 @@ def summaries(world: World) -> list[tuple[str, int, int]]:
 
 
 def cost_state(session: Transcript, **models: Tokens) -> None:
-    """Write a `cost-state` line with the total usage of each model."""
+    """Write a `cost-state` line with each model's total usage."""
     line = session.cost_state(Tokens())
     used = line["modelUsage"].pop(session.model)
     for model, tokens in models.items():

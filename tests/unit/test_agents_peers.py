@@ -114,8 +114,8 @@ def test_long_paths_with_the_same_prefix_are_two_projects(world: World, home: Cl
 
 @pytest.mark.parametrize("restamped", [False, True])
 def test_copied_usage_records_belong_to_the_parent(tmp_path: Path, restamped: bool) -> None:
-    """A usage record contains the id of its thread, so copies are recognised even without the
-    parent's file.
+    """A usage record contains its thread's id, so copies are recognised even without the parent's
+    file.
     """
     world = World(tmp_path, "codex")
     home = CodexHome(tmp_path / ".codex")

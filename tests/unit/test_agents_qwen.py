@@ -55,7 +55,7 @@ class Chat:
         self.truth.context[self.id] = tokens.prompt + tokens.output
 
     def telemetry(self, is_first: bool, reply: Callable[..., None], **fields: Any) -> None:
-        """Write the telemetry of a call. It may precede or follow the reply."""
+        """Write a call's telemetry, which may precede or follow the reply."""
         event = {
             "event.name": "qwen-code.api_response", "response_id": f"chatcmpl-{self.clock.id()}",
             "model": "qwen3-coder-plus", "input_token_count": 2_000, "output_token_count": 50,

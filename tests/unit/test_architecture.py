@@ -79,7 +79,7 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def imports_of(path: Path) -> tuple[str, ...]:
-    """Return the imports of a module, including those inside functions."""
+    """Return a module's imports, including those inside functions."""
     found: list[str] = []
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):

@@ -125,7 +125,7 @@ class Editor:
         return self.tokenizers.for_model(model or self.model).count(self.texts[path])
 
     def together(self) -> dict[str, dict[str, int]]:
-        """Return the token count of each file in the group of each group rule."""
+        """Return each file's token count, by group rule."""
         return {
             rule.key: {
                 path: self.tokens(path, rule.budget.model)

@@ -51,7 +51,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_in_terminal(width: int, *arguments: str) -> str:
-    """Return the output of a command in a terminal, including escape codes."""
+    """Return a command's output in a terminal, including escape codes."""
     pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
     terminal, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))

@@ -36,7 +36,7 @@ EXAMPLES = [
 
 
 def keys(kind: type[Table], prefix: str = "") -> list[tuple[str, str, object]]:
-    """Return the heading, the key and the default value of each setting."""
+    """Return each setting's heading, key and default value."""
     found: list[tuple[str, str, object]] = []
     for field in msgspec.structs.fields(kind):
         name = f"{prefix}{field.encode_name}"
@@ -52,7 +52,7 @@ def keys(kind: type[Table], prefix: str = "") -> list[tuple[str, str, object]]:
 
 
 def written(default: object) -> str:
-    """Return a default value in the notation of the table, or "" if there is none."""
+    """Return a default value in the table's notation, or "" if there is none."""
     if default in (None, msgspec.NODEFAULT) or default == () or default == {}:
         return ""
     value: Any = list(default) if isinstance(default, tuple) else default

@@ -273,7 +273,7 @@ class TestChatTotals:
 
 
 def test_error_band_survives_a_restart() -> None:
-    """The band depends on the kind of the last text, but texts are not saved."""
+    """The band depends on the last text's kind, but texts are not saved."""
     conversation = session(turns=[user("if (x == 1) { y[2] += f(x); }\n" * 9), reply("{};" * 9)])
     restored = restore(save(conversation), FakeCounter())
     assert restored.newest_kind() == conversation.newest_kind() == "code"

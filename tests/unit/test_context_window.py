@@ -1,4 +1,4 @@
-"""Tests the limit, the usable window and the percentage of a context."""
+"""Tests a context's limit, usable window and percentage."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def spans(collector: Collector) -> list[Any]:
 
 
 def metrics(collector: Collector) -> dict[str, Any]:
-    """Return the last state of each metric, by name."""
+    """Return each metric's last state, by name."""
     return {
         metric.name: metric
         for request in collector.requests(ExportMetricsServiceRequest, "/v1/metrics")

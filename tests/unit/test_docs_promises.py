@@ -29,13 +29,13 @@ ROWS = ROW.findall(PAGE.read_text("utf-8"))
 
 
 def of(heading: str) -> set[str]:
-    """Return the names in the first column of a table."""
+    """Return the names in a table's first column."""
     part = PAGE.read_text("utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return {found[0] for found in ROW.findall(part)}
 
 
 def verbs(group: click.Group, before: str = "") -> Iterator[str]:
-    """Return the commands of the command line, including subcommands."""
+    """Return the command line's commands, including subcommands."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -79,7 +79,7 @@ def test_every_command_of_the_command_line_has_a_row() -> None:
 
 
 def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Return the commands of the command line, by name."""
+    """Return the command line's commands, by name."""
     for name in group.list_commands(click.Context(group)):
         command = group.get_command(click.Context(group), name)
         assert command

@@ -123,7 +123,7 @@ lines = st.sampled_from(LINES.split("|"))
 
 
 def headings_of_the_document(text: str) -> list[tuple[int, int]]:
-    """Return the first line and the level of each top-level heading, according to markdown-it."""
+    """Return each top-level heading's first line and level, according to markdown-it."""
     tokens = MarkdownIt("commonmark").parse(text)
     return [
         (token.map[0], int(token.tag[1]))

@@ -1,4 +1,4 @@
-"""Tests lengths and offsets in code units against the width of each character."""
+"""Tests lengths and offsets in code units against each character's width."""
 
 from __future__ import annotations
 

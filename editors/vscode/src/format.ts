@@ -39,7 +39,7 @@ export function usd(value: number): string {
   return `$${value.toFixed(1 - Math.floor(Math.log10(value)))}`;
 }
 
-/** Return the message of a thrown value. */
+/** Return a thrown value's message. */
 export function reason(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

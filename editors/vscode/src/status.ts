@@ -26,7 +26,7 @@ const BACKGROUND: Record<StatusUpdate["severity"], string | undefined> = {
   error: "statusBarItem.errorBackground",
 };
 
-/** The status bar item. It shows the latest status of the active document, and the token count of the selection. */
+/** The status bar item. It shows the active document's latest status and the selection's token count. */
 export class StatusBar implements Disposable {
   private readonly item = window.createStatusBarItem("status", StatusBarAlignment.Right, 101);
   private readonly updates = new Map<string, StatusUpdate>();

@@ -78,7 +78,7 @@ _NO_SPLIT = _Split()
 
 
 class PartUsage(Record):
-    """The token counts of a message, or of one of the calls that produced the message."""
+    """Token counts for a message, or for one of the calls that produced the message."""
 
     type: str | None = None
     model: str | None = None
@@ -114,7 +114,7 @@ class _CompactMetadata(CamelRecord):
 
 
 class ModelUsage(CamelRecord):
-    """The total usage of a model in a session, including sub-agents and compactions."""
+    """A model's total usage in a session, including sub-agents and compactions."""
 
     input_tokens: TokenCount = None
     output_tokens: TokenCount = None
@@ -493,7 +493,7 @@ class _Transcript(SessionLines):
         replies: dict[str, tuple[int, TranscriptLine]] = {}
         newest: str | None = None
         for line in lines.records(decode):
-            # A line without a timestamp gets the timestamp of the previous line.
+            # A line without a timestamp gets the previous line's timestamp.
             line.timestamp = self.timestamp = line.timestamp or self.timestamp
             self.folder = line.cwd or self.folder
             call = line.call

@@ -83,7 +83,7 @@ class _Message(CamelRecord):
 
     @property
     def numbers(self) -> _Numbers | None:
-        """The usage data of a completed call, or None for other messages."""
+        """A completed call's usage data, or None for other messages."""
         if self.say != "api_req_started":
             return None
         with suppress(msgspec.DecodeError):
@@ -164,7 +164,7 @@ class Tasks(DocumentReader):
         return StoreContents(calls, [session.snapshot()])
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        """Yield the parts of the latest request, whose messages are in a separate file."""
+        """Yield the latest request's parts. Its messages are in a separate file."""
         shown = decode_file(path, list[_Message])
         sizes = [one.numbers.usage.prompt_tokens for one in shown if one.numbers]
         if any(one.say == "condense_context" for one in shown):

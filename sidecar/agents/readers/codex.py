@@ -44,7 +44,7 @@ UsageParts = tuple[int, int, int, int, int]
 
 
 class Tokens(Record):
-    """The token counts of a call or a thread. The input includes cache reads and writes."""
+    """Token counts for a call or a thread. The input includes cache reads and writes."""
 
     input_tokens: TokenCount = None
     cached_input_tokens: TokenCount = None
@@ -173,7 +173,7 @@ class RolloutState(msgspec.Struct):
     parent: str | None = None
     """The thread whose lines may have been copied to the start of this file."""
     began: str | None = None
-    """The creation time of the thread, in ISO 8601 format."""
+    """When the thread was created, in ISO 8601 format."""
     first_ordinal: int | None = None
     """The ordinal of the thread's first own line. Lines with lower ordinals are copies."""
     copied: bool = False
@@ -214,10 +214,10 @@ class RolloutState(msgspec.Struct):
         self.model, self.cwd = settings.model or self.model, settings.cwd or self.cwd
 
     def fresh_parts(self, info: Info) -> UsageParts | None:
-        """Return the token counts of the call in an event, or None if the event is a duplicate.
+        """Return an event's token counts for its call, or None if the event is a duplicate.
 
-        Old versions report only the total of the thread. In this case, the call is the
-        difference between two totals.
+        Old versions report only the total of the thread. In this case, the call is the difference
+        between two totals.
         """
         total, before = info.total_token_usage, self.total
         if total is not None:
@@ -298,7 +298,7 @@ _STARTS = ("turn_context", "task_started", "turn_started")
 
 
 class Parent(NamedTuple):
-    """The turn ids of a parent thread, and its token totals after each call."""
+    """A parent thread's turn ids, and its token totals after each call."""
 
     turns: frozenset[str] = frozenset()
     totals: frozenset[UsageParts] = frozenset()
@@ -328,7 +328,7 @@ def _is_later(state: RolloutState, one: RolloutLine, payload: Payload) -> bool:
         return False
     started = _parse_time(payload.started_at)
     if started is not None:
-        # The start time of a turn is in whole seconds.
+        # A turn's start time is in whole seconds.
         return started >= began.replace(microsecond=0)
     copied_at = parse_iso_time(state.copied_at)
     return not state.copied or copied_at is None or at - copied_at > _PAUSE

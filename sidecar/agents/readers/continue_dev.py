@@ -309,7 +309,7 @@ def _reply_calls(
     for key, reply in reversed(new.items()):
         usage = reply.usage
         if total.prompt_tokens is not None and usage.prompt_tokens > left:
-            break  # a fork starts with the replies of its parent
+            break  # a fork starts with its parent's replies
         left -= usage.prompt_tokens
         state.replies[key] = usage.prompt_tokens, usage.output_tokens
         cost, request = (

@@ -174,7 +174,7 @@ class _State(msgspec.Struct):
         self.until = min((at for at in begins if at is not None), default=None)
 
     def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
-        """Return the calls of the given turns by id, except for calls that a more accurate store
+        """Return the given turns' calls by id, except for calls that a more accurate store
         covers.
         """
         name, requests = self.chat.session_id or self.session.id, self.chat.requests or ()

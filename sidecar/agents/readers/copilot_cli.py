@@ -232,7 +232,7 @@ def _content_entries(
 
 
 def _rows_since(path: str) -> str | None:
-    """Return the time of the first call in the database in ISO 8601 format, or None if it is empty.
+    """Return the time of the database's first call in ISO 8601 format, or None if it is empty.
 
     This covers all sessions, because the events of a session may be read before it has any rows.
     """
@@ -275,7 +275,7 @@ class _Events(SessionLines):
 
     @property
     def _window(self) -> int | None:
-        """The reported context window, or else the limit of the context tier."""
+        """The reported context window, or else the context tier's limit."""
         session = self.session
         if session.window or not self.tier or not session.model:
             return session.window

@@ -143,7 +143,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def prompt(self) -> int:
-        """The prompt size of the latest call in tokens, or 0 if unknown."""
+        """The latest call's prompt size in tokens, or 0 if unknown."""
         result = self.result or _Result()
         older = result.usage or _Usage()
         numbers = (self.prompt_tokens, self._metadata.prompt_tokens, result.prompt_tokens)
@@ -157,7 +157,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def output(self) -> int:
-        """The output size of the whole turn in tokens. This may be a lower bound."""
+        """The whole turn's output size in tokens. This may be a lower bound."""
         result = self.result or _Result()
         older = token_count(result.output_tokens) or token_count(
             (result.usage or _Usage()).completion_tokens
@@ -237,7 +237,7 @@ class Chat(CamelRecord):
 
     @property
     def window(self) -> int | None:
-        """The context window of the selected model in tokens, or None if unknown."""
+        """The selected model's context window in tokens, or None if unknown."""
         selected = self.input_state.selected_model if self.input_state else None
         return selected.window if selected else None
 
@@ -310,7 +310,7 @@ class ContentTurn(CopilotTurn):
         return {one.tool_call_round_id or "": one.text for one in made if one and one.worked}
 
     def entries(self, summaries: dict[str, msgspec.Raw]) -> Iterator[ContentEntry]:
-        """Yield the parts of the turn in order.
+        """Yield the turn's parts in order.
 
         Args:
             summaries: All turns' summaries.

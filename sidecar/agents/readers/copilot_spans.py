@@ -253,7 +253,7 @@ def trace_events(
 
 
 def traced_since(path: str, session: str) -> float | None:
-    """Return when the traces of a session begin, in milliseconds since 1970.
+    """Return when a session's traces begin, in milliseconds since 1970.
 
     Returns None if there are no traces of the session.
     """

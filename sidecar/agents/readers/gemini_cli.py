@@ -56,7 +56,7 @@ _NOTHING = (b"", b"null", b"[]", b'""')
 
 class _Tokens(Record):
     input: TokenCount = None
-    """The size of the whole prompt, including cached tokens."""
+    """The whole prompt's size, including cached tokens."""
     output: TokenCount = None
     cached: TokenCount = None
     thoughts: TokenCount = None
@@ -90,7 +90,7 @@ class _Message(CamelRecord):
 
     @property
     def ends_turn(self) -> bool:
-        """Whether the message is the last reply of a turn.
+        """Whether the message is a turn's last reply.
 
         Tool calls are added to a message after the tools have run. Until then, a reply that
         consists only of tool calls has no content.
@@ -230,7 +230,7 @@ class _Log(SessionLines):
     workspace: str
     is_subagent: bool
     first: str | None = None
-    """The id of the first message."""
+    """The first message's id."""
     messages: list[tuple[str, CallSize | None]] = msgspec.field(default_factory=list)
     """The id and call size of the latest messages."""
     has_older: bool = False

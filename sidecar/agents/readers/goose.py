@@ -99,7 +99,7 @@ class Goose(OneDatabase):
         return session
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the parts of a session, with the sizes of its prompts.
+        """Yield a session's parts, with its prompt sizes.
 
         Without a ledger, the size of the system prompt is estimated from that of the context.
         """

@@ -71,7 +71,7 @@ class _Entry(Record):
 
     @property
     def status(self) -> _Payload | None:
-        """The payload of a status update, or None for other lines."""
+        """A status update's payload, or None for other lines."""
         message = self.message
         return message.payload if message and message.type == "StatusUpdate" else None
 

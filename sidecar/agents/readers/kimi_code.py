@@ -98,9 +98,7 @@ class KimiCode(LineReader):
         return super().store_at(places, path)
 
     def store_of(self, path: str) -> Store | None:
-        """Return the store of a file. If it is a main conversation, its size includes
-        `state.json`.
-        """
+        """Return a file's store. If it is a main conversation, its size includes `state.json`."""
         is_main = os.path.basename(os.path.dirname(path)) == _MAIN
         store = store_from_path(AGENT, path, live=is_main)
         state = store_from_path(AGENT, str(_session_folder(path) / _STATE)) if is_main else None

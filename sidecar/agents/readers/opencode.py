@@ -249,9 +249,9 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 
 class _State(msgspec.Struct):
     message: int = 0
-    """The time of the latest change in the table `message`."""
+    """When the table `message` last changed."""
     session_message: int = 0
-    """The time of the latest change in `session_message`, which replaces the table `message`."""
+    """When `session_message`, which replaces the table `message`, last changed."""
     sessions: dict[str, Number] = {}
     """The time of the latest change to each main session."""
 

@@ -157,7 +157,7 @@ class _Line(Record):
 
 class _PublicSession(CamelRecord):
     root_session_id: str | None = None
-    """The id of the main conversation. It differs from the session's id in a sub-agent."""
+    """The main conversation's id. In a sub-agent, it differs from the session's id."""
     context_usage: _CamelTokens | None = None
     token_usage: _CamelTokens | None = None
     updated_at: float | None = None
@@ -279,7 +279,7 @@ class _Session(msgspec.Struct):
     offsets: dict[str, int] = {}
     """The number of bytes already read from each journal."""
     sequence: int = 0
-    """The sequence number of the last record or generation that was read."""
+    """The sequence number of the last record or generation read."""
     billed: tuple[int, int, int] = (0, 0, 0)
     """The input, cached input and output tokens of all recorded calls."""
 

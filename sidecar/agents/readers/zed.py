@@ -212,7 +212,7 @@ _content_thread = typed.decoder(_ContentThread)
 
 
 def _content_entries(thread: _ContentThread) -> Iterator[ContentEntry]:
-    """Yield the parts of a thread. A turn's prompt size is yielded before the turn's last reply."""
+    """Yield a thread's parts. A turn's prompt size is yielded before the turn's last reply."""
     sizes, turn = thread.request_token_usage, ""
     messages = [one for one in thread.messages or () if isinstance(one, _ContentMessage)]
     for number, message in enumerate(messages):

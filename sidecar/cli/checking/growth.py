@@ -70,7 +70,7 @@ def _changed_files(folder: Path, base: str) -> Iterator[_Change]:
 
 
 def _old_contents(folder: Path, changes: Sequence[_Change]) -> Iterator[bytes | None]:
-    """Yield the old contents of each file, or None for a new file."""
+    """Yield each file's old contents, or None for a new file."""
     # Object ids are used because file names can contain line breaks.
     ids = b"".join(change.blob + b"\n" for change in changes if change.blob is not None)
     answer = _run_git(folder, "cat-file", "--batch", stdin=ids) if ids else b""

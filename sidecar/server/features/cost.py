@@ -38,7 +38,7 @@ MAIN = "main"
 
 
 async def describe_prompt_file_cost(server: SidecarServer, uri: str) -> str:
-    """Describe the recorded cost of a prompt file. Returns "" for other files."""
+    """Describe a prompt file's recorded cost. Returns "" for other files."""
     services, path = server.services, path_of(uri)
     workspace = services.roots.of_document(uri)
     if path is None or workspace.path is None:

@@ -111,7 +111,7 @@ def _hints(document: TextDocument, parts: Iterable[CountedPart]) -> Iterable[typ
 
 def _code_lens(line: int, text: str) -> types.CodeLens:
     place = types.Position(line, 0)
-    # A lens shows the title of its command. Without a command name, it cannot be clicked.
+    # A lens shows its command's title. Without a command name, it cannot be clicked.
     return types.CodeLens(range=types.Range(place, place), command=types.Command(text, ""))
 
 

@@ -32,7 +32,7 @@ DEBOUNCE_SECONDS = 0.075
 
 
 class StatusPublisher:
-    """Sends the status of each open document. If none is open, sends the status of a workspace."""
+    """Sends each open document's status. If none is open, sends a workspace's status."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
@@ -59,7 +59,7 @@ class StatusPublisher:
         self._server.scheduler.run_now(("status", uri), partial(self._refresh, uri))
 
     def closed(self, uri: str) -> None:
-        """Forget a closed document. If no document is left, show the context of a workspace."""
+        """Forget a closed document. If no document is left, show a workspace's context."""
         self._forget(uri)
         if not self._sent:
             self._update_without_document(self._services.roots.of_document(uri))

@@ -19,7 +19,7 @@ FOLDER = ROOT / ".agents"
 
 
 class Package(NamedTuple):
-    """A package at a pinned version, and the name of its program."""
+    """A package at a pinned version, and its program's name."""
 
     registry: Literal["npm", "pypi"]
     name: str
@@ -49,7 +49,7 @@ def ensure_node() -> Path:
 
 
 def ensure_installed(package: Package) -> Path:
-    """Install a package if necessary, and return the path of its program."""
+    """Install a package if necessary, and return its program's path."""
     marker = package.folder / "installed"
     wanted = f"{package.name} {package.version}"
     if marker.is_file() and marker.read_text() == wanted and package.path.exists():

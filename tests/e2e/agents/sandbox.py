@@ -52,7 +52,7 @@ class Program:
                 os.kill(pid, signal.SIGINT)
 
     def end(self) -> None:
-        """Kill the remaining processes of the program, and discard their output."""
+        """Kill the program's remaining processes, and discard their output."""
         self._kill()
         self._output.close()
 

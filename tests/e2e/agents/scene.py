@@ -118,7 +118,7 @@ class Scene:
             self.differences.append(f"{what}: {seen!r}, expected {expected!r}")
 
     def check_current_context(self) -> None:
-        """Check that the status shows the context of the latest call, or no context after a
+        """Check that the status shows the latest call's context, or no context after a
         compaction.
         """
         newest = self.vendor.billed("main", "summary")[-1]

@@ -272,7 +272,7 @@ def fixes_of(editor: Editor, told: list[Any]) -> dict[str, Any]:
 
 
 def applied(action: Any, text: str) -> str:
-    """Return a document's text after applying the single edit of a code action."""
+    """Return a document's text after applying a code action's single edit."""
     (change,) = action["edit"]["documentChanges"]
     (replaced,) = change["edits"]
     lines = text.splitlines(keepends=True)
@@ -294,7 +294,7 @@ def sections_of(editor: Editor) -> int:
 
 
 def edit(editor: Editor, version: int, text: str, lines: int = 0) -> None:
-    """Replace the first lines of a document."""
+    """Replace a document's first lines."""
     span = {"start": {"line": 0, "character": 0}, "end": {"line": lines, "character": 0}}
     change = {"range": span, "text": text}
     document = {"uri": editor.uri, "version": version}

@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
     @property
     def off(self) -> float:
-        """Return the error of the count in percent."""
+        """Return the count's error in percent."""
         return 100 * abs(self.tokens - self.truth) / self.truth
 
 

@@ -197,7 +197,7 @@ HOLD_TIMERS = """
     for _, run in ipairs(due) do run() end
     defer(function() _G.has_expired = true end, 200)
   end"""
-"""A function that expires the timer of a held prompt."""
+"""A function that expires a held prompt's timer."""
 HUGE = "seven words that fill the window up " * 25_000
 
 

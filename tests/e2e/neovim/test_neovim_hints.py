@@ -22,7 +22,7 @@ ON = """
 
 
 def labels(tokenizer: str = "o200k_base") -> list[str]:
-    """Return the expected labels of the sections."""
+    """Return the sections' expected labels."""
     return [f"{truth(section, tokenizer)} tokens" for section in SECTIONS]
 
 

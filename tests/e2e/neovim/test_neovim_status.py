@@ -109,7 +109,7 @@ def test_the_autocommand_carries_buffer_and_status(open_editor: Callable[..., Ed
 
 
 def test_lualine_component_reads_and_escapes(editor: Editor) -> None:
-    """lualine loads `lualine.components.NAME`, and displays the result of its function."""
+    """lualine loads `lualine.components.NAME`, and displays its function's result."""
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
     editor.lua("vim.b.token_sidecar_status = '12,345 tokens (62 %)'")

@@ -45,7 +45,7 @@ class Plan:
     branch: str = "main"
     model: str = "claude-opus-5"
     system: int = 16_000
-    """The size of the system prompt and tools, in tokens."""
+    """The system prompt and tool size, in tokens."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Day:
         return " ".join(words)
 
     def _steps(self, plan: Plan) -> list[int]:
-        """Return the prompt size of each call."""
+        """Return each call's prompt size."""
         growth = (plan.context - plan.system - 600) / max(1, plan.calls)
         sizes, size = [], plan.system + 400.0
         for _ in range(plan.calls):

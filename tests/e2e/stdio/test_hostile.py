@@ -117,7 +117,7 @@ def test_the_server_starts_nothing_in_a_hostile_repository(
 def test_a_subcommand_survives_hostile_settings(
     repository: Hostile, trace: Trace, verb: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command exits, opens no connections, and does not quote the contents of the files."""
+    """The command exits, opens no connections, and does not quote file contents."""
     hostile.add_bad_settings(repository)
     monkeypatch.chdir(repository.root / "bad" / name)
     target = ["--workspace", "."] if verb == "doctor" else ["."]

@@ -19,7 +19,7 @@ LENSES = "page.locator('.codelens-decoration').allInnerTexts()"
 
 
 def hints(window: Window) -> list[str]:
-    """Return the labels of the inlay hints in the active document."""
+    """Return the active document's inlay hint labels."""
     code = """
         const { document } = vscode.window.activeTextEditor;
         const all = new vscode.Range(0, 0, document.lineCount, 0);

@@ -84,7 +84,7 @@ def test_each_folder_of_a_workspace_has_its_own_configuration(
 def test_a_file_outside_the_folder_has_its_own_conversation(
     open_window: OpenWindow, tmp_path: Path
 ) -> None:
-    """The context view and the commands apply to the workspace of the active document."""
+    """The context view and the commands apply to the active document's workspace."""
     outside = tmp_path / "outside.md"
     # twice as long, so that the size shows which conversation is displayed
     outside.write_bytes(2 * TEXT.encode())

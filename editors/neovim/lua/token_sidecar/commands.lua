@@ -13,7 +13,7 @@ local MODES = { 'start', 'middle', 'end' }
 
 ---@alias token_sidecar.Command vim.api.keyset.create_user_command.command_args
 
---- Sends a request about the range of a command, or about the whole buffer if there is no range.
+--- Sends a request about a command's range, or about the whole buffer if there is no range.
 local function ask_text(opts, method, extra, done)
   local buf, text = vim.api.nvim_get_current_buf(), selection.of_command(opts)
   server.with_client(buf, function(client)

@@ -3,7 +3,7 @@ local M = {}
 
 local PARTS = { tokens = 'document', context = 'context', cost = 'cost' }
 local ORDER = { 'tokens', 'context', 'cost' }
-local WIDE = 100 -- minimum number of columns for the long form of each part
+local WIDE = 100 -- minimum number of columns for each part's long form
 
 --- Returns a part of a buffer's status, or nil if it is unknown.
 local function status_part(name, buf)

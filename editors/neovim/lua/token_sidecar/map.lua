@@ -25,7 +25,7 @@ local function add_lines(found, entries, level, into)
   end
 end
 
---- Returns the fold level of a line, for 'foldexpr'.
+--- Returns a line's fold level, for 'foldexpr'.
 function M.level(line) return (vim.b.token_sidecar_map_levels or {})[line] or 0 end
 
 --- Returns a closed fold's text, with the number of hidden lines, for 'foldtext'.

@@ -39,7 +39,7 @@ local begin = safely(function(client, call)
   chats.request(call, not call.category and window_of(client.adapter) or nil)
 end)
 
---- Runs a function of the plugin that may create the body of this request.
+--- Runs a plugin function that may create this request's body.
 local function making(request, run, ...)
   local before = current
   current = request
