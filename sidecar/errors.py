@@ -19,7 +19,7 @@ ERROR_KINDS: dict[ErrorKind, str] = {
     "badParams": "the params are invalid; -32602",
     "unknownDocument": "the document is not open in this server, or out of sync; -32602",
     "noText": "the request needs the session's text, but only its counts are known; -32803",
-    "endpoint": "a model server did not answer, or its answer was unexpected; -32803",
+    "endpoint": "a model server did not respond, or sent an unexpected response; -32803",
     "config": "the configuration forbids the request or is invalid; -32803",
     "storage": "the ledger or another state file cannot be read or written; -32803",
     "trust": "only the user's own settings may allow this; -32803",

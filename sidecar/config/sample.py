@@ -30,11 +30,11 @@ _USER = """
 
 # [tokenize]
 # use-endpoint = true             # default: false; count with the endpoints below
-# endpoint-window = true          # default: false; only get context windows from them
+# endpoint-window = true          # default: false; use endpoints only for context windows
 
 # [[endpoint]]
 # url = "http://127.0.0.1:8080"   # llama.cpp's default; Ollama's is http://127.0.0.1:11434
-# models = ["qwen*"]              # models that it serves
+# models = ["qwen*"]              # models that the endpoint serves
 # api-key-env = "LLAMA_API_KEY"   # environment variable with the key, never the key itself
 
 # [[tokenizer]]
@@ -52,7 +52,7 @@ _USER = """
 
 # [agents]
 # enabled = false                 # default: true; read coding agents' session files (counts only)
-# labels = "branch"               # labels of untitled sessions; or "first-prompt"
+# labels = "branch"               # how to label untitled sessions; or "first-prompt"
 """
 
 
