@@ -38,7 +38,7 @@ def fresh_logging() -> None:
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each test an empty user configuration, its own state folder and its own home folder."""
+    """Give each test an empty user configuration and its own state and home folders."""
     config = tmp_path / "user-config.toml"
     config.write_text("")
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(config))
@@ -50,7 +50,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Allow one retry for tests of processes. The summary lists each retry with its reason."""
+    """Allow one retry for process tests. The summary lists each retry with its reason."""
     for item in items:
         has_processes = any(item.path.is_relative_to(folder) for folder in WITH_PROCESSES)
         if has_processes and not item.path.is_relative_to(REAL_AGENTS):

@@ -494,7 +494,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Do not print anything."""
+        """Print nothing."""
 
     def do_HEAD(self) -> None:
         self._send(200, {})

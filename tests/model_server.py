@@ -195,7 +195,7 @@ def _whole(server: ModelServer, received: Received, reply: Reply) -> dict[str, A
 def _handler(server: ModelServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:
-            """Do not print anything."""
+            """Print nothing."""
 
         def do_GET(self) -> None:
             self._send(json.dumps({"object": "list", "data": [{"id": "gpt-4o"}]}).encode())

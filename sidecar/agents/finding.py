@@ -34,7 +34,7 @@ def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store
 
 
 def with_size_of(store: Store, *others: Store) -> Store:
-    """Return a copy of the store. Its size and time include those of the other files."""
+    """Return a copy of the store whose size and time include the other files."""
     files = (store, *others)
     size, newest = sum(file.size for file in files), max(file.mtime_ns for file in files)
     return msgspec.structs.replace(store, size=size, mtime_ns=newest)

@@ -242,7 +242,7 @@ _TAIL_SEARCHED = 10_000
 
 
 class TextEdit(msgspec.Struct, frozen=True):
-    """An edit that replaces the characters from `start` to `end` with `text`."""
+    """A replacement of the characters from `start` to `end` with `text`."""
 
     start: int
     end: int

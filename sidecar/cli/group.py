@@ -62,7 +62,7 @@ class LazyGroup(click.Group):
         return sorted(VERBS)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Prepare standard output and standard error, then run the command."""
+        """Set up standard output and standard error, then run the command."""
         prepare_output()
         return super().main(*args, **extra)
 

@@ -42,7 +42,9 @@ class _Context(msgspec.Struct, frozen=True):
     keys: tuple[object, ...]
     text: str
     items: int
-    """The number of items in the context, as mentioned in the placeholder if it is removed."""
+    """The number of items in the context, which the placeholder mentions if the context is
+    removed.
+    """
     parts: tuple[PackPart, ...] = ()
 
 

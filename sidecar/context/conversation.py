@@ -407,7 +407,7 @@ class Conversation:
 
     @property
     def reported_tokens(self) -> int | None:
-        """The last size that a vendor reported, in tokens, or None."""
+        """The size that a vendor last reported, in tokens, or None."""
         anchor = self.model_counts().anchor
         return anchor.base if anchor is not None and anchor.kind == "usage" else None
 
@@ -452,7 +452,7 @@ class Conversation:
 
 
 def uncounted_texts(conversation: Conversation) -> dict[int, str]:
-    """Return the texts that still need a reliable count, by turn index.
+    """Return texts without a reliable count, by turn index.
 
     Turns that were already part of the last reported prompt are left out.
     """
@@ -469,7 +469,7 @@ def uncounted_texts(conversation: Conversation) -> dict[int, str]:
 
 
 def apply_text_counts(conversation: Conversation, counted: Mapping[int, int]) -> None:
-    """Apply a server's token counts of texts, by turn index."""
+    """Apply a server's token counts for texts, by turn index."""
     counts, system = conversation.model_counts(), conversation.system
     if SYSTEM in counted and isinstance(system, SystemPrompt):
         system.set_count(

@@ -380,7 +380,7 @@ class Edit(msgspec.Struct, frozen=True):
     turns: list[Turn]
     measures: list[Measure]
     origins: list[int]
-    """The former index of each turn, or of the turn that it replaces, in ascending order."""
+    """Each turn's former index, or that of the turn it replaces, in ascending order."""
     changes: bool
     cached_lost: int
 

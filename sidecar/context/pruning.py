@@ -310,7 +310,7 @@ class ToolPairs:
     def __init__(self, turns: Sequence[Turn]) -> None:
         self.parts: dict[int, list[Block]] = {}
         self.orphans: dict[int, set[tuple[Place, int]]] = {}
-        """The places of calls without a result and of results without a call, by turn."""
+        """Where calls lack a result or results lack a call, by turn."""
         self.pending: set[int] = set()
         """The last turns, whose calls are still waiting for results. These calls are not orphans.
         """

@@ -29,7 +29,7 @@ class ReplyOutcome(msgspec.Struct, frozen=True):
 
     result: ResponseResult
     warnings: list[tuple[WarningKind, str]]
-    """The kind and the message of each `context/warning` to send."""
+    """Each `context/warning` to send, as its kind and message."""
     limit: int | None
     """The window size that a server reported when it rejected the prompt, or None."""
 

@@ -1,1 +1,1 @@
-"""Costs of calls: the ledger, prices, reports, caps and exports."""
+"""Call costs: the ledger, prices, reports, caps and exports."""

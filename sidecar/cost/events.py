@@ -65,7 +65,7 @@ class Buckets(msgspec.Struct, frozen=True, gc=False):
     image_output: int = 0
     video_input: int = 0
     other_tools: int = 0
-    """Number of uses of vendor tools without a list price, such as a code interpreter."""
+    """Number of vendor tool uses without a list price, such as code interpreter calls."""
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Buckets:

@@ -38,7 +38,7 @@ class NextInput(NamedTuple):
     uses no cache.
     """
     uncached_usd: Decimal | None
-    """The price if no cache is used, or after the cache has expired."""
+    """The price without a cache, or after the cache has expired."""
     cached_until: datetime | None
     """When the cache expires, or None if unknown."""
 

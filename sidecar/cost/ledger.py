@@ -364,7 +364,7 @@ class Ledger:
         self._version_of: int | None = None
         """The last `PRAGMA data_version`, which changes when another connection writes."""
         self._ids: dict[tuple[str, ...], int] = {}
-        """Cached ids of sessions and kinds of calls, by table name and column values."""
+        """Cached ids of sessions and call kinds, by table name and column values."""
 
     def record(self, event: LedgerEvent, *, amend: bool = False) -> Recorded:
         """Record a call, unless it has already been recorded.

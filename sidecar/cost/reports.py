@@ -56,7 +56,7 @@ class Priced(msgspec.Struct, frozen=True):
     """A sum of similar calls, and its cost."""
 
     kind: tuple[str, str, str, str]
-    """The provider, model, category and tier of the calls."""
+    """The calls' provider, model, category and tier."""
     sum: Sum
     cost: Cost
     listed: Decimal | None = None
@@ -281,16 +281,16 @@ class Tally(msgspec.Struct, frozen=True):
 
     calls: int = 0
     priced_calls: int = 0
-    """The number of calls with a price for at least a part of the call."""
+    """The number of calls that are at least partly priced."""
     partly_priced_calls: int = 0
     unpriced_tokens: int = 0
     buckets: Buckets = Buckets()
     estimated_calls: int = 0
     """The number of calls whose prompt was estimated before sending."""
     estimated: int = 0
-    """The estimated prompt tokens of these calls."""
+    """The estimated prompt tokens in calls with an estimate."""
     estimated_prompt: int = 0
-    """The actual prompt tokens of these calls."""
+    """The actual prompt tokens in calls with an estimate."""
     cost: Decimal = Decimal(0)
     reported: Decimal = Decimal(0)
     """The part of `cost` that vendors reported."""

@@ -45,9 +45,9 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[int, ...] = ()
     """The UTC days with a price change. Calls before and after a change are summed separately."""
     by_clock: frozenset[int] = frozenset()
-    """Kinds of calls whose prices depend on the time of day."""
+    """Call kinds whose prices depend on the time of day."""
     by_prompt: frozenset[int] = frozenset()
-    """Kinds of calls with a price threshold that is not in `THRESHOLDS`."""
+    """Call kinds with a price threshold outside `THRESHOLDS`."""
     by_band: frozenset[int] = frozenset()
     """Other kinds of calls whose prices depend on the prompt size. All other kinds of calls have a
     single band.
@@ -85,7 +85,7 @@ class _Part(NamedTuple):
 
 
 def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, str]]:
-    """Return the provider, model, category and tier of each kind of call, by kind id."""
+    """Return each call kind's provider, model, category and tier, by kind id."""
     rows = connection.execute(
         "SELECT kind.id, provider.name, model, category, tier "
         "FROM kind JOIN provider ON provider.id = kind.provider"

@@ -274,7 +274,7 @@ class Calibrations:
         self._hidden: CalibrationTable[HiddenTokens] = CalibrationTable()
         self._lock = Lock()
         self._is_draft = False
-        """Whether this is a draft. The updates of a draft are not logged until it is committed."""
+        """Whether this is a draft. A draft's updates are not logged until it is committed."""
         self.version = 0
         """Increases with each update."""
 

@@ -96,8 +96,8 @@ because each step of the search counts a whole piece.
 """
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
-"""To find out whether a cut is between two tokens, this many characters on either side
-are counted.
+"""How many characters to count on either side of a cut, to find out whether it is between two
+tokens.
 """
 
 _LONG_LINE_TOKENS = 100

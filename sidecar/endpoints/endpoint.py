@@ -405,7 +405,7 @@ class DeclaredEndpoint:
             return
         try:
             listed = list_models(await self._connection.get("/v1/models"))
-        except BaseException:  # also if the task is cancelled, so that the next count probes again
+        except BaseException:  # even if the task is cancelled, so that the next count probes again
             self._bindings.clear()
             raise
         if digest_of_list(listed) != binding.listed:

@@ -218,7 +218,7 @@ class ProbeResult:
 
     @classmethod
     def failed(cls, model: str, error: EndpointError, server: Server | None = None) -> ProbeResult:
-        """Return a result in which neither texts nor chats can be counted."""
+        """Return a result that says neither texts nor chats can be counted."""
         ability = Ability.failed(error)
         return cls(model=model, server=server, text=ability, chat=ability)
 

@@ -137,7 +137,7 @@ def short_name(model: str) -> str:
 
 
 def short_names(models: Iterable[str]) -> dict[str, str]:
-    """Return each short name, or the full name of models that share a short name."""
+    """Return each model's short name, or its full name if several models share the short name."""
     short = {model: short_name(model) for model in models}
     uses = Counter(short.values())
     return {model: name if uses[name] == 1 else model for model, name in short.items()}

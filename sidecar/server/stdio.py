@@ -47,7 +47,7 @@ class InvalidFrame:
 
     reason: str
     fatal: bool = False
-    """Whether reading must stop."""
+    """Whether the server must stop reading."""
 
 
 Body = bytes | bytearray

@@ -56,7 +56,7 @@ def glob_problem(pattern: str) -> str | None:
 
 
 def path_glob_problem(pattern: str) -> str | None:
-    """Return the reason why a path glob or `.gitignore` pattern is invalid, or None."""
+    """Return why a path glob or `.gitignore` pattern is invalid, or None."""
     if (problem := glob_problem(pattern)) is not None:
         return problem
     if _count_wildcards(pattern) > MAX_WILDCARDS_WITHOUT_RE2 and not _has_re2():
@@ -105,7 +105,7 @@ class PathGlobs:
 
 
 class IgnoreGlobs:
-    """The lines of a `.gitignore`, interpreted as in git, for paths relative to its folder.
+    """A `.gitignore` file's lines, interpreted as in git, for paths relative to its folder.
 
     pathspec's `GitIgnoreSpec` differs from git. For the lines `node_modules/`, `/*` and `!/src/`,
     it does not ignore `src/node_modules/`.

@@ -143,7 +143,7 @@ class Draft(NamedTuple):
     conversation: Conversation
     window: Window
     calibration: ConversationCalibration
-    """A copy, which is merged into the original when the draft is committed."""
+    """A copy of the conversation, which is merged into the original on commit."""
 
 
 @dataclass(frozen=True)

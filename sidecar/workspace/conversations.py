@@ -533,7 +533,7 @@ class _ChatCount(NamedTuple):
     """Token counts by turn, from an endpoint that cannot count whole chats."""
     server: str = ""
     is_due: bool = False
-    """Whether to retry later."""
+    """Whether the request should be retried later."""
     is_missing: bool = False
     """Whether the endpoint failed to count the chat."""
 

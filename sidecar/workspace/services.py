@@ -1,4 +1,4 @@
-"""The objects shared by all features of the server."""
+"""The objects shared by all server features."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PinnedDocument:
 
 @dataclass(eq=False, repr=False)
 class Services(SharedServices):
-    """The objects shared by all features of the server.
+    """The objects shared by all server features.
 
     The modules for budgets, conversations and agents are imported on first use.
     """

@@ -188,7 +188,7 @@ class ConversationState:
     warned_level: int = 0
     """The number of thresholds that had been reached at the last check."""
     counted_layout: int | None = None
-    """Identifies the turns in the latest count by an endpoint."""
+    """Identifies the turns in an endpoint's latest count."""
     asking: int = 0
     """Number of endpoint requests in progress for this conversation."""
 
@@ -214,7 +214,7 @@ class SessionRegistry:
         """For each agent session, the number of reached thresholds and whether it was compacted."""
         self._shown: Session | None = None
         self._published_sessions: tuple[Any, ...] = ()
-        """Identifies the list of sessions that was last published."""
+        """Identifies the last published session list."""
 
     def model_of(self, session_id: str) -> str:
         return self._named_model(session_id) or self._workspace.settings.model

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RECENT = timedelta(days=30)
 _READ_NUMBERS = itertools.count(1)
-"""Numbers ledger reads in start order."""
+"""Numbers the ledger reads in the order they start."""
 
 
 class SpendingSums(NamedTuple):

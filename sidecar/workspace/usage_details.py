@@ -132,7 +132,7 @@ def forecast(
 
 
 def _room_to_grow(usage: ContextUsage) -> int | None:
-    """Return the free tokens until the agent compacts the context or the window ends."""
+    """Return the free tokens until the agent compacts the context or the window is full."""
     from sidecar.agents.registry import reader_of
     from sidecar.models.catalogue import prompt_limit_of
 

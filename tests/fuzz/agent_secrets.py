@@ -231,7 +231,7 @@ def _holds(data: bytes) -> bool:
 
 
 def check(home: Path, folder: Path, truths: list[Truth]) -> None:
-    """Check everything that this module describes.
+    """Run all checks that the module describes.
 
     Raises:
         AssertionError: A check failed.

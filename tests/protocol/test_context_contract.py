@@ -1,4 +1,4 @@
-"""Tests details of the protocol that were not implemented at first."""
+"""Tests protocol details that the first version did not implement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same reply in every vendor's format. It consists of text and a tool call."""
+"""A reply with text and a tool call, in every vendor's format."""
 
 from __future__ import annotations
 

@@ -130,8 +130,8 @@ def test_copied_usage_records_belong_to_the_parent(tmp_path: Path, restamped: bo
 
 
 def test_consecutive_calls_with_equal_tokens_are_two(tmp_path: Path) -> None:
-    """If the total increases, there was a new call, even if its token counts equal those of the
-    previous call.
+    """If the total increases, there was a new call, even if its token counts equal the previous
+    call's.
     """
     world = World(tmp_path, "codex")
     home = CodexHome(tmp_path / ".codex")

@@ -402,8 +402,8 @@ def test_claude_code_cost_is_recorded_beside_the_computed_cost(
 
 
 def test_claude_code_subagent_calls_are_not_taken_for_a_summary(tmp_path: Path) -> None:
-    """A compaction and a sub-agent's calls occur in the same turn. The calls are in another
-    file.
+    """A compaction and a sub-agent's calls occur in the same turn. The sub-agent's calls are in
+    another file.
     """
     world = World(tmp_path, "claude-code")
     path, lines = claude_transcript(world)

@@ -22,9 +22,7 @@ NO_KEYS = {
     *("context.warnAt", "cost.total_cost"),
     *("ledger.db", "tokenizer.json", "tokenizer.model", "team.id"),
 }
-"""Names in the docs that are not keys, such as a key in the editor's spelling or a vendor's
-field.
-"""
+"""Names in the docs that are not keys, such as camelCase editor keys or vendor fields."""
 OTHER_PROGRAMS = re.compile(r"^\[(language-server|otel)\.", re.MULTILINE)
 """Matches configuration for Helix and Codex."""
 EXAMPLES = [

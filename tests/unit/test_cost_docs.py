@@ -1,4 +1,4 @@
-"""Tests that the examples in the docs on costs have the documented results."""
+"""Tests that the examples in the cost docs have the documented results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the conversion of vendors' usage to buckets, and of workspaces to keys."""
+"""Tests converting vendors' usage to buckets, and workspaces to keys."""
 
 from __future__ import annotations
 

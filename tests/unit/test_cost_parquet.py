@@ -1,4 +1,4 @@
-"""Tests Parquet files of calls, and the queries in the docs on DuckDB."""
+"""Tests Parquet exports, and the queries in the DuckDB docs."""
 
 from __future__ import annotations
 

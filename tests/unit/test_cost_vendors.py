@@ -127,7 +127,7 @@ def realtime(
 
 
 def chat(prompt: dict[str, int], output: dict[str, int], **more: Any) -> dict[str, Any]:
-    """Return a chat completion with details of its input and output tokens."""
+    """Return a chat completion with input and output token details."""
     return {
         "choices": [{"message": more.pop("message", {})}],
         "usage": {

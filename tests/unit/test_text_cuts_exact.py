@@ -1,6 +1,4 @@
-"""Tests that at each safe split point, the tokens of both parts add up to those of the whole
-text.
-"""
+"""Tests that at each safe split point, both parts' tokens add up to the whole text's."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ BARE_LINK = re.compile(r"(https?|ftp)://|www\.|\w@\w", re.IGNORECASE)
 
 
 def rendered(text: str) -> str:
-    """Return the text in a table row's only cell. Fail if Markdown renders anything else."""
+    """Return the text in a table row's only cell. Fails if Markdown renders anything else."""
     source = f"| head |\n|---|\n| a{markdown(text)}z |\n"
     assert not BARE_LINK.search(source), "which GitHub's Markdown makes a link of"
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])

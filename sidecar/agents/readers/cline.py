@@ -1,12 +1,11 @@
-"""Reads the sessions of Cline, and the tasks of Roo Code, which uses Cline's old format.
+"""Reads Cline's sessions, and Roo Code's tasks, which use Cline's old format.
 
-Cline 4 and later store sessions in `~/.cline/data/sessions/<id>/`, which the command-line tool
-and all editors share. The messages file is rewritten after each message. Each reply includes the
-usage of its call. The reported input includes cached tokens.
+Cline 4 and later store sessions in `~/.cline/data/sessions/<id>/`, which the command-line tool and
+all editors share. The messages file is rewritten after each message. Each reply includes the usage
+of its call. The reported input includes cached tokens.
 
-Older versions store `tasks/<id>/ui_messages.json` in VS Code's global storage. A message's text
-is a JSON string that contains both the prompt and the usage of the call. Only the usage is
-decoded.
+Older versions store `tasks/<id>/ui_messages.json` in VS Code's global storage. A message's text is
+a JSON string that contains both the prompt and the usage of the call. Only the usage is decoded.
 """
 
 from __future__ import annotations

@@ -492,7 +492,7 @@ class _Rollout(RolloutState):
     summary: str | None = None
     """The id of the response that contains the latest compaction's summary."""
     awaits_summary: bool = False
-    """Whether a summary has been read, but not yet its usage."""
+    """Whether the latest summary's usage is still to be read."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         parent: Parent | None = None

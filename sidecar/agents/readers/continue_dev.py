@@ -1,7 +1,7 @@
-"""Reads the sessions of Continue's command-line tool and the calls of its editor extensions.
+"""Reads sessions from Continue's command-line tool, and calls from its editor extensions.
 
-The command-line tool stores `sessions/<session>.json`, a JSON document without timestamps that
-is rewritten on each save. Its total usage covers all calls, but the replies of aborted turns,
+The command-line tool stores `sessions/<session>.json`, a JSON document without timestamps that is
+rewritten on each save. Its total usage covers all calls, but the replies of aborted turns,
 summaries and sub-agents are not stored. The extensions store `dev_data/*/tokensGenerated.jsonl`,
 which has one line per call and no sessions.
 """

@@ -40,7 +40,7 @@ _HEAD = 64 << 10
 _NANO = 10**9
 _LONG_AGO = 0.0
 TRACE_RANK = 2
-"""The rank of traces, which are the most accurate store of a session."""
+"""The rank of traces, the most accurate store for a session."""
 _ASIDE = ("title", "categori", "inline", "nes", "commit", "intent", "subagent", "search")
 """Substrings of request names that mark calls outside the conversation."""
 _WRITTEN = "gen_ai.usage.cache_creation.input_tokens"

@@ -217,7 +217,7 @@ def _current_messages(path: str) -> list[_ContentMessage]:
             before = messages
             messages = {one.id or "": one for one in line.set_.messages}
             for name, message in messages.items():
-                if name not in before:  # was counted before the conversation was replaced
+                if name not in before:  # already counted before the conversation was replaced
                     message.tokens = None if before else message.tokens
                 elif message.tokens is None:
                     message.tokens = before[name].tokens

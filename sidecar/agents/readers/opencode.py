@@ -1,4 +1,4 @@
-"""Reads the databases of opencode and Kilo Code, and opencode's files before version 1.2.
+"""Reads opencode's and Kilo Code's databases, and opencode's files before version 1.2.
 
 The databases are named `opencode*.db` or `kilo*.db`. The files are in `storage/`.
 
@@ -269,7 +269,7 @@ class _SessionFile(CamelRecord):
 
 
 class _Databases(OneDatabase):
-    """Reads the databases of opencode or Kilo Code."""
+    """Reads opencode's or Kilo Code's databases."""
 
     agent = ""
 
@@ -340,7 +340,7 @@ class _Databases(OneDatabase):
 
 
 class _Files(DocumentReader):
-    """Reads the files of opencode before version 1.2."""
+    """Reads opencode's files before version 1.2."""
 
     agent = ""
     inner = ("storage/session", "storage/message")

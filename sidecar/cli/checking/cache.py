@@ -51,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """Whether every later edit of the file will change its stamp."""
     digest: bytes = b""
     tokens: int = 0
-    """The count for the default model."""
+    """The token count for the default model."""
     method: Method = "exact"
     error_percent: float | None = 0.0
     is_ignored: bool = True

@@ -64,7 +64,7 @@ class Agent(ABC):
 
     @abstractmethod
     def configure(self, home: Path, url: str) -> None:
-        """Write the agent's configuration, which contains the URL of the fake vendor."""
+        """Write the agent's configuration, which contains the fake vendor's URL."""
 
     @abstractmethod
     def arguments(self, prompt: str, *, resume: bool) -> list[str]:

@@ -1,6 +1,4 @@
-"""Runs processes with a home folder of their own and, if Linux permits namespaces, without a
-network.
-"""
+"""Runs processes with their own home folder and, if Linux permits namespaces, without a network."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ million tokens.
 LONG_PROMPT, LONG_PRICES = 200_000, {"gemini-2.5-pro": (2.5, 0.25, 2.5, 15.0)}
 """The number of prompt tokens above which other prices apply, and these prices."""
 CACHE_WRITE_1H_FACTOR = 1.6
-"""The price of one-hour cache writes, as a multiple of the price of five-minute cache writes."""
+"""The price of one-hour cache writes, relative to five-minute cache writes."""
 CATEGORIES: dict[Kind, str] = {"title": "main", "other": "main"}
 """Ledger categories of call kinds that the ledger records under a different name."""
 

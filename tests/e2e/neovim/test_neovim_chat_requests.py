@@ -1,4 +1,4 @@
-"""Tests other requests of the real chat plugins: inline, resources, compaction and long chats."""
+"""Tests the real chat plugins' other requests: inline, resources, compaction and long chats."""
 
 from __future__ import annotations
 

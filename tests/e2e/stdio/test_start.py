@@ -83,7 +83,7 @@ def imported(tmp_path: Path, until: str) -> set[str]:
 
 
 def of(names: tuple[str, ...], modules: set[str]) -> list[str]:
-    """Return the modules that have one of these names or belong to such a package."""
+    """Return the modules that have one of these names or belong to a package with one of them."""
     return sorted(
         module for module in modules if any(f"{module}.".startswith(f"{n}.") for n in names)
     )

@@ -230,7 +230,7 @@ end
 function M.with_client(buf, run)
   local client = client_of(buf)
   if client and client.initialized then return run(client) end
-  if not (client or buf) and (warned_missing or given_up(current_root())) then return end -- not a command by the user
+  if not (client or buf) and (warned_missing or given_up(current_root())) then return end -- not a user command
   table.insert(waiting, { buf = buf, run = run })
   if not client then
     local is_file = buf and vim.bo[buf].buftype == '' and vim.api.nvim_buf_get_name(buf) ~= ''
