@@ -73,7 +73,7 @@ class Collector:
         return [kind.FromString(body) for at, body in self.bodies if at == path]
 
     def calls(self) -> list[dict[str, Any]]:
-        """Return the attributes of each accepted log record, including those of its resource."""
+        """Return each accepted log record's attributes, including its resource attributes."""
         return [call for body in self.accepted for call in calls_of(body)]
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class Collector:
 
 
 def calls_of(body: bytes) -> list[dict[str, Any]]:
-    """Return the attributes of each log record in a request, including those of its resource."""
+    """Return each log record's attributes in a request, including its resource attributes."""
     request = ExportLogsServiceRequest.FromString(body)
     return [
         attributes(part.resource) | attributes(record) | {"at": record.time_unix_nano}

@@ -468,7 +468,7 @@ _PATHS: list[tuple[str, Api]] = [
 
 
 def _request(path: str, body: dict[str, Any]) -> Request | None:
-    """Parse the request, or return None if the path is not that of a model."""
+    """Parse the request, or return None if the path is not a model's."""
     for pattern, api in _PATHS:
         if found := re.search(pattern, path):
             if api == "gemini":

@@ -50,7 +50,7 @@ PROMPT = "A hostile prompt, but only text.\n"
 
 @dataclass(frozen=True)
 class Hostile:
-    """The repository, and the file with the names of triggered traps."""
+    """The repository, and the file that lists triggered traps."""
 
     root: Path
     marker: Path

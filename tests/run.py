@@ -22,7 +22,7 @@ MYPY_CACHE = ("--cache-dir", ".mypy_cache/elsewhere")
 
 
 def main(arguments: list[str]) -> int:
-    """Install, check and test. Return the first exit code that is not 0."""
+    """Install, check and test. Return the first non-zero exit code."""
     os.chdir(ROOT)
     python = str(_python())
     if "--no-install" in arguments:

@@ -65,7 +65,7 @@ ContentEntry = Part | PromptSize | Compaction
 
 
 class Share(NamedTuple):
-    """The token count of one type of content, such as a tool's results.
+    """The token count for one content type, such as a tool's results.
 
     `system` covers the content that agents do not store: the system prompt and tool definitions.
     """

@@ -456,7 +456,7 @@ def record_at(store: Store, position: str, decode: Callable[[bytes], T]) -> T | 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True, tag="lines"):
     offset: int
     fingerprint: bytes
-    """A digest of the start of the file and of the bytes just before `offset`."""
+    """A digest of the file's start and the bytes just before `offset`."""
     state: msgspec.Raw
 
 

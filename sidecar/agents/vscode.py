@@ -52,7 +52,7 @@ class Storage(msgspec.Struct, frozen=True):
 
 
 def storages(user: Path) -> Iterator[Storage]:
-    """Yield all storage folders of a user. Several may belong to the same project."""
+    """Yield a user's storage folders. Several may belong to the same project."""
     for entry in list_folder(user / "workspaceStorage"):
         yield storage(entry.path)
 

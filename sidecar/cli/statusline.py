@@ -120,7 +120,7 @@ def _ledger_texts(
 
 
 def _has_unread(ledger: Ledger, settings: Settings, agent: str, transcript: str | None) -> bool:
-    """Return whether a session file has calls that are not in the ledger."""
+    """Return whether a session file has calls missing from the ledger."""
     from sidecar.agents.places import Places
     from sidecar.agents.registry import reader_of
     from sidecar.workspace.session_index import SessionIndex

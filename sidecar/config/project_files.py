@@ -45,7 +45,7 @@ def read_file(path: Path, root: Path | None = None) -> bytes:
 
 
 def read_regular(path: Path | str) -> bytes:
-    """Return the contents of a regular file that is not a link.
+    """Return a regular file's contents. Links are rejected.
 
     Raises:
         RefusedError: The file is not a regular file, or is larger than `MAX_BYTES`.

@@ -188,7 +188,7 @@ def find_spans(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span
 
 
 def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
-    """Return the span at a path, or that of the nearest enclosing table, or None."""
+    """Return the span at a path, or the nearest enclosing table's span, or None."""
     for length in range(len(path), 0, -1):
         span = spans.get(path[:length]) or spans.get((*path[:length], 0))
         if span is not None:
@@ -197,7 +197,7 @@ def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
 
 
 def find_line(spans: Mapping[KeyPath, Span], path: KeyPath) -> int | None:
-    """Return the line of a path, or that of the nearest enclosing table, or None."""
+    """Return the line of a path, or the nearest enclosing table's line, or None."""
     span = find_span(spans, path)
     return span.line if span else None
 

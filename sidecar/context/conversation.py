@@ -412,7 +412,9 @@ class Conversation:
         return anchor.base if anchor is not None and anchor.kind == "usage" else None
 
     def edit(self, edit: Edit) -> None:
-        """Replace all turns with those of an edit, such as a pruning plan. `undo` reverts it."""
+        """Replace all turns with an edit's turns, such as a pruning plan's. `undo` reverts the
+        edit.
+        """
         counts = self.model_counts()
         old, new, before = counts.turns, TurnCounts(edit.measures), counts.anchor
         counts.turns, counts.chat = new, None

@@ -96,7 +96,7 @@ class Calibration(Protocol):
 
     @property
     def factor(self) -> float:
-        """The factor by which estimates are multiplied."""
+        """The factor that estimates are multiplied by."""
 
     @property
     def samples(self) -> int:

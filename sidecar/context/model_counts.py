@@ -43,7 +43,7 @@ CORRECTION = 16.0
 """Maximum correction to a message's markup, in tokens."""
 
 Grown = tuple[tuple[Kind | None, int], ...]
-"""The kind and size of each added text, oldest first. The kind of pictures and files is None."""
+"""Each added text's kind and size, oldest first. Pictures and files have the kind None."""
 
 _UNREAD = frozenset({"picture", "file"})
 
@@ -132,7 +132,7 @@ def kinds_of_turns(turns: Iterable[tuple[Turn, int]]) -> Grown:
 
 
 def newest_kind(turns: Sequence[Turn]) -> Kind:
-    """Return the kind of the longer text in the last two turns."""
+    """Return the longer text's kind in the last two turns."""
     return kind_of(max(map(own_text, turns[-2:]), key=len, default=""))
 
 
@@ -164,7 +164,7 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     prompt_covers: int = 0
     """The number of turns in the reported prompt."""
     reasoning: int = 0
-    """Output tokens that are not sent back. They are not part of `base`."""
+    """Output tokens that are not sent back, and therefore not part of `base`."""
     pending: bool = False
     """Whether `base` includes a reply that has not been appended yet."""
     cached: int = 0
@@ -453,7 +453,7 @@ def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) 
 
 
 def restored_counts(counts: ModelCounts, saved: UndoState) -> ModelCounts:
-    """Return the counts from before an edit, plus those of the turns appended since."""
+    """Return the counts from before an edit, plus the counts of turns appended since."""
     restored = ModelCounts()
     restored.counter = counts.counter
     later = counts.turns.measures[saved.edited_length :]

@@ -159,7 +159,7 @@ class LedgerSource(PageSource):
     connection: sqlite3.Connection
     prices: Prices
     scope: Scope
-    """Selects whose calls to report. The time range of each period replaces that of the scope."""
+    """Selects whose calls to report. Each period's time range replaces the scope's."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels by session id. Other sessions are labelled with their id, or their first day."""
 

@@ -33,7 +33,7 @@ class CallGroup(NamedTuple):
     unit: UnitPrices | None
     """The calls' prices, or None if unknown."""
     largest_file: int = 0
-    """The size in tokens of the largest prompt file that is not larger than these prompts."""
+    """The size of the largest prompt file that fits into these prompts, in tokens."""
 
 
 class PromptFileCost(NamedTuple):

@@ -61,7 +61,7 @@ _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "co
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity under which calls are shipped."""
+    """The identity that calls are shipped under."""
 
     installation: str
     """The ledger's random id."""

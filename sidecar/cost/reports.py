@@ -277,7 +277,7 @@ def _sort_key(line: CostRow) -> tuple[str, float, str]:
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """The sums of a group of calls. Tallies are combined with `+`. Amounts are in USD."""
+    """A call group's sums. Tallies are combined with `+`. Amounts are in USD."""
 
     calls: int = 0
     priced_calls: int = 0

@@ -172,7 +172,7 @@ class Delivery(NamedTuple):
 
 
 class Shipped(NamedTuple):
-    """The number of calls that a run sent, and of calls that the collector rejected."""
+    """How many calls a run sent, and how many the collector rejected."""
 
     accepted: int = 0
     refused: int = 0
@@ -191,7 +191,7 @@ class ShippingQueue:
         self.ledger, self.prices, self.identity = ledger, prices, identity
         self._destination = destination
         self._report_days: dict[str, int] = {}
-        """The last UTC day for which a workspace's prompt file report is known."""
+        """The last UTC day with a known prompt file report for a workspace."""
 
     def next_batch(self, limit: int = BATCH, after: Cursor | None = None) -> Batch:
         """Return the next calls, starting with amended calls, without rejected calls.

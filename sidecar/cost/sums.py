@@ -32,7 +32,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str | None = None
     """The workspace's key. Calls in subfolders are included."""
     folders: tuple[str, ...] = ()
-    """Additional keys of the workspace, such as those of its other git worktrees."""
+    """Additional workspace keys, such as those of its other git worktrees."""
     without: tuple[str, ...] = ()
     """Keys of nested workspaces whose calls are left out."""
     session: str | None = None
@@ -40,7 +40,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grouping(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys that separate sums, in addition to the kind of call and the price band."""
+    """The keys that separate sums, in addition to call kind and price band."""
 
     changes: tuple[int, ...] = ()
     """The UTC days with a price change. Calls before and after a change are summed separately."""
@@ -49,8 +49,8 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     by_prompt: frozenset[int] = frozenset()
     """Call kinds with a price threshold outside `THRESHOLDS`."""
     by_band: frozenset[int] = frozenset()
-    """Other kinds of calls whose prices depend on the prompt size. All other kinds of calls have a
-    single band.
+    """Other call kinds whose prices depend on the prompt size. All remaining kinds have a single
+    band.
     """
     sessions: bool = False
     days: bool = False

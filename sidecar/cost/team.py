@@ -333,7 +333,7 @@ class TeamStore:
         )
 
     def _first_kept_day(self) -> int:
-        """Return the first UTC day for which the store still has all calls."""
+        """Return the first UTC day whose calls are all still in the store."""
         ((first,),) = self._query("SELECT toUInt32(day) FROM llm.first_kept_day", {})
         if first is None:
             raise TeamStoreError(

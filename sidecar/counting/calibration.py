@@ -259,7 +259,7 @@ because a complete prompt also contains a template.
 MIN_SAMPLE_TOKENS = 16
 """Samples of fewer tokens are ignored, because rounding and template tokens would dominate them."""
 DOMINANT_SHARE = 0.9
-"""A kind of document is calibrated only if at least this share of the growth is of that kind."""
+"""A document kind is calibrated only if it makes up at least this share of the growth."""
 MAX_EXCLUDED_MARGIN = 0.1
 """Maximum margin of error (±) of a prompt's excluded tokens, as a fraction of the prompt's
 estimated size. Prompts with a larger margin are not used for calibration.
@@ -429,7 +429,7 @@ def key_of(model: str, tokenizer: str) -> str:
 
 
 def document_key(model: str, tokenizer: str, kind: str) -> str:
-    """Return the key of a model's factor for documents that contain one kind of text."""
+    """Return the factor key for a model's documents that contain one kind of text."""
     return key_of(model, f"{tokenizer}#{kind}")
 
 
@@ -443,8 +443,7 @@ def _generation_of_key(key: str) -> str:
 
 
 def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str | None:
-    """Return the kind of nearly all the text that was added to a conversation, or None if it is
-    mixed.
+    """Return the kind of almost all text added to a conversation, or None if it is mixed.
 
     Args:
         added: Each added text's kind and tokens, oldest first.

@@ -133,7 +133,7 @@ def parse_mode(name: str) -> Mode:
 
 
 def allowance(max_tokens: int, tokenizer: Tokenizer, sample: str = "") -> int:
-    """Return the largest token count for which the true number of tokens is within a limit.
+    """Return the largest token count whose true number of tokens is within a limit.
 
     Args:
         max_tokens: The limit.
@@ -246,7 +246,7 @@ class _CountedText:
         return self.line_ends[line - 1][1] if line else 0
 
     def line_end(self, line: int) -> int:
-        """Return the offset of the end of a line, before its line break."""
+        """Return a line's end offset, before its line break."""
         return self.line_ends[line][0] if line < len(self.line_ends) else len(self.text)
 
     def is_long(self, line: int, tokens: int) -> bool:

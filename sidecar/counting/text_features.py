@@ -28,7 +28,7 @@ _CLASSES = {
     **dict.fromkeys((0xCC, 0xCD), "k"),  # combining marks
     **dict.fromkeys((0xCE, 0xCF), "g"),  # Greek
     **dict.fromkeys((0xD0, 0xD1), "y"),  # Cyrillic
-    **dict.fromkeys((0xD2, 0xD3), "z"),  # Cyrillic letters in languages that are not Slavic
+    **dict.fromkeys((0xD2, 0xD3), "z"),  # Cyrillic letters in non-Slavic languages
     **dict.fromkeys((0xD4, 0xD5), "e"),  # Armenian
     **dict.fromkeys((0xD6, 0xD7), "h"),  # Hebrew
     **dict.fromkeys((0xD8, 0xD9), "r"),  # Arabic

@@ -48,7 +48,7 @@ Ranks = dict[bytes, int]
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """A pattern that splits text into parts, in which bytes are then merged into tokens.
+    """A pattern that splits text into parts. Bytes are then merged into tokens within each part.
 
     Attributes:
         expression: The pattern in tiktoken's syntax.

@@ -1,4 +1,4 @@
-"""The kinds of model servers: how each counts tokens, and which context window it allocates.
+"""Model server kinds: how each counts tokens, and which context window it allocates.
 
 Responses may have any structure. If a response is not as expected (for example, if a number cannot
 be a token count), EndpointError is raised.

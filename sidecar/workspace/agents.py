@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_OLD_STORES = 100
-"""Maximum number of an agent's older stores to search for a session of the workspace."""
+"""Maximum number of an agent's older stores to search for a workspace session."""
 
 
 class LastSearch(NamedTuple):

@@ -253,9 +253,7 @@ class SetParts(Change[None]):
 
     params: p.SetParams = field(kw_only=True)
     documents: Mapping[int, FollowedText] = field(kw_only=True)
-    """The current text of each document, by the `id()` of the params of the section that
-    uses it.
-    """
+    """Each document's current text, keyed by the `id()` of the section params that use it."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         apply_set(draft.conversation, self.params, lambda spec: self._make_source(id(spec)))

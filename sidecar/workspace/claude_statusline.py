@@ -65,7 +65,7 @@ class RateLimits(msgspec.Struct, frozen=True):
     seven_day: Quota | None = None
 
     def reported(self) -> list[ReportedLimit]:
-        """Return the limits for which Claude Code reported a valid percentage."""
+        """Return the limits with a valid percentage from Claude Code."""
         from sidecar.agents.events import (
             ReportedLimit,
         )  # Imported late to keep server startup fast.

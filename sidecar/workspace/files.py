@@ -25,7 +25,7 @@ from sidecar.text.globs import IgnoreGlobs, path_glob_problem
 NAME = ".gitignore"
 MAX_LINES = 10_000
 MAX_WILDCARDS = 500
-"""Maximum total number of wildcards in a folder's `.gitignore` and those of its parent folders.
+"""Maximum total number of wildcards in a folder's and its parent folders' `.gitignore` files.
 
 The asterisk in patterns such as `*.log` does not count because these patterns are fast.
 """

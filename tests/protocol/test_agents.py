@@ -188,7 +188,7 @@ def calls_in_the_ledger() -> int:
 async def test_background_recording_can_be_cancelled_and_resumed(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The requested workspace's calls are recorded before those of other workspaces."""
+    """The requested workspace's calls are recorded before other workspaces' calls."""
     monkeypatch.setattr(agents_feature, "PAUSE_RATIO", 1_000.0)
     monkeypatch.setattr(session_index, "_CALLS_AT_ONCE", 20)
     root, *others = [tmp_path / f"root-{number}" for number in range(12)]

@@ -255,7 +255,7 @@ async def test_bad_params_are_reported(talker: Client, method: str, params: dict
 
 
 async def test_open_document_identifies_its_workspace(bare: Client) -> None:
-    """A document outside of all roots belongs to a separate workspace that has no name."""
+    """A document outside all roots belongs to a separate, unnamed workspace."""
     folders = [{"uri": f"file:///{name}", "name": name} for name in ("one", "two")]
     await bare.initialize(workspaceFolders=folders)
     bare.ignore("status/update")

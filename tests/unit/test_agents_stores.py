@@ -149,7 +149,7 @@ def test_state_of_another_version_restarts_the_reading(tmp_path: Path) -> None:
 
 
 class Other(msgspec.Struct):
-    """A state whose fields differ from those of an older version."""
+    """A state whose fields differ from an older version's."""
 
     session: int
 

@@ -40,7 +40,7 @@ class Written(NamedTuple):
     adds_up: bool = False
     """Whether the agent's files contain only the total of some calls."""
     untold: str = ""
-    """The kind of call that is missing from the files."""
+    """The call kind that is missing from the files."""
     cache_told: bool = True
     """Whether the files contain each call's cached tokens."""
 

@@ -1,4 +1,4 @@
-"""Tests that a kind of text is calibrated only if almost all of the new text is of this kind."""
+"""Tests that a text kind is calibrated only if almost all new text is of this kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CODE = "if (x == 1) { y[2] += f(x); }\n"
 
 
 class Told:
-    """A conversation in which each reported prompt is `ratio` times the estimate."""
+    """A conversation whose reported prompts are `ratio` times the estimate."""
 
     def __init__(self, ratio: float) -> None:
         tokenizer = Tokenizers().for_model(MODEL)

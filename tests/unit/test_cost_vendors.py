@@ -85,9 +85,7 @@ def grounded(*queries: str) -> list[dict[str, Any]]:
 
 
 def mapped(*queries: str, web: bool = False) -> list[dict[str, Any]]:
-    """Return a reply with Google Maps grounding. Its queries are reported like those of web
-    searches.
-    """
+    """Return a reply with Google Maps grounding. Its queries are reported like web searches."""
     (candidate,) = grounded(*queries)
     chunks = [{"maps": {"uri": "https://maps.example/1", "title": "A place"}}]
     chunks += [{"web": {"uri": "https://a.example", "title": "A page"}}] if web else []

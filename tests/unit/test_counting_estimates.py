@@ -44,7 +44,7 @@ OTHERS = ("qwen2", "claude", "claude-4.7", "mistral-v3", "llama2")
 
 @pytest.fixture
 def without_extras(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hide packages that are not required."""
+    """Hide optional packages."""
     monkeypatch.setattr(model_tokenizers, "PACKAGED", {})
     model_tokenizers.packaged_file.cache_clear()
     yield

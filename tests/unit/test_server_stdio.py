@@ -23,7 +23,7 @@ FRAME = b"Content-Length: 2\r\n\r\n" + BODY
 
 @pytest.fixture
 def pipes() -> Iterator[tuple[int, int, int, int]]:
-    """Return the read and write ends of stdin, followed by those of stdout."""
+    """Return stdin's read and write ends, followed by stdout's."""
     ends = (*os.pipe(), *os.pipe())
     yield ends
     for end in ends:

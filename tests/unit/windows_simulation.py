@@ -50,7 +50,7 @@ def _not_on_windows(*_: object) -> NoReturn:
 
 
 def _winapi() -> Any:
-    """A stand-in in which process 100 is running, 200 has ended, and 300 belongs to another user.
+    """A stand-in where process 100 is running, 200 has ended, and 300 belongs to another user.
     Files are real.
     """
     module: Any = types.ModuleType("_winapi")

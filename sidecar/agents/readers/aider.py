@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 AGENT = "aider"
 _BAND = 75.0
-"""The margin of error of a context's size in percent (±).
+"""The context size's margin of error, in percent (±).
 
-aider reports all calls of a message, of which there can be four, as one. It counts streamed
-prompts with its own tokenizer and rounds the totals.
+aider reports all calls of a message, of which there can be four, as one. It counts streamed prompts
+with its own tokenizer and rounds the totals.
 """
 _STARTED = re.compile(rb"# aider chat started at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _MODEL = re.compile(rb"> (?:Main model|Model): (\S+)")

@@ -238,7 +238,7 @@ def sum_of(parts: list[PartUsage]) -> Usage:
 
 
 def five_minutes(numbers: Usage, usage: MessageUsage) -> int:
-    """Return the number of cache write tokens with a lifetime of five minutes."""
+    """Return the number of five-minute cache write tokens."""
     split = (usage.cache_creation or _NO_SPLIT).ephemeral_5m_input_tokens or 0
     return min(split, numbers.cache_write_tokens - numbers.cache_write_1h_tokens)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 LABEL = "Tokens"
-"""Distinguishes these symbols from those of other language servers."""
+"""Distinguishes these symbols from other language servers' symbols."""
 
 MAX_SYMBOLS = 1_000
 """Maximum number of symbols. Encoding more would block the event loop."""

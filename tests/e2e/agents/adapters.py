@@ -30,7 +30,7 @@ class Agent(ABC):
     cannot: ClassVar[dict[str, str]] = {}
     """The scenes that the agent does not support, with the reasons."""
     unrecorded_kinds: ClassVar[dict[Kind, str]] = {}
-    """The kinds of calls that are missing from the agent's files, with the consequences."""
+    """Call kinds that are missing from the agent's files, with the consequences."""
     limits: ClassVar[dict[str, str]] = {}
     """The checks to skip, each as `check` or `scene: check`, with the reasons."""
     records_cache: ClassVar[bool] = True
@@ -38,7 +38,7 @@ class Agent(ABC):
     records_reasoning: ClassVar[bool] = True
     """Whether the agent's files list reasoning separately from other output."""
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset()
-    """The kinds of calls whose five-minute cache writes are recorded without a lifetime."""
+    """Call kinds whose five-minute cache writes are recorded without a lifetime."""
     model_in_files: ClassVar[str | None] = None
     """The model's name in the agent's files, if different."""
     state_at_end: ClassVar[str] = "idle"
@@ -58,7 +58,7 @@ class Agent(ABC):
     compact_command: ClassVar[str | None] = None
     """The prompt that makes the agent compact its conversation."""
     band_percent: ClassVar[float] = 0
-    """The margin of error of the sizes in the agent's files, in percent (±)."""
+    """The margin of error for sizes in the agent's files, in percent (±)."""
     reply_seconds: ClassVar[float] = 0
     """The vendor's delay before each reply, in seconds."""
 

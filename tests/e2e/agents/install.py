@@ -78,7 +78,7 @@ def _install_from_pypi(package: Package) -> None:
 
 
 def _find_python(oldest: tuple[int, int]) -> str:
-    """Return a Python interpreter of at least this version, including those of pyenv and uv."""
+    """Return a Python interpreter of at least this version, for example from pyenv or uv."""
     managed = (".pyenv/versions/*/bin/python", ".local/share/uv/python/*/bin/python3")
     candidates = [sys.executable, *(f"python3.{minor}" for minor in range(oldest[1], 15))]
     home = Path(f"~{getpass.getuser()}").expanduser()  # the tests set another HOME

@@ -36,7 +36,7 @@ STATUS_SECONDS = 10
 LAG_SECONDS = 2.0
 """How long a status may take to show a new context, in seconds. Not checked on a busy machine."""
 ESTIMATE_BAND = 25
-"""The margin of error of an agent's own estimate after a compaction, in percent (±)."""
+"""The margin of error for an agent's own estimate after a compaction, in percent (±)."""
 FORECAST_BAND = 30
 """Maximum error of the remaining-calls forecast, in percent."""
 PRICES = {
@@ -311,9 +311,7 @@ def _reported(report: dict[str, Any]) -> dict[tuple[str, str], list[int]]:
 
 
 def _summed_up(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[int]]:
-    """Return the number of calls, prompt tokens and output tokens of exported calls, by category
-    and model.
-    """
+    """Return the calls, prompt tokens and output tokens in an export, by category and model."""
     sums: dict[tuple[str, str], list[int]] = {}
     for row in rows:
         key = row["category"], row["model"]

@@ -130,7 +130,7 @@ def _tokenizer_of(vocabulary: Path) -> tuple[list[bytes], int]:
 
 
 def _skip(data: Any, position: int, kind: int) -> int:
-    """Return the end position of a value of this type."""
+    """Return a value's end position, given its type."""
     if kind == STRING:
         return _read_string(data, position)[1]
     if kind != ARRAY:

@@ -1,4 +1,4 @@
-"""Compares our counts with those of a real llama.cpp, for vocabularies that the tokenizers library
+"""Compares our counts with a real llama.cpp's, for vocabularies that the tokenizers library
 supports.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DROPPED = [" \x11\x88", "\n\x0b ", "a \x03\x9b", " \x1d\x88«", "\x00\x01 b\x0b"]
-"""Control characters that are not in the vocabulary, between characters that could be merged."""
+"""Control characters missing from the vocabulary, between characters that could be merged."""
 BETWEEN = ["", " ", "  ", "\n", "\n\n", "\t", "é", "e\u0301", "日本", "😀", "<s>", "▁", "\x1f", "1"]
 
 

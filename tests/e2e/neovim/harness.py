@@ -69,7 +69,7 @@ def answers(address: str) -> bool:
 
 
 def environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment, with the folders of Neovim and our server below `folder`."""
+    """Return an environment in which Neovim and our server keep all files below `folder`."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("TOKEN_SIDECAR")}
     for name in ("CONFIG", "DATA", "STATE", "CACHE", "RUNTIME"):
         path = folder / f"xdg-{name.lower()}"

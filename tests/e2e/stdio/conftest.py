@@ -1,4 +1,4 @@
-"""Runs the server over stdio, with the capabilities of a real Neovim and a current VS Code."""
+"""Runs the server over stdio, with a real Neovim's and a current VS Code's capabilities."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def rotel(store: ClickHouse) -> Iterator[Rotel]:
 def scene(
     request: pytest.FixtureRequest, tmp_path: Path, rotel: Rotel, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Scene]:
-    """Yield a scene in which both our server and the agent report the calls."""
+    """Yield a scene where both our server and the agent report the calls."""
     for name in ("CONFIG", "DATA", "STATE", "CACHE"):
         monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -121,7 +121,7 @@ class CodeServer:
     """A VS Code server in its own process group, with both extensions installed."""
 
     def __init__(self, folder: Path, vscode: VSCode, path: str | None = None) -> None:
-        """Create a server that is not running yet.
+        """Create a server without starting it.
 
         Args:
             path: PATH in the login shell. By default, PATH of this process.
@@ -346,7 +346,7 @@ class Window:
         return seen[-1] or ""
 
     def themes(self) -> Iterator[str]:
-        """Switch to each theme in turn, and yield its name once webviews use it."""
+        """Switch to each theme, and yield its name once webviews use it."""
         change = "await vscode.workspace.getConfiguration().update(args[0], args[1], true)"
         classes = """
             for (const frame of page.frames())

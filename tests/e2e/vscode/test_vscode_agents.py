@@ -46,7 +46,7 @@ class Agents:
         begin_now(self.claude.clock)
 
     def cost(self, session: Transcript | None = None) -> Decimal:
-        """Return the expected cost in USD of all of Claude's calls or of one session."""
+        """Return the expected cost of all Claude calls or of one session, in USD."""
         prices = Prices()
         costs = [
             prices.price(
@@ -74,7 +74,7 @@ def installed_agents(code_server: CodeServer) -> Agents:
 
 @pytest.fixture
 def agents(installed_agents: Agents) -> Agents:
-    """The agents. Their next sessions are newer than those of earlier tests."""
+    """The agents. Their next sessions are newer than earlier tests' sessions."""
     clocks = installed_agents.claude.clock, installed_agents.codex.clock
     latest = max(clock.now for clock in clocks)
     for clock in clocks:
