@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FOLLOW_SECONDS = 15.0
 """The delay between two runs with `--follow`, in seconds."""
 VERIFY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""The delays before the totals are compared again, while the collector writes, in seconds."""
+"""Delays between comparisons of the totals while the collector is writing, in seconds."""
 _MOST_DAYS = 5
 """Maximum number of days with different totals to print."""
 

@@ -114,7 +114,7 @@ class PageSource(ABC):
     keys: ClassVar[Sequence[PageKey | CostKey]] = PAGE_KEYS
     """The groupings that a file contains."""
     how_recorded: ClassVar[str]
-    """How calls are recorded. Shown if there are none."""
+    """Explains how calls are recorded. Shown if there are none."""
 
     now: datetime
     zone: tzinfo | None = None

@@ -59,7 +59,7 @@ FIRST_RETRY, LONGEST_RETRY = 5.0, 900.0
 _TIMEOUT = 10.0
 _REPORT_DAYS = 30
 _LARGEST_CHANGE = 1 << 62
-"""The largest version that a call can be given. SQLite's integers have 64 bits."""
+"""The largest possible version of a call. SQLite's integers have 64 bits."""
 _DAY_NS = 86_400_000_000_000
 _LONGEST_ANSWER = 64 * 1024
 _MOST_REFUSALS = 16

@@ -276,7 +276,7 @@ class Calibrations:
         self._is_draft = False
         """Whether this is a draft. A draft's updates are not logged until it is committed."""
         self.version = 0
-        """Increases with each update."""
+        """A counter that increases with each update."""
 
     def copy(self) -> Calibrations:
         """Return a draft that starts with the same entries."""

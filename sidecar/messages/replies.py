@@ -66,7 +66,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     exhausted: Exhausted | None = None
     """Which limit ended the reply: the maximum output or the context window."""
     cut_off: bool = False
-    """Whether the reply ran out of tokens, or its stream ended without a stop reason."""
+    """Whether the reply ran out of tokens or its stream ended without a stop reason."""
     usage: Usage | None = None
     usage_problem: str | None = None
     """Why the usage could not be read."""

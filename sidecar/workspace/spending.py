@@ -54,7 +54,7 @@ class SpendingSums(NamedTuple):
     sessions: Mapping[str, float | None] = MappingProxyType({})
     """Cost by session. Empty unless requested."""
     read_number: int = 0
-    """Increases with each read. Sums from later reads replace earlier sums."""
+    """A counter that increases with each read. Sums from later reads replace earlier sums."""
     calls: int = 0
     """The number of calls in this workspace."""
     tokens: int = 0

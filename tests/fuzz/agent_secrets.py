@@ -69,7 +69,7 @@ def _text(_: Clock, length: int) -> str:
 
 
 def plant(home: Path, megabytes: float, writers: ExitStack) -> list[Truth]:
-    """Create sessions in stores of all kinds below `home`. Other processes keep the databases
+    """Create sessions in all kinds of stores below `home`. Other processes keep the databases
     open.
     """
     truths, root = history(home, megabytes), home / "work" / "0"

@@ -1,4 +1,4 @@
-"""Tests the files for other projects and registries, and the workflows."""
+"""Tests the `contrib` files for other projects and registries, and the workflows."""
 
 from __future__ import annotations
 
