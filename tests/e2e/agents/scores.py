@@ -31,10 +31,10 @@ class Score:
     """The load of the machine during each delay that was ignored as a result."""
     prompt_tokens: int = 0
     recorded_prompt_tokens: int = 0
-    forecasts: list[str] = field(default_factory=list)
-    """The calls left at half of the window: the forecast and the actual number."""
     omissions: dict[str, str] = field(default_factory=dict)
     """The scenes, calls and checks that were skipped, with the reasons."""
+    forecasts: list[str] = field(default_factory=list)
+    """The calls left at half of the window: the forecast and the actual number."""
 
     def add(self, other: Score) -> None:
         """Add another scene's results."""
