@@ -207,7 +207,7 @@ class Sample(msgspec.Struct, frozen=True):
     def apply_to(
         self, calibration: ConversationCalibration, counts: ModelCounts | None = None
     ) -> None:
-        """Update a calibration and, if given, a conversation's counts with this sample."""
+        """Apply this sample to a calibration and to a conversation's counts, if there is one."""
         if counts is not None and self.expected is not None:
             counts.learn_request_markup(self.reported - self.expected.tokens(calibration.factor))
         calibration.update(

@@ -392,7 +392,7 @@ def open_queue(
     Args:
         book: The book with the calls.
         settings: The user's settings.
-        dry_run: Only read from the queue. What has been sent remains recorded.
+        dry_run: Do not change the queue.
 
     Raises:
         ShippingError: The identity is incomplete.

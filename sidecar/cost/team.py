@@ -100,8 +100,8 @@ class Comparison(NamedTuple):
 
     days: Sequence[DayDifference]
     outdated: Mapping[int, int]
-    """The row ids of calls that the store lacks or has with different numbers, with the stored
-    versions. The version of a call that the store lacks is 0.
+    """The calls that must be sent again: row ids, and the versions in the store. The version of a
+    call that the store lacks is 0.
     """
     repeated: int
     """The number of calls on these days that share another call's id."""

@@ -143,9 +143,7 @@ def _quantile_95(shares: tuple[float, ...]) -> float:
 
 
 class HiddenTokens(msgspec.Struct, frozen=True, rename={"largest_error": "doubt"}):
-    """The number of tokens that a client adds to its prompts without sending their text to this
-    server.
-    """
+    """The number of prompt tokens whose text the client does not send to this server."""
 
     tokens: float
     largest_error: float = 0.0

@@ -321,7 +321,7 @@ def _rs_bpe(name: str) -> Any:
 
 
 def toktok(name: str) -> FastEngine:
-    """Return the toktok engine, for whole folders.
+    """Return the toktok engine, which is used to count whole folders.
 
     Raises:
         ImportError: toktok-rs has no wheel for this platform.

@@ -111,8 +111,8 @@ _COMPARED = re.compile(r"(chat)?gpt-4o|gpt-4(-|$)|gpt-3\.?5")
 """Models whose reported usage OpenAI's cookbook compared with its formula."""
 
 _TEMPLATE_MARGIN_SHARE = 0.5
-"""Margin of error (±) of template tokens, as a fraction, unless the formula was compared with
-usage.
+"""Margin of error (±) of template tokens, as a fraction, if the formula was never compared with
+reported usage.
 """
 _COMPARED_MARGIN_SHARE = 0.1
 

@@ -90,7 +90,7 @@ def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server
     """Recognise a server by its response to `/v1/models`.
 
     Raises:
-        EndpointError: The server would load a model in order to count.
+        EndpointError: Counting would make the server load a model.
     """
     if answer.headers.get("server", "").lower() == "llama.cpp":
         return servers.LLAMACPP
@@ -310,8 +310,8 @@ async def probe_window(connection: Connection, model: str) -> ProbeResult:
 
 
 def list_models(answer: Answer) -> list[ListedModel]:
-    """Return the models in a response to `/v1/models`. The list is empty if the server has no such
-    request.
+    """Return the models in a response to `/v1/models`. The list is empty if the server does not
+    support this request.
 
     Raises:
         EndpointError: The server needs a key, is loading a model, or has failed.

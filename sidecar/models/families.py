@@ -109,7 +109,7 @@ _GLUED = re.compile(
 )
 """Matches a version without a hyphen (`grok4`) or with an unknown suffix (`gpt-4oo`)."""
 _MISSPELT = 0.8
-"""The minimum similarity (0 to 1) to a known word for a word to count as misspelt."""
+"""How similar (0 to 1) a word must be to a known word to be treated as a misspelling."""
 _MISSPELT_TIER = 0.75
 """The minimum similarity for Claude's tiers, where one letter in four may differ."""
 _SHORTEST = 4

@@ -70,7 +70,8 @@ def ensure_chromium() -> Path:
     """Return the path of Debian's Chromium, installing it if necessary.
 
     Raises:
-        RuntimeError: This process may not install packages. The message says how to do so.
+        RuntimeError: This process lacks permission to install packages. The message says which
+            command to run.
     """
     if found := _chromium():
         return found

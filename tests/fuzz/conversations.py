@@ -73,7 +73,7 @@ cases = st.builds(
 
 
 def build(shape: str, made: list[Move]) -> list[Turn]:
-    """Build a conversation from moves. Its texts are numbered (`#7`)."""
+    """Build a conversation from random steps. Each text contains a number, such as `#7`."""
     maker = _Maker(shape)
     for move in made:
         maker.move(move)

@@ -156,7 +156,7 @@ class Session:
             ) from None
 
     def _wait(self, most: int) -> None:
-        """Wait until at most this number of requests is unanswered."""
+        """Wait until no more than this many requests are pending."""
         with self._news:
             while self._owed.total() > most:
                 before = self.answers

@@ -60,7 +60,7 @@ def shown(client: Client, uri: str) -> int:
 
 
 async def numbers(client: Client, uri: str) -> dict[str, int]:
-    """Return the document's count from each place that shows it."""
+    """Return the document's token count as reported by each request and notification."""
     await settled(client)
     _, findings = await client.server.diagnostics.findings(uri)
     identifier = {"textDocument": {"uri": uri}}

@@ -256,7 +256,7 @@ def test_error_does_not_change_the_context_size(
 def test_subagent_does_not_change_the_context_size(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """Another program's status line shows the sub-agent's context instead."""
+    """Other status lines show the sub-agent's context instead."""
     session.sidechain()
     session.subagent()
     world.check_context(home.truth)

@@ -104,8 +104,8 @@ def test_qwen_estimate_is_shown_after_a_compression(world: World, chat: Chat) ->
 
 
 def test_call_in_telemetry_and_reply_counts_once(world: World, chat: Chat) -> None:
-    """Telemetry may precede or follow the reply. A sub-agent's call with equal tokens is a separate
-    call.
+    """Telemetry may precede or follow the reply. A sub-agent's call is a separate call, even if
+    its token counts are the same.
     """
     for is_first in (True, False):
         chat.telemetry(is_first, chat.reply)

@@ -1,4 +1,4 @@
-"""Tests that `check` prints the same results with a cache as without, whatever has changed."""
+"""Tests that `check` prints the same results with and without a cache, no matter what has changed."""
 
 # token-budget: ignore (sample budgets)
 

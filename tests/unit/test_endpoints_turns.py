@@ -24,7 +24,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def held(server: FakeServer) -> asyncio.Event:
-    """Delay responses to text counts until the event is set."""
+    """Delay responses to count requests until the event is set."""
     real, gate = server.routes["POST", "/tokenize"], asyncio.Event()
 
     async def slow(asked: Asked) -> Canned:

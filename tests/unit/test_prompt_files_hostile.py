@@ -1,4 +1,4 @@
-"""Tests prompt files in a hostile repository: only files inside the root are read, with limits."""
+"""Tests prompt files in a hostile repository: only files inside the root are read, and only up to a maximum size."""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ def is_own(state: RolloutState, one: RolloutLine, payload: Payload, parent: Pare
 
 
 def _is_later(state: RolloutState, one: RolloutLine, payload: Payload) -> bool:
-    """Return whether the timestamps show that a line was written after the thread began."""
+    """Return whether a line's timestamp is later than the start of the thread."""
     began, at = parse_iso_time(state.began), parse_iso_time(one.timestamp)
     if began is None or at is None or at < began:
         return False

@@ -134,7 +134,9 @@ class _State(msgspec.Struct):
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
     until: float | None = None
-    """When a more accurate store's records of this session begin, in milliseconds since 1970."""
+    """The time after which a more accurate store has this session's calls, in milliseconds since
+    1970.
+    """
     is_shown: bool = False
 
     @classmethod
@@ -168,7 +170,7 @@ class _State(msgspec.Struct):
         return calls.values()
 
     def find_better_stores(self) -> None:
-        """Determine when traces or a debug log start to cover this session."""
+        """Find out when this session's records in the traces or in a debug log begin."""
         traced = spans.traced_since(str(_traces_of(self.path)), _session_of(self.path))
         begins = (traced, spans.log_begins(str(_log_of(self.path))), self.until)
         self.until = min((at for at in begins if at is not None), default=None)

@@ -93,7 +93,7 @@ _details = typed.decoder(list[_Detail])
 
 
 def _category_of(row: dict[str, Any]) -> Category:
-    """Return a call's purpose. Sub-agents have separate context windows."""
+    """Return a call's category. Sub-agents' calls do not fill the session's own context."""
     initiator = str(row.get("initiator") or "")
     if initiator == "compaction":
         return "summary"

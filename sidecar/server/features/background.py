@@ -220,7 +220,7 @@ class CalibrationSync:
             self._services.publish(Event("endpoint"))
 
     def _has_long_documents(self) -> bool:
-        """Return whether an open document is too long for endpoints and needs calibration."""
+        """Return whether any open document is too long for an endpoint and is estimated instead."""
         are_used = any(
             has_enabled_endpoints(workspace.settings) for workspace in self._services.roots
         )

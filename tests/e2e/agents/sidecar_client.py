@@ -1,4 +1,4 @@
-"""Runs `token-sidecar serve` for one workspace as an editor does, and records each status."""
+"""Runs `token-sidecar serve` for one workspace the way an editor does, and records each status."""
 
 from __future__ import annotations
 

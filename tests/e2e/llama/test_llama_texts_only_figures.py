@@ -37,7 +37,7 @@ CONTEXT = 32_768
 
 
 class Row(NamedTuple):
-    """The displayed count of one turn, the true count, and the requests for it."""
+    """A turn's displayed count, its true count, and the number of requests sent."""
 
     tokens: int
     band: float

@@ -204,7 +204,7 @@ def test_the_guides_command_computes_the_hash_of_a_user(monkeypatch: pytest.Monk
 
 
 def test_a_users_rows_can_be_found_and_deleted(store: ClickHouse) -> None:
-    """Runs the statements in the team guide."""
+    """Runs the SQL statements in the team guide."""
     part = GUIDE.split("## Delete a user's rows")[1].split("\n## ")[0]
     (script,) = re.findall(r"```sql\n(.*?)```", part, re.DOTALL)
     ((user,),) = store.rows("SELECT user FROM llm.daily WHERE team = 'team1' LIMIT 1")

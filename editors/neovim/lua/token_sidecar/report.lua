@@ -91,7 +91,7 @@ local function highlight(buf, lines)
   end
 end
 
---- Shows text in a floating window that `q` and `<Esc>` close.
+--- Shows text in a floating window. `q` and `<Esc>` close it.
 ---@param title string
 ---@param text string
 ---@return integer buf
