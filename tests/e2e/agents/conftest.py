@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+LONG_SCENE = "growing_session"
 _NO_XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 
 
@@ -26,7 +27,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     scene = metafunc.function.__name__.removeprefix("test_")
     chosen = chosen_agents(_chosen_names())
     able = [agent for agent in chosen if scene not in agent.cannot]
-    metafunc.parametrize("agent", able, ids=[agent.name for agent in able])
+    params = [pytest.param(agent, id=agent.name, marks=_marks(agent, scene)) for agent in able]
+    metafunc.parametrize("agent", params)
+
+
+def _marks(agent: Agent, scene: str) -> list[pytest.MarkDecorator]:
+    """Mark the long scene as slow for all but one agent, unless agents were chosen."""
+    is_slow = scene == LONG_SCENE and agent.name != "codex" and not _chosen_names()
+    return [pytest.mark.slow] if is_slow else []
 
 
 def _chosen_names() -> list[str]:
