@@ -271,7 +271,7 @@ class StoreReader(Protocol):
         """Return the context window that the agent's settings define for a session, in tokens."""
         return None
 
-    def compacts_at(self, window: int) -> int:
+    def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         """Return the context size, in tokens, that triggers compaction by default."""
         return window
 

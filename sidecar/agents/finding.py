@@ -162,8 +162,8 @@ class TwoStores(StoreReader):
     def window(self, places: Places, session: StoredSession) -> int | None:
         return self._reader_of(session).window(places, session)
 
-    def compacts_at(self, window: int) -> int:
-        return self._new.compacts_at(window)
+    def compacts_at(self, window: int, model: str) -> int:
+        return self._new.compacts_at(window, model)
 
     def contents(self, path: str, session: str) -> Iterable[ContentEntry]:
         return (self._old if self._is_old(path) else self._new).contents(path, session)

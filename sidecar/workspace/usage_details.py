@@ -142,10 +142,11 @@ def _room_to_grow(usage: ContextUsage) -> int | None:
         return free
     if usage.session.source == PROTOCOL:
         return free
-    end = reader_of(usage.session.source).compacts_at(limit)
+    model = usage.model or ""
+    end = reader_of(usage.session.source).compacts_at(limit, model)
     if end < limit // 2:  # the agent's reserve is for larger windows
         end = limit
-    return min(free, end - tokens, (prompt_limit_of(usage.model or "") or end) - tokens)
+    return min(free, end - tokens, (prompt_limit_of(model) or end) - tokens)
 
 
 def _current_block(

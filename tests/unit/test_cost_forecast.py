@@ -93,30 +93,35 @@ def test_calls_left_are_within_30_percent_in_most_sessions(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("agent", "window", "end"),
+    ("agent", "model", "window", "end"),
     [
-        ("claude-code", 200_000, 199_500),
-        ("codex", 190_000, 180_000),
-        ("gemini-cli", 1_048_576, 524_288),
-        ("kimi-code", 200_000, 150_000),
-        ("kimi-code", 400_000, 340_000),
-        ("opencode", 200_000, 168_000),
-        ("pi", 200_000, 183_616),
-        ("qwen-code", 200_000, 167_000),
-        ("qwen-code", 1_000_000, 850_000),
-        ("vibe", 200_000, 160_000),
+        ("claude-code", "claude-sonnet-4-5", 200_000, 199_500),
+        ("codex", "gpt-5", 190_000, 180_000),
+        ("gemini-cli", "gemini-2.5-pro", 1_048_576, 524_288),
+        ("kimi-code", "kimi-k2-0905-preview", 200_000, 150_000),
+        ("kimi-code", "kimi-k2-0905-preview", 400_000, 340_000),
+        ("opencode", None, 200_000, 168_000),
+        ("opencode", "claude-sonnet-4-5", 200_000, 168_000),
+        ("opencode", "gpt-4o", 128_000, 111_616),
+        ("opencode", "gpt-5", 400_000, 252_000),
+        ("opencode", "gpt-5", 200_000, 168_000),
+        ("pi", "gpt-5", 200_000, 183_616),
+        ("qwen-code", "qwen3-coder-plus", 200_000, 167_000),
+        ("qwen-code", "qwen3-coder-plus", 1_000_000, 850_000),
+        ("vibe", "devstral-2512", 200_000, 160_000),
         # The agents' reserves are for larger windows.
-        ("kimi-code", 65_536, 65_036),
-        ("qwen-code", 65_536, 65_036),
+        ("kimi-code", "kimi-k2-0905-preview", 65_536, 65_036),
+        ("qwen-code", "qwen3-coder-plus", 65_536, 65_036),
     ],
 )
 def test_no_calls_are_left_when_the_agent_compacts(
-    tmp_path: Path, agent: str, window: int, end: int
+    tmp_path: Path, agent: str, model: str | None, window: int, end: int
 ) -> None:
     book = CostBook(tmp_path)
     at = record(book, [(50_000, 0), (51_000, 0), (52_000, 0)], agent=agent)
     usage = ContextUsage(
         tokens=52_000,
+        model=model,
         method="exact",
         limit=window,
         limit_source="transcript",

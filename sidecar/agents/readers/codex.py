@@ -479,7 +479,7 @@ class Codex(LineReader):
         for line in read_records(path, decode_content_line):
             yield from content_entries(line, tools)
 
-    def compacts_at(self, window: int) -> int:
+    def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return window * 90 // 95  # of the window, Codex reports 95 % and uses 90 %
 
 

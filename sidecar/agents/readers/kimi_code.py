@@ -133,7 +133,7 @@ class KimiCode(LineReader):
                 prompts = prompts[len(prompts) - min(len(prompts), line.kept_user_message_count) :]
                 yield from prompts
 
-    def compacts_at(self, window: int) -> int:
+    def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return min(window * 85 // 100, window - 50_000)
 
 

@@ -40,6 +40,9 @@ from sidecar.agents.file_reading import cached_until_changed, open_quietly
 from sidecar.agents.finding import TwoStores, list_folder, store_from_path
 from sidecar.agents.places import agent_folders, database_by_variable
 from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
+from sidecar.models.catalogue import prompt_limit_of
+from sidecar.models.limits import max_output_of
+from sidecar.models.names import parse
 
 if TYPE_CHECKING:
     import sqlite3
@@ -233,6 +236,10 @@ def _read_settings(path: str) -> _Settings:
 
 
 _NEWEST = 50
+_LONGEST_REPLY = 32_000
+"""The maximum size, in tokens, of the reply that opencode requests from a model."""
+_RESERVED = 20_000
+"""The maximum number of tokens that opencode reserves if a model has a prompt limit."""
 _COMPACTIONS = ("compaction", "summary")
 
 
@@ -335,8 +342,10 @@ class _Databases(OneDatabase):
         sessions = [session.snapshot() for session in measured]
         return StoreContents(calls, sessions, skipped, is_whole)
 
-    def compacts_at(self, window: int) -> int:
-        return window - 32_000  # the largest reply
+    def compacts_at(self, window: int, model: str) -> int:
+        reply = min(max_output_of(parse(model).bare) or _LONGEST_REPLY, _LONGEST_REPLY)
+        limit = prompt_limit_of(model) or window
+        return min(window - reply, limit - min(reply, _RESERVED))
 
 
 class _Files(DocumentReader):

@@ -154,7 +154,7 @@ class Pi(LineReader):
                     for one in branch[kept.index(entry.first_kept_entry_id) : number]:
                         yield from _content_entries(one, tools)
 
-    def compacts_at(self, window: int) -> int:
+    def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return window - 16_384
 
 

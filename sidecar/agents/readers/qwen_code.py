@@ -151,7 +151,7 @@ class QwenCode(LineReader):
         for line in read_records(path, _content_line):
             yield from _content_entries(line)
 
-    def compacts_at(self, window: int) -> int:
+    def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return min(window * 85 // 100, window - 33_000)
 
 

@@ -265,7 +265,7 @@ class VibeSessions(FileStores):
         named = (one for one in settings.models or () if alias in (one.alias, one.name))
         return next((one.max_context_length for one in named), None)
 
-    def compacts_at(self, window: int) -> int:
+    def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return window * 80 // 100
 
 
