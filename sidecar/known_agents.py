@@ -1,7 +1,7 @@
 """Lists the coding agents whose session files can be read.
 
 To add an agent, add a row here and a reader in `sidecar.agents.readers`. This module imports
-no other module of ours, because settings, costs and agents all use it.
+no other module of this project, because settings, costs and agents all use it.
 """
 
 from __future__ import annotations

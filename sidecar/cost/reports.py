@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from sidecar.models.tariffs import Tariff, UnitPrices
 
-"""Agents whose calls are billed in credits instead of per token."""
 _OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 
 

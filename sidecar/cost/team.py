@@ -6,6 +6,7 @@ All methods block.
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -83,7 +84,7 @@ class DayTotals(NamedTuple):
     cost: Decimal = Decimal(0)
 
     def plus(self, other: DayTotals) -> DayTotals:
-        return DayTotals(*map(_sum, self, other))
+        return DayTotals(*map(operator.add, self, other))
 
 
 class DayDifference(NamedTuple):
@@ -447,10 +448,6 @@ class TeamSource(PageSource):
 
     def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
         return {session: session for session in sessions}
-
-
-def _sum(first: Any, second: Any) -> Any:
-    return first + second
 
 
 def _totals_of(record: Record) -> DayTotals:
