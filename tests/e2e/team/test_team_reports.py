@@ -128,6 +128,15 @@ def configure(store: ClickHouse, monkeypatch: pytest.MonkeyPatch, more: str = ""
     )
 
 
+@pytest.fixture
+def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClickHouse]:
+    """An empty store for one test."""
+    store = ClickHouse(tmp_path / "own", PASSWORD)
+    configure(store, monkeypatch)
+    yield store
+    store.close()
+
+
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(cost, ["--team", *arguments])
 
@@ -187,16 +196,14 @@ def test_the_page_of_a_team_has_the_numbers_of_its_report(
 
 
 def test_the_page_of_a_team_reads_only_the_costliest_sessions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_store: ClickHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = ClickHouse(tmp_path / "own", PASSWORD)
-    store.run(
+    own_store.run(
         "INSERT INTO llm.calls (call_id, at, user, agent, model, session, input, output, cost, cost_source) "
         "SELECT llm_id(toString(number)), now('UTC'), 'jane', 'codex', 'gpt-5', 1 + number % 900, 10, 1, "
         "toDecimal64(number % 900, 2), if(number % 900 = 0, 'unpriced', 'list') FROM numbers(1800)"
     )
-    store.compute_daily()
-    configure(store, monkeypatch)
+    own_store.compute_daily()
     rows_read = 0
     query = TeamStore._query
 
@@ -226,7 +233,6 @@ def test_the_page_of_a_team_reads_only_the_costliest_sessions(
         "16000",
     )
     assert (float(others["cost_usd"]), others["unpriced"]) == (2.0 * sum(range(800)), "True")
-    store.close()
 
 
 def test_the_page_of_a_team_chooses_periods_and_agents(
@@ -268,10 +274,9 @@ def test_days_and_agents_can_be_selected(
 
 @pytest.mark.parametrize("retention", ["400 DAY", "12 MONTH", "4 QUARTER", "1 YEAR", "51 WEEK"])
 def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retention: str
+    own_store: ClickHouse, tmp_path: Path, retention: str
 ) -> None:
-    store = ClickHouse(tmp_path / "own", PASSWORD)
-    store.run(f"ALTER TABLE llm.calls MODIFY TTL toDateTime(at) + INTERVAL {retention}")
+    own_store.run(f"ALTER TABLE llm.calls MODIFY TTL toDateTime(at) + INTERVAL {retention}")
     book = CostBook(tmp_path / "state")
     expired, oldest = (
         msgspec.structs.replace(
@@ -283,14 +288,13 @@ def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(
     queue = queue_of(book, 0)
     batch = queue.next_batch()
     queue.accept(batch)
-    configure(store, monkeypatch)
     settings = load(None).settings
     with TeamStore(settings.team) as target:
         assert target.compare(queue).outdated == {call.row: 0 for call in batch.calls[:-1]}
-        insert(store, batch.calls[:-1], queue.identity.resource())
+        insert(own_store, batch.calls[:-1], queue.identity.resource())
         assert target.compare(queue) == ([], {}, 0)
         wrong = batch.calls[4]
-        store.run(
+        own_store.run(
             "ALTER TABLE llm.calls DELETE WHERE call_id = unhex({id:String}) SETTINGS mutations_sync = 1",
             id=wrong.record.attributes["token_sidecar.call.id"],
         )
@@ -302,40 +306,31 @@ def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(
         assert again.row == wrong.row
         assert target.compare(queue) == ([], {}, 0), "it is queued already"
     book.close()
-    store.close()
 
 
 def test_calls_that_two_installations_have_sent_do_not_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_store: ClickHouse, tmp_path: Path
 ) -> None:
-    store = ClickHouse(tmp_path / "own", PASSWORD)
-    configure(store, monkeypatch)
     books = [CostBook(tmp_path / name) for name in ("old", "new")]
     queues = [queue_of(book, 0) for book in books]
     for book, queue in zip(books, queues, strict=True):
         book.ledger.record_many(events(0))
         batch = queue.next_batch()
         queue.accept(batch)
-        insert(store, batch.calls, queue.identity.resource())
+        insert(own_store, batch.calls, queue.identity.resource())
     with TeamStore(load(None).settings.team) as target:
         assert [target.compare(queue) for queue in queues] == [([], {}, 0)] * 2
     for book in books:
         book.close()
-    store.close()
 
 
-def test_an_unknown_form_of_retention_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = ClickHouse(tmp_path / "own", PASSWORD)
-    store.run("ALTER TABLE llm.calls MODIFY TTL toDateTime(at) + INTERVAL 2400 HOUR")
-    configure(store, monkeypatch)
+def test_an_unknown_form_of_retention_is_refused(own_store: ClickHouse) -> None:
+    own_store.run("ALTER TABLE llm.calls MODIFY TTL toDateTime(at) + INTERVAL 2400 HOUR")
     with (
         TeamStore(load(None).settings.team) as target,
         pytest.raises(TeamStoreError, match="give it in days, weeks, months, quarters or years"),
     ):
         target.check()
-    store.close()
 
 
 def test_a_store_that_refuses_the_login_is_reported(
@@ -412,18 +407,13 @@ async def test_an_editor_shows_what_to_do_about_a_report_that_takes_too_long(
     await client.aclose()
 
 
-def test_a_store_with_an_older_schema_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = ClickHouse(tmp_path / "own", PASSWORD)
-    configure(store, monkeypatch)
-    store.run("DROP VIEW llm.first_kept_day")
+def test_a_store_with_an_older_schema_is_reported(own_store: ClickHouse) -> None:
+    own_store.run("DROP VIEW llm.first_kept_day")
     with (
         TeamStore(load(None).settings.team) as target,
         pytest.raises(TeamStoreError, match=r"load contrib/team/schema\.sql"),
     ):
         target.check()
-    store.close()
 
 
 @pytest.mark.parametrize(
