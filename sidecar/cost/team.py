@@ -305,6 +305,8 @@ class TeamStore:
             for day in local.keys() | stored.keys()
             if day >= first_day and stored.get(day) != local.get(day)
         }
+        if not days:
+            return Comparison([], {}, 0)
         doubtful = [call for call in queue.accepted_calls() if _day_of(call) in days]
         outdated: dict[int, int] = {}
         ids: set[str] = set()

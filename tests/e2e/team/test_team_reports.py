@@ -308,6 +308,28 @@ def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(
     book.close()
 
 
+def test_verifying_reads_the_accepted_calls_once_if_no_day_differs(
+    own_store: ClickHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = CostBook(tmp_path / "state")
+    book.ledger.record_many(events(0))
+    queue = queue_of(book, 0)
+    batch = queue.next_batch()
+    queue.accept(batch)
+    insert(own_store, batch.calls, queue.identity.resource())
+    accepted, reads = queue.accepted_calls, list[None]()
+
+    def counted() -> Iterator[QueuedCall]:
+        reads.append(None)
+        return accepted()
+
+    monkeypatch.setattr(queue, "accepted_calls", counted)
+    with TeamStore(load(None).settings.team) as target:
+        assert target.compare(queue) == ([], {}, 0)
+    assert len(reads) == 1
+    book.close()
+
+
 def test_calls_that_two_installations_have_sent_do_not_differ(
     own_store: ClickHouse, tmp_path: Path
 ) -> None:
