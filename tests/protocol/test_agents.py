@@ -104,10 +104,7 @@ async def test_costs_of_hidden_sessions_are_updated(
     for session in (other, pinned):
         session.user()
         session.reply()
-    await bare.initialize(tmp_path.as_uri())
-    await bare.take("status/update", lambda one: bool(one["cost"]) and "%" in one["text"])
-    await wait_for_first_reading(bare)
-    bare.ignore("status/update", "context/warning")
+    await start_and_read(bare, tmp_path)
     await bare.request("context/select", {"session": pinned.id})
     await wait_for_first_reading(bare)
 
@@ -588,6 +585,14 @@ async def test_preflight_adds_the_prompt_to_an_agents_session(
     assert (await bare.request("context/usage", {}))["tokens"] == size
 
 
+async def start_and_read(client: Client, folder: Path) -> None:
+    """Start the server in a folder, and wait until it shows the context and its cost."""
+    await client.initialize(folder.as_uri())
+    await client.take("status/update", lambda one: bool(one["cost"]) and "%" in one["text"])
+    await wait_for_first_reading(client)
+    client.ignore("status/update", "context/warning")
+
+
 async def wait_for_first_reading(client: Client) -> None:
     """Wait until the work that is triggered by starting the server is done.
 
@@ -633,10 +638,7 @@ async def test_a_session_file_is_not_read_for_a_closed_view(
     session = everyday(home, tmp_path)
     session.user()
     session.reply()
-    await bare.initialize(tmp_path.as_uri())
-    await bare.take("status/update", lambda one: bool(one["cost"]) and "%" in one["text"])
-    await wait_for_first_reading(bare)
-    bare.ignore("status/update", "context/warning")
+    await start_and_read(bare, tmp_path)
     reads = record_reads(session.path)
     for _ in range(3):
         await bare.request("context/usage", {})
@@ -664,10 +666,7 @@ async def test_session_files_are_read_once_for_all_cost_reports(
 ) -> None:
     session = everyday(home, tmp_path)
     session.write({"type": "custom-title", "customTitle": "Mend the parser"})
-    await bare.initialize(tmp_path.as_uri())
-    await bare.take("status/update", lambda one: bool(one["cost"]) and "%" in one["text"])
-    await wait_for_first_reading(bare)
-    bare.ignore("status/update", "context/warning")
+    await start_and_read(bare, tmp_path)
     reads = record_reads(session.path)
     counts = []
     for _ in range(3):
