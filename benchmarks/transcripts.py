@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from benchmarks.agents.corpus import SOURCES, history
 from benchmarks.agents.truth import Tokens
 from benchmarks.page import figure, installed
+from benchmarks.startup import children
 from sidecar.agents.places import Places
 from sidecar.agents.registry import readers_of
 from sidecar.agents.roots import Roots
@@ -234,9 +235,7 @@ def peer_cpu(binary: Path, home: Path, *arguments: str) -> float:
         "version": "2.1.240",
         "cost": {"total_cost_usd": 1},
     }
-    import resource
-
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = children()
     subprocess.run(
         [str(binary), *arguments],
         env={**os.environ, "HOME": str(home)},
@@ -244,8 +243,7 @@ def peer_cpu(binary: Path, home: Path, *arguments: str) -> float:
         check=True,
         capture_output=True,
     )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return children() - before
 
 
 if __name__ == "__main__":
