@@ -16,6 +16,14 @@ from sidecar.messages.tool_schemas import read_tools
 ChatMessage: TypeAlias = Mapping[str, Any]
 Tools: TypeAlias = Sequence[Mapping[str, Any]]
 
+
+class Chat(NamedTuple):
+    """Messages and tools that are counted together."""
+
+    messages: Sequence[ChatMessage]
+    tools: Tools = ()
+
+
 _OPENAI_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id")
 _ROLES = {"model": "assistant", "developer": "system"}
 
@@ -126,14 +134,14 @@ def split_system(messages: Sequence[ChatMessage]) -> tuple[list[PlainMessage], s
     return [turn for turn in turns if turn.role != "system"], system
 
 
-def openai_body(messages: Sequence[ChatMessage], tools: Tools, **more: Any) -> dict[str, Any]:
+def openai_body(chat: Chat, **more: Any) -> dict[str, Any]:
     """Return a request body in OpenAI's format. `more` contains additional fields.
 
     Raises:
         EndpointError: A message contains a part other than text, such as an image.
     """
-    body = {**more, "messages": openai_messages(messages)}
-    return {**body, "tools": openai_tools(tools)} if tools else body
+    body = {**more, "messages": openai_messages(chat.messages)}
+    return {**body, "tools": openai_tools(chat.tools)} if chat.tools else body
 
 
 def call_arguments(call: Block) -> dict[str, Any]:

@@ -6,15 +6,14 @@ probe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from sidecar.endpoints.chats import (
-    ChatMessage,
+    Chat,
     PlainMessage,
-    Tools,
     call_arguments,
     plain_message,
     split_system,
@@ -70,8 +69,8 @@ class Cloud:
 _ANTHROPIC_PATH = "/v1/messages/count_tokens"
 
 
-def _anthropic_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    turns, system = split_system(messages)
+def _anthropic_chat(model: str, chat: Chat) -> Request:
+    turns, system = split_system(chat.messages)
     body: dict[str, Any] = {
         "model": model,
         "messages": [_anthropic_message(turn) for turn in turns],
@@ -82,14 +81,14 @@ def _anthropic_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -
         )
     if system:
         body["system"] = system
-    if tools:
+    if chat.tools:
         body["tools"] = [
             {
                 "name": t.name,
                 "description": t.description,
                 "input_schema": _object_schema(t.parameters),
             }
-            for t in read_tools(tools)
+            for t in read_tools(chat.tools)
         ]
     return Request(_ANTHROPIC_PATH, body)
 
@@ -128,10 +127,10 @@ ANTHROPIC = Cloud(
 )
 
 
-def _openai_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    items = [item for message in messages for item in _openai_items(plain_message(message))]
+def _openai_chat(model: str, chat: Chat) -> Request:
+    items = [item for message in chat.messages for item in _openai_items(plain_message(message))]
     body: dict[str, Any] = {"model": model, "input": items}
-    if tools:
+    if chat.tools:
         body["tools"] = [
             {
                 "type": "function",
@@ -140,7 +139,7 @@ def _openai_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> R
                 "parameters": dict(tool.parameters),
                 "strict": False,
             }
-            for tool in read_tools(tools)
+            for tool in read_tools(chat.tools)
         ]
     return Request("/v1/responses/input_tokens", body)
 
@@ -177,18 +176,18 @@ def _gemini_text(model: str, text: str) -> Request:
     return Request(_gemini_path(model), {"contents": [{"parts": [{"text": text}]}]})
 
 
-def _gemini_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-    turns, system = split_system(messages)
+def _gemini_chat(model: str, chat: Chat) -> Request:
+    turns, system = split_system(chat.messages)
     request: dict[str, Any] = {
         "model": f"models/{model.removeprefix('models/')}",
         "contents": [_gemini_content(turn) for turn in turns],
     }
     if system:
         request["systemInstruction"] = {"parts": [{"text": system}]}
-    if tools:
+    if chat.tools:
         declared = [
             {"name": t.name, "description": t.description, "parameters": dict(t.parameters)}
-            for t in read_tools(tools)
+            for t in read_tools(chat.tools)
         ]
         request["tools"] = [{"functionDeclarations": declared}]
     return Request(_gemini_path(model), {"generateContentRequest": request})

@@ -9,12 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cachetools import LRUCache, TLRUCache
 
 from sidecar.defects import log_defect
 from sidecar.endpoints import http, lmstudio, servers
+from sidecar.endpoints.chats import Chat
 from sidecar.endpoints.clouds import bearer, find_cloud
 from sidecar.endpoints.http import Connection, detach_from_caller, set_deadline
 from sidecar.endpoints.outcome import (
@@ -254,7 +255,7 @@ class DeclaredEndpoint:
         self, model: str, messages: Sequence[ChatMessage], tools: Tools
     ) -> EndpointCount:
         """Return a whole request's token count, using the model's chat template."""
-        tokens = await self._count(model, "chat", messages, tools)
+        tokens = await self._count(model, Chat(messages, tools))
         size = sum(len(str(message.get("content"))) for message in messages)
         await self._check_varies(model, "chat", size, tokens)
         binding = self._asked[model]
@@ -356,13 +357,13 @@ class DeclaredEndpoint:
         if server is servers.LMSTUDIO:
             return await self._sdk_tokens(model, server, text)
         if not server.text_by_chat:
-            return await self._count(model, "text", text)
+            return await self._count(model, text)
         if model not in self._message_costs:
             # A full stop is one token in every vocabulary. The other tokens come from the chat
             # template.
-            extra_tokens = await self._count(model, "chat", single_message("."), ())
+            extra_tokens = await self._count(model, single_message("."))
             self._message_costs[model] = extra_tokens - 1
-        token_count = await self._count(model, "chat", single_message(text), ())
+        token_count = await self._count(model, single_message(text))
         return max(1, token_count - self._message_costs[model])
 
     async def _sdk_tokens(self, model: str, server: Server, text: str) -> int:
@@ -372,17 +373,12 @@ class DeclaredEndpoint:
             self._remember(model, ProbeResult.failed(model, error, server))
             raise
 
-    async def _count(self, model: str, what: Aspect, *content: Any) -> int:
-        """Send a counting request, and repeat it once if the server has been replaced.
-
-        Args:
-            model: The model.
-            what: Whether to count a text or a chat.
-            content: The text, or the messages and tools of the chat.
-        """
+    async def _count(self, model: str, content: str | Chat) -> int:
+        """Send a counting request, and repeat it once if the server has been replaced."""
+        what: Aspect = "text" if isinstance(content, str) else "chat"
         for _ in range(2):
             binding = await self._require(model, what)
-            request, read = counting_request(require_server(binding), what, binding.model, *content)
+            request, read = counting_request(require_server(binding), binding.model, content)
             try:
                 answer = await self._connection.post(request.path, request.body)
                 if answer.reconnected and not self._cloud:

@@ -371,8 +371,8 @@ async def _try_counting(
         if what == "text":
             extra_tokens = await _empty_text_tokens(connection, server, model)
         for text in PROBE_TEXTS[len(counts) :]:
-            content = (text,) if what == "text" else (single_message(text), ())
-            request, read = counting_request(server, what, model, *content)
+            content = text if what == "text" else single_message(text)
+            request, read = counting_request(server, model, content)
             answer = await connection.post(request.path, request.body)
             refuse_unless_ok(answer, without_secrets(connection.root))
             counts.append(read(answer.body) - extra_tokens)

@@ -10,19 +10,20 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from sidecar import typed
-from sidecar.endpoints.chats import ChatMessage, Tools, openai_body
+from sidecar.endpoints.chats import Chat, openai_body
 from sidecar.endpoints.http import Answer, Connection
 from sidecar.endpoints.outcome import URL_IN_DOUBT, EndpointError
 from sidecar.models.names import same_model
 from sidecar.text.printable import printable
 
 T = TypeVar("T")
+Content = TypeVar("Content", str, Chat)
 
 LISTED = 1000
 """Maximum number of entries to read from a server's list. Routers of hosted models list several
@@ -84,14 +85,11 @@ ReadTokens: TypeAlias = Callable[[object], int]
 """Reads the token count from a response body. Raises EndpointError if there is none."""
 
 
-class Counting(NamedTuple):
+class Counting(NamedTuple, Generic[Content]):
     """Builds the request that asks a server for a token count, and reads the response."""
 
-    build: Callable[..., Request]
-    """Builds the request from the server's name for the model, and the text or the chat.
-
-    A chat consists of messages and tools.
-    """
+    build: Callable[[str, Content], Request]
+    """Builds the request from the server's name for the model, and the text or the chat."""
     read: ReadTokens
 
 
@@ -139,8 +137,8 @@ class Server:
     """
 
     name: str
-    text: Counting | None = None
-    chat: Counting | None = None
+    text: Counting[str] | None = None
+    chat: Counting[Chat] | None = None
     limit: FindLimit = listed_limit
     loaded: Callable[[Connection, Sequence[ListedModel]], Awaitable[Sequence[ListedModel]]] = (
         all_listed
@@ -151,32 +149,32 @@ class Server:
     counts_empty: bool = False
 
 
-def counting_request(
-    server: Server, what: Aspect, model: str, *content: Any
-) -> tuple[Request, ReadTokens]:
+def counting_request(server: Server, model: str, content: str | Chat) -> tuple[Request, ReadTokens]:
     """Return the request that asks a server to count, and a reader for the response.
 
     Args:
         server: The server.
-        what: Whether to count a text or a chat.
         model: The server's name for the model.
-        content: The text, or the messages and tools of the chat.
+        content: The text or the chat to count.
 
     Raises:
         EndpointError: The server cannot count this, or a message has an unknown format.
     """
-    counting = server.text if what == "text" else server.chat
-    if counting is None:
-        raise EndpointError("unsupported", f"{server.name} cannot count {what}s")
+    if isinstance(content, str):
+        if server.text is None:
+            raise EndpointError("unsupported", f"{server.name} cannot count texts")
+        return server.text.build(model, content), server.text.read
+    if server.chat is None:
+        raise EndpointError("unsupported", f"{server.name} cannot count chats")
     try:
-        return counting.build(model, *content), counting.read
+        return server.chat.build(model, content), server.chat.read
     except (TypeError, AttributeError, ValueError) as error:
         reason = f"messages or tools are in an unknown format ({type(error).__name__})"
         raise EndpointError("unsupported", reason) from None
 
 
-def single_message(text: str) -> list[ChatMessage]:
-    return [{"role": "user", "content": text}]
+def single_message(text: str) -> Chat:
+    return Chat([{"role": "user", "content": text}])
 
 
 # Reading answers
@@ -319,7 +317,7 @@ def limit_at(path: str, *names: str) -> FindLimit:
     return find
 
 
-def text_counting(path: str, field: str, read: ReadTokens, **more: Any) -> Counting:
+def text_counting(path: str, field: str, read: ReadTokens, **more: Any) -> Counting[str]:
     """Return a counting request that contains the model and the text in a JSON object.
 
     Args:
@@ -332,7 +330,7 @@ def text_counting(path: str, field: str, read: ReadTokens, **more: Any) -> Count
     return Counting(lambda model, text: Request(path, {"model": model, field: text, **more}), read)
 
 
-def openai_chat_counting(path: str, read: ReadTokens, **more: Any) -> Counting:
+def openai_chat_counting(path: str, read: ReadTokens, **more: Any) -> Counting[Chat]:
     """Return a counting request that contains messages and tools in OpenAI's format.
 
     Args:
@@ -341,10 +339,7 @@ def openai_chat_counting(path: str, read: ReadTokens, **more: Any) -> Counting:
         more: Additional fields.
     """
 
-    def build(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
-        return Request(path, openai_body(messages, tools, model=model, **more))
-
-    return Counting(build, read)
+    return Counting(lambda model, chat: Request(path, openai_body(chat, model=model, **more)), read)
 
 
 # By default, llama.cpp's router loads the model that a request names.
@@ -359,14 +354,14 @@ class _Props(msgspec.Struct):
     default_generation_settings: _Settings | None = None
 
 
-def _llamacpp_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
+def _llamacpp_chat(model: str, chat: Chat) -> Request:
     """Build a request that counts with the model's chat template.
 
     If the last message is from the assistant, llama.cpp continues it, but refuses it if it contains
     tool calls. Because the next request must contain the results of these calls, empty results are
     appended.
     """
-    body = openai_body(messages, tools, model=model)
+    body = openai_body(chat, model=model)
     turns = body["messages"]
     calls = turns[-1].get("tool_calls") if turns else None
     for call in calls or ():
