@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from sidecar.agents.events import Store
+from sidecar.agents.events import Store, StoredSession
 from sidecar.agents.registry import Sources
 from sidecar.workspace.claude_statusline import load, with_saved_window
 from sidecar.workspace.shown_session import RECENT
@@ -23,7 +23,6 @@ from sidecar.workspace.shown_session import RECENT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.agents.events import StoredSession
     from sidecar.config.settings import Agents
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import MemoryLedger
@@ -41,7 +40,8 @@ MAX_OLD_STORES = 100
 
 class LastSearch(NamedTuple):
     sources: Sources
-    has_any: bool = False
+    sessions: frozenset[str]
+    """The IDs of the recent sessions."""
 
 
 class SessionReader:
@@ -160,7 +160,7 @@ class AgentSessions:
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
         self._has_older: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """The settings used to find a workspace's older sessions."""
+        """Workspaces whose older sessions are known, with the settings used to find them."""
         self._memory: MemoryLedger | None = None
         """In-memory replacement for the ledger while the ledger file cannot be used."""
 
@@ -214,22 +214,17 @@ class AgentSessions:
         Returns:
             Whether any calls were recorded or changed.
         """
-        settings = workspace.settings.agents
-        sources = await self.sources(workspace)
-        if sources is None:
-            if workspace in self._has_older:
-                del self._has_older[workspace]
-                self._sessions_of(workspace).set_older_agent_sessions(())
-            return False
-        read = partial(SessionReader.read_all, max_bytes=max_bytes)
-        sessions, recorded = await self._read_sessions(workspace, sources, read, since=None)
-        if sessions or workspace in self._has_older:
-            self._has_older[workspace] = settings
-            self._sessions_of(workspace).set_older_agent_sessions(sessions)
+        settings, sources = workspace.settings.agents, await self.sources(workspace)
+        sessions, recorded = list[StoredSession](), False
+        if sources is not None:
+            read = partial(SessionReader.read_all, max_bytes=max_bytes)
+            sessions, recorded = await self._read_sessions(workspace, sources, read, since=None)
+        self._has_older[workspace] = settings
+        self._sessions_of(workspace).set_older_agent_sessions(sessions)
         return recorded
 
     async def find_older_sessions(self, workspace: Workspace) -> None:
-        """Find all sessions of the workspace, unless they have been found with these settings.
+        """Find all sessions of the workspace, unless they are known.
 
         Recent sessions are kept up to date anyway.
         """
@@ -291,9 +286,12 @@ class AgentSessions:
             workspace, sources, read, since=since, billed=billed
         )
         before = self._seen.get(workspace)
-        had_any = before is not None and before.has_any
-        self._seen[workspace] = LastSearch(sources, bool(sessions))
-        if not sessions and not had_any:
+        earlier = before.sessions if before else frozenset[str]()
+        recent = frozenset([session.id for session in sessions])
+        self._seen[workspace] = LastSearch(sources, recent)
+        if not earlier <= recent:  # a session is now one of the older sessions, or is deleted
+            self._has_older.pop(workspace, None)
+        if not recent and not earlier:
             return recorded
         known = self._sessions_of(workspace)
         known.set_agent_sessions(sessions)

@@ -199,6 +199,23 @@ async def test_deleted_session_is_no_longer_listed(
     assert editor.shown() == []
 
 
+async def test_session_that_is_no_longer_recent_is_found_again(
+    root: Path, claude: ClaudeHome, editor: Editor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = []
+    for age in (3, 2, 1):
+        session = claude.session(root)
+        session.reply()
+        os.utime(session.path, (time.time() - age * 3600,) * 2)
+        ids.append(session.id)
+        await editor.look()
+        await editor.services.agents.find_older_sessions(editor.workspace)
+    monkeypatch.setattr(agents, "RECENT", timedelta(0))
+    await editor.look()
+    await editor.services.agents.find_older_sessions(editor.workspace)
+    assert set(editor.shown()) == set(ids)
+
+
 async def test_amended_call_in_a_database_updates_the_cost(
     tmp_path: Path, root: Path, editor: Editor
 ) -> None:
