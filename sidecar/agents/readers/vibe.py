@@ -46,32 +46,36 @@ if TYPE_CHECKING:
 AGENT = "vibe"
 
 
+class _Environment(Record):
+    working_directory: str | None = None
+
+
+class _ModelName(Record):
+    active_model: str | None = None
+    """The user's alias for the model."""
+    model_name: str | None = None
+
+
+class _Description(Record):
+    start_time: str | None = None
+    end_time: str | None = None
+    environment: _Environment | None = None
+    config: _ModelName | None = None
+
+    @property
+    def folder(self) -> str:
+        return (self.environment.working_directory if self.environment else None) or ""
+
+
 class _StatsNumbers(Record):
     session_prompt_tokens: Number = None
     session_completion_tokens: Number = None
     context_tokens: Number = None
 
 
-class _StatsEnvironment(Record):
-    working_directory: str | None = None
-
-
-class _StatsConfig(Record):
-    active_model: str | None = None
-
-
-class _StatsMeta(Record):
+class _StatsMeta(_Description):
     session_id: str | None = None
-    start_time: str | None = None
-    end_time: str | None = None
-    title: str | None = None
-    environment: _StatsEnvironment | None = None
-    config: _StatsConfig | None = None
     stats: _StatsNumbers | None = None
-
-    @property
-    def folder(self) -> str:
-        return (self.environment.working_directory if self.environment else None) or ""
 
     @property
     def model(self) -> str | None:
@@ -172,35 +176,17 @@ class _Projection(Record):
     snapshot: _Snapshot | None = None
 
 
-class _Environment(Record):
-    working_directory: str | None = None
-
-
-class _ModelName(Record):
-    active_model: str | None = None
-    """The user's alias for the model."""
-    model_name: str | None = None
-
-
-class _Meta(Record):
+class _Meta(_Description):
     parent_session_id: str | None = None
     git_branch: str | None = None
-    start_time: str | None = None
-    end_time: str | None = None
     title: str | None = None
     title_source: str | None = None
     """`auto` means that the title was generated from a prompt."""
     archived_at: str | None = None
-    environment: _Environment | None = None
-    config: _ModelName | None = None
 
     @property
     def own_title(self) -> str | None:
         return self.title if self.title_source != "auto" else None
-
-    @property
-    def folder(self) -> str:
-        return (self.environment.working_directory if self.environment else None) or ""
 
     @property
     def model(self) -> str | None:
