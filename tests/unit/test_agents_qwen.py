@@ -97,8 +97,8 @@ def test_qwen_estimate_is_shown_after_a_compression(world: World, chat: Chat) ->
     for left, note in ((None, COMPACTED), (300, ESTIMATED)):
         info = {"originalTokenCount": 2_000, "newTokenCount": left}
         chat.line("system", subtype="chat_compression", systemPayload={"info": info})
-        (size,) = (session for session in world.sessions().values())
-        assert (size.tokens, size.note) == (left, note)
+        (shown,) = world.sessions().values()
+        assert (shown.tokens, shown.note) == (left, note)
     chat.reply(inside=True)
     world.check_context(chat.truth)
 

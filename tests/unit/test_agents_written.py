@@ -163,11 +163,11 @@ def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> 
     lines = wire.read_text().splitlines(keepends=True)
     estimated = next(n for n, line in enumerate(lines) if "token_counting.rebased" in line)
     wire.write_text("".join(lines[: estimated + 1]))
-    (size,) = (one for name, one in world.sessions().items() if "4ef2" in name)
-    assert (size.tokens, size.quality, size.note) == (21_033, "estimate", ESTIMATED)
+    (shown,) = (session for name, session in world.sessions().items() if "4ef2" in name)
+    assert (shown.tokens, shown.quality, shown.note) == (21_033, "estimate", ESTIMATED)
     wire.write_text("".join(lines[:estimated]))
-    (size,) = (one for name, one in world.sessions().items() if "4ef2" in name)
-    assert (size.tokens, size.note) == (None, COMPACTED)
+    (shown,) = (session for name, session in world.sessions().items() if "4ef2" in name)
+    assert (shown.tokens, shown.note) == (None, COMPACTED)
 
 
 def test_kimi_code_shows_a_later_title_and_that_a_session_is_archived(tmp_path: Path) -> None:
@@ -421,8 +421,7 @@ def test_claude_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -
     after = next(n for n, line in enumerate(lines) if "after prompt" in line)
     path.write_text("".join(lines[:after]))
     (shown,) = world.sessions().values()
-    size = shown
-    assert (size.tokens, size.quality, size.note) == (2_671, "estimate", ESTIMATED)
+    assert (shown.tokens, shown.quality, shown.note) == (2_671, "estimate", ESTIMATED)
     assert (shown.active, shown.model) == (False, "claude-sonnet-4-5")
 
 
