@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import Record
+from sidecar.agents.fields import CamelRecord, Record
 from sidecar.agents.file_reading import cached_until_changed, open_quietly
 from sidecar.agents.finding import list_folder
 from sidecar.agents.places import EDITOR_SERVERS
@@ -90,7 +90,7 @@ def local_path(uri: str | Uri | None, *, on_server: bool = False) -> str | None:
     return path[1:].replace("/", "\\") if drive else path or None
 
 
-class _OwnModel(Record, rename="camel"):
+class _OwnModel(CamelRecord):
     id: str | None = None
     max_input_tokens: float | None = None
     max_output_tokens: float | None = None

@@ -17,6 +17,7 @@ from sidecar import typed
 from sidecar.agents.databases import DatabaseState, columns, read_only
 from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot
 from sidecar.agents.fields import (
+    CamelRecord,
     Number,
     Record,
     credits_to_usd,
@@ -55,7 +56,7 @@ class _Attributes(CallTotals):
     debug_name: str | None = None
 
 
-class _Line(Record, rename="camel"):
+class _Line(CamelRecord):
     ts: Number = None
     type: str | None = None
     span_id: str | None = None
