@@ -53,9 +53,8 @@ def reported_usage(
         reasoning: The number of reasoning tokens.
         includes_cached: Whether `prompt` includes the tokens read from and written to the cache.
     """
-    form = usage_from_prompt if includes_cached else usage_from_parts
-    sent, cached, new, got, thought = map(token_count, (prompt, read, written, output, reasoning))
-    return form(sent, cached, new, 0, got, thought)
+    convert = usage_from_prompt if includes_cached else usage_from_parts
+    return convert(*map(token_count, (prompt, read, written, 0, output, reasoning)))
 
 
 def decode_file(path: str, kind: type[T]) -> T:

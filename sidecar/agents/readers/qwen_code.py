@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -24,7 +24,7 @@ from sidecar.agents.contents import (
     gemini_parts,
 )
 from sidecar.agents.events import CallFinished, CallSize, Store
-from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time
+from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time, reported_usage
 from sidecar.agents.stores import (
     LineReader,
     Lines,
@@ -33,7 +33,9 @@ from sidecar.agents.stores import (
     read_records,
     record_at,
 )
-from sidecar.messages.usage import Usage, usage_from_prompt
+
+if TYPE_CHECKING:
+    from sidecar.messages.usage import Usage
 
 AGENT = "qwen-code"
 _RESPONSE = "qwen-code.api_response"
@@ -282,7 +284,8 @@ def _make_usage(
 
     Thinking tokens are added to the output if the total shows that the output excludes them.
     """
-    sent, got, thought = prompt or 0, output or 0, thoughts or 0
-    if total == sent + got + thought:
-        got += thought
-    return usage_from_prompt(sent, cached or 0, 0, 0, got, thought)
+    whole = (output or 0) + (thoughts or 0)
+    excludes_thoughts = total == (prompt or 0) + whole
+    return reported_usage(
+        prompt, whole if excludes_thoughts else output, cached, reasoning=thoughts
+    )
