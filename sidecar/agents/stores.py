@@ -317,10 +317,10 @@ def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:
     """
     with open_quietly(store.path) as file:
         cursor = _usable_cursor(file, store, state)
-        held = None if cursor is None else _unpack_or_none(cursor.state, type(new()))
+        saved = None if cursor is None else _unpack_or_none(cursor.state, type(new()))
         try:
-            if cursor is not None and held is not None:
-                return _read_on(file, store, held, cursor.offset)
+            if cursor is not None and saved is not None:
+                return _read_on(file, store, saved, cursor.offset)
             return _read_on(file, store, new(), 0)
         except StartOverError:
             return _read_on(file, store, new(), 0, one_step=True)
@@ -392,15 +392,14 @@ def read_store(
     Raises:
         OSError: The store cannot be read.
     """
-    kept = _unpack_or_none(state, _Identified)
-    # After the file is replaced, the saved row ids are invalid.
-    same = kept is not None and kept.inode == store.inode
-    held = _unpack_or_none(kept.state, type(new())) if kept and same else None
-    is_new = held is None
-    held = held or new()
-    contents = parse(held)
-    read = _store_read(contents, _pack(_Identified(store.inode, _pack_raw(held))), 0)
-    return msgspec.structs.replace(read, has_lost_state=is_new)
+    file, saved = _unpack_or_none(state, _Identified), None
+    if file is not None and file.inode == store.inode:
+        # After the file is replaced, the saved row ids are invalid.
+        saved = _unpack_or_none(file.state, type(new()))
+    current = saved or new()
+    contents = parse(current)
+    read = _store_read(contents, _pack(_Identified(store.inode, _pack_raw(current))), 0)
+    return msgspec.structs.replace(read, has_lost_state=saved is None)
 
 
 def reader_state(state: bytes, kind: type[T]) -> T | None:

@@ -208,17 +208,17 @@ class _State(msgspec.Struct):
 
 
 def _read_flat(store: Store, until: float | None) -> StoreRead:
-    held = _State.of(store.path, until)
-    held.chat = decode_file(store.path, Chat)
-    held.find_better_stores()
-    if held.chat.custom_title:
-        held.session.title_at = held.session.id
-        held.chat.custom_title = None
-    calls = held.calls(range(len(held.chat.requests or ()))).values()
+    state = _State.of(store.path, until)
+    state.chat = decode_file(store.path, Chat)
+    state.find_better_stores()
+    if state.chat.custom_title:
+        state.session.title_at = state.session.id
+        state.chat.custom_title = None
+    calls = state.calls(range(len(state.chat.requests or ()))).values()
     return StoreRead(
         calls=tuple(call for call in calls if call.counts),
-        sessions=tuple(held.snapshots()),
-        state=msgspec.msgpack.encode(_Until(held.until)),
+        sessions=tuple(state.snapshots()),
+        state=msgspec.msgpack.encode(_Until(state.until)),
         restarted=True,
         bytes_read=store.size,
     )
