@@ -125,8 +125,8 @@ class Scene:
         if newest.kind == "main":
             self.check_context(newest)
             return
-        self._wait_until(lambda: self._shown_tokens() < self.agent.fills_window)
         estimate = self.agent.estimate_after_compaction(self.home)
+        self._wait_until(lambda: self.sidecar.usage()["tokens"] == estimate)
         usage = self.sidecar.usage()
         self.check("context after a compaction", usage["tokens"], estimate)
         if estimate is not None:
@@ -160,7 +160,7 @@ class Scene:
         """
         newest = self.vendor.billed("main")[-1].usage
         assert newest is not None
-        tokens = self._shown_tokens() if self.agent.band_percent else newest.context
+        tokens = self.sidecar.usage()["tokens"] if self.agent.band_percent else newest.context
         usd = sum(map(_cost, self.recorded_calls()))
         if self._is_limited("cost"):
             usd = sum(row["costUsd"] for row in self.sidecar.export_calls())
@@ -273,9 +273,6 @@ class Scene:
         while not (is_met := condition()) and time.monotonic() < deadline:
             time.sleep(0.2)
         return is_met
-
-    def _shown_tokens(self) -> int:
-        return self.sidecar.usage()["tokens"] or 0
 
     def _check_lag(self, what: str, seconds: float) -> None:
         self.score.lags.append(seconds)
