@@ -32,7 +32,7 @@ Quality = Literal["exact", "lower bound", "estimate"]
 
 Category = Literal["main", "subagent", "summary"]
 
-SessionState = Literal["running", "idle", "ended"]
+Activity = Literal["running", "idle", "ended"]
 
 
 _ENDED_AFTER = timedelta(hours=24)
@@ -92,7 +92,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 0
     """If several stores contain the session, the entry with the highest rank is used."""
 
-    def state(self, now: datetime) -> SessionState:
+    def state(self, now: datetime) -> Activity:
         """Return whether the session is running, idle or ended, based on its last line."""
         age = now - self.updated_at
         if self.ended or age > _ENDED_AFTER:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from sidecar.agents.events import SessionState, StoredSession
+from sidecar.agents.events import Activity, StoredSession
 from sidecar.context.occupancy import Limit, NamedLimits, Window, level, resolve_limit, severity
 from sidecar.context.protocol import ContextUsage, ContextWarning, SessionInfo, SessionRow
 from sidecar.context.usage import budget_message, crossed, in_window
@@ -58,7 +58,7 @@ class RemoteConversation(StoredSession, frozen=True, kw_only=True):
 
     usage: ContextUsage
 
-    def state(self, now: datetime) -> SessionState:  # noqa: ARG002 - replies are not timed
+    def state(self, now: datetime) -> Activity:  # noqa: ARG002 - replies are not timed
         return "idle"
 
 
