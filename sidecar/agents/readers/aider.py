@@ -101,9 +101,8 @@ class _History(msgspec.Struct, dict=True):
             elif named := _MODEL.match(line):
                 self.chat.model = named.group(1).decode("utf-8", "replace")
             elif line.startswith(b"#### "):
-                self.chat.active = not line.startswith(
-                    b"#### /"
-                )  # slash commands do not start a turn
+                # Slash commands do not start a turn.
+                self.chat.active = not line.startswith(b"#### /")
             elif numbers := _TOKENS.match(line):
                 yield from self._make_calls(numbers)
 

@@ -312,10 +312,8 @@ def _reply_calls(
             break  # a fork starts with its parent's replies
         left -= usage.prompt_tokens
         state.replies[key] = usage.prompt_tokens, usage.output_tokens
-        cost, request = (
-            parse_usd(reply.cost_cents and reply.cost_cents / 100),
-            f"{session.id}/{key}",
-        )
+        cost = parse_usd(reply.cost_cents and reply.cost_cents / 100)
+        request = f"{session.id}/{key}"
         yield from session.call(session.at, usage, request, reply.model, agent_cost_usd=cost)
 
 
