@@ -76,29 +76,13 @@ class SessionsView:
         """Return the labels of all sessions, by session id."""
         return {row.id: row.label for row in self.rows()}
 
-    def files(self, since: str | None) -> list[FileCost]:
-        """Return the workspace's prompt file costs."""
+    def files(self, since: str | None, *, reported: Iterable[str] | None = None) -> list[FileCost]:
+        """Return the workspace's prompt file costs. See `file_costs` for `reported`."""
         from sidecar.workspace.prompt_files import file_costs
 
         params = CostFilesParams(since=since)
-        return self._runner.run(file_costs(self.services, self.workspace, params))
-
-    def reported_files(self, workspaces: Iterable[str]) -> list[FileCost]:
-        """Return the prompt file costs to report for this workspace.
-
-        Each worktree sends a report of its own.
-        """
-        from sidecar.workspace.prompt_files import file_costs
-
-        return self._runner.run(
-            file_costs(
-                self.services,
-                self.workspace,
-                CostFilesParams(),
-                with_worktrees=False,
-                reported=workspaces,
-            )
-        )
+        costs = file_costs(self.services, self.workspace, params, reported=reported)
+        return self._runner.run(costs)
 
     def __enter__(self) -> SessionsView:
         return self

@@ -118,7 +118,7 @@ def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
     for root in roots:
         if not queue.has_file_report(root.as_uri()):
             with SessionsView(root) as view:
-                files = view.reported_files(workspaces)
+                files = view.files(None, reported=workspaces)
                 yield root.as_uri(), file_records(files, root.as_uri(), queue.identity)
 
 

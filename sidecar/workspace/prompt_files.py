@@ -285,8 +285,7 @@ async def file_costs(
     workspace: Workspace,
     params: CostFilesParams,
     *,
-    with_worktrees: bool = True,
-    reported: Iterable[str] = (),
+    reported: Iterable[str] | None = None,
 ) -> list[FileCost]:
     """Return each prompt file's cost in a workspace, most expensive first.
 
@@ -294,9 +293,9 @@ async def file_costs(
         services: The shared services.
         workspace: The workspace.
         params: The files and the time range.
-        with_worktrees: Whether to include calls in other worktrees of the repository.
-        reported: The URIs of all workspaces that are reported. Calls in those below this one do not
-            count for the user's own files, which each workspace reports.
+        reported: The URIs of all workspaces that send reports of their own, if this is for a
+            report. It then contains no calls in other worktrees of the repository, and the user's
+            own files contain no calls in workspaces below this one.
 
     Raises:
         BadParamsError: `params.since` is invalid.
@@ -315,9 +314,9 @@ async def file_costs(
         for file, model in zip(files, models, strict=True)
     ]
     sizes = [count.tokens for count in counts if count is not None]
-    read = partial(spending.prompt_file_calls, since, sizes, with_worktrees=with_worktrees)
+    read = partial(spending.prompt_file_calls, since, sizes, with_worktrees=reported is None)
     below = f"{(workspace.uri or '').rstrip('/')}/"
-    nested = [uri for uri in reported if uri.startswith(below)]
+    nested = [uri for uri in reported or () if uri.startswith(below)]
     groups = await run(read)
     own_groups = await run(partial(read, without=nested)) if nested else groups
     span = f"since {params.since}" if params.since else f"in {DAYS} days"

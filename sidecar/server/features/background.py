@@ -298,13 +298,8 @@ class CallShipping:
         if uri is None or await run(partial(queue.has_file_report, uri)):
             return
         workspaces = {*(await run(queue.reported_workspaces)), *self._open_workspaces()}
-        files = await file_costs(
-            self._services,
-            workspace,
-            CostFilesParams(),
-            with_worktrees=False,  # other worktrees send their own reports
-            reported=workspaces,
-        )
+        params = CostFilesParams()
+        files = await file_costs(self._services, workspace, params, reported=workspaces)
         records = file_records(files, uri, queue.identity)
         if reason := await send_file_report(queue, collector, run, uri, records):
             self._warn_once("the costs of prompt files", reason)
