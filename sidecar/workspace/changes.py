@@ -143,7 +143,7 @@ class Draft(NamedTuple):
     conversation: Conversation
     window: Window
     calibration: ConversationCalibration
-    """A copy of the conversation, which is merged into the original on commit."""
+    """A copy of the conversation's calibration. The original is updated on commit."""
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,8 @@ class RateLimits(msgspec.Struct, frozen=True):
 
     def reported(self) -> list[ReportedLimit]:
         """Return the limits with a valid percentage from Claude Code."""
-        from sidecar.agents.events import (
-            ReportedLimit,
-        )  # Imported late to keep server startup fast.
+        # Imported late to keep server startup fast.
+        from sidecar.agents.events import ReportedLimit
 
         periods = ((300, self.five_hour), (7 * 24 * 60, self.seven_day))
         return [

@@ -362,8 +362,7 @@ class Spending:
     def _spent_or_none(self, session: str, *, every: bool = False) -> SpendingSums | None:
         from sidecar.cost.ledger import LedgerError
 
-        with contextlib.suppress(
-            LedgerError
-        ):  # the call has been recorded, and only the status is outdated
+        try:
             return self.spent(session, every=every)
-        return None
+        except LedgerError:  # the call has been recorded, and only the status is outdated
+            return None
