@@ -81,7 +81,7 @@ class Lua:
         return f"---@meta\n-- {HEAD}\n"
 
     def define(self, name: str, definition: Json, kinds: dict[str, str], optional: set[str]) -> str:
-        lines = [f"--- {line}".rstrip() for line in definition.get("description", "").splitlines()]
+        lines = [f"--- {line}".rstrip() for line in definition["description"].splitlines()]
         if "properties" not in definition:
             return "\n".join(
                 [*lines, f"---@alias {self.ref(name)} {translate(self, definition)}\n"]
@@ -122,8 +122,8 @@ class TypeScript:
         return f"// {HEAD}\n"
 
     def define(self, name: str, definition: Json, kinds: dict[str, str], optional: set[str]) -> str:
-        comment = definition.get("description", "").splitlines()
-        lines = ["/**", *(f" * {line}".rstrip() for line in comment), " */"] if comment else []
+        comment = definition["description"].splitlines()
+        lines = ["/**", *(f" * {line}".rstrip() for line in comment), " */"]
         if "properties" not in definition:
             return "\n".join([*lines, f"export type {name} = {translate(self, definition)};\n"])
         lines.append(f"export interface {name} {{")

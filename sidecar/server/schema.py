@@ -20,6 +20,8 @@ def json_schema() -> dict[str, Any]:
     """Return a JSON Schema of all custom messages. Types are defined under `$defs`."""
     kinds = [kind for _, kind in _message_types()]
     refs, definitions = msgspec.json.schema_components(kinds, ref_template=_REF)
+    for definition in definitions.values():
+        definition["description"] = inspect.cleandoc(definition["description"])
     by_slot = {slot: ref for (slot, _), ref in zip(_message_types(), refs, strict=True)}
     return {
         "$schema": _DIALECT,
@@ -102,7 +104,7 @@ def _describe_method(method: str, entry: dict[str, Any]) -> str:
 
 
 def _describe_type(name: str, definition: dict[str, Any]) -> str:
-    text = inspect.cleandoc(definition.get("description", ""))
+    text = definition["description"]
     rows = [
         f"| `{key}` | {_type_name(value)} | {_describe_presence(key, value, definition)} |"
         for key, value in definition.get("properties", {}).items()

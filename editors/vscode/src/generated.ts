@@ -71,8 +71,8 @@ export interface AssembledSection {
 /**
  * The size of a context by category, in tokens. The values add up to the context's size.
  *
- *     `overhead` includes the markup of the request format, and reported tokens that no other
- *     category explains.
+ * `overhead` includes the markup of the request format, and reported tokens that no other
+ * category explains.
  */
 export interface Breakdown {
   system: number;
@@ -267,7 +267,7 @@ export interface CostRecorded {
 
 /**
  * The costs of recorded calls. `text` lists all rows, followed by a total if there are
- *     several.
+ * several.
  */
 export interface CostReport {
   rows: CostRow[];
@@ -315,8 +315,8 @@ export interface CostRow {
 /**
  * Costs in USD.
  *
- *     `text` shows the cost of the displayed agent session. Without one, it shows today's cost in
- *     all workspaces and ends in `today`. The tooltip shows both costs and the workspace's total.
+ * `text` shows the cost of the displayed agent session. Without one, it shows today's cost in
+ * all workspaces and ends in `today`. The tooltip shows both costs and the workspace's total.
  */
 export interface CostStatus {
   costUsd: number | null;
@@ -327,7 +327,7 @@ export interface CostStatus {
 
 /**
  * A report as a table of text cells. `total` is the last row, or empty if there is one row
- *     only.
+ * only.
  */
 export interface CostTable {
   heads: string[];
@@ -408,7 +408,7 @@ export interface CountResult {
 /**
  * The status of a document.
  *
- *     `percent` refers to the budget if there is one, otherwise to the usable window.
+ * `percent` refers to the budget if there is one, otherwise to the usable window.
  */
 export interface DocumentStatus {
   tokens: number;
@@ -624,7 +624,7 @@ export interface Range {
 
 /**
  * A reason for a verdict of `context/preflight`. `kind` is, for example, `window`, `output` or
- *     `budget`.
+ * `budget`.
  */
 export interface Reason {
   kind: string;
@@ -772,7 +772,7 @@ export interface SetParams {
 /**
  * Params of `status/update`. `text` is the status line. Fields without data are null.
  *
- *     `text` shows `?` for a document that is out of sync with the editor.
+ * `text` shows `?` for a document that is out of sync with the editor.
  */
 export interface StatusUpdate {
   workspace: string | null;
@@ -816,7 +816,7 @@ export interface UndoParams {
 
 /**
  * The tokens of one call. `prompt_tokens` is the sum of `input_tokens`, cache reads and cache
- *     writes.
+ * writes.
  */
 export interface Usage {
   inputTokens: number;

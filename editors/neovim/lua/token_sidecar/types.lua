@@ -56,8 +56,8 @@
 
 --- The size of a context by category, in tokens. The values add up to the context's size.
 ---
----     `overhead` includes the markup of the request format, and reported tokens that no other
----     category explains.
+--- `overhead` includes the markup of the request format, and reported tokens that no other
+--- category explains.
 ---@class token_sidecar.Breakdown
 ---@field system integer
 ---@field tools integer
@@ -204,7 +204,7 @@
 ---@field duplicate boolean
 
 --- The costs of recorded calls. `text` lists all rows, followed by a total if there are
----     several.
+--- several.
 ---@class token_sidecar.CostReport
 ---@field rows token_sidecar.CostRow[]
 ---@field totals token_sidecar.CostTotals
@@ -246,8 +246,8 @@
 
 --- Costs in USD.
 ---
----     `text` shows the cost of the displayed agent session. Without one, it shows today's cost in
----     all workspaces and ends in `today`. The tooltip shows both costs and the workspace's total.
+--- `text` shows the cost of the displayed agent session. Without one, it shows today's cost in
+--- all workspaces and ends in `today`. The tooltip shows both costs and the workspace's total.
 ---@class token_sidecar.CostStatus
 ---@field costUsd? number
 ---@field text string
@@ -255,7 +255,7 @@
 ---@field severity "error"|"ok"|"warning"
 
 --- A report as a table of text cells. `total` is the last row, or empty if there is one row
----     only.
+--- only.
 ---@class token_sidecar.CostTable
 ---@field heads string[]
 ---@field names integer
@@ -321,7 +321,7 @@
 
 --- The status of a document.
 ---
----     `percent` refers to the budget if there is one, otherwise to the usable window.
+--- `percent` refers to the budget if there is one, otherwise to the usable window.
 ---@class token_sidecar.DocumentStatus
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -480,7 +480,7 @@
 ---@field end token_sidecar.Position
 
 --- A reason for a verdict of `context/preflight`. `kind` is, for example, `window`, `output` or
----     `budget`.
+--- `budget`.
 ---@class token_sidecar.Reason
 ---@field kind string
 ---@field message string
@@ -592,7 +592,7 @@
 
 --- Params of `status/update`. `text` is the status line. Fields without data are null.
 ---
----     `text` shows `?` for a document that is out of sync with the editor.
+--- `text` shows `?` for a document that is out of sync with the editor.
 ---@class token_sidecar.StatusUpdate
 ---@field workspace? string
 ---@field uri? string
@@ -624,7 +624,7 @@
 ---@field session? string
 
 --- The tokens of one call. `prompt_tokens` is the sum of `input_tokens`, cache reads and cache
----     writes.
+--- writes.
 ---@class token_sidecar.Usage
 ---@field inputTokens integer
 ---@field cacheReadTokens integer
