@@ -159,8 +159,8 @@ class AgentSessions:
         self._shared, self._state, self._run = shared, shared.state, shared.workers.run
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
-        self._has_older: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """Workspaces whose older sessions are known, with the settings used to find them."""
+        self._searched_with: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
+        """The settings with which all of a workspace's sessions were found."""
         self._memory: MemoryLedger | None = None
         """In-memory replacement for the ledger while the ledger file cannot be used."""
 
@@ -219,16 +219,16 @@ class AgentSessions:
         if sources is not None:
             read = partial(SessionReader.read_all, max_bytes=max_bytes)
             sessions, recorded = await self._read_sessions(workspace, sources, read, since=None)
-        self._has_older[workspace] = settings
+        self._searched_with[workspace] = settings
         self._sessions_of(workspace).set_older_agent_sessions(sessions)
         return recorded
 
-    async def find_older_sessions(self, workspace: Workspace) -> None:
+    async def ensure_older_sessions(self, workspace: Workspace) -> None:
         """Find all sessions of the workspace, unless they are known.
 
         Recent sessions are kept up to date anyway.
         """
-        if self._has_older.get(workspace) != workspace.settings.agents:
+        if self._searched_with.get(workspace) != workspace.settings.agents:
             await self.find_all_sessions(workspace)
 
     def known_sources(self, workspace: Workspace) -> Sources | None:
@@ -290,7 +290,7 @@ class AgentSessions:
         recent = frozenset([session.id for session in sessions])
         self._seen[workspace] = LastSearch(sources, recent)
         if not earlier <= recent:  # a session is now one of the older sessions, or is deleted
-            self._has_older.pop(workspace, None)
+            self._searched_with.pop(workspace, None)
         if not recent and not earlier:
             return recorded
         known = self._sessions_of(workspace)

@@ -209,10 +209,10 @@ async def test_session_that_is_no_longer_recent_is_found_again(
         os.utime(session.path, (time.time() - age * 3600,) * 2)
         ids.append(session.id)
         await editor.look()
-        await editor.services.agents.find_older_sessions(editor.workspace)
+        await editor.services.agents.ensure_older_sessions(editor.workspace)
     monkeypatch.setattr(agents, "RECENT", timedelta(0))
     await editor.look()
-    await editor.services.agents.find_older_sessions(editor.workspace)
+    await editor.services.agents.ensure_older_sessions(editor.workspace)
     assert set(editor.shown()) == set(ids)
 
 

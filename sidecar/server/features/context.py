@@ -142,9 +142,9 @@ async def _find_session(
     if session is None or sessions.find(session) or conversations.is_changing(session):
         return
     await _find_all_sessions(server, workspace)
-    counted = sessions.find(session)
-    if isinstance(counted, StoredSession) and counted.model is not None:
-        await conversations.services.counts.load_window_and_price(counted.model, workspace.settings)
+    stored = sessions.find(session)
+    if isinstance(stored, StoredSession) and stored.model is not None:
+        await conversations.services.counts.load_window_and_price(stored.model, workspace.settings)
 
 
 async def _usage(

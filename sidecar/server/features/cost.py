@@ -130,7 +130,7 @@ def register(server: SidecarServer) -> None:
         workspace = services.workspace(params.workspace)
         async with progress(server, "Cost report") as report:
             await server.history.ensure_recorded(workspace, report)
-            await services.agents.find_older_sessions(workspace)
+            await services.agents.ensure_older_sessions(workspace)
             return await cost_page(services, workspace, params, _note(workspace))
 
     async def files(params: CostFilesParams) -> list[FileCost]:
