@@ -40,10 +40,12 @@ def test_null_members_and_missing_members_differ(generator: object) -> None:
         "notifications": {},
         "$defs": {
             "P": {
+                "description": "The params.",
                 "properties": {"x": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
                 "required": [],
             },
             "R": {
+                "description": "The result.",
                 "properties": {
                     "y": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
                     "z": {"type": "object", "additionalProperties": {"type": "number"}},
