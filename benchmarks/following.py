@@ -55,11 +55,6 @@ class Server(StdioClient):
             params = self.receive().get("params") or {}
             shown = (params.get("context") or {}).get("tokens")
 
-    def cpu(self) -> float:
-        """Return the CPU seconds of all running threads."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
-        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
-
     def peak(self) -> float:
         """Return the largest resident memory so far, in megabytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()

@@ -104,33 +104,27 @@ def _measure(home: Path, folder: Path, largest: Path) -> dict[str, Timing]:
     )
     client.notify("initialized", {})
     report = client.request("cost/detail", {"by": ["session"]})  # reads the whole history
-    _wait_until_quiet(client.process.pid)
+    _wait_until_quiet(client)
     print(f"  {len(report['rows']):,} sessions, {report['totals']['calls']:,} calls")
     timings = {view: Timing([], []) for view, _, _ in VIEWS}
     for _ in range(RUNS):
         for view, method, params in VIEWS:
             session = {"session": largest.stem} if params.get("session") else {}
-            start, cpu = time.perf_counter(), _cpu_seconds(client.process.pid)
+            start, cpu = time.perf_counter(), client.cpu()
             answer = client.request(method, {**params, **session})
             timings[view].wall.append(time.perf_counter() - start)
-            timings[view].cpu.append(_cpu_seconds(client.process.pid) - cpu)
+            timings[view].cpu.append(client.cpu() - cpu)
             assert answer, view
     client.close()
     return timings
 
 
-def _cpu_seconds(process: int) -> float:
-    """Return the processor time of a process."""
-    user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
-def _wait_until_quiet(process: int) -> None:
-    """Wait until a process uses little processor time."""
-    before, quiet = _cpu_seconds(process), 0
+def _wait_until_quiet(client: StdioClient) -> None:
+    """Wait until the server uses little processor time."""
+    before, quiet = client.cpu(), 0
     while quiet < QUIET_SECONDS:
         time.sleep(1)
-        used, before = _cpu_seconds(process) - before, _cpu_seconds(process)
+        used, before = client.cpu() - before, client.cpu()
         quiet = quiet + 1 if used < 0.1 else 0
 
 

@@ -426,20 +426,18 @@ def open_queue(
 
 
 def _destination_of(endpoint: str, identity: Identity) -> str:
-    """Return a name that identifies an endpoint together with the salt, user and team of
-    the calls.
-    """
+    """Return a name for an endpoint and the salt, user and team of the calls that it is sent."""
     names = (identity.salt or identity.secret, identity.user, identity.team)
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
     return f"{endpoint} {digest}"
 
 
 def _is_replaced(connection: sqlite3.Connection, endpoint: str, destination: str) -> bool:
-    """Whether another identity was the last to send calls to the endpoint.
+    """Return whether the endpoint's last calls had another identity.
 
-    The rows in the store have the hash and team of that identity, so everything must be sent
-    again. This is checked when a queue is opened, not when calls are accepted: two processes with
-    different salts would otherwise send all calls in turn, without end.
+    If so, the rows in the store have that identity's hash and team, so everything must be sent
+    again. This is checked when a queue is opened, not when calls are accepted. Otherwise, two
+    processes with different salts would send all calls in turn, without end.
     """
     found = connection.execute(
         "SELECT destination FROM current_destination WHERE endpoint = ?", (endpoint,)

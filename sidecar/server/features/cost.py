@@ -74,7 +74,7 @@ async def _team_detail(server: SidecarServer, params: CostDetailParams) -> CostR
         if team.store is None or not error.is_unreachable:
             raise
         outage = server.team_spending.begin_outage(workspace, error)
-        raise TeamStoreError(f"Team store {outage.text}", is_unreachable=True) from None
+        raise TeamStoreError(f"Team store {outage.text}") from None
     server.team_spending.end_outage(workspace)
     return costs
 

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 SALT = "a grain"
 PASSWORD = "store secret"  # noqa: S105
 SECRETS = {"TEAM_SALT": SALT, "STORE_PASSWORD": PASSWORD}
-START = datetime(2026, 10, 20, tzinfo=UTC)
+TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+START = TODAY - timedelta(days=35)
+DAY = START.date().isoformat()
 DAYS = 30
 AGENTS = {
     "claude-code": ("anthropic", "claude-sonnet-4-5", "claude-haiku-4-5"),
@@ -394,13 +396,13 @@ def test_verifying_names_the_days_whose_totals_still_differ(ledger: Path) -> Non
     assert done.exit_code == 1, done.output
     assert "Verified." not in done.output
     assert (
-        "2026-10-20: 3 calls, 3,000 / 205 tokens, $0.0058 here; 2 calls, 2,000 / 105 tokens, "
+        f"{DAY}: 3 calls, 3,000 / 205 tokens, $0.0058 here; 2 calls, 2,000 / 105 tokens, "
         "$0.00355 in the store"
     ) in done.output
     assert "1 call here with the id of another call" in done.output
     found = json.loads(CliRunner().invoke(cost, ["ship", "--verify", "--json"]).stdout)
     (difference,) = found["differences"]
-    assert (difference["day"], difference["local"]["calls"]) == ("2026-10-20", 3)
+    assert (difference["day"], difference["local"]["calls"]) == (DAY, 3)
     assert difference["stored"] == {
         "calls": 2, "promptTokens": 2_000, "outputTokens": 105, "costUsd": 0.00355,
     }  # fmt: skip
@@ -415,7 +417,7 @@ def test_verifying_replaces_calls_with_other_numbers_and_a_higher_version(
     record(ledger, call("one", 100), call("two", 50))
     assert CliRunner().invoke(cost, ["ship", "--verify"]).exit_code == 0
     sums = "SELECT user, toDate(at), sum(output), count() FROM llm.calls FINAL GROUP BY 1, 2"
-    expected = [[hash_of(ledger), "2026-10-20", "150", "2"]]
+    expected = [[hash_of(ledger), DAY, "150", "2"]]
     wait_for(store, sums, expected)
     store.run(
         f"INSERT INTO llm.calls SELECT * REPLACE ({wrong}, 1000 AS version) "  # noqa: S608
