@@ -49,7 +49,7 @@ def test_null_members_and_missing_members_differ(generator: object) -> None:
                 "properties": {
                     "y": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
                     "z": {"type": "object", "additionalProperties": {"type": "number"}},
-                }
+                },
             },
         },
     }
