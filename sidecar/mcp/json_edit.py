@@ -1,4 +1,4 @@
-"""Edits JSON files with comments, leaving the rest of the file unchanged."""
+"""Edits JSON files without changing their comments and formatting."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class _Member(NamedTuple):
     start: int
     value_start: int
     end: int
+    comma: int | None = None
+    """The position of the comma after the value."""
 
 
 class _Object(NamedTuple):
@@ -71,7 +73,8 @@ class _Parser:
             token = self.take()
             if token.text == "}":
                 return _Object(start, members, token.end)
-            if token.text == ",":
+            if token.text == "," and members:
+                members[-1] = members[-1]._replace(comma=token.start)
                 continue
             if token.kind != "string":
                 raise JsonEditError("keys must be strings")
@@ -151,13 +154,12 @@ def _insert(text: str, parsed: _Object, member: str, indent: str, level: int) ->
 
 def _cut(text: str, parsed: _Object, key: str) -> str:
     number = next(n for n, member in enumerate(parsed.members) if member.key == key)
-    start, end = parsed.members[number].start, parsed.members[number].end
-    if number + 1 < len(parsed.members):
-        end = text.index(",", end) + 1
-    elif number:
-        before = parsed.members[number - 1].end
-        comma = text.index(",", before)
-        text = text[:comma] + text[comma + 1 :]
+    member, before = parsed.members[number], parsed.members[max(0, number - 1)]
+    start, end = member.start, member.end
+    if member.comma is not None:
+        end = member.comma + 1
+    elif number and before.comma is not None:
+        text = text[: before.comma] + text[before.comma + 1 :]
         start, end = start - 1, end - 1
     line = len(text[:start].rstrip(" \t"))
     if line and text[line - 1] == "\n":

@@ -1,4 +1,4 @@
-"""Tests edits of clients' JSON files, and the changes made by `mcp --install`."""
+"""Tests `mcp --install` and the edits that it makes to clients' JSON files."""
 
 from __future__ import annotations
 
@@ -70,6 +70,16 @@ def test_comments_and_formatting_stay() -> None:
     plain = re.sub(r",(\s*[}\]])", r"\1", re.sub(r"//[^\n]*|/\*.*?\*/", "", added))
     assert json.loads(plain)["servers"]["token-sidecar"] == SERVER
     assert remove_member(added, "servers", "token-sidecar") == COMMENTED
+
+
+def test_commas_in_comments_stay() -> None:
+    text = '{"servers": {"a": 1 /* x, y */, "token-sidecar": 2 /* x, y */, "b": 3 /* x, y */}}'
+    assert _without_comments(remove_member(text, "servers", "token-sidecar")) == {"a": 1, "b": 3}
+    assert _without_comments(remove_member(text, "servers", "b")) == {"a": 1, "token-sidecar": 2}
+
+
+def _without_comments(text: str) -> Any:
+    return json.loads(re.sub(r"/\*.*?\*/", "", text))["servers"]
 
 
 @pytest.mark.parametrize("text", ["[]", '{"servers": 3}', '{"servers": {', "{", '{"a" 1}'])
