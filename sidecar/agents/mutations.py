@@ -30,7 +30,7 @@ class Mutation(Record):
     length: int | None = msgspec.field(default=None, name="i")
 
 
-entry = typed.decoder(Mutation)
+decode = typed.decoder(Mutation)
 """Decode a log line.
 
 Raises:
@@ -38,7 +38,7 @@ Raises:
 """
 
 
-def apply(state: Record, one: Mutation) -> None:
+def apply(state: Record, line: Mutation) -> None:
     """Apply a log line to a record. Changes to undeclared fields are ignored.
 
     Raises:
@@ -46,19 +46,19 @@ def apply(state: Record, one: Mutation) -> None:
     """
     holder: Any = state
     kind: Any = type(state)
-    for step in one.path[:-1]:
+    for step in line.path[:-1]:
         holder, kind = _get_child(holder, step), _type_of(kind, step)
         if holder is None or kind is None:
             return
-    target = _type_of(kind, one.path[-1]) if one.path else None
+    target = _type_of(kind, line.path[-1]) if line.path else None
     if target is None:
         return
-    if one.kind == SET:
-        _set_child(holder, one.path[-1], _decoder_for(target)(one.value))
-    elif one.kind == DELETE:
-        _set_child(holder, one.path[-1], None)
-    elif one.kind == PUSH:
-        _append_items(holder, one.path[-1], _decoder_for(target)(one.value) or [], one.length)
+    if line.kind == SET:
+        _set_child(holder, line.path[-1], _decoder_for(target)(line.value))
+    elif line.kind == DELETE:
+        _set_child(holder, line.path[-1], None)
+    elif line.kind == PUSH:
+        _append_items(holder, line.path[-1], _decoder_for(target)(line.value) or [], line.length)
 
 
 def _append_items(holder: Any, step: str | int, more: Any, length: int | None) -> None:
@@ -82,7 +82,8 @@ def _get_child(holder: Any, step: str | int) -> Any:
 
 def _set_child(holder: Any, step: str | int, value: Any) -> None:
     if not isinstance(holder, list):
-        setattr(holder, _fields_of(holder)[step][0], value)
+        if field := _fields_of(holder).get(step):
+            setattr(holder, field[0], value)
     elif isinstance(step, int) and 0 <= step < _MOST_ITEMS:
         holder += [None] * (step + 1 - len(holder))
         holder[step] = value

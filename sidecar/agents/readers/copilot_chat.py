@@ -1,7 +1,7 @@
 """Reads Copilot's chat sessions in VS Code: `chatSessions/<session>.jsonl` (formerly `.json`).
 
-The extension may also write a database of traces and debug logs, which are more accurate. Each
-call is read from the traces if available, otherwise from the debug log or else the chat session.
+The extension may also write debug logs and a database of traces, which are more accurate. Calls
+are read from the traces if possible, then from the debug log, and otherwise from the chat session.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ _EXTENSION = "GitHub.copilot-chat"
 _LOGS, _TRANSCRIPTS, _TRACES = "debug-logs", "transcripts", "agent-traces.db"
 _MAIN = "main.jsonl"
 _TRANSCRIPT, _CHAT, _LOG, _TRACE = range(-1, 3)
-"""Ranks by store type. If several stores contain a session, the one with the highest rank is
-used.
-"""
+"""The rank of each store type. A session is read from its store with the highest rank."""
 _TITLE = ("customTitle",)
 
 AnyChat = TypeVar("AnyChat", bound=Chat)
@@ -98,7 +96,7 @@ class CopilotChat(StoreReader):
         return _title_of_line(store.path, title_at)
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield a session's parts. They always come from its chat session."""
+        """Yield the parts of a session from its chat session, whichever store `path` is."""
         chat_path = _chat_of(path, session)
         if chat_path is None:
             return
@@ -106,7 +104,7 @@ class CopilotChat(StoreReader):
             chat = decode_file(chat_path, ContentChat)
         else:
             chat = ContentChat()
-            for one in read_records(chat_path, mutations.entry):
+            for one in read_records(chat_path, mutations.decode):
                 with suppress(msgspec.DecodeError):
                     chat = _apply_line(chat, one)
         yield from chat.entries()
@@ -118,7 +116,7 @@ def _title_of_line(path: str, title_at: str) -> str | None:
         file.seek(int(title_at.partition("@")[0]))
         line = file.readline(LONGEST_LINE)
     try:
-        change = mutations.entry(line)
+        change = mutations.decode(line)
         if change.kind == mutations.INITIAL:
             return typed.decode(change.value, Chat).custom_title
         return typed.decode(change.value, str) if change.path == _TITLE else None
@@ -134,9 +132,7 @@ class _State(msgspec.Struct):
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
     until: float | None = None
-    """The time after which a more accurate store has this session's calls, in milliseconds since
-    1970.
-    """
+    """When the session's calls begin in a more accurate store, in milliseconds since 1970."""
     is_shown: bool = False
 
     @classmethod
@@ -148,11 +144,11 @@ class _State(msgspec.Struct):
         return _project_of(self.path).workspace
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        """Replay the lines and return their calls. Turns that are removed later still count."""
+        """Replay the lines and return their calls, including turns that are removed later."""
         self.find_better_stores()
         calls: dict[str, CallFinished] = {}
         changed: set[int] = set()
-        for one in lines.records(mutations.entry):
+        for one in lines.records(mutations.decode):
             try:
                 if _moves_turns(one):
                     calls |= self.calls(changed)
@@ -170,15 +166,13 @@ class _State(msgspec.Struct):
         return calls.values()
 
     def find_better_stores(self) -> None:
-        """Find out when this session's records in the traces or in a debug log begin."""
+        """Determine when the session's calls begin in the traces or in a debug log."""
         traced = spans.traced_since(str(_traces_of(self.path)), _session_of(self.path))
         begins = (traced, spans.log_begins(str(_log_of(self.path))), self.until)
         self.until = min((at for at in begins if at is not None), default=None)
 
     def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
-        """Return the given turns' calls by id, except for calls that a more accurate store
-        covers.
-        """
+        """Return the calls of the given turns by id, without calls in a more accurate store."""
         name, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
         return {
