@@ -1,7 +1,8 @@
-"""Tests the reader for opencode's three formats, with databases that another process writes to."""
+"""Tests opencode's reader with all three formats. Another process writes to the databases."""
 
 from __future__ import annotations
 
+import json
 import math
 import queue
 import sqlite3
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.agents.opencode import OpenHome, everyday
+from sidecar.agents.readers.opencode import own_window
 from sidecar.agents.registry import paths_to_watch
 from sidecar.agents.stores import COMPACTED
 from sidecar.config.settings import Agents
@@ -42,7 +44,7 @@ def home(world: World) -> Iterator[OpenHome]:
 
 
 def check(world: World, truth: Truth) -> None:
-    """Check the calls by session and tokens. Call ids are the same in copies."""
+    """Check the session and tokens of all recorded calls."""
     world.ingest()
     assert sorted(world.recorded().values()) == sorted(truth.calls.values())
 
@@ -54,7 +56,6 @@ def test_every_call_counts_once(world: World, home: OpenHome, form: Form) -> Non
         world.ingest()
     if form == "files":
         assert {owner for owner, _ in world.recorded().values()} >= set(home.truth.context)
-        assert world.ledger is not None
         assert len(world.recorded()) == len(home.truth.calls)
     else:
         check(world, home.truth)
@@ -63,7 +64,7 @@ def test_every_call_counts_once(world: World, home: OpenHome, form: Form) -> Non
 
 @pytest.mark.parametrize("form", ["first", "second"])
 def test_row_that_is_updated_in_place_counts_once(world: World, home: OpenHome, form: Form) -> None:
-    """A message contains zeros until its token counts are known. Only then is it a call."""
+    """A message is not a call until its token counts are known. Until then, they are 0."""
     made = everyday(home, world.root, form)
     check(world, home.truth)
     made.user()
@@ -139,6 +140,18 @@ def test_reasoning_and_cache_are_counted_separately(world: World, home: OpenHome
     assert {call.category for call in world.calls} == {"main", "subagent"}
     assert {call.workspace for call in world.calls} == {str(world.root)}
     assert {call.provider for call in world.calls} == {"anthropic"}
+
+
+def test_session_without_a_folder_uses_no_project_settings(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's working directory may contain another project's settings."""
+    models = {"gpt-5": {"limit": {"context": 64_000}}}
+    settings = {"provider": {"openai": {"models": models}}}
+    (world.root / "opencode.json").write_text(json.dumps(settings))
+    monkeypatch.chdir(world.root)
+    assert own_window(world.places, "opencode", str(world.root), "gpt-5") == 64_000
+    assert own_window(world.places, "opencode", "", "gpt-5") is None
 
 
 def test_title_of_the_agent_is_shown(world: World, home: OpenHome) -> None:

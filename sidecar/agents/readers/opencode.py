@@ -2,8 +2,8 @@
 
 The databases are named `opencode*.db` or `kilo*.db`. The files are in `storage/`.
 
-Forks copy messages with new ids, and the migration to version 2 keeps the old tables. Calls are
-therefore identified by fields that do not change in a copy: time, model and token counts.
+Forks copy messages with new ids, and the migration to version 2 keeps the old tables. A call is
+therefore identified by fields that are the same in all copies: time, model and token counts.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class MessagePath(Record):
 
 
 class OpenCodeMessage(Record):
-    """The `data` column of a message. Only the value `true` of `summary` is significant."""
+    """The `data` column of a message. `summary` is relevant only if it is `true`."""
 
     role: str | None = None
     session_id: str | None = msgspec.field(default=None, name="sessionID")
@@ -121,7 +121,7 @@ class OpenCodeMessage(Record):
         return self.model_id or model.id or "unknown", self.provider_id or model.provider_id or ""
 
     def calls(self, session: str, folder: str | None, *, is_child: bool) -> list[CallFinished]:
-        """Return a message's call, or nothing if the message is incomplete."""
+        """Return the message's call, or an empty list if the message is incomplete."""
         time = self.time or _Time()
         if self.tokens is None or not time.completed:
             return []
@@ -202,7 +202,7 @@ class _Settings(Record):
 
 
 def own_window(places: Places, agent: str, folder: str, model: str) -> int | None:
-    """Return the context window that the project's or the user's settings define for a model.
+    """Return a model's context window according to the project's or the user's settings.
 
     Returns None if it is not set. If several providers offer the model, the smallest window is
     returned.
@@ -217,7 +217,8 @@ def own_window(places: Places, agent: str, folder: str, model: str) -> int | Non
 
 
 def _settings_files(places: Places, agent: str, folder: str) -> list[str]:
-    folders = [folder, os.path.join(folder, f".{agent}"), str(places.xdg_config / agent)]
+    folders = [folder, os.path.join(folder, f".{agent}")] if folder else []
+    folders.append(str(places.xdg_config / agent))
     named = places.variable(f"{agent.upper()}_CONFIG")
     paths = [os.path.join(one, name.format(agent)) for one in folders for name in _NAMES]
     return [named, *paths] if named else paths
@@ -256,9 +257,9 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 
 class _State(msgspec.Struct):
     message: int = 0
-    """When the table `message` last changed."""
+    """When the table `message` last changed, in milliseconds since 1970."""
     session_message: int = 0
-    """When `session_message`, which replaces the table `message`, last changed."""
+    """When the table `session_message`, which replaces `message`, last changed."""
     sessions: dict[str, Number] = {}
     """The time of the latest change to each main session."""
 
