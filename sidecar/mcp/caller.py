@@ -1,4 +1,4 @@
-"""Identifies the coding agent and the session that called a tool of the MCP server."""
+"""Identifies the coding agent and the session that called an MCP tool."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CLIENTS = {
     "kimi": "kimi-code",
     "mistral-vibe": "vibe",
 }
-"""Maps `clientInfo.name` prefixes to agents that report a name other than their own."""
+"""Maps `clientInfo.name` prefixes to agents whose clients report a different name."""
 _SESSION_KEYS = frozenset({"session_id", "sessionid", "thread_id", "threadid", "conversation_id"})
 _DEPTH = 3
 
 
 class Caller(NamedTuple):
-    """The client that calls a tool."""
+    """The MCP client that called a tool."""
 
     name: str = ""
     """The name that the client reports (`clientInfo.name`)."""
@@ -49,7 +49,7 @@ class FoundSession(NamedTuple):
 
 
 def session_ids(meta: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the session ids in a call's `_meta`, which Codex sends, for example."""
+    """Return the session ids in a call's `_meta`. Codex sends them, for example."""
     return tuple(dict.fromkeys(_ids_in(meta or {}, _DEPTH)))
 
 

@@ -1,7 +1,7 @@
-"""Adds the MCP server to the configuration of coding agents, and removes it.
+"""Adds the MCP server to the configuration of coding agents, or removes it.
 
-If the agent has a command for this purpose, that command is run. Otherwise, the agent's
-configuration file is edited.
+It runs the agent's own command if there is one, and otherwise edits the agent's configuration
+file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The project that an agent works on: its files, settings, budgets and sessions."""
+"""Provides the settings, files and sessions of the project that an agent works on."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 HISTORY_SECONDS = 3.0
-"""How many seconds to wait for a session's recorded calls before answering without them."""
+"""Maximum time to wait for an agent's past calls, in seconds. The next answer includes them."""
 
 
 class Project:
-    """The project of the agent that started this process. Not thread-safe."""
+    """The project of the agent that started this MCP server. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.services = Services()
@@ -38,7 +38,7 @@ class Project:
         self.workspace: Workspace = self.services.roots.add(self.root.as_uri())
         self._history: SharedTasks[str, bool] = SharedTasks("mcp history", outlives_waiters=True)
         self._billed: set[str] = set()
-        """Agents whose past calls are in the ledger. Their new calls are recorded immediately."""
+        """The agents whose past calls are in the ledger. Their new calls are recorded at once."""
 
     async def aclose(self) -> None:
         """Stop the threads and close all files."""
@@ -59,7 +59,7 @@ class Project:
 
         Args:
             path: A path, either absolute or relative to the project.
-            roots: The client's root folders, in which paths are also allowed.
+            roots: The client's root folders. Paths inside them are also allowed.
 
         Raises:
             BadParamsError: The path does not exist, is not a file or folder, or is outside of all
@@ -80,7 +80,7 @@ class Project:
             raise BadParamsError(f"{path} is not a regular file")
         return real
 
-    def shown(self, path: str | Path) -> str:
+    def display_path(self, path: str | Path) -> str:
         """Format a path for display. Paths inside the project are relative to its root."""
         real_root = Path(os.path.realpath(self.root))
         absolute = Path(path)
@@ -88,17 +88,13 @@ class Project:
         return (absolute.relative_to(real_root) if inside else absolute).as_posix()
 
     async def find_session(self, caller: Caller) -> FoundSession | None:
-        """Return the session that made a call in its current state, or None if there is none."""
+        """Read the sessions, and return the one that made a call, or None if it is unknown."""
         billed = self._billed & {caller.agent}
         await self.services.agents.find_sessions(self.workspace, billed)
         return find_session(self.services.sessions(self.workspace).rows(), caller)
 
     async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, bool]:
-        """Return a session's context usage, with its cost and forecast.
-
-        Returns:
-            The usage, and whether it includes all calls of the session.
-        """
+        """Return a session's context usage and forecast, and whether its cost is complete."""
         services, workspace = self.services, self.workspace
         is_complete = await self._read_calls(found.row.source)
         sessions = services.sessions(workspace)

@@ -1,6 +1,6 @@
 """Defines the names, descriptions and arguments of the tools.
 
-The descriptions are short because they are included in every request of an agent.
+The descriptions are short, because agents include them in every request.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FitToBudget(Arguments, frozen=True, kw_only=True):
 
 
 class ContextUsageArguments(Arguments, frozen=True, kw_only=True):
-    """Reports the context usage of the agent's own session."""
+    """Reports the context usage of the session that calls the tool."""
 
 
 class TokenMap(Arguments, frozen=True, kw_only=True):

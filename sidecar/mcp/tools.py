@@ -31,15 +31,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.counting.count import Method
+    from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.mcp.caller import Caller
     from sidecar.mcp.project import Project
 
 MAX_TOKENS = 400
-"""The maximum number of tokens in an answer's text. The data lists the same entries."""
+"""Maximum number of tokens in an answer's text. The structured data lists the same entries."""
 _SHORT = 400
-"""Texts up to this number of bytes are returned without counting their tokens."""
+"""Answers of up to this many bytes are never shortened, so their tokens are not counted."""
 _ANSWER_MODEL = "gpt-4o"
-"""The model whose tokenizer measures the length of answers."""
+"""The tokens of an answer are counted for this model."""
 _BATCH = 200
 _MAX_DEPTH = 8
 _UNCOUNTED = "The session's calls are still being read. Ask again later for the cost."
@@ -104,7 +105,8 @@ class Tools:
             counted_files = [await self._count_text("", arguments.text, model)]
         else:
             path = await self._resolve(arguments.path or "", call)
-            name, is_folder = project.shown(path), await _is_folder(path)
+            name = project.display_path(path)
+            is_folder = await project.services.workers.run(path.is_dir)
             counted_files = await self._count_path(path, model, call)
         tokens = sum(file.tokens for file in counted_files)
         method = _weakest_method(counted_files)
@@ -127,9 +129,10 @@ class Tools:
         if is_folder and counted_files:
             lines.append("Largest files:")
             for file in sorted(counted_files, key=lambda file: -file.tokens)[:10]:
-                lines.append(f"{number_text(file.tokens, file.method)} {project.shown(file.path)}")
-                largest.append({"path": project.shown(file.path), "tokens": file.tokens})
-        text, kept = self._shorten(lines)
+                path_text = project.display_path(file.path)
+                lines.append(f"{number_text(file.tokens, file.method)} {path_text}")
+                largest.append({"path": path_text, "tokens": file.tokens})
+        text, kept = await self._shorten(lines)
         if is_folder:
             data["largest"] = largest[: max(0, kept - 2)]
         return Answer(text, data)
@@ -143,11 +146,11 @@ class Tools:
         findings = report.distinct_findings()
         errors = [str(problem) for problem in problems if problem.severity == "error"]
         lines = [
-            f"{project.shown(file.path)}:{finding.line}: {finding.message}"
+            f"{project.display_path(file.path)}:{finding.line}: {finding.message}"
             for file, finding in findings
         ]
         unchecked = [
-            f"{project.shown(skipped.path)}: {skipped.reason}; budget not checked"
+            f"{project.display_path(skipped.path)}: {skipped.reason}; budget not checked"
             for skipped in report.skipped
             if skipped.budget
         ]
@@ -156,7 +159,7 @@ class Tools:
             head = "No budgets are configured; add [[budget]] to .token-sidecar.toml."
         else:
             head = _budgets_text(over, len(findings) - over, len(report.files))
-        text, kept = self._shorten([head, *errors, *unchecked, *lines])
+        text, kept = await self._shorten([head, *errors, *unchecked, *lines])
         listed = max(0, kept - 1 - len(errors) - len(unchecked))
         return Answer(
             text,
@@ -165,7 +168,7 @@ class Tools:
                 "files": len(report.files),
                 "findings": [
                     {
-                        "path": project.shown(file.path),
+                        "path": project.display_path(file.path),
                         "line": finding.line,
                         "tokens": finding.tokens,
                         "budget": finding.budget,
@@ -226,7 +229,7 @@ class Tools:
             notes.append("The current call is not included, because opencode has not saved it yet.")
         if not is_complete:
             notes.append(_UNCOUNTED)
-        text = self._shorten([*lines, *notes])[0]
+        text, _ = await self._shorten([*lines, *notes])
         data: dict[str, Any] = msgspec.to_builtins(usage)
         for key in ("rows", "text", "largest", "turns", "shouldPrune", "calibration", "breakdown"):
             data.pop(key, None)
@@ -243,9 +246,9 @@ class Tools:
         entries = sorted((entry for _, entry in flatten(top)), key=lambda entry: -entry.tokens)
         method = _weakest_method(files)
         size = tokens_text(top.tokens, method)
-        head = f"{project.shown(folder)}: {size} in {counted(top.files, 'file')}"
+        head = f"{project.display_path(folder)}: {size} in {counted(top.files, 'file')}"
         lines = [f"{number_text(entry.tokens, method)} {entry.path}" for entry in entries]
-        text, kept = self._shorten([f"{head} for {model}. The largest entries:", *lines])
+        text, kept = await self._shorten([f"{head} for {model}. The largest entries:", *lines])
         listed = entries[: kept - 1]
         return Answer(
             text,
@@ -275,7 +278,7 @@ class Tools:
         if is_file or self._project.services.counts.asks_endpoint(model, settings):
             texts = [(file.path, await run(partial(read, file))) for file in files]
             if is_file and isinstance(texts[0][1], SkippedPath):
-                raise BadParamsError(f"{self._project.shown(path)}: {texts[0][1].reason}")
+                raise BadParamsError(f"{self._project.display_path(path)}: {texts[0][1].reason}")
             return [
                 await self._count_text(name, content.text, model)
                 for name, content in texts
@@ -302,18 +305,14 @@ class Tools:
             await asyncio.sleep(0)  # lets cancellation take effect between batches
         return found
 
-    def _shorten(self, lines: Sequence[str]) -> tuple[str, int]:
+    async def _shorten(self, lines: Sequence[str]) -> tuple[str, int]:
+        """Join the lines of an answer, and return the text and the number of lines in it."""
         lines = list(map(printable, lines))
         if len("\n".join(lines).encode()) <= _SHORT:
             return "\n".join(lines), len(lines)
-        counts, settings = self._project.services.counts, self._project.workspace.settings
-        tokenizer = counts.tokenizers(settings).for_model(_ANSWER_MODEL)
-        kept, tokens = list[str](), 0
-        for line in lines:
-            tokens += tokenizer.count(line) + 1
-            if kept and tokens > MAX_TOKENS:
-                break
-            kept.append(line)
+        services, settings = self._project.services, self._project.workspace.settings
+        tokenizer = services.counts.tokenizers(settings).for_model(_ANSWER_MODEL)
+        kept = await services.workers.run(partial(_fitting_lines, lines, tokenizer))
         left = len(lines) - len(kept)
         more = [f"({counted(left, 'more line')} omitted; try a smaller folder)"] if left else []
         return "\n".join([*kept, *more]), len(kept)
@@ -327,6 +326,16 @@ _METHOD_TEXTS: dict[Method, str] = {
 }
 
 
+def _fitting_lines(lines: Sequence[str], tokenizer: Tokenizer) -> Sequence[str]:
+    """Return the first lines that together have at most `MAX_TOKENS` tokens, at least one."""
+    tokens = 0
+    for number, line in enumerate(lines):
+        tokens += tokenizer.count(line) + 1
+        if number and tokens > MAX_TOKENS:
+            return lines[:number]
+    return lines
+
+
 def _budgets_text(over: int, near: int, files: int) -> str:
     checked = f"{counted(files, 'file')} checked."
     exceeded = f"{counted(over, 'budget')} exceeded" if over else "No budgets exceeded"
@@ -335,10 +344,6 @@ def _budgets_text(over: int, near: int, files: int) -> str:
 
 def _relative_counts(files: Sequence[_Counted], folder: Path) -> list[tuple[str, int]]:
     return [(os.path.relpath(file.path, folder), file.tokens) for file in files]
-
-
-async def _is_folder(path: Path) -> bool:
-    return await asyncio.to_thread(path.is_dir)
 
 
 def _weakest_method(files: Sequence[_Counted]) -> Method:
