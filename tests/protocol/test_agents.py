@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sqlite3
-import sys
 import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -27,6 +26,7 @@ from sidecar.text.printable import usd_text
 from sidecar.workspace import session_index, sessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.session_index import LOCK_NAME, SessionIndex
+from tests.file_opens import recorded_opens
 from tests.protocol.client import RpcError
 
 if TYPE_CHECKING:
@@ -355,21 +355,12 @@ async def test_no_agent_file_is_opened_while_agents_are_disabled(
 ) -> None:
     config_file().write_text("[agents]\nenabled = false\n")
     everyday(home, tmp_path)
-    opened: list[str] = []
-
-    def heard(event: str, arguments: tuple[object, ...]) -> None:
-        mine = str(tmp_path / "home") in str(
-            arguments[:1]
-        )  # Threads of earlier tests may still be running.
-        if event in ("open", "os.listdir", "os.scandir") and mine:
-            opened.append(str(arguments[0]))
-
-    sys.addaudithook(heard)
-    await bare.initialize(tmp_path.as_uri())
-    assert (await bare.request("context/usage", {}))["session"] is None
-    assert await bare.request("context/sessions", {"all": True}) == []
-    assert (await bare.request("cost/detail", {}))["rows"] == []
-    assert await bare.request("cost/files", {}) == []
+    with recorded_opens(tmp_path / "home") as opened:
+        await bare.initialize(tmp_path.as_uri())
+        assert (await bare.request("context/usage", {}))["session"] is None
+        assert await bare.request("context/sessions", {"all": True}) == []
+        assert (await bare.request("cost/detail", {}))["rows"] == []
+        assert await bare.request("cost/files", {}) == []
     assert opened == []
 
 
@@ -636,29 +627,15 @@ async def test_a_session_file_is_not_read_for_a_closed_view(
 ) -> None:
     """The status is updated without a view. Only an open view reads the messages."""
     session = everyday(home, tmp_path)
-    session.user()
-    session.reply()
     await start_and_read(bare, tmp_path)
-    reads = record_reads(session.path)
-    for _ in range(3):
-        await bare.request("context/usage", {})
-        await bare.request("context/sessions", {})
-        await bare.request("cost/detail", {})
-    assert reads == []
-    await bare.request("context/page", {})
+    with recorded_opens(session.path) as reads:
+        for _ in range(3):
+            await bare.request("context/usage", {})
+            await bare.request("context/sessions", {})
+            await bare.request("cost/detail", {})
+        assert reads == []
+        await bare.request("context/page", {})
     assert len(reads) == 1
-
-
-def record_reads(path: Path) -> list[str]:
-    """Return a list that records each opening of a file."""
-    reads: list[str] = []
-
-    def heard(event: str, arguments: tuple[object, ...]) -> None:
-        if event == "open" and str(arguments[0]) == str(path):
-            reads.append(str(path))
-
-    sys.addaudithook(heard)
-    return reads
 
 
 async def test_session_files_are_read_once_for_all_cost_reports(
@@ -667,11 +644,11 @@ async def test_session_files_are_read_once_for_all_cost_reports(
     session = everyday(home, tmp_path)
     session.write({"type": "custom-title", "customTitle": "Mend the parser"})
     await start_and_read(bare, tmp_path)
-    reads = record_reads(session.path)
     counts = []
-    for _ in range(3):
-        page = await bare.request("cost/page", {"period": "all", "by": "session"})
-        assert "Mend the parser" in page["html"]
-        counts.append(len(reads))
+    with recorded_opens(session.path) as reads:
+        for _ in range(3):
+            page = await bare.request("cost/page", {"period": "all", "by": "session"})
+            assert "Mend the parser" in page["html"]
+            counts.append(len(reads))
     assert counts[0] > 0
     assert counts == counts[:1] * 3

@@ -1,10 +1,9 @@
-"""Tests what fills a context, with generated sessions whose parts are known exactly."""
+"""Tests the estimated shares of a context, with generated sessions whose parts are known."""
 
 from __future__ import annotations
 
 import json
 import random
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from benchmarks.agents.claude import ClaudeHome
-from benchmarks.agents.codex import CodexHome, usage
+from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.copilot import CodeHome, Traces
 from benchmarks.agents.copilot_cli import CliHome
 from benchmarks.agents.databases import CrushStore, GooseStore, ZedStore
@@ -28,29 +27,13 @@ from sidecar.workspace.context_contents import (
     split_contents,
 )
 from sidecar.workspace.workers import Workers
+from tests.file_opens import recorded_opens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SYSTEM = 14_000
-WORDS = [
-    "the",
-    "parser",
-    "reads",
-    "each",
-    "token",
-    "of",
-    "a",
-    "file",
-    "and",
-    "returns",
-    "its",
-    "length",
-    "in",
-    "bytes",
-    "for",
-    "caching",
-]
+WORDS = "the parser reads each token of a file and returns its length in bytes for caching"
 POINTS = 5.0
 
 
@@ -64,7 +47,8 @@ class Script:
 
     def text(self, label: str, words: int) -> str:
         """Return random text of about this number of words, and add its tokens."""
-        text = " ".join(self.rng.choices(WORDS, k=self.rng.randrange(words // 2, 2 * words)))
+        count = self.rng.randrange(words // 2, 2 * words)
+        text = " ".join(self.rng.choices(WORDS.split(), k=count))
         self.tokens[label] += self.count(text)
         return text
 
@@ -127,7 +111,6 @@ def write_codex(folder: Path, root: Path, script: Script) -> tuple[str, str]:
         item("function_call_output", call_id=call, output=script.text("Results of shell", 500))
     prompt = script.total
     message("assistant", script.text("Assistant messages", 60))
-    assert usage(Tokens(prompt))["input_tokens"] == prompt
     thread.count(Tokens(prompt, output=script.total - prompt))
     return str(thread.path), thread.id
 
@@ -158,7 +141,7 @@ def write_opencode(folder: Path, root: Path, script: Script) -> tuple[str, str]:
 
 
 class Step(NamedTuple):
-    """A call, with the user's text before it, the prompt size, the reply, and the tool result."""
+    """A call with the preceding user message, the reply and the tool result."""
 
     user: str
     prompt: int
@@ -291,8 +274,11 @@ def write_continue(folder: Path, _root: Path, script: Script) -> tuple[str, str]
 
 
 def anthropic_messages(steps: list[Step], sizes: Callable[[int], dict[str, Any]]) -> list[Any]:
-    """Return messages in Anthropic's format. `sizes` returns the fields of a reply that contain its
-    prompt size.
+    """Return messages in Anthropic's format.
+
+    Args:
+        steps: The calls.
+        sizes: Returns the fields of a reply that contain the given prompt size.
     """
     messages: list[Any] = []
     for step in steps:
@@ -364,10 +350,7 @@ def write_goose(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
         "CREATE TABLE messages (id INTEGER PRIMARY KEY, session_id TEXT, role TEXT,"
         " content_json TEXT)"
     )
-    store.db.execute(
-        "CREATE TABLE usage_ledger (id INTEGER PRIMARY KEY, session_id TEXT, model TEXT,"
-        " input_tokens INTEGER, output_tokens INTEGER, created_at TIMESTAMP)"
-    )
+    store.db.execute(store.ledger_table)
 
     def message(role: str, *content: Any) -> None:
         row = ("s", role, json.dumps(content))
@@ -379,8 +362,8 @@ def write_goose(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
         if step.user:
             message("user", {"type": "text", "text": step.user})
         store.db.execute(
-            "INSERT INTO usage_ledger (session_id, model, input_tokens, output_tokens, created_at)"
-            " VALUES ('s', 'claude-sonnet-5', ?, 9, '2026-11-25 10:00:00')",
+            "INSERT INTO usage_ledger (session_id, model, input_tokens, output_tokens,"
+            " created_timestamp) VALUES ('s', 'claude-sonnet-5', ?, 9, 1795600800)",
             (step.prompt,),
         )
         called = {"value": {"name": step.tool, "arguments": {"query": step.query}}}
@@ -411,7 +394,7 @@ def write_copilot(folder: Path, root: Path, script: Script) -> tuple[str, str]:
 
 
 def write_copilot_chat(folder: Path, root: Path, script: Script) -> tuple[str, str]:
-    """Write turns of three calls. Only the prompt of each turn's newest call is stored."""
+    """Write turns of three calls each. Only the last call's prompt size is stored."""
     chat = CodeHome(folder).session(root)
     summaries: list[dict[str, Any]] = []
     for compacted in (True, False):
@@ -464,7 +447,7 @@ def write_kimi_cli(folder: Path, _root: Path, script: Script) -> tuple[str, str]
 
 
 def write_crush(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
-    """Write a session with only one token count, for its newest call."""
+    """Write a session that contains the token counts of only the latest call."""
     store = CrushStore(folder / ".crush" / "crush.db")
 
     def message(name: str, role: str, *parts: tuple[str, dict[str, Any]]) -> None:
@@ -579,7 +562,7 @@ def test_contents_are_unknown_without_a_call() -> None:
     assert contents.split(1_000) == []
 
 
-def test_results_of_many_tools_are_added_up(tmp_path: Path) -> None:
+def test_results_of_many_tools_are_added_up() -> None:
     results = [Part("result", b"x" * 1_000 * size, f"tool{size}") for size in range(1, 10)]
     contents = ContextContents([PromptSize(1_000), *results])
     shares = contents.split(20_000)
@@ -611,20 +594,13 @@ def pad(path: str) -> None:
 
 
 async def test_a_large_file_is_read_at_most_every_ten_seconds(tmp_path: Path) -> None:
-    """Between two reads, the sizes are scaled to the current number of tokens. A small file is read
+    """Between two reads, the shares are scaled to the current context size. A small file is read
     each time.
     """
     root = tmp_path / "project"
     root.mkdir()
     script = Script(1)
     path, session = write_claude(tmp_path / "home", root, script)
-    reads: list[str] = []
-
-    def heard(event: str, arguments: tuple[object, ...]) -> None:
-        if event == "open" and str(arguments[0]) == path:
-            reads.append(path)
-
-    sys.addaudithook(heard)
     now, workers = [100.0], Workers()
     reader = ContentsReader(workers, now=lambda: now[0])
 
@@ -632,17 +608,18 @@ async def test_a_large_file_is_read_at_most_every_ten_seconds(tmp_path: Path) ->
         parts = await reader.parts("claude-code", path, session, tokens)
         return sum(part.tokens for part in parts)
 
-    for added in range(3):
-        assert await total(script.total + added) == script.total + added
-    assert len(reads) == 3
+    with recorded_opens(Path(path)) as reads:
+        for added in range(3):
+            assert await total(script.total + added) == script.total + added
+        assert len(reads) == 3
 
     pad(path)
-    reads.clear()
-    for added in range(3):
-        assert await total(script.total + added) == script.total + added
-        now[0] += REREAD_S / 3 - 0.1
-    assert len(reads) == 1
-    now[0] += REREAD_S / 3
-    assert await total(script.total) == script.total
-    assert len(reads) == 2
+    with recorded_opens(Path(path)) as reads:
+        for added in range(3):
+            assert await total(script.total + added) == script.total + added
+            now[0] += REREAD_S / 3 - 0.1
+        assert len(reads) == 1
+        now[0] += REREAD_S / 3
+        assert await total(script.total) == script.total
+        assert len(reads) == 2
     workers.close()
