@@ -2,11 +2,12 @@
 
 A reader's `contents` yields the parts of a session in order. `ContextContents` adds up the sizes of
 the parts since the last compaction, and `split` scales these sizes to the exact number of tokens.
-The system prompt and the tool definitions are not stored. Their size is estimated from the tokens
-of the first prompt that the stored messages do not account for. For agents that store only the size
-of the newest prompt, `system_prompt_size` counts the messages approximately.
+Agents do not store the system prompt or the tool definitions. Their size is estimated as the size
+of the first prompt minus the size of the stored messages in it. For agents that store only the size
+of the latest prompt, use `system_prompt_size`.
 
-`first_prompt` returns the start of the first prompt. It is used if `agents.labels` is enabled.
+`first_prompt` returns the start of the first prompt, which labels sessions if `agents.labels` is
+`first-prompt`.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ ContentKind = Literal[
 _BYTES_PER_TOKEN = 4.0
 _MOST_BYTES_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 8.0, 1.5
 _ENOUGH_BYTES = 2_000
-"""Minimum growth in bytes for measuring the bytes per token. Below it, a default is used."""
+"""If the context has grown by fewer bytes, a default number of bytes per token is used."""
 _ATTACHMENT_BYTES = 6_000
-"""The assumed size of an image or file, whose token count does not depend on its size in bytes."""
+"""Assumed size of an image or attached file, because its token count is unrelated to its bytes."""
 _SEARCHED_FOR_PROMPT = 200
 _LONGEST_PROMPT = 80
-"""The maximum length of the displayed first prompt, in characters."""
+"""Maximum length of a first prompt that is shown as a label, in characters."""
 
 
 class Part(NamedTuple):
@@ -51,10 +52,7 @@ class PromptSize(NamedTuple):
 
     tokens: int
     has_all_before: bool = False
-    """Whether the prompt contains every part before this entry.
-
-    If false, it contains only the parts before the first reply.
-    """
+    """Whether the prompt contains all preceding parts. If false, it ends before the first reply."""
 
 
 class Compaction(NamedTuple):
@@ -65,7 +63,7 @@ ContentEntry = Part | PromptSize | Compaction
 
 
 class Share(NamedTuple):
-    """The token count for one content type, such as a tool's results.
+    """The number of context tokens for one type of content, such as a tool's results.
 
     `system` covers the content that agents do not store: the system prompt and tool definitions.
     """
@@ -93,7 +91,7 @@ class ContextContents:
         self._size = 0
         self._reply_start: int | None = None
         self._first: tuple[int, int] | None = None
-        """The first prompt's token count, and its parts' total size in bytes."""
+        """The first prompt's size in tokens and in bytes."""
 
     def _add(self, part: Part) -> None:
         if part.kind in ("assistant", "call") and self._reply_start is None:
@@ -110,10 +108,9 @@ class ContextContents:
             self._first = prompt.tokens, self._size if start is None else start
 
     def split(self, tokens: int) -> list[Share]:
-        """Split a context's tokens by type of content, largest share first.
+        """Split a context of `tokens` tokens by content type, largest share first.
 
-        Args:
-            tokens: The context's size in tokens. The returned token counts add up to it.
+        The returned token counts add up to `tokens`.
         """
         if self._first is None or tokens <= 0:
             return []
@@ -137,8 +134,8 @@ def system_prompt_size(tokens: int, parts: Iterable[Part]) -> PromptSize:
     """Estimate the size of the system prompt and the tool definitions.
 
     Args:
-        tokens: The size of a context that consists of them and `parts`.
-        parts: The context's parts.
+        tokens: The size of the whole context, including `parts`.
+        parts: The stored parts of the context.
     """
     return PromptSize(max(1, tokens - sum(map(_estimate_tokens, parts))), has_all_before=True)
 
@@ -153,7 +150,7 @@ def _estimate_tokens(part: Part) -> int:
 
 
 class Block(Record):
-    """A block of a message. It has the fields of every supported vendor format."""
+    """A message block in any supported vendor's format."""
 
     type: str | None = None
     id: str | None = None
@@ -175,7 +172,7 @@ _decode_blocks = typed.decoder(list[Block])
 def message_parts(
     content: bytes | msgspec.Raw, kind: ContentKind, tools: dict[str, str]
 ) -> Iterator[Part]:
-    """Yield the parts of a message that consists of text or Anthropic-style blocks.
+    """Yield the parts of a message whose content is text or a list of Anthropic-style blocks.
 
     Args:
         content: The message's content as JSON.
@@ -235,7 +232,7 @@ def gemini_parts(parts: Iterable[GeminiPart], kind: ContentKind) -> Iterator[Par
 
 
 _PROMPT_TAG = re.compile(r"^\s*<(task|user_message)>")
-"""A tag that some agents put around the prompt."""
+"""A tag that some agents wrap around the user's prompt."""
 
 
 class _TextBlock(Record):
@@ -249,7 +246,7 @@ _decode_text: Callable[[bytes], _Text] = typed.decoder(_Text)  # type: ignore[ar
 def first_prompt(entries: Iterable[ContentEntry]) -> str | None:
     """Return the start of the first prompt as one line, or None if there is no prompt yet.
 
-    Messages that start with any other tag are skipped, because agents generate them.
+    Messages that start with any other tag are skipped, because they come from the agent itself.
     """
     for entry in islice(entries, _SEARCHED_FOR_PROMPT):
         if isinstance(entry, Part) and entry.kind == "user":

@@ -5,10 +5,9 @@ Codex may compress these files or move them to `archived_sessions`. New versions
 the previous totals.
 
 Forked and spawned threads start with a copy of their parent's lines, with original or new
-timestamps. The end of the copy is determined by the first of these that is available: the
-ordinal of the thread's first own line; the turns and totals in the parent's file; the start time
-of a turn. If none is available, the copy ends at the first pause, because it is written without
-pauses.
+timestamps. The end of the copy is determined by the first available of the following: the ordinal
+of the thread's first new line, the turns and totals in the parent's file, or a turn's start time.
+Otherwise, the copy ends at the first pause, because it is written without pauses.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import Compaction, Part, PromptSize
+from sidecar.agents.contents import Block, Compaction, Part, PromptSize
 from sidecar.agents.events import CallFinished, CallSize, ReportedLimit, SessionSnapshot, Store
 from sidecar.agents.fields import Record, TokenCount, parse_iso_time, provider_of, time_from_ms
 from sidecar.agents.file_reading import chunks, last_lines, open_quietly
@@ -64,7 +63,7 @@ class Tokens(Record):
 
 
 class Info(Record):
-    """The contents of a `token_count` event. `total_token_usage` covers the whole thread."""
+    """The data of a `token_count` event. `total_token_usage` is the total of the thread."""
 
     total_token_usage: Tokens | None = None
     last_token_usage: Tokens | None = None
@@ -99,7 +98,7 @@ class Payload(Record):
     subagent_history_start_ordinal: int | str | None = None
     turn_id: str | None = None
     root_turn_id: str | None = None
-    """The turn that the user started. For a sub-agent, this is a turn of the root thread."""
+    """The id of the turn that the user started. For a sub-agent, it is in another thread."""
     started_at: float | str | None = None
     thread_name: str | None = None
     thread_settings: ThreadSettings | None = None
@@ -123,7 +122,7 @@ class Payload(Record):
 
     @property
     def parent(self) -> str | None:
-        """The thread that this thread was forked or spawned from, if any."""
+        """The id of the thread that this thread was forked or spawned from, or None."""
         spawned = re.search(rb'"parent_thread_id"\s*:\s*"([^"]+)"', bytes(self.source))
         return (
             self.forked_from_id
@@ -154,7 +153,7 @@ class RolloutLine(Record):
         return self.payload.type if self.type == "event_msg" and self.payload else self.type
 
 
-entry = typed.decoder(RolloutLine)
+decode = typed.decoder(RolloutLine)
 
 
 def usage_of(parts: UsageParts) -> Usage:
@@ -167,15 +166,15 @@ class RolloutState(msgspec.Struct):
 
     thread: str
     owner: str | None = None
-    """The thread that the user sees. For a sub-agent, this is the thread that spawned it."""
+    """The id of the thread to record calls for. For a sub-agent, this is the parent thread."""
     named: bool = False
     """Whether the `session_meta` of this thread has been read."""
     parent: str | None = None
-    """The thread whose lines may have been copied to the start of this file."""
+    """The id of the thread whose lines may have been copied to the start of this file."""
     began: str | None = None
     """When the thread was created, in ISO 8601 format."""
     first_ordinal: int | None = None
-    """The ordinal of the thread's first own line. Lines with lower ordinals are copies."""
+    """The ordinal of the first line that is not a copy of the parent's."""
     copied: bool = False
     """Whether the file contains a copy of another thread's `session_meta`."""
     copied_at: str | None = None
@@ -196,7 +195,7 @@ class RolloutState(msgspec.Struct):
     provider: str | None = None
 
     def begin(self, meta: Payload, at: str | None) -> None:
-        """Apply a `session_meta` line. The first is the file's own, and any others are copies."""
+        """Apply a `session_meta` line. All such lines except the first are copies."""
         if self.named:
             self.copied = self.copied or meta.id != self.thread
             return
@@ -214,10 +213,10 @@ class RolloutState(msgspec.Struct):
         self.model, self.cwd = settings.model or self.model, settings.cwd or self.cwd
 
     def fresh_parts(self, info: Info) -> UsageParts | None:
-        """Return an event's token counts for its call, or None if the event is a duplicate.
+        """Return the token counts of an event's call, or None if the event is a duplicate.
 
-        Old versions report only the total of the thread. In this case, the call is the difference
-        between two totals.
+        Old versions report only the thread's total, so the call is the difference between two
+        totals.
         """
         total, before = info.total_token_usage, self.total
         if total is not None:
@@ -235,14 +234,9 @@ class RolloutState(msgspec.Struct):
         return prompt, cached, written, output, reasoning
 
 
-class _Item(Record):
-    type: str | None = None
+class _Item(Block):
     role: str | None = None
-    name: str | None = None
     call_id: str | None = None
-    content: msgspec.Raw = msgspec.Raw(b"")
-    arguments: msgspec.Raw = msgspec.Raw(b"")
-    input: msgspec.Raw = msgspec.Raw(b"")
     action: msgspec.Raw = msgspec.Raw(b"")
     output: msgspec.Raw = msgspec.Raw(b"")
     info: Info | None = None
@@ -305,7 +299,7 @@ class Parent(NamedTuple):
 
 
 def is_own(state: RolloutState, one: RolloutLine, payload: Payload, parent: Parent) -> bool:
-    """Return whether this line ends the part copied from the parent."""
+    """Return whether this is the first line that was not copied from the parent."""
     kind = one.kind
     if state.first_ordinal is not None and one.ordinal is not None:
         return one.ordinal >= state.first_ordinal
@@ -341,7 +335,7 @@ def _parse_time(value: float | str | None) -> datetime | None:
 
 
 def parent_of(path: str, thread: str | None) -> Parent:
-    """Return a parent thread's turns and totals. Both are empty if the thread has no file."""
+    """Return a parent thread's turns and totals, which are empty if the thread has no file."""
     if thread is None:
         return Parent()
     for found in _files_of(path, thread):
@@ -364,7 +358,7 @@ def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
     totals: set[UsageParts] = set()
     with open_quietly(path) as file:
         for data, _ in chunks(file):
-            lines = Lines(path, data, 0).records(entry)
+            lines = Lines(path, data, 0).records(decode)
             for payload in (line.payload for line in lines):
                 if payload and payload.turn_id:
                     turns.add(payload.turn_id)
@@ -435,7 +429,7 @@ class _LimitsLine(Record):
 
 _limits_line = typed.decoder(_LimitsLine)
 _LIMITS_WITHIN = 256 << 10
-"""Limits are searched for in this many bytes at the end of a file."""
+"""The number of bytes to search for limits, at the end of a file."""
 
 
 class Codex(LineReader):
@@ -454,7 +448,7 @@ class Codex(LineReader):
         return _Rollout(_thread_of(store.path), session=session)
 
     def title(self, store: Store, title_at: str) -> str | None:
-        line = record_at(store, title_at, entry)
+        line = record_at(store, title_at, decode)
         return line.payload.thread_name if line and line.payload else None
 
     def limits(self, path: str) -> list[ReportedLimit]:
@@ -480,7 +474,7 @@ class Codex(LineReader):
             yield from content_entries(line, tools)
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
-        return window * 90 // 95  # of the window, Codex reports 95 % and uses 90 %
+        return window * 90 // 95  # Codex reports 95 % of the window, and compacts at 90 %
 
 
 READER = Codex()
@@ -488,15 +482,15 @@ READER = Codex()
 
 class _Rollout(RolloutState):
     session: SessionState = msgspec.field(default_factory=lambda: SessionState(""))
-    """The conversation in the file, including the lines copied from a parent thread."""
+    """The conversation in the file, including lines that were copied from a parent thread."""
     summary: str | None = None
     """The id of the response that contains the latest compaction's summary."""
     awaits_summary: bool = False
-    """Whether the latest summary's usage is still to be read."""
+    """Whether the line with the latest summary's usage has not been read yet."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         parent: Parent | None = None
-        for line in lines.records(entry):
+        for line in lines.records(decode):
             if line.payload is None:
                 continue
             if not self.own and self.named:

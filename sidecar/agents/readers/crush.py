@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import ContentEntry, ContentKind, Part, system_prompt_size
+from sidecar.agents.contents import Block, ContentEntry, ContentKind, Part, system_prompt_size
 from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
@@ -69,7 +69,7 @@ class Crush(OneDatabase):
     agent, table = AGENT, "sessions"
 
     def paths(self, places: Places) -> tuple[Path, ...]:
-        """Return the databases of all projects that Crush knows."""
+        """Return the databases of all projects in Crush's project lists."""
         found: list[Path] = []
         for home in agent_folders(places, AGENT):
             found += _databases_in_list(home / "projects.json") or ()
@@ -104,9 +104,9 @@ class Crush(OneDatabase):
                 )
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the parts of a session since its summary, after an estimate of the system prompt.
+        """Yield an estimate of the system prompt, and the session's parts since its summary.
 
-        Only the size of the newest prompt is stored.
+        Crush stores only the size of the newest prompt.
         """
         with read_only(path) as connection:
             row = next(rows(connection, self.table, "id = ?", session), None) or {}
@@ -132,12 +132,7 @@ class Crush(OneDatabase):
 READER = Crush()
 
 
-class _PartData(Record):
-    name: str | None = None
-    text: msgspec.Raw = msgspec.Raw(b"")
-    thinking: msgspec.Raw = msgspec.Raw(b"")
-    input: msgspec.Raw = msgspec.Raw(b"")
-    content: msgspec.Raw = msgspec.Raw(b"")
+class _PartData(Block):
     command: msgspec.Raw = msgspec.Raw(b"")
     output: msgspec.Raw = msgspec.Raw(b"")
 
