@@ -53,28 +53,35 @@ class GooseStore(Store):
 
     tables = """
 CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, name TEXT, user_set_name BOOLEAN,
-  working_dir TEXT, created_at TIMESTAMP, updated_at TIMESTAMP, total_tokens INTEGER,
+  session_type TEXT NOT NULL DEFAULT 'user', parent_session_id TEXT, working_dir TEXT, created_at TIMESTAMP, updated_at TIMESTAMP, total_tokens INTEGER,
   input_tokens INTEGER, output_tokens INTEGER, accumulated_total_tokens INTEGER,
   accumulated_input_tokens INTEGER, accumulated_output_tokens INTEGER, provider_name TEXT,
   model_config_json TEXT);
 """
+    ledger_table = """
+CREATE TABLE IF NOT EXISTS usage_ledger (id INTEGER PRIMARY KEY AUTOINCREMENT,
+  session_id TEXT NOT NULL, created_timestamp INTEGER NOT NULL, model TEXT, input_tokens INTEGER,
+  output_tokens INTEGER, total_tokens INTEGER, cache_read_tokens INTEGER,
+  cache_write_tokens INTEGER, cost REAL, cost_source TEXT, is_compaction INTEGER DEFAULT 0);
+"""
 
-    def session(self, root: Path, calls: int = 3, *, ledger: bool = False) -> str:
-        """Add a session. With `ledger`, the database has a row for each request."""
+    def session(
+        self, root: Path, calls: int = 3, *, ledger: bool = False, parent: str | None = None
+    ) -> str:
+        """Add a session, or a sub-agent's session if it has a parent.
+
+        With `ledger`, the database has a row for each request.
+        """
         name, total = self.clock.id(8), Tokens()
         if ledger:
-            self.db.execute(
-                "CREATE TABLE IF NOT EXISTS usage_ledger (id INTEGER PRIMARY KEY, session_id TEXT,"
-                " model TEXT, input_tokens INTEGER, output_tokens INTEGER,"
-                " cache_read_tokens INTEGER, cache_write_tokens INTEGER, cost REAL,"
-                " cost_source TEXT, compaction BOOLEAN, created_at TIMESTAMP)"
-            )
+            self.db.execute(self.ledger_table)
         for _ in range(calls):
             tokens = self.tokens()
             total = Tokens(total.fresh + tokens.prompt, output=total.output + tokens.output)
             at = self.clock.tick()[:19].replace("T", " ")
             self.put(
                 "sessions", id=name, name="A name", user_set_name=True, working_dir=str(root),
+                session_type="sub_agent" if parent else "user", parent_session_id=parent,
                 created_at=at, updated_at=at, total_tokens=tokens.prompt + tokens.output,
                 input_tokens=tokens.prompt, output_tokens=tokens.output,
                 accumulated_input_tokens=total.fresh, accumulated_output_tokens=total.output,
@@ -82,18 +89,20 @@ CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, name TEXT, user_set_na
                     {"model_name": MODEL, "context_limit": 1_000_000, "temperature": None}
                 ),
             )  # fmt: skip
-            self.truth.context[name] = tokens.prompt + tokens.output
+            if not parent:
+                self.truth.context[name] = tokens.prompt + tokens.output
             if ledger:
                 number = len(self.truth.calls) + 1
                 self.put(
                     "usage_ledger", id=number, session_id=name, model=MODEL,
                     input_tokens=tokens.prompt, output_tokens=tokens.output,
                     cache_read_tokens=tokens.read, cache_write_tokens=tokens.write, cost=0.01,
-                    cost_source="provider", compaction=False, created_at=at,
+                    cost_source="provider_reported",
+                    created_timestamp=int(self.clock.now.timestamp()),
                 )  # fmt: skip
-                self.truth.calls[f"{name}/{number}"] = (name, tokens)
+                self.truth.calls[f"{name}/{number}"] = (parent or name, tokens)
         if not ledger:
-            self.truth.calls[name] = (name, total)
+            self.truth.calls[name] = (parent or name, total)
         return name
 
 

@@ -47,10 +47,8 @@ def zed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[World,
 
 
 @pytest.mark.parametrize("ledger", [True, False])
-def test_goose(goose: tuple[World, GooseStore], ledger: bool) -> None:
-    """Columns without a prefix describe the latest call. Costs come from the ledger or from
-    `accumulated` columns.
-    """
+def test_goose_calls_count_once(goose: tuple[World, GooseStore], ledger: bool) -> None:
+    """Costs come from the ledger, if there is one, and otherwise from the `accumulated` columns."""
     world, store = goose
     for _ in range(2):
         store.session(world.root, ledger=ledger)
@@ -61,7 +59,7 @@ def test_goose(goose: tuple[World, GooseStore], ledger: bool) -> None:
     assert (shown.limit, shown.title) == (1_000_000, "A name")
 
 
-@pytest.mark.parametrize("source", ["provider", "estimated", None])
+@pytest.mark.parametrize("source", ["provider_reported", "estimated", None])
 def test_goose_bills_only_what_the_provider_reports(
     goose: tuple[World, GooseStore], source: str | None
 ) -> None:
@@ -72,7 +70,29 @@ def test_goose_bills_only_what_the_provider_reports(
     world.ingest()
     costs = {(call.cost_usd, call.agent_cost_usd) for call in world.calls}
     cost = Decimal("0.01")
-    assert costs == {(cost, None) if source == "provider" else (None, cost)}
+    assert costs == {(cost, None) if source == "provider_reported" else (None, cost)}
+
+
+def test_goose_calls_have_the_time_of_their_request(goose: tuple[World, GooseStore]) -> None:
+    world, store = goose
+    store.session(world.root, ledger=True)
+    (written,) = zip(*store.db.execute("SELECT created_timestamp FROM usage_ledger"), strict=True)
+    world.ingest()
+    assert tuple(call.at.timestamp() for call in world.calls) == written
+    assert len(set(written)) == 3
+
+
+@pytest.mark.parametrize("ledger", [True, False])
+def test_goose_subagents_are_billed_but_not_listed(
+    goose: tuple[World, GooseStore], ledger: bool
+) -> None:
+    world, store = goose
+    parent = store.session(world.root, 1, ledger=ledger)
+    store.session(world.root, 1, ledger=ledger, parent=parent)
+    world.ingest()
+    world.check(store.truth)
+    world.check_context(store.truth)
+    assert [call.category for call in world.calls] == ["main", "subagent"]
 
 
 def test_goose_reads_only_what_changed(goose: tuple[World, GooseStore]) -> None:
@@ -111,10 +131,8 @@ def test_crush_size_is_unknown_after_a_summary(crush: tuple[World, CrushStore]) 
     assert (shown.tokens, shown.note) == (None, COMPACTED)
 
 
-def test_zed(zed: tuple[World, ZedStore]) -> None:
-    """A message's usage covers only the latest call in its turn. Costs are based on the cumulative
-    usage.
-    """
+def test_zed_calls_count_once(zed: tuple[World, ZedStore]) -> None:
+    """A message's usage covers only the turn's latest call, so costs use the cumulative usage."""
     world, store = zed
     for turns in (1, 3):
         name = store.thread(world.root, turns)
