@@ -16,8 +16,8 @@ class Agent(NamedTuple):
     folders: tuple[str, ...] = ()
     """The folders that contain the agent's files. They may not exist.
 
-    `~` is the home folder, and `{data}` is a property of `agents.places.Places`. A folder with an
-    environment variable (`$NAME`) is used alone if the variable is set, and ignored otherwise.
+    `~` is the home folder, and `{data}` is a property of `agents.places.Places`. If the environment
+    variable in a path (`$NAME`) is set, only this path is used. Otherwise, the path is ignored.
     """
     database_variable: str | None = None
     """The environment variable that names an additional database."""
@@ -26,14 +26,14 @@ class Agent(NamedTuple):
     is_in_editors: bool = False
     """Whether the agent is an extension that keeps files in the user data folders of editors."""
     omits_calls: bool = False
-    """Whether some of the agent's calls go unrecorded, so that its costs are a lower bound.
+    """Whether the agent's files omit some calls, so that its costs are a lower bound.
 
-    Calls that only generate a title do not matter.
+    Missing calls that only generate titles are ignored.
     """
     has_credits: bool = False
     """Whether the agent reports its costs in subscription credits."""
     deletes_records: bool = False
-    """Whether the agent deletes old records, so that they must be read before they disappear."""
+    """Whether the agent deletes old records, which must therefore be read soon."""
 
 
 AGENTS = {

@@ -1,1 +1,1 @@
-"""Reads counts and metadata, but never message text, from coding agents' session files."""
+"""Reads token counts and metadata from coding agents' session files."""

@@ -13,13 +13,13 @@ else:
 
 
 MAX_BYTES = 512 << 20
-"""The maximum number of bytes to decompress, because 40 KB can expand to a gigabyte."""
+"""Maximum decompressed size in bytes, because 40 KB of input can expand to a gigabyte."""
 _CHUNK = 1 << 20
 _WINDOW_LOG = 26  # 64 MB; by default, compressors use windows of at most 8 MB
 
 
-class _Reading(zstd.ZstdFile):
-    """A decompressed file. Its methods raise OSError if the data is corrupt."""
+class _DecompressedFile(zstd.ZstdFile):
+    """A file that is decompressed while it is read. Raises OSError if the data is corrupt."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file, options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
@@ -50,7 +50,7 @@ class _Reading(zstd.ZstdFile):
 
 def open_decompressed(file: IO[bytes]) -> IO[bytes]:
     """Open a compressed file for reading. Closing the returned file also closes `file`."""
-    return cast("IO[bytes]", _Reading(file))
+    return cast("IO[bytes]", _DecompressedFile(file))
 
 
 def decompress(data: bytes, most: int) -> bytes:

@@ -37,7 +37,7 @@ def read_database(
     new: Callable[[], T],
     parse: Callable[[sqlite3.Connection, T], StoreContents],
 ) -> StoreRead:
-    """Read what has changed in a database since the last read, like `stores.read_store`.
+    """Read the changes to a database since the last read. See `stores.read_store`.
 
     Raises:
         OSError: The database is missing, locked or corrupt.
@@ -86,7 +86,7 @@ def _refuse_fifos(path: str) -> None:
 
 
 def _tables_only(action: int, _one: object, _two: object, _db: object, view: object) -> int:
-    """Deny queries of views, because a malicious view could run forever."""
+    """Deny queries on views, because a malicious view could run forever."""
     allowed = view is None or action not in (sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT)
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
@@ -122,7 +122,7 @@ class DatabaseState(msgspec.Struct):
     """What a reader remembers about a database between reads."""
 
     at: str | float | None = None
-    """The latest change's time in the database's format, or the latest row."""
+    """The time of the latest change in the database's own format, or the id of the latest row."""
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
     """The main conversations, by session id."""
     skipped: int = 0

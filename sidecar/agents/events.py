@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sidecar.agents.roots import Roots
 
 Quality = Literal["exact", "lower bound", "estimate"]
-"""How accurate a session's size is. A `lower bound` may miss some calls or tokens."""
+"""How accurate a context size is. A `lower bound` may miss some calls or tokens."""
 
 Category = Literal["main", "subagent", "summary"]
 
@@ -37,16 +37,16 @@ Activity = Literal["running", "idle", "ended"]
 
 _ENDED_AFTER = timedelta(hours=24)
 _SILENT_AFTER = timedelta(minutes=10)
-"""How long a turn may add no lines before it counts as idle. Tools can run for minutes."""
+"""A running turn without new lines counts as idle after this time. Tools can run for minutes."""
 _QUIET_AFTER = timedelta(minutes=1)
-"""How long a session may add no lines before it counts as idle, if its agent records no turns."""
+"""A session without new lines counts as idle after this time, if its agent records no turns."""
 
 
 class CallSize(msgspec.Struct, frozen=True, gc=False):
     """The size of one call in a main conversation, in tokens."""
 
     prompt: int
-    """The whole prompt's size in tokens, including cached tokens."""
+    """The size of the complete prompt in tokens, including cached tokens."""
     output: int = 0
     model: str | None = None
     window: int | None = None
@@ -58,12 +58,12 @@ class CallSize(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A coding agent's session as shown to the user. Its messages are not available."""
+    """A coding agent's session, without its messages."""
 
     id: str
     source: str
     path: str = ""
-    """The store's path."""
+    """The path of the file or database that contains the session."""
     cwd: str | None = None
     """The agent's working directory, if known."""
     updated_at: datetime
@@ -71,7 +71,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     title: str | None = None
     """The title that the agent stored. It never contains message text."""
     branch: str | None = None
-    """The repository branch that the agent works on, if the store records it."""
+    """The git branch that the agent works on, if recorded."""
     began_at: datetime | None = None
     first_prompt: str | None = None
     """The start of the first prompt, if `agents.labels` is `first-prompt`."""
@@ -87,7 +87,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
     """The session that this session was forked from."""
     active: bool | None = None
-    """Whether a turn is running, if known."""
+    """Whether a turn is running, or None if unknown."""
     ended: bool = False
     rank: int = 0
     """If several stores contain the session, the entry with the highest rank is used."""
@@ -141,10 +141,10 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     agent_cost_usd: Decimal | None = None
     """The cost in USD that the agent calculated from its own price list."""
     is_unread_past: bool = False
-    """Whether this is the combined total of calls that the store no longer lists individually.
+    """Whether this is the total of several calls that the store no longer lists individually.
 
-    If the store was read before but its state was lost, the total is discarded, because it
-    includes calls that are already in the ledger.
+    The total is discarded if the store was read before but its state was lost, because the ledger
+    already contains some of these calls.
     """
 
     @property
@@ -154,9 +154,9 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The session index's row for a main conversation, as described by its store.
+    """A main conversation as described by its store, to be saved in the session index.
 
-    Sub-agents have no snapshots, and only their calls are recorded. A session belongs to a
+    Sub-agents have no snapshots. Only their calls are recorded. A session belongs to a
     workspace if the workspace contains the session's first or current folder.
     """
 
@@ -237,8 +237,7 @@ class StoreReader(Protocol):
     def folders(self, places: Places) -> tuple[str, ...]:
         """Return the files and folders to watch for changes. They may not exist yet.
 
-        Folders are watched recursively, so folders with many unrelated files should not be
-        returned.
+        Folders are watched recursively, so do not return folders with many unrelated files.
         """
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterable[Store]:
@@ -246,19 +245,19 @@ class StoreReader(Protocol):
 
         Args:
             places: The agents' file locations.
-            roots: The folders of a workspace. Stores whose paths show that they belong to other
-                folders may be skipped.
+            roots: The workspace folders. Stores may be skipped if their paths show that they belong
+                to other folders.
         """
 
     def store_at(self, places: Places, path: str) -> Store | None:
-        """Return the store that a changed file belongs to, or None for other agents' files."""
+        """Return the store that a changed file belongs to, or None for another agent's file."""
 
     def is_copy(self, store: Store) -> bool:  # noqa: ARG002
         """Return whether the store starts with calls that were copied from another store."""
         return False
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        """Read what was added to a store after `state` was saved. An unusable state is ignored."""
+        """Read the data that was added after `state` was saved. An unusable state is ignored."""
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
         """Read the title at a position in a store, or return None if the title no longer exists.

@@ -133,7 +133,7 @@ def time_from_ns(nanoseconds: int) -> datetime:
 
 
 def parse_usd(amount: Number) -> Decimal | None:
-    """Convert an agent's own cost estimate in USD. Zero means that the agent knows no price."""
+    """Convert a cost in USD from an agent's price list, in which 0 means an unknown price."""
     return Decimal(repr(amount)) if amount is not None and 0 < amount < 1e6 else None
 
 
@@ -144,5 +144,5 @@ def credits_to_usd(credits: float | None) -> Decimal | None:
 
 @lru_cache(maxsize=256)
 def provider_of(model: str) -> str:
-    """Return the provider that a model's name implies, or an empty string if none is known."""
+    """Return the provider that a model's name implies, or an empty string if it is unknown."""
     return _provider_of(model)

@@ -88,10 +88,10 @@ def last_lines(path: str, most: int) -> list[bytes]:
 
 
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
-    """Yield chunks of complete lines, each with the number of bytes that were skipped.
+    """Yield chunks of complete lines, each with a number of skipped bytes.
 
-    Reading starts at the file's current position, and an incomplete last line is not yielded. A
-    line longer than `LONGEST_LINE` yields an empty chunk with the length of the line.
+    Reading starts at the file's current position. An incomplete last line is not yielded. For a
+    line longer than `LONGEST_LINE`, the chunk is empty and the number is the length of the line.
     """
     held: list[bytes] = []
     while data := file.read(size):
@@ -103,22 +103,17 @@ def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
         elif length + len(data) <= LONGEST_LINE:
             held.append(data)
         else:
-            passed, rest = _skip_line(file, length + len(data), size)
-            held = [rest]
-            if passed:
-                yield b"", passed
+            held = []
+            if skipped := _skip_line(file, length + len(data), size):
+                yield b"", skipped
 
 
-def _skip_line(file: IO[bytes], passed: int, size: int) -> tuple[int, bytes]:
-    """Skip the rest of a line.
-
-    Returns:
-        The length of the line and the data that follows. The length is 0 if the line has no end.
-    """
+def _skip_line(file: IO[bytes], length: int, size: int) -> int:
+    """Skip the rest of a line, and return the line's length, or 0 if the line has no end."""
     while data := file.read(size):
         end = data.find(b"\n") + 1
         if end:
             file.seek(end - len(data), os.SEEK_CUR)
-            return passed + end, b""
-        passed += len(data)
-    return 0, b""
+            return length + end
+        length += len(data)
+    return 0

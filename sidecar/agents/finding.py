@@ -67,7 +67,7 @@ def walk(folder: str | Path, levels: int = 0) -> Iterator[str]:
 
     Args:
         folder: The folder, which may be missing.
-        levels: How many levels of folders to search. 1 means only the folder itself, 0 all
+        levels: The number of folder levels to search, including the folder itself, or 0 for all
             levels.
     """
     stack = [list_folder(folder)]  # not recursive, as folders may be nested too deeply
@@ -89,7 +89,7 @@ class FileStores(StoreReader):
     pattern: str
     """A regular expression for the relative paths of stores, with `/` as the separator."""
     levels = 0
-    """How many levels of folders to search. 0 means all levels."""
+    """The number of folder levels to search, or 0 for all levels."""
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return self.searched_folders(places)

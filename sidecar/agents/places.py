@@ -36,11 +36,11 @@ class Places(msgspec.Struct, frozen=True):
         return cls(Path(home) if home else Path.home(), env, settings.paths)
 
     def from_settings(self, agent: str) -> tuple[Path, ...]:
-        """Return the additional folder that the settings name for an agent, if any."""
+        """Return the folder in `agents.paths` for an agent, or an empty tuple if there is none."""
         return (self.expand(self.paths[agent]),) if agent in self.paths else ()
 
     def defaults(self, agent: str) -> tuple[Path, ...]:
-        """Return an agent's folders according to `AGENTS` and the environment."""
+        """Return an agent's folders from its environment variable, or else its usual folders."""
         folders = AGENTS[agent].folders
         for folder in folders:
             name, *inner = folder.split("/")
@@ -123,15 +123,13 @@ def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
 
 
 def database_by_variable(places: Places, agent: str) -> Path | None:
-    """Return the additional database from the agent's environment variable, if set."""
+    """Return the database that the agent's environment variable names, or None if it is not set."""
     named = places.variable(AGENTS[agent].database_variable)
     return places.expand(named) if named else None
 
 
 def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """Return the agent's possible paths. If the agent has ever been used, at least one of them
-    exists.
-    """
+    """Return the paths where an agent may keep files. If it has been used, at least one exists."""
     paths = [*agent_folders(places, agent)]
     paths += editor_folders(places, agent) if AGENTS[agent].is_in_editors else ()
     return (*dict.fromkeys(map(str, paths)), *project_files(agent, roots))

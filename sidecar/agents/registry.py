@@ -67,7 +67,7 @@ def paths_to_watch(
 ) -> tuple[str, ...]:
     """Return the files and folders to watch for changes to sessions. This call blocks.
 
-    The paths may not exist. For an agent that has not been used yet, they are paths that it will
+    They may not exist. For an agent that has not been used yet, they are the paths that it would
     create.
 
     Args:
@@ -98,7 +98,7 @@ class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
     skipped: int
     """The number of malformed lines in the newest store."""
     problem: str | None = None
-    """Why the newest store cannot be read, if it cannot."""
+    """The error that occurred while reading the newest store, or None."""
 
 
 def survey(readers: Sequence[StoreReader], places: Places) -> Iterator[Surveyed]:
@@ -155,7 +155,7 @@ class Sources(msgspec.Struct, frozen=True):
         """Return all agents' stores without opening them. This call blocks.
 
         Args:
-            mine: Whether to skip stores that cannot belong to the root folders.
+            mine: Whether to skip stores that belong to other folders, judging by their paths.
         """
         roots = self.roots if mine else None
         return [one for reader in self.readers for one in stores_of(reader, self.places, roots)]

@@ -43,9 +43,9 @@ Rules for readers:
 The saved state includes a fingerprint of the start of the file and of the bytes before the offset.
 If a file has been rewritten, truncated, rotated or replaced, it is read again from the start. The
 request ids prevent its calls from being counted twice. Large files are read in several steps, and
-the state is saved after each step. If the fields of a state change and a saved state can no longer
-be decoded, the store is read from the start. If only the meaning of a field changes, increment
-`session_index._VERSION`.
+the state is saved after each step. If you change the fields of a state so that saved states can no
+longer be decoded, all stores are read from the start. If you change only the meaning of a field,
+increment `session_index._VERSION`.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
 
     newest: CallSize | None = None
     why: str | None = None
-    """Why the size is unknown."""
+    """The reason for an unknown size, as shown to the user."""
     is_estimate: bool = False
-    """Whether the size is an estimate by the agent."""
+    """Whether the agent estimated the size."""
     model: str | None = None
-    """The last call's model, even after a compaction."""
+    """The model of the last call. A compaction does not change it."""
 
     def call(self, reading: CallSize) -> ContextTrack:
         """Return the size after a call. A call without prompt tokens does not change the size."""
@@ -106,7 +106,7 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
         return self if self.newest or self.why else ContextTrack(why=NO_USAGE)
 
     def compaction(self) -> ContextTrack:
-        """Return a context of unknown size, for use after a compaction."""
+        """Return a context whose size is unknown because of a compaction."""
         return ContextTrack(why=COMPACTED, model=self.model)
 
     def estimate(self, tokens: int, model: str | None) -> ContextTrack:
@@ -118,7 +118,7 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
         )
 
     def rewind(self) -> ContextTrack:
-        """Return a context of unknown size, for use after turns have been removed."""
+        """Return a context whose size is unknown because turns have been removed."""
         return ContextTrack(why=REWOUND, model=self.model)
 
 
@@ -154,7 +154,7 @@ class SessionState(msgspec.Struct):
     rank: int = 0
 
     def touch(self, at: datetime | None) -> None:
-        """Update the first and last line times. None is ignored."""
+        """Update the times of the first and last line. None is ignored."""
         if at is not None:
             self.began, self.at = self.began or at, at
 
@@ -178,7 +178,7 @@ class SessionState(msgspec.Struct):
         agent_cost_usd: Decimal | None = None,
         telemetry_id: str | None = None,
     ) -> list[CallFinished]:
-        """Return a list with one call of the session, or an empty list if its time is unknown.
+        """Return a list with one call, or an empty list if the call's time is unknown.
 
         Args:
             at: When the call was made.
@@ -214,7 +214,7 @@ class SessionState(msgspec.Struct):
     def snapshot(
         self, quality: Quality = "exact", error_percent: float = 0.0, note: str | None = None
     ) -> SessionSnapshot:
-        """Return the session index's row for this session."""
+        """Return the session's current data for the session index."""
         track, newest = self.track, self.track.newest
         if newest is None:
             error_percent, note = 0.0, track.why or note
@@ -276,8 +276,9 @@ class Lines:
 
 
 class LineState(Protocol):
-    """What a reader remembers about a line-based file. Implemented as a mutable struct, usually a
-    subclass of `SessionLines`.
+    """What a reader remembers about a line-based file between reads.
+
+    Implementations are mutable structs, usually subclasses of `SessionLines`.
     """
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
@@ -288,7 +289,7 @@ class LineState(Protocol):
 
 
 class SessionLines(msgspec.Struct):
-    """What a reader remembers about a file that contains a single session."""
+    """Base class for the reader state of a file that contains a single session."""
 
     session: SessionState
 
@@ -301,7 +302,7 @@ L = TypeVar("L", bound=LineState)
 
 
 class StartOverError(SidecarError):
-    """The state lacks data that a line depends on, so the file must be read from the start."""
+    """The file must be read from the start, because a line needs data that the state lacks."""
 
 
 def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:

@@ -1,4 +1,4 @@
-"""Maps the folders in VS Code's `workspaceStorage` to projects."""
+"""Finds the project that each folder in VS Code's `workspaceStorage` belongs to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATHS = re.compile(rb'"(?:path|uri)"\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
 class Uri(Record):
-    """A URI as VS Code serialises it."""
+    """A URI as VS Code serializes it."""
 
     scheme: str = "file"
     path: str = ""
@@ -36,9 +36,9 @@ class Storage(msgspec.Struct, frozen=True):
 
     path: str
     folders: tuple[str, ...]
-    """The project's folders on this machine, if known."""
+    """The project's folders on this machine, or an empty tuple if unknown."""
     name: str | None = None
-    """The project folder's name, if the project is on another machine."""
+    """The name of the project's folder, if the project is on another machine."""
 
     @property
     def workspace(self) -> str:
@@ -47,7 +47,7 @@ class Storage(msgspec.Struct, frozen=True):
 
     @property
     def named_folders(self) -> tuple[str, ...]:
-        """The project's folders, or its remote folder's name. Used by `Roots.contains`."""
+        """The project's folders or its remote folder's name, as input for `Roots.contains`."""
         return self.folders or ((f"name:{self.name}",) if self.name else ())
 
 

@@ -1,4 +1,4 @@
-"""Creates a home folder with agents' files, and a ledger with the recorded calls."""
+"""Provides `World`, a home folder with agents' files and a ledger."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sidecar.agents.events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 
 
-class Heard:
-    """A reader that counts how often it reads a store."""
+class RecordingReader:
+    """A reader that also adds what it returns to a `World`."""
 
     def __init__(self, reader: StoreReader, world: World) -> None:
         self._reader, self._world = reader, world
@@ -40,13 +40,15 @@ class Heard:
 
 
 class World:
-    """A home folder with agents' files, and the sessions that the workspace reads from them."""
+    """A home folder with agents' files, and the session index and ledger for them."""
 
     def __init__(self, home: Path, agents: str | Agents, env: dict[str, str] | None = None) -> None:
         """Create an empty home folder.
 
         Args:
-            agents: The name of one agent, or the `agents` settings.
+            home: The path of the home folder.
+            agents: The name of an agent, or the `agents` settings.
+            env: Additional environment variables.
         """
         self.home = home
         self.root = home / "work" / "my proj.ect"
@@ -55,23 +57,23 @@ class World:
         self.places = Places.of(self.settings, {"HOME": str(home), **(env or {})})
         self.readers = readers_of(self.settings)
         self.calls: list[CallFinished] = []
-        """All calls that the readers returned, including copies."""
+        """All calls that the readers returned, including duplicates."""
         self.agent_of: dict[str, str] = {}
         """The agent that made each call, by call id."""
         self.skipped: Counter[str] = Counter()
         """The number of malformed lines in each store."""
         self.bytes_read = 0
         self.refused = 0
-        """The calls that were rejected because of impossible numbers."""
-        self._heard = [Heard(reader, self) for reader in self.readers]
+        """The number of calls that were rejected because of impossible values."""
+        self._recording = [RecordingReader(reader, self) for reader in self.readers]
         self.ledger = Ledger(home / "state" / "ledger.db")
         self.index = SessionIndex(self.ledger)
 
     def ingest(self) -> int:
         """Read new data into the index, and return the number of bytes read."""
         stores = self.stores()
-        self.index.forget_missing(self._heard, {store.path for store in stores})
-        result = self.index.read(self._heard, self.index.unread(self._heard, stores))
+        self.index.forget_missing(self._recording, {store.path for store in stores})
+        result = self.index.read(self._recording, self.index.unread(self._recording, stores))
         self.bytes_read += result.bytes_read
         self.refused += result.refused
         return result.bytes_read
@@ -82,7 +84,7 @@ class World:
             return dict(connection.execute("SELECT path, state FROM store"))
 
     def stores(self) -> list[Store]:
-        """Return all stores of the agent."""
+        """Return the stores of all agents."""
         return [store for reader in self.readers for store in reader.find(self.places)]
 
     def recorded(self) -> dict[str, tuple[str, Tokens]]:
@@ -94,7 +96,7 @@ class World:
         assert self.recorded() == truth.calls
 
     def shown(self, root: Path | None = None) -> list[StoredSession]:
-        """Return a root folder's listed sessions, newest first."""
+        """Return the sessions that the editor lists for a root folder, newest first."""
         roots = Roots.of([root or self.root])
         readers = self.readers
         stores = [store for reader in readers for store in reader.find(self.places, roots)]
@@ -102,7 +104,7 @@ class World:
         return self.index.sessions(readers, self.places, roots)
 
     def sessions(self, root: Path | None = None) -> dict[str, StoredSession]:
-        """Return a root folder's sessions by id, newest first."""
+        """Return the listed sessions of a root folder by id, newest first."""
         return {session.id: session for session in self.shown(root)}
 
     def check_context(self, truth: Truth) -> None:

@@ -55,7 +55,7 @@ def test_forked_session_that_continues_counts_once(world: World, home: ClaudeHom
     world.check(home.truth)
 
 
-def test_the_contexts_of_all_sessions(world: World, home: ClaudeHome) -> None:
+def test_every_session_has_the_right_size(world: World, home: ClaudeHome) -> None:
     sessions = [everyday(home, world.root, turns) for turns in (1, 4, 6)]
     sessions[0].copy().reply()
     sessions[2].compact()
@@ -246,7 +246,7 @@ def test_agent_cost_of_a_resumed_session_counts_in_full(world: World, session: T
 def test_error_does_not_change_the_context_size(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """After an error, another program's status line shows 0 %."""
+    """Another program's status line shows 0 % after an error."""
     session.user()
     session.synthetic()
     world.check_context(home.truth)
@@ -424,7 +424,7 @@ def test_reading_changes_no_file_and_no_access_time(
 def test_line_without_a_time_has_the_time_of_the_previous_line(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """The previous line may not be a call, and may have been read in an earlier step."""
+    """The previous line may be a prompt, and may have been read in an earlier step."""
     session.user()
     asked = parse_iso_time(stamp(home.clock.now))
     for name in ("msg_a", "msg_b"):

@@ -1,6 +1,4 @@
-"""Tests that the generated sessions for the benchmarks contain all traps, and are read
-correctly.
-"""
+"""Tests that the benchmarks' generated sessions contain all traps, and are read correctly."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ TRAPS = {
     "partial streams": (".claude", '"stop_reason":null'),
     "background forks": (".claude", '"sessionKind":"bg"'),
     "sub-agents": (".claude", '"agentId":"a"'),
-    "workflows' sub-agents": (".claude", "/subagents/workflows/"),
+    "sub-agents of workflows": (".claude", "/subagents/workflows/"),
     "sidechains": (".claude", '"isSidechain":true'),
     "compaction": (".claude", '"subtype":"compact_boundary"'),
     "synthetic lines": (".claude", '"<synthetic>"'),
@@ -50,14 +48,14 @@ TRAPS = {
     "ordinals": (".codex", '"ordinal":'),
     "null counts": (".codex", '"info":null'),
     "compacted threads": (".codex", '"latest_token_usage_record"'),
-    "turns taken back": (".codex", '"thread_rolled_back"'),
-    "zst": (".codex", ".jsonl.zst"),
-    "op logs that are cut": (".config", '"k":["requests"],"i":'),
+    "removed turns": (".codex", '"thread_rolled_back"'),
+    "compressed files": (".codex", ".jsonl.zst"),
+    "truncated lists": (".config", '"k":["requests"],"i":'),
     "chats in one document": (".config", '"requests": [\n'),
     "compacted chats": (".config", '"slashCommand":{"name":"compact"}'),
     "rewinds": (".gemini", '"$rewindTo"'),
     "checkpoints": (".gemini", '{"$set":{"messages"'),
-    "summaries that no message tells": (".claude", '"type":"cost-state"'),
+    "unrecorded summaries": (".claude", '"type":"cost-state"'),
     "Qwen Code's sub-agents": (".qwen", '"subagent_name":"explore"'),
     "Qwen Code's compressions": (".qwen", '"subtype":"chat_compression"'),
     "Kimi Code's sub-agents": (".kimi-code", "/agents/agent-0/"),
@@ -120,7 +118,7 @@ def test_every_call_of_a_history_counts_once(world: World, truths: History) -> N
     assert world.recorded() == wanted
 
 
-def test_the_context_of_every_session_of_a_history(world: World, truths: History) -> None:
+def test_every_session_of_a_history_has_the_right_size(world: World, truths: History) -> None:
     shown: dict[str, int | None] = {}
     for root in sorted((world.home / "work").iterdir()):
         shown |= {session.id: session.tokens for session in world.sessions(root).values()}

@@ -37,7 +37,7 @@ def chat(world: World, home: GeminiHome) -> Chat:
 
 @pytest.mark.parametrize("options", FORMS.values(), ids=FORMS)
 def test_every_call_counts_once(world: World, home: GeminiHome, options: dict[str, Any]) -> None:
-    """The input already includes cached tokens. Two other programs add them again."""
+    """The input includes cached tokens. Two other programs add them again."""
     for turns in (1, 3):
         everyday(home, world.root, turns, **options)
     world.ingest()
@@ -120,9 +120,7 @@ def test_long_rewind_reads_the_file_again(world: World, home: GeminiHome, chat: 
 
 
 def test_turn_runs_while_a_tool_runs(world: World, home: GeminiHome) -> None:
-    """A reply's tool calls are written after the tools have run. Before that, the reply is
-    empty.
-    """
+    """Until the tools have run, a reply that consists of tool calls is empty."""
     chat = home.session(world.root)
     chat.user()
     reply: dict[str, Any] = {"id": "r", "type": "gemini", "timestamp": chat.clock.tick()}

@@ -1,4 +1,4 @@
-"""Tests that hostile files neither block readers nor hide the sessions in other files."""
+"""Tests that hostile files do not block readers or hide the sessions in other files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 STARTED = b"# aider chat started at 2026-01-01 00:00:00\n"
 HISTORIES = {
     "a number with two points": STARTED + b"> Tokens: 1.2.3k sent, 4 received.\n",
-    "a date that is none": b"# aider chat started at 2026-99-99 99:99:99\n"
+    "an invalid date": b"# aider chat started at 2026-99-99 99:99:99\n"
     b"> Tokens: 1.2k sent, 4 received.\n",
     "a cost with two points": STARTED + b"> Tokens: 1k sent, 4 received. Cost: $1.2.3 message\n",
     "a number of 5,000 digits": STARTED + b"> Tokens: " + b"9" * 5000 + b" sent, 4 received.\n",
@@ -45,8 +45,8 @@ HISTORIES = {
 DEEP = b'{"type":"user","message":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
 LINES = {
     "deep": DEEP,
-    "no UTF-8": b'{"type":"user","sessionId":"\xff"}\n',
-    "no JSON": b"\x00" * 1_000 + b"\n",
+    "invalid UTF-8": b'{"type":"user","sessionId":"\xff"}\n',
+    "NUL bytes": b"\x00" * 1_000 + b"\n",
     "half a character": b'{"type":"assistant","sessionId":"\\ud800"}\n',
 }
 
@@ -218,9 +218,7 @@ def test_value_of_any_type_in_a_column_is_tolerated(
 
 @pytest.mark.parametrize("cost", [9e999, 1e308])
 def test_impossible_cost_does_not_affect_other_calls(machine: Machine, cost: float) -> None:
-    """A call with an impossible number is skipped, but other calls in the same step are
-    recorded.
-    """
+    """A call with an impossible number is skipped. Other calls in the same step are recorded."""
     store = crush(machine)
     store.session()
     store.db.execute("UPDATE sessions SET cost = ?", (cost,))
@@ -266,7 +264,7 @@ def test_zstd_frame_with_a_huge_window_is_rejected(tmp_path: Path) -> None:
         file.read(10)
 
 
-@pytest.mark.parametrize("data", [DEEP, b"\xff"], ids=["deep", "no UTF-8"])
+@pytest.mark.parametrize("data", [DEEP, b"\xff"], ids=["deep", "invalid UTF-8"])
 def test_all_invalid_json_raises_the_same_error(data: bytes) -> None:
     class Kind(Record):
         x: int = 0

@@ -1,4 +1,4 @@
-"""Tests sessions of several agents: first read, updates, file watching and settings."""
+"""Tests how sessions of several agents are found, updated, watched and configured."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def claude(tmp_path: Path) -> ClaudeHome:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the paths of session files that are opened after this call."""
+    """Return a list that records the paths of all files that are opened."""
     paths: list[str] = []
 
     def open_(path: str, flags: int, *mode: int) -> int:
@@ -140,7 +140,7 @@ class Editor:
         self.services.configured.set()
 
     async def look(self) -> list[str]:
-        """Read the sessions as the server does when it starts, and return the list."""
+        """Read the sessions as the server does when it starts, and return their ids."""
         await self.services.agents.find_sessions(self.workspace)
         return self.shown()
 
@@ -219,7 +219,7 @@ async def test_session_that_is_no_longer_recent_is_found_again(
 async def test_amended_call_in_a_database_updates_the_cost(
     tmp_path: Path, root: Path, editor: Editor
 ) -> None:
-    """Crush stores a session's total cost in a single row, and the reader reports no bytes."""
+    """Crush updates a session's total cost in place, and its reader reports no bytes."""
     listed = tmp_path / ".local/share/crush/projects.json"
     listed.parent.mkdir(parents=True)
     listed.write_text(json.dumps({"projects": [{"path": str(root), "data_dir": ".crush"}]}))
@@ -287,24 +287,24 @@ def test_fifo_instead_of_git_does_not_block(tmp_path: Path) -> None:
 
 
 class Watching:
-    """The changes that the file watcher reports. Polling is disabled."""
+    """A file watcher for a root folder's agents, without polling, and its reports."""
 
     def __init__(self, places: Places, root: Path) -> None:
-        self._seen: queue.SimpleQueue[Changes] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[Changes] = queue.SimpleQueue()
         self.watcher = FileWatcher()
         find_paths = partial(paths_to_watch, Agents(), [str(root)], places)
-        self.watcher.subscribe(find_paths, self._seen.put, math.inf)
-        self.until_told_to_look()
+        self.watcher.subscribe(find_paths, self._reports.put, math.inf)
+        self.wait_for_rescan()
 
-    def until_seen(self, *paths: Path) -> None:
-        """Wait until changes to these files are reported."""
+    def wait_for_changes(self, *paths: Path) -> None:
+        """Wait until the watcher has reported changes to these files."""
         left = set(map(str, paths))
         while left:
-            left -= self._seen.get(timeout=60) or set()
+            left -= self._reports.get(timeout=60) or set()
 
-    def until_told_to_look(self) -> None:
-        """Wait until the file watcher requests that all files be read again."""
-        while self._seen.get(timeout=60) is not None:
+    def wait_for_rescan(self) -> None:
+        """Wait until the watcher reports that any file may have changed."""
+        while self._reports.get(timeout=60) is not None:
             pass
 
 
@@ -328,13 +328,13 @@ def test_growing_file_is_reported(
     session.reply()
     started = watching()
     session.reply()
-    started.until_seen(session.path)
+    started.wait_for_changes(session.path)
 
 
 def test_existing_files_in_a_new_folder_are_reported(
     root: Path, tmp_path: Path, watching: Callable[[], Watching]
 ) -> None:
-    """Codex creates a folder each day, and writes to it before it can be watched."""
+    """Codex creates a folder each day and writes to it before the watcher can watch it."""
     codex = CodexHome(tmp_path / ".codex")
     (codex.folder / "sessions").mkdir(parents=True)
     started = watching()
@@ -342,25 +342,23 @@ def test_existing_files_in_a_new_folder_are_reported(
     for day in range(20):
         codex.clock.now = datetime(2026, 1, 1 + day, tzinfo=UTC)
         made.append(codex.thread(root).path)
-    started.until_seen(*made)
+    started.wait_for_changes(*made)
 
 
 def test_first_use_of_an_agent_is_reported_before_the_next_poll(
     root: Path, tmp_path: Path, watching: Callable[[], Watching]
 ) -> None:
-    """The agent's files first appear where nothing is watched, and then next to a watched
-    folder.
-    """
+    """The first agent's folder is not next to a watched folder. The second agent's is."""
     started = watching()
     codex = CodexHome(tmp_path / ".codex").thread(root)
-    started.until_told_to_look()
+    started.wait_for_rescan()
     codex.call()
-    started.until_seen(codex.path)
+    started.wait_for_changes(codex.path)
     claude = ClaudeHome(tmp_path / ".claude").session(root)
     claude.reply()
-    started.until_told_to_look()
+    started.wait_for_rescan()
     claude.reply()
-    started.until_seen(claude.path)
+    started.wait_for_changes(claude.path)
 
 
 def test_new_aider_history_in_the_project_is_watched(
@@ -372,5 +370,5 @@ def test_new_aider_history_in_the_project_is_watched(
         with history.open("a") as file:
             file.write(line)
         if line.startswith("> Tokens: 1k"):
-            started.until_told_to_look()
-    started.until_seen(history)
+            started.wait_for_rescan()
+    started.wait_for_changes(history)

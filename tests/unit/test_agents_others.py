@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("model", ["claude-sonnet-5", "gpt-5.4"])
-def test_amp(tmp_path: Path, model: str) -> None:
+def test_amp_calls_count_once(tmp_path: Path, model: str) -> None:
     world, truth = World(tmp_path, "amp"), Truth()
     path = others.amp(world.home / ".local/share/amp", world.root, truth, model=model)
     for _ in range(2):
@@ -32,7 +32,7 @@ def test_amp(tmp_path: Path, model: str) -> None:
     world.check(truth)
 
 
-def test_vibe(tmp_path: Path) -> None:
+def test_vibe_calls_of_older_versions_count_once(tmp_path: Path) -> None:
     world, truth = World(tmp_path, "vibe"), Truth()
     for calls in (2, 5):
         others.vibe(world.home / ".vibe", world.root, truth, calls=calls)
@@ -41,8 +41,8 @@ def test_vibe(tmp_path: Path) -> None:
     world.check_context(truth)
 
 
-def test_continue(tmp_path: Path) -> None:
-    """Identical lines are separate calls. No line is read twice."""
+def test_continue_extension_calls_count_once(tmp_path: Path) -> None:
+    """Identical lines are separate calls."""
     world = World(tmp_path, "continue")
     for _ in range(2):
         others.continue_dev(world.home / ".continue")
@@ -51,13 +51,13 @@ def test_continue(tmp_path: Path) -> None:
     assert world.sessions() == {}
 
 
-def test_aider(tmp_path: Path) -> None:
+def test_aider_chats_have_calls_and_estimated_sizes(tmp_path: Path) -> None:
     world = World(tmp_path, "aider")
     (world.root / ".aider.chat.history.md").write_text(others.AIDER)
     shown, older = world.sessions().values()
     assert (older.ended, older.tokens) == (True, 15_200)
     assert (shown.tokens, shown.quality) == (2_750, "estimate")
-    assert shown.error_percent == 75, "sums of calls, by another tokenizer, rounded"
+    assert shown.error_percent == 75
     assert shown.model == "ollama/qwen3"
     (reader,) = world.readers
     (store,) = reader.find(world.places, Roots.of([world.root]))
@@ -96,7 +96,7 @@ def test_aider_is_idle_after_reporting_a_message(tmp_path: Path) -> None:
 
 
 class ContinueSession:
-    """A session of Continue's command-line tool, which is saved and read repeatedly."""
+    """A session of Continue's command-line tool that is saved and read several times."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -114,7 +114,7 @@ class ContinueSession:
         return {"message": message, "contextItems": []}
 
     def read(self) -> list[tuple[int, int]]:
-        """Save and read the session. Return the prompt tokens and cached tokens of new calls."""
+        """Save and read the session. Return the prompt and cached tokens of each new call."""
         total = {"promptTokens": self.prompt, "completionTokens": self.output}
         document = {"sessionId": "s-1", "workspaceDirectory": str(self.world.root)}
         self.path.write_text(json.dumps({**document, "history": self.history, "usage": total}))
@@ -168,7 +168,7 @@ def test_continue_bills_copied_messages_to_the_parent(session: ContinueSession) 
 
 
 def test_continue_bills_totals_once_when_the_state_is_lost(session: ContinueSession) -> None:
-    """After an update, a new version of the reader may read all stores from the start."""
+    """After an update, a new version may read all stores from the start."""
     for prompt in (300, 70):
         session.call(prompt)  # the call was aborted, so it has no message
         session.history += [USER, session.call(100)]
@@ -188,7 +188,7 @@ def test_continue_bills_totals_once_when_the_state_is_lost(session: ContinueSess
 
 
 def lose_states(world: World) -> None:
-    """Delete all stores' saved states, so that they are read from the start."""
+    """Delete the saved states, so that all stores are read from the start."""
     with world.ledger.transaction() as connection:
         connection.execute("UPDATE store SET state = x'', size = 0")
 

@@ -1,6 +1,6 @@
-"""Tests cases that other programs handle incorrectly, unless another module tests them.
+"""Tests cases that other programs handle incorrectly.
 
-`docs/reference/promises.md` lists all of these cases and their tests.
+`docs/reference/promises.md` lists all such cases. Tests for some of them are in other modules.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def test_nulls_and_spaces_in_lines_are_accepted(
 
 
 def test_reply_with_missing_request_ids_counts_once(world: World, home: ClaudeHome) -> None:
-    """A gateway omits the request id in some lines. Identified by both ids, the reply would count
-    twice.
-    """
+    """A gateway omits the request id in some lines. The message id identifies the reply."""
     session = home.session(world.root)
     for fields in ({}, {"requestId": "req_1"}, {"requestId": None}, {"requestId": ""}):
         body = session.message("msg_a", Tokens(5, 6, 7, 0, 8))
@@ -114,9 +112,7 @@ def test_long_paths_with_the_same_prefix_are_two_projects(world: World, home: Cl
 
 @pytest.mark.parametrize("restamped", [False, True])
 def test_copied_usage_records_belong_to_the_parent(tmp_path: Path, restamped: bool) -> None:
-    """A usage record contains its thread's id, so copies are recognised even without the parent's
-    file.
-    """
+    """Copied records contain the parent's id, so the parent's file is not needed."""
     world = World(tmp_path, "codex")
     home = CodexHome(tmp_path / ".codex")
     parent = everyday(home, world.root, 2, records=True, counts=False)
@@ -130,9 +126,7 @@ def test_copied_usage_records_belong_to_the_parent(tmp_path: Path, restamped: bo
 
 
 def test_consecutive_calls_with_equal_tokens_are_two(tmp_path: Path) -> None:
-    """If the total increases, there was a new call, even if its token counts equal the previous
-    call's.
-    """
+    """A larger total means that there was a new call, even if its token counts are the same."""
     world = World(tmp_path, "codex")
     home = CodexHome(tmp_path / ".codex")
     thread = home.thread(world.root)
@@ -179,9 +173,7 @@ def test_sessions_in_one_file_have_their_own_times(tmp_path: Path) -> None:
 def test_window_of_a_million_is_known_from_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model name in the transcript lacks `[1m]`, and no call has exceeded 200,000 tokens
-    yet.
-    """
+    """The transcript's model name lacks `[1m]`, and no call has exceeded 200,000 tokens yet."""
     root = tmp_path / "home" / "app"
     root.mkdir(parents=True)
     monkeypatch.chdir(root)

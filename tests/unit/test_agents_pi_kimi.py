@@ -1,6 +1,4 @@
-"""Tests the readers for Pi and Kimi CLI: each call is recorded once, and context sizes are
-right.
-"""
+"""Tests Pi's and Kimi CLI's readers: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Chat:
         self.truth.context[self.id] = tokens.prompt + tokens.output
 
     def telemetry(self, is_first: bool, reply: Callable[..., None], **fields: Any) -> None:
-        """Write a call's telemetry, which may precede or follow the reply."""
+        """Write a call's telemetry before or after its reply."""
         event = {
             "event.name": "qwen-code.api_response", "response_id": f"chatcmpl-{self.clock.id()}",
             "model": "qwen3-coder-plus", "input_token_count": 2_000, "output_token_count": 50,
@@ -104,9 +104,7 @@ def test_qwen_estimate_is_shown_after_a_compression(world: World, chat: Chat) ->
 
 
 def test_call_in_telemetry_and_reply_counts_once(world: World, chat: Chat) -> None:
-    """Telemetry may precede or follow the reply. A sub-agent's call is a separate call, even if
-    its token counts are the same.
-    """
+    """A sub-agent's call is a separate call, even if its token counts are the same."""
     for is_first in (True, False):
         chat.telemetry(is_first, chat.reply)
     chat.telemetry(True, lambda **_: None, subagent_name="explore")

@@ -21,9 +21,7 @@ SECRET = "sk-live-0123456789abcdef"  # noqa: S105
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a home folder with sessions of several agents. All texts and malformed lines contain a
-    secret.
-    """
+    """Return a home folder with several agents' sessions. All texts contain a secret."""
     monkeypatch.setattr(Clock, "text", lambda _self, length: f"{SECRET} " * (1 + length // 25))
     root = tmp_path / "home" / "work"
     root.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Tests that stores are read incrementally, continuing where the previous read stopped."""
+"""Tests that each read of a store continues where the previous read stopped."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_large_compressed_file_is_read_in_one_step(tmp_path: Path) -> None:
 
 
 class Line(msgspec.Struct):
-    """A line in a fictitious agent's format."""
+    """A line in the format of a fictitious agent."""
 
     id: int
     after: int | None = None
@@ -76,13 +76,13 @@ _line = msgspec.json.Decoder(Line).decode
 
 
 class Tree(msgspec.Struct):
-    """The reader's state for a store whose lines form a tree. Only the latest line is saved."""
+    """The reader's state for a file whose lines form a tree. Only the latest id is saved."""
 
     session: SessionState
     newest: int = 0
     begun: int = 0
     known: list[int] = []
-    """The current read's lines, which are not saved."""
+    """The ids of all lines in the current read. They are not saved."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records(_line):
@@ -149,7 +149,7 @@ def test_state_of_another_version_restarts_the_reading(tmp_path: Path) -> None:
 
 
 class Other(msgspec.Struct):
-    """A state whose fields differ from an older version's."""
+    """A state with different fields than `Tree`."""
 
     session: int
 

@@ -1,4 +1,4 @@
-"""Tests the readers with files that real agents wrote, and the usage that a fake vendor reported.
+"""Tests that files from real agents yield the usage that a fake vendor reported to the agents.
 
 The files come from the tests in tests/e2e/agents. Long texts have been shortened.
 """
@@ -37,20 +37,18 @@ class Written(NamedTuple):
     """Each session's context size in tokens."""
     limit: int | None = None
     model: str = ""
-    adds_up: bool = False
+    has_only_totals: bool = False
     """Whether the agent's files contain only the total of some calls."""
-    untold: str = ""
+    missing_kind: str = ""
     """The call kind that is missing from the files."""
-    cache_told: bool = True
+    has_cache_reads: bool = True
     """Whether the files contain each call's cached tokens."""
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """Return the usage that the vendor reported for each call, except for calls that are
-        missing from the files.
-        """
+        """The calls that the vendor reported and the files should contain."""
         lines = (FIXTURES / self.folder / "vendor.jsonl").read_text().splitlines()
-        return [call for call in map(json.loads, lines) if call["kind"] != self.untold]
+        return [call for call in map(json.loads, lines) if call["kind"] != self.missing_kind]
 
 
 RUNS = (
@@ -58,18 +56,25 @@ RUNS = (
     Written("kimi-code-compaction", "kimi-code", (21_725, 22_657), 200_000, "kimi-k2.5"),
     Written("kimi-code-fork", "kimi-code", (21_793, 21_615), None, "kimi-k2.5"),
     Written("vibe-compaction", "vibe", (8_708,), 200_000, "devstral-medium-latest"),
-    Written("vibe-subagent", "vibe", (8_734,), 200_000, "devstral-2512", untold="lost"),
-    Written("vibe-resumed", "vibe", (8_717, 8_841), None, "devstral-medium-latest", adds_up=True),
+    Written("vibe-subagent", "vibe", (8_734,), 200_000, "devstral-2512", missing_kind="lost"),
+    Written(
+        "vibe-resumed", "vibe", (8_717, 8_841), None, "devstral-medium-latest", has_only_totals=True
+    ),
     Written("qwen-code-telemetry", "qwen-code", (20_553, 20_843), 1_000_000, "qwen3-coder-plus"),
     Written("qwen-code-compaction", "qwen-code", (17_836,), 200_000, "gpt-5"),
     Written("codex-resumed", "codex", (8_139, 10_995, 10_419), 190_000, "gpt-5"),
     Written("gemini-cli-resumed", "gemini-cli", (13_082,), None, "gemini-2.5-pro"),
     Written("gemini-cli-aborted", "gemini-cli", (12_747,), None, "gemini-2.5-pro"),
-    Written("opencode-subagent", "opencode", (8_271,), 200_000, "gpt-5", untold="other"),
+    Written("opencode-subagent", "opencode", (8_271,), 200_000, "gpt-5", missing_kind="other"),
     Written(
-        "claude-code-compaction", "claude-code", (23_289,), None, "claude-sonnet-4-5", adds_up=True
+        "claude-code-compaction",
+        "claude-code",
+        (23_289,),
+        None,
+        "claude-sonnet-4-5",
+        has_only_totals=True,
     ),
-    Written("continue-abort", "continue", (2_977, 3_099), None, "gpt-4.1", cache_told=False),
+    Written("continue-abort", "continue", (2_977, 3_099), None, "gpt-4.1", has_cache_reads=False),
 )
 
 
@@ -126,9 +131,9 @@ def test_each_call_is_billed_once_as_the_vendor_reported(world: World, written: 
          call["usage"]["cache_read"], call["usage"]["cache_write"])
         for call in written.calls
     ]  # fmt: skip
-    if not written.cache_told:
+    if not written.has_cache_reads:
         ours, reported = [call[:4] for call in ours], [call[:4] for call in reported]
-    if written.adds_up:
+    if written.has_only_totals:
         ours, reported = [sums_of(ours)], [sums_of(reported)]
     assert Counter(ours) == Counter(reported)
     assert {one.workspace for one in billed} == {str(world.root)}
@@ -171,7 +176,7 @@ def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> 
 
 
 def test_kimi_code_shows_a_later_title_and_that_a_session_is_archived(tmp_path: Path) -> None:
-    """A new title or archiving the session does not add a line to the conversation's file."""
+    """Renaming or archiving a session adds no line to the conversation's file."""
     world = World(tmp_path, "kimi-code")
     install(world, "kimi-code-subagent")
     (before,) = world.sessions().values()
@@ -188,7 +193,7 @@ def test_kimi_code_shows_a_later_title_and_that_a_session_is_archived(tmp_path: 
 
 
 def test_vibe_reads_no_generation_that_is_still_being_written(tmp_path: Path) -> None:
-    """An incomplete generation's calls are also in a journal."""
+    """The calls in an incomplete generation are also in a journal."""
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
     world.ingest()
@@ -203,9 +208,7 @@ def test_vibe_reads_no_generation_that_is_still_being_written(tmp_path: Path) ->
 
 
 def test_vibe_bills_no_call_twice_when_a_journal_is_deleted(tmp_path: Path) -> None:
-    """Vibe keeps two generations and deletes older journals. The totals include the calls in
-    deleted journals.
-    """
+    """Vibe keeps only two generations and their journals. The totals include older calls."""
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
     world.ingest()
@@ -316,7 +319,7 @@ def test_vibe_bills_missed_calls_although_its_subagent_was_read_first(tmp_path: 
 
 
 def test_vibe_session_without_its_description_is_read_later(tmp_path: Path) -> None:
-    """The session's calls are recorded once, as main conversation calls."""
+    """The calls are then recorded once, as part of the main conversation."""
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
     (meta,) = world.home.rglob("meta.json")
@@ -342,7 +345,7 @@ def test_continue_costs_are_recorded(tmp_path: Path) -> None:
 def test_continue_aborted_call_is_recorded_after_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call's message may be saved later, until the session has been idle for an hour."""
+    """Until a session has been idle for an hour, the call's message may still be saved."""
     world = World(tmp_path, "continue")
     install(world, "continue-abort")
     world.ingest()
@@ -362,9 +365,7 @@ def test_continue_aborted_call_is_recorded_after_an_hour(
 
 
 def claude_transcript(world: World) -> tuple[Path, list[str]]:
-    """Return a real transcript and its lines. The transcript's folder is named after the root
-    folder.
-    """
+    """Install a real transcript in the root folder's project, and return its path and lines."""
     install(world, "claude-code-compaction")
     projects = world.home / ".claude" / "projects"
     (projects / "-work-p").rename(projects / slug_of(world.root))
@@ -373,7 +374,7 @@ def claude_transcript(world: World) -> tuple[Path, list[str]]:
 
 
 def test_claude_code_summary_calls_are_billed(tmp_path: Path) -> None:
-    """Summaries are not recorded as messages. They are inferred from the session's total usage."""
+    """Summaries are not messages. Their usage is derived from the session's total usage."""
     world = World(tmp_path, "claude-code")
     claude_transcript(world)
     world.ingest()
@@ -386,7 +387,7 @@ def test_claude_code_summary_calls_are_billed(tmp_path: Path) -> None:
 def test_claude_code_cost_is_recorded_beside_the_computed_cost(
     tmp_path: Path, *, is_watched: bool
 ) -> None:
-    """The calls' total cost equals the cost in the session's latest `cost-state` line."""
+    """The sum of all calls' costs equals the cost in the session's latest `cost-state` line."""
     world = World(tmp_path, "claude-code")
     path, lines = claude_transcript(world)
     for last in range(len(lines)) if is_watched else ():
@@ -402,9 +403,7 @@ def test_claude_code_cost_is_recorded_beside_the_computed_cost(
 
 
 def test_claude_code_subagent_calls_are_not_taken_for_a_summary(tmp_path: Path) -> None:
-    """A compaction and a sub-agent's calls occur in the same turn. The sub-agent's calls are in
-    another file.
-    """
+    """A sub-agent runs in the same turn as a compaction. Its calls are in another file."""
     world = World(tmp_path, "claude-code")
     path, lines = claude_transcript(world)
     boundary = next(line for line in lines if "compact_boundary" in line)

@@ -1,4 +1,4 @@
-"""Tests which agent and session a tool call is assigned to."""
+"""Tests how the agent and session behind a tool call are identified."""
 
 from __future__ import annotations
 

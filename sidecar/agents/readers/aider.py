@@ -1,8 +1,7 @@
 """Reads aider's `.aider.chat.history.md`, which is in the project's folder.
 
-Each chat starts with a heading, which contains the only timestamp. The token counts are rounded.
-Lines written by aider itself start with `> `, but lines of the conversation may start the same
-way.
+Each chat starts with a heading, which contains the chat's only timestamp. The token counts are
+rounded. Lines from aider itself start with `> `, but so do quotes in the conversation.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
 
 AGENT = "aider"
 _BAND = 75.0
-"""The context size's margin of error, in percent (±).
+"""The margin of error of the context size, in percent (±).
 
-aider reports all calls of a message, of which there can be four, as one. It counts streamed prompts
-with its own tokenizer and rounds the totals.
+aider reports all calls for a message (up to four) as one. It counts streamed prompts with its own
+tokenizer and rounds the totals.
 """
 _STARTED = re.compile(rb"# aider chat started at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _MODEL = re.compile(rb"> (?:Main model|Model): (\S+)")

@@ -4,10 +4,10 @@ A message has one line per content block, each with the usage up to that block. 
 the most output tokens counts. Resumed sessions, forks and sidechains repeat messages with the same
 ids.
 
-The calls that summarise a conversation for a compaction are not recorded as messages. However,
-`cost-state` lines contain each model's total usage, including sub-agents and summaries. If there
-was a compaction since the previous `cost-state` line, any usage that cannot be attributed to a
-message must come from the summary.
+Calls that summarize a conversation for a compaction are not recorded as messages. However,
+`cost-state` lines contain each model's total usage, including sub-agents and summaries. After a
+compaction, the summary's usage is therefore the increase of this total minus the usage of the
+messages.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MARKED_SINCE = (2, 1, 300)
 _UNFINISHED = (None, "tool_use", "pause_turn")
 """Stop reasons after which the agent continues."""
 TITLES = ("custom_title", "ai_title", "summary")
-"""The fields that may contain a title. The first field that is set is used."""
+"""The fields that may contain a title, in order of preference."""
 
 
 class _Split(Record):
@@ -78,7 +78,7 @@ _NO_SPLIT = _Split()
 
 
 class PartUsage(Record):
-    """Token counts for a message, or for one of the calls that produced the message."""
+    """The token counts of a message, or of one of the calls that produced it."""
 
     type: str | None = None
     model: str | None = None
@@ -244,7 +244,7 @@ def five_minutes(numbers: Usage, usage: MessageUsage) -> int:
 
 
 def tier_of(usage: MessageUsage) -> str:
-    """Return the service tier, including fast mode and region because they affect the price."""
+    """Return the service tier with fast mode and region, which affect the price."""
     tier = normal_tier(usage.speed) or normal_tier(usage.service_tier)
     return tier + region_suffix(usage.inference_geo)
 
@@ -293,25 +293,23 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
 _MOST_MESSAGES = 500
-"""If there are more messages between two `cost-state` lines, their usage is not compared."""
+"""The usage of summaries is unknown if there are more messages between two `cost-state` lines."""
 
 
 class CostCheck(msgspec.Struct):
-    """Detects the usage of compaction summaries by comparing `cost-state` lines with messages."""
+    """Computes the usage of compaction summaries from `cost-state` lines and messages."""
 
     totals: dict[str, ModelParts] = {}
-    """Usage by model in the previous `cost-state` line."""
+    """The total usage by model in the latest `cost-state` line."""
     at: str | None = None
-    """The time of the previous `cost-state` line."""
+    """The timestamp of the latest `cost-state` line."""
     messages: dict[str, tuple[str, ModelParts]] = {}
-    """The model and usage of each message since the previous `cost-state` line."""
+    """The model and usage of each message since the latest `cost-state` line."""
     compacted_model: str | None = None
-    """The conversation's model if it was compacted after the previous `cost-state` line,
-    or None.
-    """
+    """The model of the conversation that was compacted since `at`, or None."""
 
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
-        """Add a message's usage. If the message is known, the larger output count is kept."""
+        """Add a message's usage. If it was added before, the version with more output is kept."""
         if len(self.messages) <= _MOST_MESSAGES:
             _add_message(self.messages, name, model, usage)
 
@@ -430,8 +428,8 @@ class ClaudeCode(LineReader):
     def _stores_of_project(self, folder: str, *, only_newest: bool) -> Iterator[Store]:
         """Yield the stores in a project's folder.
 
-        If the folder's name does not match the project, only its newest session is of interest,
-        because the project may have been renamed since.
+        If the folder's name does not match the project, only the newest session is returned,
+        because the project may have been renamed.
         """
         entries = list(list_folder(folder))
         files = (entry.path for entry in entries if entry.name.endswith(".jsonl"))
@@ -482,7 +480,7 @@ class _Transcript(SessionLines):
     message: str | None = None
     """The latest message id in the main conversation."""
     titles: dict[str, str] = msgspec.field(default_factory=dict)
-    """The latest title's position, by kind of title."""
+    """The position of the latest title, by the name of its field."""
     costs: CostCheck = msgspec.field(default_factory=CostCheck)
     own_cost: float = 0.0
     """The session's cost in USD according to the latest `cost-state` line."""

@@ -163,11 +163,11 @@ class Tasks(DocumentReader):
         return StoreContents(calls, [session.snapshot()])
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        """Yield the latest request's parts. Its messages are in a separate file."""
+        """Yield the latest request's parts, which are in a separate file."""
         shown = decode_file(path, list[_Message])
         sizes = [one.numbers.usage.prompt_tokens for one in shown if one.numbers]
         if any(one.say == "condense_context" for one in shown):
-            return  # it is unknown which messages each request contained
+            return  # the requests contained unknown subsets of the messages
         tools, calls = dict[str, str](), iter(sizes)
         sent = Path(path).with_name("api_conversation_history.json")
         for message in decode_file(str(sent), list[_SentMessage]):
@@ -292,7 +292,7 @@ class ClineSessions(DocumentReader):
         return super().store_at(places, str(changed))
 
     def store_of(self, path: str) -> Store | None:
-        """Return a conversation's store. Its size and time include the session's manifest."""
+        """Return a conversation's store. The size and time include the session's manifest."""
         messages, session = Path(path), Path(path).parent.name
         store = store_from_path(AGENT, path, live=messages.name.startswith(f"{session}."))
         manifest = store_from_path(AGENT, messages.with_name(f"{session}.json"))

@@ -106,7 +106,7 @@ class _File(msgspec.Struct):
 
 _UNTITLED = "Untitled Session"
 _SILENT_SECONDS = 3_600.0
-"""A call's reply counts as missing this many seconds after the last save."""
+"""If a reply is still missing this many seconds after the last save, it was never stored."""
 
 
 class _Cached(Record):
@@ -191,7 +191,7 @@ class _Session(CamelRecord):
 
 class _State(msgspec.Struct):
     replies: dict[str, tuple[int, int]] = {}
-    """The prompt and output tokens of each reply, or zeros if a parent made the call."""
+    """The prompt and output tokens of each reply, or zeros for replies copied from a parent."""
     unlisted: tuple[int, int] = (0, 0)
     """The total prompt and output tokens of all calls without a stored reply."""
 
@@ -320,7 +320,7 @@ def _reply_calls(
 def _call_of_unlisted_usage(
     store: Store, document: _Session, session: SessionState, state: _State, *, has_new: bool
 ) -> list[CallFinished]:
-    """Return one call for all new calls without a stored reply. Only their total is known."""
+    """Return the new calls without stored replies as one call. Only their total is known."""
     total = document.usage or _SessionUsage()
     prompt = token_count(total.prompt_tokens) - state.prompt
     output = token_count(total.completion_tokens) - state.output

@@ -1,8 +1,8 @@
 """Reads Copilot CLI's calls from `session-store.db` and its sessions' `events.jsonl`.
 
-The database has one row per call. The events of a session are in `session-state/<session>`, and
-they contain only the number of output tokens. The totals at the end of a session are not used,
-because it is unknown which part of the session they cover.
+The database has one row per call. A session's events are in `session-state/<session>` and contain
+only the number of output tokens. The totals at the end of a session are ignored, because they may
+cover only a part of it.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class _Database(OneDatabase):
         )
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the parts in a session's events. Prompt sizes come from the database."""
+        """Yield the parts from a session's events, with the prompt sizes from the database."""
         with read_only(path) as connection:
             found = [*rows(connection, _TABLE, "session_id = ? ORDER BY id", session)]
         sizes = iter([_usage_of(one).prompt_tokens for one in found if _category_of(one) == "main"])
@@ -234,7 +234,7 @@ def _content_entries(
 def _rows_since(path: str) -> str | None:
     """Return the time of the database's first call in ISO 8601 format, or None if it is empty.
 
-    This covers all sessions, because the events of a session may be read before it has any rows.
+    The time applies to all sessions, because events may be read before the session has any rows.
     """
     if not os.path.exists(path):
         return None

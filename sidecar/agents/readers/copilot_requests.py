@@ -1,8 +1,8 @@
 """Parses the requests in VS Code's chat sessions, without their text.
 
-`promptTokens` is the prompt size of a request's latest call. This is the size of the context,
-not the amount billed. `completionTokens` covers the output of the whole turn. Only `modelTotals`
-contains the total input of a turn.
+`promptTokens` is the prompt size of a request's latest call, which is the context size and not the
+billed input. `completionTokens` is the output of the complete turn. Only `modelTotals` contains
+the total input of a turn.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def compacted(self) -> bool:
-        """Whether the turn ended with a compaction. If so, the prompt size is from before it."""
+        """Whether the turn ended with a compaction. `prompt` is then the size before it."""
         names = [one.name for one in (self.agent, self.slash_command) if one]
         return "compact" in names or self._metadata.compacted
 
@@ -157,7 +157,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def output(self) -> int:
-        """The whole turn's output size in tokens. This may be a lower bound."""
+        """The total output of the turn in tokens, which may be a lower bound."""
         result = self.result or _Result()
         older = token_count(result.output_tokens) or token_count(
             (result.usage or _Usage()).completion_tokens
@@ -305,7 +305,7 @@ class ContentTurn(CopilotTurn):
 
     @property
     def summaries(self) -> dict[str, msgspec.Raw]:
-        """The summaries that the turn made, by the id of the last round that each one replaces."""
+        """The summaries in this turn, each by the id of the last round that it replaces."""
         made = (self._metadata.summary, *(self._metadata.summaries or ()))
         return {one.tool_call_round_id or "": one.text for one in made if one and one.worked}
 
@@ -317,7 +317,7 @@ class ContentTurn(CopilotTurn):
         """
         prompt = (self.message or _Prompt()).text
         yield Part("user", prompt)
-        # The rendered message contains the prompt, instructions, and the attached files.
+        # The rendered message consists of the prompt, instructions and attached files.
         if around := bytes(self._metadata.rendered_user_message)[len(bytes(prompt)) :]:
             yield Part("attachment", around)
         rounds = self._metadata.tool_call_rounds or (self._shown_reply(),)
@@ -346,7 +346,7 @@ class ContentTurn(CopilotTurn):
                 yield Part("result", result, call.name or "")
 
     def _shown_reply(self) -> _ContentRound:
-        """Return the reply as VS Code shows it, for a turn that is running or has no rounds."""
+        """Return the displayed reply, for a turn that is running or has no rounds."""
         texts = (bytes(one.value) for one in self.response or () if one.kind is None)
         return _ContentRound(response=msgspec.Raw(b"".join(texts)))
 

@@ -43,7 +43,7 @@ _LONG_AGO = 0.0
 TRACE_RANK = 2
 """The rank of traces, the most accurate store for a session."""
 _ASIDE = ("title", "categori", "inline", "nes", "commit", "intent", "subagent", "search")
-"""Substrings of request names that mark calls outside the conversation."""
+"""Substrings in the names of requests that are not part of the conversation."""
 _WRITTEN = "gen_ai.usage.cache_creation.input_tokens"
 _COLUMNS = {"span_id", "operation_name", "chat_session_id", "start_time_ms"}
 _NANO_AIU = "copilot_chat.copilot_usage_nano_aiu"
@@ -71,7 +71,7 @@ class _Line(CamelRecord):
 
     @property
     def is_summary(self) -> bool:
-        """Whether the call summarised the conversation."""
+        """Whether the call summarized the conversation."""
         return "summar" in ((self.attrs.debug_name if self.attrs else None) or "").lower()
 
 
@@ -86,7 +86,7 @@ class LogState(SessionLines):
     """The log's folder, which also contains `models.json`."""
     child: bool
     until: float | None = None
-    """When a more accurate store's records of this session begin, in milliseconds since 1970."""
+    """When the session's calls begin in the traces, in milliseconds since 1970."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
@@ -129,10 +129,10 @@ _TURN = ("turn_start", "user_message", "turn_end")
 
 
 def log_begins(path: str) -> float | None:
-    """Return when a debug log's records of its session begin, in milliseconds since 1970.
+    """Return when the calls in a debug log begin, in milliseconds since 1970.
 
-    Returns None if there is no log. A log without `session_start` has lost its first lines. It
-    counts as complete, because these lines were available before.
+    Returns None if there is no log. If the log does not start with `session_start`, its oldest
+    lines were deleted. It then counts as complete, because these lines have been read before.
     """
     with suppress(OSError):
         for line in first_lines(path, _HEAD):

@@ -1,9 +1,9 @@
 """Reads Gemini CLI's `tmp/<project>/chats/session-*.jsonl` (formerly `.json`) and its sub-agents.
 
-Each line is a message, and a changed message is written again with the same id. `$set` replaces
-fields of the session, possibly including all messages. `$rewindTo` removes a message and
-everything after it, although these messages are still billed. A resumed session repeats its
-messages without token counts.
+Each line is a message. A changed message is written again with the same id. `$set` replaces fields
+of the session, and may replace all messages. `$rewindTo` removes a message and everything after
+it, but these messages are still billed. A resumed session repeats its messages without token
+counts.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 AGENT = "gemini-cli"
 _KEPT = 50
-"""The number of messages to keep between reads. After a longer rewind, the file is read again."""
+"""Messages to keep between reads. If a rewind goes back further, the file is read again."""
 _NOTHING = (b"", b"null", b"[]", b'""')
 
 
 class _Tokens(Record):
     input: TokenCount = None
-    """The whole prompt's size, including cached tokens."""
+    """The size of the complete prompt, including cached tokens."""
     output: TokenCount = None
     cached: TokenCount = None
     thoughts: TokenCount = None
@@ -92,8 +92,8 @@ class _Message(CamelRecord):
     def ends_turn(self) -> bool:
         """Whether the message is a turn's last reply.
 
-        Tool calls are added to a message after the tools have run. Until then, a reply that
-        consists only of tool calls has no content.
+        Tool calls are added to a message after the tools have run. Until then, a reply with only
+        tool calls is empty.
         """
         is_empty = bytes(self.content) in _NOTHING
         return self.type == "gemini" and not is_empty and bytes(self.tool_calls) in _NOTHING
@@ -205,7 +205,7 @@ _content_line = typed.decoder(_ContentLine)
 
 
 def _current_messages(path: str) -> list[_ContentMessage]:
-    """Return a log's messages after applying all changes, rewinds and replacements."""
+    """Return the messages that remain after all changes in a log."""
     messages: dict[str, _ContentMessage] = {}
     for line in read_records(path, _content_line):
         if line.rewind_to is not None:
@@ -259,7 +259,7 @@ class _Log(SessionLines):
         return () if self.is_subagent else super().snapshots()
 
     def apply_fields(self, fields: _Fields) -> Iterable[_Message]:
-        """Apply changes to the session's fields. Returns the messages if they were changed."""
+        """Apply a `$set` line, and return the new messages if it replaces them."""
         session = self.session
         self._name(fields.session_id)
         session.at = parse_iso_time(fields.last_updated) or session.at
@@ -302,7 +302,7 @@ class _Log(SessionLines):
         if message.type in ("user", "gemini"):
             session.active = not message.ends_turn
         if message.type == "gemini":
-            # A resumed session continues in another file, which has no replies at first.
+            # A resumed session continues in a new file, which has no replies at first.
             session.rank = 1
 
     def _measure(self) -> bool:
@@ -319,14 +319,14 @@ class _Log(SessionLines):
     def _replace(self, messages: list[_Message]) -> None:
         """Replace all messages in the conversation.
 
-        If the new messages include a known reply with token counts, the session was resumed. If
-        they include only other replies, the conversation was compressed.
+        If the new messages include an earlier reply with token counts, the session was resumed.
+        Otherwise, the conversation was compressed.
         """
         readings = dict(self.messages)
         is_new = self.first is None
         is_same = bool(messages) and messages[0].id == self.first
         if is_same and not any(message.type == "gemini" for message in messages):
-            return  # when resuming, the first message is written before the rest
+            return  # a resumed session writes its first message before the rest
         self.messages = []
         for message in messages:
             reading = readings.get(message.id or "")

@@ -1,8 +1,7 @@
 """Reads Goose's `sessions/sessions.db`.
 
-The token columns of a session describe its latest call, and the `accumulated_*` columns contain
-its totals. Newer databases have a `usage_ledger` with one row per request, from which costs are
-read.
+A session's token columns describe its latest call, and the `accumulated_*` columns contain its
+totals. Newer databases have a `usage_ledger` with one row per request, which contains the costs.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Goose(OneDatabase):
         return tuple(home / "sessions" / "sessions.db" for home in agent_folders(places, AGENT))
 
     def title_of(self, row: dict[str, Any]) -> object:
-        """Return a session's name, unless Goose generated it from messages."""
+        """Return the name that the user gave a session. Goose derives other names from messages."""
         return (
             (row.get("name") or row.get("description")) if row.get("user_set_name") != 0 else None
         )
@@ -101,7 +100,7 @@ class Goose(OneDatabase):
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
         """Yield a session's parts, with its prompt sizes.
 
-        Without a ledger, the size of the system prompt is estimated from that of the context.
+        Without a ledger, the system prompt's size is estimated from the context size.
         """
         with read_only(path) as connection:
             requests = [*rows(connection, _LEDGER, "session_id = ? ORDER BY id", session)]

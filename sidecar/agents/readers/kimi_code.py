@@ -1,8 +1,8 @@
 """Reads Kimi Code's `sessions/<workspace>/<session>/agents/<agent>/wire.jsonl`.
 
-The agent `main` is the main conversation. The session's folder and title are in its
-`state.json`. Each call adds a `usage.record` with the user's alias for the model. The
-`llm.request` before it contains the actual model name. Forks copy all lines.
+The agent `main` is the main conversation. The session's working directory and title are in its
+`state.json`. Each call adds a `usage.record` line with the user's alias for the model. The
+preceding `llm.request` line contains the actual model name. Forks copy all lines.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class KimiCode(LineReader):
         return super().store_at(places, path)
 
     def store_of(self, path: str) -> Store | None:
-        """Return a file's store. If it is a main conversation, its size includes `state.json`."""
+        """Return a file's store. The size of a main conversation includes `state.json`."""
         is_main = os.path.basename(os.path.dirname(path)) == _MAIN
         store = store_from_path(AGENT, path, live=is_main)
         state = store_from_path(AGENT, str(_session_folder(path) / _STATE)) if is_main else None
@@ -115,7 +115,7 @@ class KimiCode(LineReader):
         return _read_session_info(store.path).own_title
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the smallest context window in the user's settings for the model, in tokens."""
+        """Return the model's smallest context window in the user's settings, in tokens, or None."""
         home = _session_folder(session.path).parents[2]
         config = try_decode_toml(home / "config.toml", _Config) or _Config()
         aliases = (config.models or {}).values()

@@ -138,7 +138,7 @@ class Pi(LineReader):
         return entry.name if entry else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the smallest context window in the user's settings for the model, in tokens."""
+        """Return the model's smallest context window in the user's settings, in tokens, or None."""
         path = Path(session.path).parents[2] / "models.json"
         settings = try_decode_file(path, _Settings) or _Settings()
         windows = (one.window(session.model or "") for one in (settings.providers or {}).values())
@@ -212,8 +212,7 @@ class _Session(SessionLines, dict=True):
     def nodes(self) -> dict[str, _Node] | None:
         """The context size after each entry, by id.
 
-        This is only available while a file is read from the start. It is not saved with the
-        state.
+        Not saved with the state. Available only while a file is read from the start.
         """
         return self.__dict__.get("nodes")
 

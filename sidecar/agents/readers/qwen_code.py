@@ -1,8 +1,8 @@
 """Reads Qwen Code's `projects/<project>/chats/*.jsonl`, with one line per message or event.
 
-New versions write `ui_telemetry` for every call. This includes calls without a stored reply,
-such as those for sub-agents, memory, compression and discarded retries. In older chats, only
-replies report usage.
+New versions write a `ui_telemetry` event for every call. This includes calls without a stored
+reply: sub-agents, memory, compression and discarded retries. In older chats, only replies report
+usage.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class _Chat(SessionLines):
     without_telemetry: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """The prompt and output tokens of replies without a matching telemetry call."""
     undecided: list[CallFinished] = msgspec.field(default_factory=list)
-    """The calls since the last reply. Their category depends on the lines that follow."""
+    """The calls since the last reply, whose category depends on the following lines."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records(_line):
@@ -215,11 +215,11 @@ class _Chat(SessionLines):
         if line.type in ("user", "assistant", "tool_result"):
             session.touch(parse_iso_time(line.timestamp))
             session.active = line.type != "assistant" or line.calls_tools
-            yield from self._categorise_pending("main")
+            yield from self._categorize_pending("main")
         if line.type == "assistant" and line.usage_metadata is not None:
             yield from self._reply(line, line.usage_metadata.usage)
         elif line.subtype == "chat_compression":
-            yield from self._categorise_pending("summary")
+            yield from self._categorize_pending("summary")
             left = payload.info.new_token_count if payload.info else None
             session.track = session.track.compaction().estimate(left or 0, session.model)
         elif line.subtype == "ui_telemetry":
@@ -227,7 +227,7 @@ class _Chat(SessionLines):
             if event is not None and event.name == _RESPONSE:
                 yield from self._call_of_telemetry(line, event)
 
-    def _categorise_pending(self, category: Literal["main", "summary"]) -> Iterator[CallFinished]:
+    def _categorize_pending(self, category: Literal["main", "summary"]) -> Iterator[CallFinished]:
         for call in self.undecided:
             yield msgspec.structs.replace(call, category=category)
         self.undecided.clear()

@@ -1,8 +1,8 @@
 """Reads Mistral Vibe's sessions.
 
 In version 3 and later, a session is a folder `logs/session/unified/<session>/` with journals,
-generations and `meta.json`. A `core_input` line in a journal is a call if it reports a reply. A
-journal is deleted after two more generations have been saved, but the total in each generation
+generations and `meta.json`. A `core_input` line in a journal is a call if it reports a reply. Vibe
+deletes a journal after it has saved two more generations. The total usage in each generation
 includes the calls in deleted journals.
 
 Older versions store `logs/session/<session>/meta.json` with the context size and totals.
@@ -109,7 +109,7 @@ class VibeStats(DocumentReader):
 
 _UNIFIED, _META = "unified", "meta.json"
 _CURRENT = "CURRENT"
-"""The name of a file that every session contains. Sub-agents' folders have no `meta.json`."""
+"""The name of a file in every session's folder. Sub-agents' folders have no `meta.json`."""
 
 
 class _Tokens(Record):
@@ -265,7 +265,7 @@ class _Session(msgspec.Struct):
     offsets: dict[str, int] = {}
     """The number of bytes already read from each journal."""
     sequence: int = 0
-    """The sequence number of the last record or generation read."""
+    """The sequence number of the last journal line or generation that was read."""
     billed: tuple[int, int, int] = (0, 0, 0)
     """The input, cached input and output tokens of all recorded calls."""
 

@@ -1,6 +1,6 @@
 """Reads Zed's `threads/threads.db`, with one JSON document per thread, usually compressed.
 
-The usage of a message covers only the latest call in its turn, so costs are based on the
+A message's usage covers only the latest call in its turn, so costs are based on the thread's
 cumulative usage.
 """
 
@@ -78,7 +78,7 @@ class _Message(Record):
 class _Thread(Record):
     messages: list[_Message | str] | None = None
     request_token_usage: dict[str, _Tokens] | list[_Tokens] | None = None
-    """The usage by user message id. Before version 0.3, this is a list in chronological order."""
+    """The usage by user message id. Before version 0.3, a list in chronological order."""
     cumulative_token_usage: _Tokens | None = None
     model: _Model | None = None
 
@@ -137,7 +137,6 @@ class Zed(OneDatabase):
                 session.track = ContextTrack().call(CallSize.of(thread.newest, model.model))
             if not parent:
                 state.sessions[name] = session
-            # The cumulative usage covers all calls of the thread.
             yield from session.call(
                 session.at,
                 (thread.cumulative_token_usage or _Tokens()).usage,

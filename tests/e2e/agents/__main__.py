@@ -1,7 +1,7 @@
 """Runs the scenes with real agents and prints a table of the results.
 
-Usage: `python -m tests.e2e.agents [AGENT…]`. Without arguments, the agents that CI tests are used.
-The argument `all` selects all agents that can be installed.
+Usage: `python -m tests.e2e.agents [AGENT…]`. Without arguments, it runs the agents that CI tests.
+The argument `all` runs all agents that can be installed.
 """
 
 from __future__ import annotations

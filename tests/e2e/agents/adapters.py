@@ -28,15 +28,15 @@ class Agent(ABC):
     side_calls: ClassVar[dict[str, Kind]] = {}
     """Phrases that identify requests outside of a turn, such as summary requests."""
     cannot: ClassVar[dict[str, str]] = {}
-    """The scenes that the agent does not support, with the reasons."""
+    """The scenes that the agent does not support, each with the reason."""
     unrecorded_kinds: ClassVar[dict[Kind, str]] = {}
-    """Call kinds that are missing from the agent's files, with the consequences."""
+    """Call kinds that are missing from the agent's files, each with an explanation."""
     limits: ClassVar[dict[str, str]] = {}
-    """The checks to skip, each as `check` or `scene: check`, with the reasons."""
+    """The checks to skip, each as `check` or `scene: check`, with the reason."""
     records_cache: ClassVar[bool] = True
     """Whether the agent's files record cache reads."""
     records_reasoning: ClassVar[bool] = True
-    """Whether the agent's files list reasoning separately from other output."""
+    """Whether the agent's files contain a separate count of reasoning tokens."""
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset()
     """Call kinds whose five-minute cache writes are recorded without a lifetime."""
     model_in_files: ClassVar[str | None] = None
@@ -44,15 +44,13 @@ class Agent(ABC):
     state_at_end: ClassVar[str] = "idle"
     """The state of a session after its agent has exited."""
     has_tools: ClassVar[bool] = True
-    """Whether the agent offers tools to the model during turns. Title and summary calls have
-    none.
-    """
+    """Whether the model is offered tools in turns. Title and summary requests never have tools."""
     window: ClassVar[int] = WINDOW
     """The context window that the agent assumes with this configuration, in tokens."""
     resumes: ClassVar[bool] = True
     """Whether another run can continue a session."""
     fills_window: ClassVar[int] = WINDOW - 8_000
-    """The agent compacts the conversation at this number of prompt tokens."""
+    """The number of prompt tokens at which the agent compacts the conversation."""
     compacts_within_turn: ClassVar[bool] = False
     """Whether the agent compacts only within a turn, before it sends a tool result."""
     compact_command: ClassVar[str | None] = None
@@ -68,8 +66,11 @@ class Agent(ABC):
 
     @abstractmethod
     def arguments(self, prompt: str, *, resume: bool) -> list[str]:
-        """Return the program's arguments for a prompt. If `resume` is true, the newest session is
-        continued.
+        """Return the program's arguments for a prompt.
+
+        Args:
+            prompt: The prompt.
+            resume: Whether to continue the newest session.
         """
 
     @abstractmethod
@@ -369,7 +370,7 @@ class Continue(Agent):
     in_ci = True
     cannot: ClassVar[dict[str, str]] = {
         "subagent": "its sub-agents are an experiment",
-        "compaction": "it goes by its own count of the texts, and these are short",
+        "compaction": "it counts the texts itself, and the texts in the test are short",
     }
     records_cache = False
     records_reasoning = False
@@ -500,11 +501,11 @@ class Aider(Agent):
     cannot: ClassVar[dict[str, str]] = {
         "tool_call": "it offers the model no tools",
         "subagent": "it has no sub-agents",
-        "compaction": "it goes by its own count of the texts, and these are short",
+        "compaction": "it counts the texts itself, and the texts in the test are short",
     }
     limits: ClassVar[dict[str, str]] = {
-        "cost": "it counts tokens itself, and rounds them",
-        "calls left": "each run is a chat of its own",
+        "cost": "it counts tokens itself and rounds them",
+        "calls left": "each run starts a new chat",
         "abort: context after the abort": "an interrupted chat has no numbers",
         "abort: state": "an interrupted chat ends with the prompt",
     }
@@ -550,9 +551,7 @@ def mcp_agents() -> list[Agent]:
 
 
 def chosen_agents(names: list[str]) -> list[Agent]:
-    """Return the agents with these names, all agents for `all`, or CI's agents if there are no
-    names.
-    """
+    """Return the agents with these names, or CI's agents by default. `all` means all agents."""
     if not names:
         return [agent for agent in AGENTS.values() if agent.in_ci]
     return list(AGENTS.values()) if names == ["all"] else [AGENTS[name] for name in names]

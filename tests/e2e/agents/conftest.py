@@ -48,7 +48,7 @@ def scene(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Scene]:
-    """Yield an agent and our server in one workspace, with a home folder of their own."""
+    """Yield an agent and our server in a workspace with its own home folder."""
     for name in _NO_XDG:
         monkeypatch.delenv(name, raising=False)
     try:

@@ -1,6 +1,6 @@
 """Installs pinned versions of the real coding agents from npm and PyPI.
 
-Each agent is installed in a folder of its own, which git ignores. Installed agents are kept. Run it
+Each agent has its own folder, which git ignores. Agents that are already installed are kept. Run it
 as `python -m tests.e2e.agents.install [AGENT…]`.
 """
 
@@ -19,7 +19,7 @@ FOLDER = ROOT / ".agents"
 
 
 class Package(NamedTuple):
-    """A package at a pinned version, and its program's name."""
+    """A pinned version of a package, with the name of its program."""
 
     registry: Literal["npm", "pypi"]
     name: str
@@ -34,7 +34,7 @@ class Package(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The installed program's path."""
+        """The path of the installed program."""
         folder = "node_modules/.bin" if self.registry == "npm" else "bin"
         return self.folder / folder / self.program
 
@@ -44,7 +44,7 @@ class MissingPythonError(Exception):
 
 
 def ensure_node() -> Path:
-    """Return the path of Node.js. The VS Code tests and the agents use the same version."""
+    """Return the path of Node.js, which is the same version as in the VS Code tests."""
     return ensure_vscode().node
 
 
@@ -81,7 +81,7 @@ def _find_python(oldest: tuple[int, int]) -> str:
     """Return a Python interpreter of at least this version, for example from pyenv or uv."""
     managed = (".pyenv/versions/*/bin/python", ".local/share/uv/python/*/bin/python3")
     candidates = [sys.executable, *(f"python3.{minor}" for minor in range(oldest[1], 15))]
-    home = Path(f"~{getpass.getuser()}").expanduser()  # the tests set another HOME
+    home = Path(f"~{getpass.getuser()}").expanduser()  # the tests change HOME
     candidates += [str(path) for pattern in managed for path in sorted(home.glob(pattern))]
     test = f"import sys; sys.exit(sys.version_info < {oldest})"
     for python in filter(shutil.which, candidates):
@@ -92,7 +92,7 @@ def _find_python(oldest: tuple[int, int]) -> str:
 
 
 def main() -> None:
-    """Install the agents that are given as arguments, or CI's agents and the other MCP clients."""
+    """Install the agents in the arguments, or by default CI's agents and the other MCP clients."""
     from tests.e2e.agents.adapters import chosen_agents, mcp_agents
     from tests.e2e.mcp_packages import CONFORMANCE, INSPECTOR
 

@@ -1,7 +1,7 @@
 """Draws the picture in docs/how-to/mcp.md. Run it as `python -m tests.e2e.agents.picture`.
 
-A real Codex runs against the fake vendor, which requests the tool `context_usage`. The output is
-drawn as a terminal in SVG.
+It runs Codex with the fake vendor, which requests the tool `context_usage`, and draws the output as
+a terminal in SVG.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _tidy(output: str) -> str:
 
 
 def draw(text: str) -> None:
-    """Draw text in a terminal, as SVG."""
+    """Write an SVG of a terminal that shows the text."""
     console = Console(record=True, width=92, file=io.StringIO())
     for line in text.splitlines():
         style = "bold" if line.startswith("$") else "cyan" if line.startswith("mcp: ") else ""

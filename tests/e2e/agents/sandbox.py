@@ -1,4 +1,4 @@
-"""Runs processes with their own home folder and, if Linux permits namespaces, without a network."""
+"""Runs programs with their own home folder, and without a network if Linux allows namespaces."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _IFF_UP = 1
 
 
 class Ended(NamedTuple):
-    """A process that has ended."""
+    """The exit code and output of a program that has ended."""
 
     code: int
     output: str
-    """The output on stdout and stderr."""
+    """The text that it printed to stdout and stderr."""
 
 
 class Program:
-    """A program in a sandbox."""
+    """A running program in a sandbox."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: IO[str]) -> None:
         self._process, self._output = process, output
@@ -44,7 +44,7 @@ class Program:
         return Ended(self._process.returncode, self._output.read())
 
     def interrupt(self) -> None:
-        """Send SIGINT to all processes of the program, like Ctrl-C."""
+        """Send SIGINT to all of the program's processes, as Ctrl-C does."""
         for pid in _group(self._process.pid):
             if pid != self._process.pid or _name(pid) != "nsenter":
                 os.kill(pid, signal.SIGINT)
@@ -61,10 +61,10 @@ class Program:
 
 
 class Sandbox:
-    """Runs programs with `home` as HOME. All programs are killed when the context manager exits.
+    """Runs programs with `home` as HOME, and kills them when the context manager exits.
 
-    If the system permits, the programs run in their own namespaces. They then cannot reach other
-    hosts or outlive the sandbox. `listener` is a socket that listens on their loopback interface.
+    If the system allows it, the programs run in new namespaces, so that they cannot reach other
+    hosts or outlive the sandbox. The socket `listener` listens on their loopback interface.
     """
 
     def __init__(self, home: Path) -> None:
@@ -106,7 +106,7 @@ class Sandbox:
         return socket.socket(fileno=listener)
 
     def start(self, command: list[str], cwd: Path, env: dict[str, str]) -> Program:
-        """Start a program whose environment contains only HOME, PATH and the given variables."""
+        """Start a program. It inherits no environment variables except those in `env`."""
         (self.home / "tmp").mkdir(exist_ok=True)
         variables = {
             "HOME": str(self.home),
@@ -158,9 +158,7 @@ def _group(leader: int) -> list[int]:
 
 
 def _hold(control: socket.socket) -> None:
-    """Run as the first process of the namespaces, which keeps them alive until `control` is
-    closed.
-    """
+    """Keep the namespaces alive until `control` is closed. This is their first process."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # this reaps orphaned processes
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sH14x", b"lo", _IFF_UP)

@@ -1,7 +1,7 @@
 """Runs a real agent with a fake vendor and our server in the same workspace.
 
-A `Scene` runs turns, compares the server's numbers with those that the vendor reported, and
-collects the differences. `assert_no_differences` fails if there are any.
+A `Scene` runs turns and compares the server's numbers with the vendor's. It collects all
+differences, and `assert_no_differences` fails if there are any.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 TURN_SECONDS = 60
 STATUS_SECONDS = 10
-"""How long to wait for a status or a recorded call, in seconds."""
+"""Maximum time to wait for a status or a recorded call, in seconds."""
 LAG_SECONDS = 2.0
-"""How long a status may take to show a new context, in seconds. Not checked on a busy machine."""
+"""Maximum time until a status shows a new context, in seconds. Ignored on a busy machine."""
 ESTIMATE_BAND = 25
-"""The margin of error for an agent's own estimate after a compaction, in percent (±)."""
+"""The margin of error of an agent's own estimate after a compaction, in percent (±)."""
 FORECAST_BAND = 30
 """Maximum error of the remaining-calls forecast, in percent."""
 PRICES = {
@@ -46,19 +46,17 @@ PRICES = {
     "kimi-k2-0905-preview": (0.6, 0.15, 0.6, 2.5),
     "devstral-2512": (0.4, 0.04, 0.4, 2.0),
 }
-"""The prices of uncached input, cache reads, five-minute cache writes and output, in USD per
-million tokens.
-"""
+"""USD per million tokens of uncached input, cache reads, five-minute cache writes and output."""
 LONG_PROMPT, LONG_PRICES = 200_000, {"gemini-2.5-pro": (2.5, 0.25, 2.5, 15.0)}
-"""The number of prompt tokens above which other prices apply, and these prices."""
+"""Prices of calls with more than `LONG_PROMPT` prompt tokens, if they differ from `PRICES`."""
 CACHE_WRITE_1H_FACTOR = 1.6
 """The price of one-hour cache writes, relative to five-minute cache writes."""
 CATEGORIES: dict[Kind, str] = {"title": "main", "other": "main"}
-"""Ledger categories of call kinds that the ledger records under a different name."""
+"""The ledger's category for each call kind, if the names differ."""
 
 
 class Scene:
-    """An agent, a vendor and our server in one workspace."""
+    """An agent, a fake vendor and our server in one workspace."""
 
     def __init__(self, name: str, agent: Agent, program: Path, folder: Path) -> None:
         self.name, self.agent, self.program = name, agent, program
@@ -92,7 +90,7 @@ class Scene:
         self._stack.close()
 
     def start(self, prompt: str, *, resume: bool = False) -> Program:
-        """Start the agent with a prompt. If `resume` is true, the newest session is continued."""
+        """Start the agent with a prompt. `resume` continues the newest session."""
         path = f"{ensure_node().parent}:/usr/local/bin:/usr/bin:/bin"
         environment = {"PATH": path} | self.agent.environment(self.vendor.url)
         arguments = self.agent.arguments(prompt, resume=resume)
@@ -118,8 +116,9 @@ class Scene:
             self.differences.append(f"{what}: {seen!r}, expected {expected!r}")
 
     def check_current_context(self) -> None:
-        """Check that the status shows the latest call's context, or no context after a
-        compaction.
+        """Check the context in the status against the latest call.
+
+        After a compaction, it is the agent's own estimate, or None if the agent makes no estimate.
         """
         newest = self.vendor.billed("main", "summary")[-1]
         if newest.kind == "main":
@@ -134,9 +133,7 @@ class Scene:
             self.check("label of the estimate", "~" in self.sidecar.context_text(), True)
 
     def check_context(self, call: VendorCall, what: str = "context") -> None:
-        """Check that the status shows the context after a call, within the agent's margin of
-        error.
-        """
+        """Check that the status shows the context size after a call, within `band_percent`."""
         assert call.usage is not None
         assert call.finished_at is not None
         if self._is_limited(what):
@@ -154,9 +151,9 @@ class Scene:
                 self._check_lag(what, at - call.finished_at)
 
     def check_views(self) -> None:
-        """Check that each view shows the vendor's numbers, in each editor and on the command line.
+        """Check that all views in the editors and on the command line show the vendor's numbers.
 
-        If the agent's files have other numbers, all views must show those.
+        If the numbers in the agent's files differ, all views must show the numbers in the files.
         """
         newest = self.vendor.billed("main")[-1].usage
         assert newest is not None
@@ -186,15 +183,15 @@ class Scene:
         return tokens if is_within_band else shown
 
     def calls_left(self) -> int | None:
-        """Return the forecast number of calls until the window is full."""
+        """Return the forecast of the number of calls until the window is full."""
         left: int | None = (self.sidecar.usage()["forecast"] or {}).get("callsLeft")
         return left
 
     def check_forecast(self, forecasts: dict[int, int | None], sizes: list[int]) -> None:
-        """Check the first forecast that was made with at least half of the context in use.
+        """Check the first forecast that was made after the context was half full.
 
         Args:
-            forecasts: The forecast calls left, by the number of calls before.
+            forecasts: The forecasts, by the number of calls at that time.
             sizes: The prompt sizes of calls that fill the window.
         """
         kinds = [call.kind for call in self.vendor.billed("main", "summary")]
@@ -223,14 +220,12 @@ class Scene:
         self.check_state(self.agent.state_at_end)
 
     def check_state(self, expected: str, what: str = "state") -> None:
-        """Wait until the displayed session has a state."""
+        """Check that the displayed session reaches a state."""
         self._wait_until(lambda: self.shown_session().get("state") == expected)
         self.check(what, self.shown_session().get("state"), expected)
 
     def check_bill(self) -> None:
-        """Check that the ledger contains each call once, with the vendor's numbers and the right
-        price.
-        """
+        """Check that the ledger contains each call once, with the right numbers and cost."""
         calls, agent, recorded = self.vendor.billed(), self.agent, self.recorded_calls()
         self._wait_until(lambda: self.sidecar.count_recorded_calls() == len(recorded))
         live = self.sidecar.count_recorded_calls()
@@ -253,7 +248,7 @@ class Scene:
         self.score.recorded_prompt_tokens += sum(_prompt(row) for row in rows)
 
     def assert_no_differences(self) -> None:
-        """Fail if differences were collected."""
+        """Fail if there were any differences."""
         assert not self.differences, "\n".join([f"{self.agent.name}:", *self.differences])
 
     def recorded_calls(self) -> list[VendorCall]:
@@ -296,9 +291,7 @@ def _output(row: dict[str, Any]) -> int:
 
 
 def _reported(report: dict[str, Any]) -> dict[tuple[str, str], list[int]]:
-    """Return the number of calls, prompt tokens and output tokens in the cost report, by category
-    and model.
-    """
+    """Return the calls, prompt tokens and output tokens in a report, by category and model."""
     return {
         (row["category"], row["model"]): [
             row["calls"], row["promptTokens"], row["completionTokens"]

@@ -1,6 +1,6 @@
 """A pytest plugin that prints a summary of the scenes with real agents.
 
-`tests/conftest.py` loads it, because with `-n` the summary is printed by another process.
+`tests/conftest.py` loads it because, with `-n`, another process prints the summary.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pytest
 
 LAG_GOAL = 1
-"""How soon a status should show a new context, in seconds."""
+"""Target time until a status shows a new context, in seconds. Printed in the table."""
 _SCORE = "score of a real agent"
 _scores: dict[str, Score] = {}
 
@@ -26,15 +26,15 @@ class Score:
     checks: int = 0
     passed: int = 0
     lags: list[float] = field(default_factory=list)
-    """The delays in seconds from each reply of the vendor to the status that shows it."""
+    """The time from each of the vendor's replies to the status that shows it, in seconds."""
     loads: list[float] = field(default_factory=list)
-    """The load of the machine during each delay that was ignored as a result."""
+    """The machine's load average for each delay that was not checked because of it."""
     prompt_tokens: int = 0
     recorded_prompt_tokens: int = 0
     omissions: dict[str, str] = field(default_factory=dict)
-    """The scenes, calls and checks that were skipped, with the reasons."""
+    """The scenes, calls and checks that were skipped, each with the reason."""
     forecasts: list[str] = field(default_factory=list)
-    """The calls left at half of the window: the forecast and the actual number."""
+    """The forecast and the actual number of remaining calls at half of the window."""
 
     def add(self, other: Score) -> None:
         """Add another scene's results."""
@@ -47,7 +47,7 @@ class Score:
         self.forecasts += other.forecasts
 
     def row(self) -> str:
-        """Return these results as a row of the table."""
+        """Format the results as a row of the table."""
         lags = sorted(self.lags)
         median, most = (f"{lags[at]:.2f}" if lags else "-" for at in (len(lags) // 2, -1))
         share = self.recorded_prompt_tokens / (self.prompt_tokens or 1)
@@ -75,7 +75,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print a row for each agent, followed by everything that its scenes skipped."""
+    """Print a row for each agent, and everything that the scenes skipped."""
     if not _scores:
         return
     terminalreporter.section("real agents")

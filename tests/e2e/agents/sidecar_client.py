@@ -1,4 +1,4 @@
-"""Runs `token-sidecar serve` for one workspace the way an editor does, and records each status."""
+"""Runs `token-sidecar serve` for a workspace as an editor does, and records each status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER_SECONDS = 30
 
 
 def run_sidecar(root: Path, *arguments: str) -> str:
-    """Return what a command prints for a workspace."""
+    """Run a command for a workspace and return its output."""
     command = [sys.executable, "-P", "-m", "sidecar", *arguments, "--workspace", str(root)]
     return subprocess.run(
         command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
@@ -30,7 +30,7 @@ def run_sidecar(root: Path, *arguments: str) -> str:
 
 
 class SidecarClient(StdioClient):
-    """A client whose thread reads all messages from the server."""
+    """An LSP client that reads the server's messages on a separate thread."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(SERVER, stderr=subprocess.DEVNULL)
@@ -60,8 +60,9 @@ class SidecarClient(StdioClient):
         """Return when a status first showed a context of the right size, or None after a timeout.
 
         Args:
-            is_right: Returns whether the number of tokens is right.
-            since: The time after which a status counts, from `time.monotonic()`.
+            is_right: Returns whether a number of tokens is right.
+            since: The earliest time to return, from `time.monotonic()`.
+            seconds: The timeout.
         """
 
         def shown() -> float | None:
@@ -77,9 +78,7 @@ class SidecarClient(StdioClient):
         return self._wait_for(shown, seconds)
 
     def context_text(self) -> str:
-        """Return the latest status text for the context, or an empty string if there is none
-        yet.
-        """
+        """Return the context's text in the latest status, or an empty string."""
         texts = [status["context"]["text"] for _, status in self.statuses if status.get("context")]
         return texts[-1] if texts else ""
 
@@ -93,9 +92,7 @@ class SidecarClient(StdioClient):
         return rows
 
     def count_recorded_calls(self) -> int:
-        """Return the number of calls in the ledger. The server does not read the agents' files for
-        this.
-        """
+        """Return the number of calls in the ledger, without making the server read new ones."""
         path = Path(os.environ["TOKEN_SIDECAR_STATE"]) / "ledger.db"
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as ledger:
             return int(ledger.execute("SELECT count(*) FROM event").fetchone()[0])
@@ -106,12 +103,12 @@ class SidecarClient(StdioClient):
         return self.request("cost/detail", params)
 
     def export_calls(self) -> list[dict[str, Any]]:
-        """Return all calls in the ledger. The command reads the agents' files first."""
+        """Return all calls in the ledger, after reading new calls from the agents' files."""
         printed = run_sidecar(self.root, "cost", "export", "--format", "jsonl")
         return [json.loads(line) for line in printed.splitlines()]
 
     def stop(self) -> None:
-        """Shut the server down as an editor does."""
+        """Shut down the server as an editor does."""
         self.request("shutdown")
         self.notify("exit")
         self.process.wait(20)

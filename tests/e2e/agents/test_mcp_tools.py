@@ -24,7 +24,6 @@ CLIENTS = {
     "opencode": "opencode",
     "gemini-cli": "gemini",
     "qwen-code": "qwen",
-    "claude-code": "claude-code",
 }
 NAMES = {
     "codex": ToolUse("context_usage", {}, namespace="mcp__token_sidecar"),
@@ -39,7 +38,7 @@ _DATA = re.compile(r'"tokens\\*": ?(\d+)')
 def scene(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Scene]:
-    """Yield a scene whose agent uses our MCP server, as configured by `mcp --install`."""
+    """Yield a scene with our MCP server, which was configured by `mcp --install`."""
     for name in ("CONFIG", "DATA", "STATE", "CACHE"):
         monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
     agent = request.param
@@ -80,7 +79,7 @@ def test_context_usage_is_what_the_vendor_billed(scene: Scene) -> None:
         answer = re.search(r"Context: ~?([\d,]+) tokens", sent) or _DATA.search(sent)
         if answer:
             break
-    assert answer, _results(last.request.body)
+    assert answer, _last_messages(last.request.body)
     assert billed.usage is not None
     assert asking.usage is not None
     tokens = int(answer[1].replace(",", ""))
@@ -91,6 +90,6 @@ def test_context_usage_is_what_the_vendor_billed(scene: Scene) -> None:
     assert tokens == expected.usage.context
 
 
-def _results(body: dict[str, Any]) -> str:
-    """Return the agent's last request, for use in a failure message."""
+def _last_messages(body: dict[str, Any]) -> str:
+    """Return the end of a request's messages, for use in a failure message."""
     return json.dumps(body.get("input") or body.get("messages") or body.get("contents"))[-1500:]

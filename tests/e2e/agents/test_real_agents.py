@@ -1,4 +1,4 @@
-"""Tests with real coding agents that our numbers equal the vendor's."""
+"""Tests that our numbers for real coding agents equal the vendor's numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLS_PER_TURN = 8
 
 
 def growing_sizes(agent: Agent) -> list[int]:
-    """Return prompt sizes that grow, as with tool results, until the window is full."""
+    """Return prompt sizes that grow until the window is full, as if they contained tool results."""
     end = min(agent.window, prompt_limit_of(agent.model) or agent.window)
     rng, size, sizes = random.Random(agent.name), end / 10, list[int]()
     while size < end:
@@ -61,7 +61,7 @@ def test_tool_call(scene: Scene) -> None:
 
 
 def test_subagent(scene: Scene) -> None:
-    """A sub-agent is billed, but its context is not displayed as the session's."""
+    """A sub-agent's calls are billed, but do not change the session's context size."""
     delegate = Reply("", (scene.agent.subagent(CELLAR),))
     scene.script.on(DELEGATE, delegate, Reply("It is empty.", after="subagent"))
     scene.script.on(CELLAR, Reply("Nothing there."), kind="subagent")
@@ -100,8 +100,8 @@ def test_abort(scene: Scene) -> None:
 def test_growing_session(scene: Scene) -> None:
     """All views in two editors agree while a session fills its context window.
 
-    The session remains one session, each call is recorded once, and a half-full window is enough to
-    forecast the remaining calls.
+    There is only one session, each call is recorded once, and the number of remaining calls can be
+    forecast when the window is half full.
     """
     scene.open_editor()
     agent, sizes = scene.agent, growing_sizes(scene.agent)

@@ -1,4 +1,4 @@
-"""Reads the shown session's numbers from each of its views."""
+"""Reads the displayed session's numbers from each view."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from tests.e2e.agents.sidecar_client import SidecarClient
 
 _PATTERNS = r"([\d,]+) (?:tokens|of)", r"(?<![±\d])(\d+) %", r"(\$\d[\d,]*(?:\.\d+)?)"
-"""Matches the tokens, the share and the cost in a text. A band such as `±75 %` is not a share."""
+"""Patterns for the tokens, the percentage and the cost. A band such as `±75 %` does not match."""
 
 
 class Numbers(NamedTuple):
-    """A session's context size, its share of the window, and the session's cost.
+    """A session's context size, percentage of the window, and cost, as shown in a view.
 
-    Numbers in texts are formatted. A number that a view does not show is None.
+    Numbers that the view does not show are None. Numbers from texts are strings.
     """
 
     tokens: Any
@@ -30,7 +30,7 @@ class Numbers(NamedTuple):
 
 
 def expected_in(view: str, numbers: Numbers) -> Numbers:
-    """Return the numbers that a view should show, in the view's own format."""
+    """Return the numbers that a view should show, in the format of the view."""
     tokens, percent, usd = numbers
     if view == "cost/detail":
         return Numbers(None, None, _rounded(usd))
