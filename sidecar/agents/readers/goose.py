@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sidecar.messages.usage import Usage
 
 AGENT = "goose"
-_LEDGER = "usage_ledger"
+_LEDGER, _SUBAGENT = "usage_ledger", "sub_agent"
 _NOTHING = reported_usage(0, 0)
 
 
@@ -68,16 +68,21 @@ class Goose(OneDatabase):
         since = state.at
         for row in rows(connection, self.table, "? IS NULL OR updated_at >= ?", since, since):
             state.advance(row.get("updated_at"))
-            name = str(row["id"])
-            session = state.sessions[name] = self._make_session(name, row)
-            provider = column_text(row.get("provider_name"))
+            name, provider = str(row["id"]), column_text(row.get("provider_name"))
+            session = self._make_session(name, row)
             requests = [*rows(connection, _LEDGER, "session_id = ?", row["id"])]
-            for request in requests:
-                yield from _call_of_request(session, provider, request)
+            calls = [one for each in requests for one in _call_of_request(session, provider, each)]
             if not requests:  # older databases contain only totals
                 numbers = row.get("accumulated_input_tokens"), row.get("accumulated_output_tokens")
                 usage = reported_usage(*numbers)
-                yield from session.call(session.at, usage, name, session.model, provider)
+                calls = session.call(session.at, usage, name, session.model, provider)
+            if row.get("session_type") != _SUBAGENT:
+                state.sessions[name] = session
+                yield from calls
+                continue
+            parent = column_text(row.get("parent_session_id")) or name
+            for call in calls:
+                yield msgspec.structs.replace(call, session=parent, category="subagent")
 
     def _make_session(self, name: str, row: dict[str, Any]) -> SessionState:
         config = _parse_config(row)
@@ -162,8 +167,7 @@ def _content_parts(content: str, kind: ContentKind, tools: dict[str, str]) -> It
 
 def _usage_of_request(row: dict[str, Any]) -> Usage:
     prompt, output = token_count(row.get("input_tokens")), row.get("output_tokens")
-    read = token_count(row.get("cache_read_tokens") or row.get("cache_read_input_tokens"))
-    written = token_count(row.get("cache_write_tokens") or row.get("cache_write_input_tokens"))
+    read, written = (token_count(row.get(f"cache_{name}_tokens")) for name in ("read", "write"))
     includes_cached = prompt >= read + written
     return reported_usage(prompt, output, read, written, includes_cached=includes_cached)
 
@@ -171,18 +175,17 @@ def _usage_of_request(row: dict[str, Any]) -> Usage:
 def _call_of_request(
     session: SessionState, provider: str | None, row: dict[str, Any]
 ) -> list[CallFinished]:
-    at = column_time(row.get("created_at") or row.get("timestamp")) or session.at
-    amount, is_summary = row.get("cost"), row.get("compaction") or row.get("is_compaction")
+    amount = row.get("cost")
     cost = parse_usd(amount) if isinstance(amount, int | float) else None
     # Costs from any other source are based on Goose's own price list.
-    is_billed = row.get("cost_source") == "provider"
+    is_billed = row.get("cost_source") == "provider_reported"
     return session.call(
-        at,
+        column_time(row.get("created_timestamp")) or session.at,
         _usage_of_request(row),
-        f"{session.id}/{row.get('id') or row.get('rowid') or (at and at.isoformat())}",
-        column_text(row.get("model")),
-        column_text(row.get("provider")) or provider,
-        category="summary" if is_summary else "main",
+        f"{session.id}/{row.get('id')}",
+        column_text(row.get("model")) or session.model,
+        provider,
+        category="summary" if row.get("is_compaction") else "main",
         cost_usd=cost if is_billed else None,
         agent_cost_usd=None if is_billed else cost,
     )
