@@ -27,8 +27,7 @@ from sidecar.messages.usage import JsonObject, count_or_zero, holders_in, part, 
 
 _TICKS_PER_USD = Decimal(10**10)
 _ABSURD_USD = Decimal(10**30)
-"""Maximum amount in USD. Larger amounts are clamped to it, because Decimal arithmetic can overflow.
-"""
+"""Larger amounts in USD are reduced to this one, because Decimal arithmetic can overflow."""
 _STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 _LONGEST_TIER = 256
 _LONGEST_PLACE = 64
@@ -39,15 +38,17 @@ def reported_cost(obj: object) -> Decimal | None:
     """Return the cost in USD that a reply or its usage reports, or None.
 
     OpenRouter reports `cost`. If the user's own key was used (`is_byok`), this is only OpenRouter's
-    fee, so the upstream vendor's cost is added. LiteLLM reports `response_cost`, Perplexity reports
-    `cost.total_cost`, and xAI reports ticks of 1e-10 USD (docs.x.ai/developers/cost-tracking).
+    fee, so the upstream vendor's cost is added. If that cost is missing, the total is unknown.
+    LiteLLM reports `response_cost`, Perplexity reports `cost.total_cost`, and xAI reports ticks of
+    1e-10 USD (docs.x.ai/developers/cost-tracking).
     """
     if not isinstance(obj, Mapping):
         return None
     usage = part(obj, "usage") or obj
     cost = _decimal(part(usage, "cost").get("total_cost", usage.get("cost")))
     if cost is not None and usage.get("is_byok") is True:
-        cost += _decimal(part(usage, "cost_details").get("upstream_inference_cost")) or Decimal(0)
+        upstream = _decimal(part(usage, "cost_details").get("upstream_inference_cost"))
+        cost = None if upstream is None else cost + upstream
     ticks = _decimal(usage.get("cost_in_usd_ticks"))
     if cost is None and ticks is not None:
         cost = ticks / _TICKS_PER_USD

@@ -16,7 +16,7 @@ import msgspec
 from sidecar import typed
 from sidecar.errors import VendorFormatError
 from sidecar.messages.billing import reported_cost
-from sidecar.messages.usage import MOST_TOKENS, Usage, normalise_usage
+from sidecar.messages.usage import MOST_TOKENS, JsonObject, Usage, normalise_usage
 
 ReplyFormat = Literal[
     "openai-chat",
@@ -149,16 +149,12 @@ class ReplyDraft:
             self.calls[key].is_complete = True
 
     def clear_content(self) -> None:
-        """Remove text and tool calls. Used before a stream's last event, which repeats all of
-        them.
-        """
+        """Remove text and tool calls before the last event of a stream, which repeats them all."""
         self.texts.clear()
         self.calls.clear()
 
     def add_usage(self, usage: object) -> None:
-        """Add usage fields. If a stream repeats a field, its last value that is not null
-        is used.
-        """
+        """Add usage fields. If a stream repeats a field, the last value other than null is used."""
         if isinstance(usage, Mapping):
             self.usage.update({key: value for key, value in usage.items() if value is not None})
         elif usage is not None:
@@ -169,8 +165,13 @@ class ReplyDraft:
         self.request_id = self.request_id or request_id or None
         self.model = self.model or model or None
 
+    def set_cost(self, part: JsonObject) -> None:
+        """Set the cost if this part of the reply reports it. A reported cost of 0 counts."""
+        cost = reported_cost(part)
+        self.cost = self.cost if cost is None else cost
+
     def set_stop_reason(self, reason: str | None) -> None:
-        """Set the stop reason. The nulls that streams send before the end are ignored."""
+        """Set the stop reason. Streams send null before the end, which is ignored."""
         self.stop_reason = reason or self.stop_reason
 
     def finish(self, exhausted: Mapping[str, Exhausted]) -> Reply:
@@ -225,7 +226,7 @@ class Fields:
 
     def text(self, *names: str) -> str | None:
         """Return the first non-empty text in these fields, or None."""
-        return next((text for name in names if (text := self._typed(name, str, "a text"))), None)
+        return next((text for name in names if (text := self._typed(name, str, "a string"))), None)
 
     def index(self, name: str) -> int:
         return self._typed(name, int, "a whole number") or 0
@@ -270,7 +271,7 @@ def _add_openai_chat(draft: ReplyDraft, part: Fields) -> None:
     draft.set_origin(part.text("id"), part.text("model"))
     draft.add_usage(part.get("timings"))
     draft.add_usage(part.get("usage"))
-    draft.cost = reported_cost(part.raw) or draft.cost
+    draft.set_cost(part.raw)
     for choice in part.objects("choices"):
         if choice.index("index") == 0:
             draft.set_stop_reason(choice.text("finish_reason"))
@@ -338,7 +339,7 @@ def _add_openai_responses(draft: ReplyDraft, part: Fields) -> None:
 def _add_openai_response(draft: ReplyDraft, response: Fields) -> None:
     draft.set_origin(response.text("id"), response.text("model"))
     draft.add_usage(response.get("usage"))
-    draft.cost = reported_cost(response.raw) or draft.cost
+    draft.set_cost(response.raw)
     status, reason = response.text("status"), response.object("incomplete_details").text("reason")
     draft.set_stop_reason(reason or (None if status in ("in_progress", "queued") else status))
     output = response.objects("output")
@@ -368,7 +369,7 @@ def _add_anthropic(draft: ReplyDraft, part: Fields) -> None:
     kind, key = part.text("type") or "message", part.index("index")
     if kind == "message":
         _add_anthropic_message(draft, part)
-        draft.cost = reported_cost(part.raw)
+        draft.set_cost(part.raw)
         return
     draft.add_usage(part.get("usage"))
     _add_anthropic_message(draft, part.object("message"))

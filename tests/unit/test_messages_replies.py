@@ -1,4 +1,4 @@
-"""Tests all vendors' replies, both complete and streamed, and those that end inside a tool call."""
+"""Tests replies of all vendors: complete, streamed, and cut off inside a tool call."""
 
 from __future__ import annotations
 
@@ -237,10 +237,14 @@ def test_blocked_gemini_prompt_has_a_stop_reason() -> None:
     assert read_reply({"promptFeedback": {"blockReason": "SAFETY"}}).stop_reason == "SAFETY"
 
 
-def test_reported_cost_is_part_of_the_reply() -> None:
+@pytest.mark.parametrize("cost", ["0.00123", "0"])
+def test_reported_cost_is_part_of_the_reply(cost: str) -> None:
     response = openai(WHOLE, "stop")
-    response["usage"]["cost"] = 0.00123
-    assert read_reply(response).cost == Decimal("0.00123")
+    response["usage"]["cost"] = float(cost)
+    assert read_reply(response).cost == Decimal(cost)
+    chunks = openai_chunks(WHOLE, finish="stop")
+    chunks[-1]["usage"]["cost"] = float(cost)
+    assert read_reply([*chunks, {"choices": []}]).cost == Decimal(cost)
 
 
 def test_streams_may_be_lines_of_text() -> None:
@@ -385,7 +389,7 @@ def test_reader_never_crashes(response: object, format: str | None) -> None:
 
 
 def test_failed_call_has_no_arguments() -> None:
-    """Only in a complete reply may a tool call without parameters have no arguments."""
+    """Without a failure, a call without arguments means that the tool has no parameters."""
     packets = [
         {"type": "toolCallGenerationStart", "toolCallId": "c"},
         {"type": "toolCallGenerationNameReceived", "name": "write"},

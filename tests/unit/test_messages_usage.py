@@ -16,9 +16,7 @@ from sidecar.messages.usage import MOST_TOKENS, Usage, normalise_usage
 
 
 def buckets(usage: Usage | None) -> tuple[int, int, int, int, int, int, int]:
-    """Return the tokens for input, cache reads, cache writes, one-hour writes, output, reasoning
-    and prompt.
-    """
+    """Return input, cache reads, cache writes, 1-hour writes, output, reasoning and prompt."""
     assert usage is not None
     return (
         usage.input_tokens,
@@ -264,3 +262,8 @@ def test_reported_cost_is_read_exactly(reply: object, usd: str) -> None:
 @pytest.mark.parametrize("cost", [None, True, "free", -1, float("nan"), {}])
 def test_invalid_cost_is_ignored(cost: object) -> None:
     assert reported_cost({"usage": {"cost": cost}}) is None
+
+
+def test_fee_without_the_upstream_cost_is_not_the_cost() -> None:
+    """With the user's own key, OpenRouter's fee is often 0, but the upstream vendor charges."""
+    assert reported_cost({"usage": {"cost": 0, "is_byok": True}}) is None
