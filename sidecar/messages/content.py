@@ -100,12 +100,16 @@ class Block(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text that the model reads in a text block, a thinking block or an unknown block."""
+        """The text of a text block, a thinking block or an unknown block.
+
+        Encrypted thinking has no text.
+        """
         if isinstance(self.body, str):
             return self.body
-        if isinstance(self.body, Mapping) and self.body.get("type") == "redacted_thinking":
-            return ""
         text = _text(self.body) if isinstance(self.body, Mapping) else None
+        if text is None and self.kind == "thinking":
+            inner = blocks_of(self.body.get("content"))
+            return "\n".join([block.text for block in inner if block.kind == "text"])
         return as_json(self.body) if text is None else text
 
     @property

@@ -275,8 +275,9 @@ def test_ids_and_signatures_are_not_counted() -> None:
     plain = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "yes"}]
     signed = [{**plain[0], "signature": "x" * 4000}, {**plain[1], "id": "y" * 400}]
     hidden = [*plain, {"type": "redacted_thinking", "data": "z" * 4000}]
+    encrypted = [*plain, {"type": "reasoning", "summary": [], "encrypted_content": "z" * 4000}]
 
-    for content in (signed, hidden):
+    for content in (signed, hidden, encrypted):
         assert count([{"role": "assistant", "content": content}], "claude-opus-4-7") == count(
             [{"role": "assistant", "content": plain}], "claude-opus-4-7"
         )

@@ -1,4 +1,4 @@
-"""Tests that counts, conversations and endpoints interpret all message formats in the same way."""
+"""Tests that counts, conversations and endpoints read every message format in the same way."""
 
 from __future__ import annotations
 
@@ -94,6 +94,12 @@ def test_tools_that_the_vendor_runs_are_counted_and_never_paired() -> None:
     kinds = [block.kind for block in read_message({"role": "assistant", "content": content}).blocks]
     assert kinds == ["call", "result"]
     assert parts(Turn(role="assistant", content=content)) == []
+
+
+def test_reasoning_of_open_models_is_text() -> None:
+    content = [{"type": "reasoning_text", "text": "hm"}]
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "content": content}
+    assert read_message(item).texts == ["hm"]
 
 
 def test_deeply_nested_message_is_read_to_a_limit() -> None:
