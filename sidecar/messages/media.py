@@ -109,9 +109,7 @@ def pages_in(parts: tuple[bytes, ...]) -> int | None:
 
 
 def _nodes(part: bytes) -> Iterator[tuple[bytes, re.Match[bytes]]]:
-    """Yield each node of the page tree in a part or its object streams, with the
-    surrounding bytes.
-    """
+    """Yield each node of the page tree in a part of the file, with the surrounding bytes."""
     for objects in chain((part,), _packed(part)):
         yield from ((objects, node) for node in _TREE.finditer(objects))
 
@@ -179,20 +177,19 @@ class Clip(NamedTuple):
 def clip_of(block: Mapping[str, Any]) -> Clip:
     """Return the kind and length of a file block. Never raises.
 
-    If `videoMetadata` selects a part of a video, the length is that of the part. Otherwise, the
-    length is read from the data (WAV, MP4, and MP3 with a constant bitrate).
+    The length is read from the data (WAV, MP4, and MP3 with a constant bitrate). If `videoMetadata`
+    selects a part of a video, it is the length of this part.
     """
     source = _source(block)
     media, cut = _media(block, source), _mapping(block, "videoMetadata", "video_metadata")
     start, end = (_seconds(cut.get(name)) for name in ("startOffset", "endOffset"))
-    seconds = end - (start or 0.0) if end is not None else None
     data = next((source[key] for key in _DATA if key in source), None)
     if media == "document":
         return Clip(media, None, pages=_pages(data))
-    if seconds is None:
-        seconds = _length(data)
+    seconds = ((end if end is not None else _length(data)) or 0.0) - (start or 0.0)
     fps = cut.get("fps")
-    return Clip(media, seconds, float(fps) if isinstance(fps, int | float) and fps > 0 else 1.0)
+    fps = float(fps) if isinstance(fps, int | float) and fps > 0 else 1.0
+    return Clip(media, seconds if seconds > 0 else None, fps)
 
 
 _DATA = ("data", "bytes", "file_data", "fileData")

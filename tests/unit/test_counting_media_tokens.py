@@ -155,6 +155,12 @@ def inline(mime: str, data: str, **more: Any) -> dict[str, Any]:
         (inline("video/mp4", mp4(60, 1)), "video", 60),
         (inline("video/mp4", mp4(60, before=900_000)), "video", 60),
         (inline("video/mp4", mp4(60), videoMetadata={"endOffset": "15s"}), "video", 15),
+        (inline("video/mp4", mp4(60), videoMetadata={"startOffset": "15s"}), "video", 45),
+        (
+            inline("video/mp4", mp4(60), videoMetadata={"startOffset": "9s", "endOffset": "5s"}),
+            "video",
+            None,
+        ),
         (
             {
                 "fileData": {"mimeType": "video/mp4", "fileUri": "https://example.org/v"},
