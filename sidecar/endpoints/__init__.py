@@ -1,1 +1,1 @@
-"""Connects to model servers and vendors over HTTP to probe them, count tokens and get windows."""
+"""Asks model servers and vendors for token counts and context windows over HTTP."""

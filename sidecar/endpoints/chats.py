@@ -18,7 +18,7 @@ Tools: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 class Chat(NamedTuple):
-    """Messages and tools that are counted together."""
+    """The messages and tools of one request."""
 
     messages: Sequence[ChatMessage]
     tools: Tools = ()
@@ -145,9 +145,7 @@ def openai_body(chat: Chat, **more: Any) -> dict[str, Any]:
 
 
 def call_arguments(call: Block) -> dict[str, Any]:
-    """Return the arguments of a tool call as an object. Some vendors do not accept arguments as
-    JSON text.
-    """
+    """Return a tool call's arguments as an object, for vendors that do not accept JSON text."""
     try:
         return typed.decode(call.arguments or "{}", dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError):

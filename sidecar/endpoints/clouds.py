@@ -1,4 +1,4 @@
-"""The vendors' APIs: how each counts tokens and reports context windows.
+"""Describes how each vendor's API counts tokens and reports context windows.
 
 A vendor is recognised by its host. POST requests are sent to a vendor only to count, never to
 probe.
@@ -37,7 +37,7 @@ def bearer(key: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Cloud:
-    """A vendor's API: its hosts and headers, how it describes a model, and how it counts.
+    """A vendor's API, and how to request counts and model descriptions from it.
 
     Attributes:
         hosts: The vendor's hosts. Subdomains are included.
@@ -268,7 +268,7 @@ CLOUDS: tuple[Cloud, ...] = (
 
 
 def find_cloud(host: str) -> Cloud | None:
-    """Return the vendor that a host or its parent domain belongs to, or None."""
+    """Return the vendor of a host or its parent domain, or None."""
     name = host.lower().rstrip(".")
     for cloud in CLOUDS:
         if any(name == known or name.endswith(f".{known}") for known in cloud.hosts):

@@ -1,4 +1,4 @@
-"""An endpoint in the user's settings, with its connection and the known facts about its models."""
+"""Counts tokens with one configured endpoint, and remembers what its server supports."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ async def has_specials(text: str) -> bool:
     return bool(_SPECIAL.search(text))
 
 
-def require_server(binding: ProbeResult) -> Server:
+def require_server(result: ProbeResult) -> Server:
     """Return the recognised server. Raises EndpointError if it is unknown."""
-    if binding.server is None:
+    if result.server is None:
         raise EndpointError("unsupported", "the server software is unknown")
-    return binding.server
+    return result.server
 
 
 _log = logging.getLogger(__name__)
@@ -93,11 +93,11 @@ ALIKE_CHARACTERS = 64
 
 
 class _ServerChangedError(SidecarError):
-    """The server was restarted with other models, so earlier probe results are invalid."""
+    """The server now has other models, so earlier probe results are invalid."""
 
 
 class DeclaredEndpoint:
-    """Counts with one endpoint. The counting methods raise no exceptions except EndpointError."""
+    """A configured endpoint with its connection. The counting methods raise only EndpointError."""
 
     def __init__(
         self, settings: EndpointSettings, environment: Mapping[str, str], *, counts: bool = True
@@ -106,7 +106,7 @@ class DeclaredEndpoint:
 
         Args:
             settings: The `[[endpoint]]` table in the user's settings.
-            environment: The environment variables, one of which may contain the API key.
+            environment: The environment variables, which may contain the API key.
             counts: Whether texts may be sent. Otherwise only context windows are requested.
         """
         self.models, self._counts = settings.models, counts
@@ -125,7 +125,7 @@ class DeclaredEndpoint:
         proxied = self._cloud is not None
         self._connection = Connection(root, headers, proxied, key_from=settings.api_key_env)
         self._sdk = lmstudio.SdkCounter(root)
-        self._bindings: TLRUCache[str, ProbeResult] = TLRUCache(
+        self._results: TLRUCache[str, ProbeResult] = TLRUCache(
             MODELS_KEPT, _expiry_of, time.monotonic
         )
         self._asked: dict[str, ProbeResult] = {}
@@ -135,24 +135,21 @@ class DeclaredEndpoint:
         self._failures = 0
         self._refusals: LRUCache[str, int] = LRUCache(MODELS_KEPT)
         self._last: LRUCache[tuple[str, Aspect], tuple[int, int]] = LRUCache(MODELS_KEPT)
-        """Size and token count of the last text or chat for each model."""
+        """Size and token count of the last text and the last chat, by model."""
 
     @property
     def requests(self) -> int:
         return self._connection.requests
 
     def is_named(self, url: str) -> bool:
-        """Return whether a URL belongs to this endpoint. The URL may contain the endpoint's
-        secrets.
-        """
+        """Return whether a URL, with or without its secrets, is this endpoint's URL."""
         return url.rstrip("/") in (self._url.rstrip("/"), self.root)
 
     async def models_to_ask(self) -> list[str]:
         """Return the models to probe if the user does not name one.
 
-        These are all models that were used before, and the declared names without wildcards. If
-        there are none, the result is the first model in the server's list that the endpoint
-        declares.
+        These are the models that were used before, and the declared names without wildcards. If
+        there are none, this is the first listed model that matches a declared pattern.
         """
         named = self.named_models()
         if named or self._cloud or self._no_key:
@@ -171,22 +168,20 @@ class DeclaredEndpoint:
 
     @property
     def matching_models(self) -> list[str]:
-        """The models in the server's list that are declared for the endpoint."""
+        """The listed models that match one of the endpoint's patterns."""
         return [name for name in self._offered if matches(name, self.models)]
 
     def result_for(self, model: str) -> ProbeResult | None:
         """Return the last probe result for a model if it is still valid, else None."""
-        return self._bindings.get(model)
+        return self._results.get(model)
 
     def unavailable_for(self, model: str) -> float | None:
-        """Return how many seconds to wait before the next request to an unreachable or loading
-        server, or None for any other server.
-        """
+        """Return the seconds until an unreachable or loading server is asked again, else None."""
         known = self.result_for(model)
         return known.lifetime if known and known.text.status in ("unreachable", "loading") else None
 
     def known_limit(self, model: str) -> int | None:
-        """Return the last context window that the server reported."""
+        """Return the last context window that the server reported for a model, or None."""
         last = self._asked.get(model)
         return last.limit if last else None
 
@@ -208,10 +203,8 @@ class DeclaredEndpoint:
             await self.probe_again(model)
 
     def capabilities(self) -> list[Capability]:
-        """Return the capabilities for each model that was used, or for each declared name if none
-        was used.
-        """
-        rows = [self._capability_row(model, binding) for model, binding in self._asked.items()]
+        """Return the capabilities for each used model or, if there is none, each pattern."""
+        rows = [self._capability_row(model, result) for model, result in self._asked.items()]
         return rows or [self._capability_row(glob, None) for glob in self.models]
 
     async def ensure_probed(self, model: str) -> ProbeResult:
@@ -219,22 +212,22 @@ class DeclaredEndpoint:
 
         Concurrent calls share one probe.
         """
-        known = self._bindings.get(model)
+        known = self._results.get(model)
         if known is not None:
             return known
         return await self._probes.run(model, partial(self._probe_model, model))
 
     async def probe_again(self, model: str) -> ProbeResult:
         """Probe a model, even if its last result is still valid."""
-        self._bindings.pop(model, None)
+        self._results.pop(model, None)
         return await self.ensure_probed(model)
 
     async def count_text(self, model: str, text: str) -> EndpointCount:
         """Return the text's token count. If the model has been probed, this sends one request."""
         if not text:
             return EndpointCount(tokens=0, server="", endpoint=self.root, model=model)
-        binding = await self._require(model, "text")
-        server = require_server(binding)
+        result = await self._require(model, "text")
+        server = require_server(result)
         if server.parses_specials and await has_specials(text):
             # Servers of this kind cannot treat special tokens as plain text.
             raise EndpointError(
@@ -258,12 +251,12 @@ class DeclaredEndpoint:
         tokens = await self._count(model, Chat(messages, tools))
         size = sum(len(str(message.get("content"))) for message in messages)
         await self._check_varies(model, "chat", size, tokens)
-        binding = self._asked[model]
-        name = require_server(binding).name
+        result = self._asked[model]
+        name = require_server(result).name
         return EndpointCount(tokens=tokens, server=name, endpoint=self.root, model=model)
 
     async def _check_varies(self, model: str, what: Aspect, size: int, tokens: int) -> None:
-        """Probe again if two texts of different sizes had the same count.
+        """Probe again if the last two counts are equal although the sizes differ.
 
         Raises:
             EndpointError: The server returns the same count for all texts.
@@ -271,7 +264,7 @@ class DeclaredEndpoint:
         before, counted = self._last.get((model, what), (size, -1))
         self._last[model, what] = size, tokens
         if tokens == counted and max(size, before) >= 2 * min(size, before) + ALIKE_CHARACTERS:
-            self._bindings.pop(model, None)
+            self._results.pop(model, None)
             await self._require(model, what)
 
     async def aclose(self) -> None:
@@ -287,24 +280,24 @@ class DeclaredEndpoint:
         try:
             await self._connection.open()
             set_deadline(PROBE_SECONDS)
-            binding = await self._run_probe(model)
+            result = await self._run_probe(model)
         except EndpointError as error:
-            binding = ProbeResult.failed(model, error)
+            result = ProbeResult.failed(model, error)
         except Exception as error:
             log_defect(error, f"probing {self.root}")
             reason = f"probing failed ({type(error).__name__})"
-            binding = ProbeResult.failed(model, EndpointError("unknown", reason))
-        return self._remember(model, binding)
+            result = ProbeResult.failed(model, EndpointError("unknown", reason))
+        return self._remember(model, result)
 
     async def _run_probe(self, model: str) -> ProbeResult:
         if self._cloud:
             return await probe_cloud(self._connection, self._cloud, model)
         if not self._counts:
             return await probe_window(self._connection, model)
-        binding = await probe(self._connection, model)
-        if binding.server is servers.LMSTUDIO:
-            return replace(binding, text=await self._sdk_ability(binding.model))
-        return binding
+        result = await probe(self._connection, model)
+        if result.server is servers.LMSTUDIO:
+            return replace(result, text=await self._sdk_ability(result.model))
+        return result
 
     async def _sdk_ability(self, model: str) -> Ability:
         if not lmstudio.sdk_is_installed():
@@ -316,9 +309,9 @@ class DeclaredEndpoint:
             return Ability.failed(error)
         return Ability("supported")
 
-    def _remember(self, model: str, binding: ProbeResult) -> ProbeResult:
-        self._offered = binding.listed_models or self._offered
-        kinds = {binding.text.status, binding.chat.status}
+    def _remember(self, model: str, result: ProbeResult) -> ProbeResult:
+        self._offered = result.listed_models or self._offered
+        kinds = {result.text.status, result.chat.status}
         self._failures = self._failures + 1 if "unreachable" in kinds else 0
         lifetimes = [LIFETIMES[kind] for kind in kinds if kind in LIFETIMES]
         if "unsupported" in kinds:
@@ -329,8 +322,8 @@ class DeclaredEndpoint:
             lifetimes.append(delay)
         if self._failures:
             lifetimes.append(reconnect_delay(self._failures))
-        kept = replace(binding, lifetime=min(lifetimes, default=float("inf")))
-        self._bindings[model] = kept
+        kept = replace(result, lifetime=min(lifetimes, default=float("inf")))
+        self._results[model] = kept
         self._asked.pop(model, None)
         self._asked[model] = kept
         if len(self._asked) > MODELS_KEPT:
@@ -347,11 +340,11 @@ class DeclaredEndpoint:
         return kept
 
     async def _require(self, model: str, what: Aspect) -> ProbeResult:
-        binding = await self.ensure_probed(model)
-        ability = binding.text if what == "text" else binding.chat
+        result = await self.ensure_probed(model)
+        ability = result.text if what == "text" else result.chat
         if ability.status != "supported":
             raise EndpointError(ability.status, ability.reason, ability.step)
-        return binding
+        return result
 
     async def _text_tokens(self, model: str, server: Server, text: str) -> int:
         if server is servers.LMSTUDIO:
@@ -377,54 +370,54 @@ class DeclaredEndpoint:
         """Send a counting request, and repeat it once if the server has been replaced."""
         what: Aspect = "text" if isinstance(content, str) else "chat"
         for _ in range(2):
-            binding = await self._require(model, what)
-            request, read = counting_request(require_server(binding), binding.model, content)
+            result = await self._require(model, what)
+            request, read = counting_request(require_server(result), result.model, content)
             try:
                 answer = await self._connection.post(request.path, request.body)
                 if answer.reconnected and not self._cloud:
-                    await self._check_still_same(binding)
+                    await self._check_still_same(result)
                 refuse_unless_ok(answer, self.root)
                 tokens = read(answer.body)
             except _ServerChangedError:
-                self._bindings.clear()
+                self._results.clear()
                 continue
             except EndpointError as error:
                 if not error.is_request_specific:
-                    self._remember(model, _result_after_failure(binding, model, error))
+                    self._remember(model, _result_after_failure(result, model, error))
                 raise
             self._failures = 0
-            return tokens - (binding.extra_tokens if what == "text" else 0)
+            return tokens - (result.extra_tokens if what == "text" else 0)
         raise EndpointError("unknown", f"{self.root} keeps changing its models")
 
-    async def _check_still_same(self, binding: ProbeResult) -> None:
-        if not binding.listed:
+    async def _check_still_same(self, result: ProbeResult) -> None:
+        if not result.listed:
             return
         try:
             listed = list_models(await self._connection.get("/v1/models"))
         except BaseException:  # even if the task is cancelled, so that the next count probes again
-            self._bindings.clear()
+            self._results.clear()
             raise
-        if digest_of_list(listed) != binding.listed:
+        if digest_of_list(listed) != result.listed:
             raise _ServerChangedError
 
-    def _capability_row(self, model: str, binding: ProbeResult | None) -> Capability:
+    def _capability_row(self, model: str, result: ProbeResult | None) -> Capability:
         return Capability(
             endpoint=self.root,
             model=model,
-            server=binding.server.name if binding and binding.server else None,
-            text=binding.text.status if binding else "unknown",
-            chat=binding.chat.status if binding else "unknown",
-            limit=binding.limit if binding else None,
-            checked_at=binding.checked_at if binding else None,
-            reason=self._why_unusable(binding),
+            server=result.server.name if result and result.server else None,
+            text=result.text.status if result else "unknown",
+            chat=result.chat.status if result else "unknown",
+            limit=result.limit if result else None,
+            checked_at=result.checked_at if result else None,
+            reason=self._why_unusable(result),
         )
 
-    def _why_unusable(self, binding: ProbeResult | None) -> str | None:
-        if binding is None:
+    def _why_unusable(self, result: ProbeResult | None) -> str | None:
+        if result is None:
             return None if self._counts else ENDPOINTS_OFF
-        if binding.text.reason == WINDOW_ONLY:
+        if result.text.reason == WINDOW_ONLY:
             return WINDOW_ONLY
-        without = [one for one in (binding.text, binding.chat) if one.status != "supported"]
+        without = [one for one in (result.text, result.chat) if one.status != "supported"]
         return explain(without[0].status, without[0].reason, without[0].step) if without else None
 
 
@@ -433,15 +426,15 @@ def reconnect_delay(failures: int) -> float:
     return backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)
 
 
-def _expiry_of(_: str, binding: ProbeResult, now: float) -> float:
-    return now + binding.lifetime
+def _expiry_of(_: str, result: ProbeResult, now: float) -> float:
+    return now + result.lifetime
 
 
-def _result_after_failure(binding: ProbeResult, model: str, error: EndpointError) -> ProbeResult:
+def _result_after_failure(result: ProbeResult, model: str, error: EndpointError) -> ProbeResult:
     """Return the probe result after a failed count.
 
     If the server is only temporarily unavailable, the result keeps the context window.
     """
-    failed = ProbeResult.failed(model, error, binding.server)
+    failed = ProbeResult.failed(model, error, result.server)
     away = error.status in ("unreachable", "loading")
-    return replace(failed, limit=binding.limit) if away else failed
+    return replace(failed, limit=result.limit) if away else failed

@@ -101,7 +101,7 @@ def key_from(variable: str | None, environment: Mapping[str, str]) -> str:
 # The order of requests
 
 IsWanted: TypeAlias = Callable[[], bool]
-"""Returns whether the caller is still waiting for the response."""
+"""Returns whether the caller still needs the response."""
 
 
 def always() -> bool:
@@ -113,9 +113,7 @@ _is_wanted: ContextVar[IsWanted] = ContextVar("wanted", default=always)
 
 @contextmanager
 def abandon_unless(wanted: IsWanted) -> Iterator[None]:
-    """Stop tasks that are started in this block from sending requests once `wanted`
-    returns False.
-    """
+    """Prevent tasks started in this block from sending requests once `wanted` returns False."""
     token = _is_wanted.set(wanted)
     try:
         yield
@@ -142,7 +140,7 @@ class RequestQueue:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Hold the connection exclusively.
+        """Wait for the connection, and use it exclusively.
 
         Raises:
             RequestAbandonedError: The caller stopped waiting before the connection became free.
@@ -160,26 +158,27 @@ class RequestQueue:
         if not self._busy:
             self._busy = True
             return
-        one = _QueuedRequest(asyncio.get_running_loop().create_future(), wanted)
-        self._waiting.append(one)
+        request = _QueuedRequest(asyncio.get_running_loop().create_future(), wanted)
+        self._waiting.append(request)
         try:
-            await one.slot
+            await request.slot
         except asyncio.CancelledError:
-            if one in self._waiting:
-                self._waiting.remove(one)
-            elif one.slot.done() and not one.slot.cancelled() and not one.slot.exception():
+            slot = request.slot
+            if request in self._waiting:
+                self._waiting.remove(request)
+            elif slot.done() and not slot.cancelled() and not slot.exception():
                 self._release()  # the task was cancelled after it had been granted the connection
             raise
 
     def _release(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            if one.slot.done():
+        for request in waiting:
+            if request.slot.done():
                 continue
-            if one.wanted():
-                self._waiting.append(one)
+            if request.wanted():
+                self._waiting.append(request)
             else:
-                one.slot.set_exception(RequestAbandonedError())
+                request.slot.set_exception(RequestAbandonedError())
         self._busy = bool(self._waiting)
         if self._waiting:
             self._waiting.pop().slot.set_result(None)
@@ -197,14 +196,14 @@ _deadline: ContextVar[float] = ContextVar("until", default=math.inf)
 def set_deadline(seconds: float) -> None:
     """Limit the total time of all requests in the running task, in seconds.
 
-    The remaining time is checked only by the request itself, because two nested timeouts would
-    leave the socket open.
+    Only the request itself checks the remaining time, because nested timeouts would leave the
+    socket open.
     """
     _deadline.set(asyncio.get_running_loop().time() + seconds)
 
 
 def time_left() -> float:
-    """Return the seconds until the running task's deadline, or infinity if there is no deadline."""
+    """Return the seconds until the running task's deadline, or infinity if it has none."""
     return _deadline.get() - asyncio.get_running_loop().time()
 
 
@@ -219,7 +218,7 @@ class Answer:
     text: str
     """The body's first characters. Some servers respond in plain text."""
     reconnected: bool
-    """Whether a new connection was opened unexpectedly. The server may have been replaced."""
+    """Whether a connection was opened unexpectedly, which suggests that the server restarted."""
     key_from: str | None = None
     """The environment variable with the request's API key."""
 

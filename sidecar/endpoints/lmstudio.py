@@ -24,8 +24,7 @@ def sdk_is_installed() -> bool:
 class SdkCounter:
     """Counts with LM Studio's SDK, but only for models that are in memory.
 
-    The SDK's client must be entered and left by the same task, so one task keeps it open until
-    `aclose` is called.
+    The same task must open and close the SDK's client, so one task keeps it open until `aclose`.
     """
 
     def __init__(self, root: str) -> None:

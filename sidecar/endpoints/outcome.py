@@ -49,7 +49,7 @@ class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """Why an endpoint did not return a count. It contains neither the text nor the key."""
+    """The reason why there is no count. It contains neither the text nor the key."""
 
     reason: str
     kind: MissKind
@@ -69,7 +69,7 @@ _STEPS: dict[MissKind, str] = {
 
 
 URL_IN_DOUBT = f"check its url; if the url is correct, {_STEPS['unsupported']}"
-"""The advice for an address where no known model server responds."""
+"""The advice if no known model server responds at a URL."""
 
 
 def explain(kind: MissKind, reason: str, step: str = "") -> str:
@@ -108,9 +108,7 @@ class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class EndpointError(SidecarError):
-    """An endpoint did not return a count. `Endpoints` returns a `Miss` instead of raising this
-    error.
-    """
+    """An endpoint did not return a count. `Endpoints` converts this error to a `Miss`."""
 
     kind = "endpoint"
 
@@ -128,7 +126,7 @@ class EndpointError(SidecarError):
 
     @property
     def is_request_specific(self) -> bool:
-        """Whether other requests may succeed because only this one is malformed or too large."""
+        """Whether only this request is malformed or too large, so others may succeed."""
         return self.status == "unsupported" and "HTTP 4" in self.reason
 
 

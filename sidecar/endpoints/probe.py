@@ -1,4 +1,4 @@
-"""Determines an endpoint's capabilities for one model, with at most eight requests.
+"""Determines an endpoint's capabilities for one model, with at most twelve requests.
 
 The server is recognised by its list of models, its greeting or the format of its counts. It then
 counts two known texts. This detects servers that return constants or nonsense.
@@ -44,9 +44,7 @@ PROBE_TEXTS = (
 """Two texts whose token counts differ clearly in every tokenizer."""
 
 _SPECIALS = 4  # maximum number of tokens that a server may add around the text
-_BYTES_PER_TOKEN = (
-    512  # no vocabulary has longer tokens; the longest runs of blanks are about 128 bytes long
-)
+_BYTES_PER_TOKEN = 512  # the longest tokens of any vocabulary are runs of about 128 spaces
 
 
 def check_texts(counts: Sequence[int], server: str) -> None:
@@ -182,7 +180,7 @@ def _utc_now() -> str:
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether texts or chats can be counted, and the reason if not."""
+    """Whether an endpoint can count texts or chats, and if not, why."""
 
     status: AbilityStatus
     reason: str = ""
@@ -201,8 +199,8 @@ class ProbeResult:
     model: str
     """The model's name on the server."""
     server: Server | None = None
-    text: Ability = Ability("unknown", "not asked yet")
-    chat: Ability = Ability("unknown", "not asked yet")
+    text: Ability = Ability("unknown", "not probed yet")
+    chat: Ability = Ability("unknown", "not probed yet")
     limit: int | None = None
     listed: bytes = b""
     """A digest of the server's model list; empty if there is no list."""
@@ -218,7 +216,7 @@ class ProbeResult:
 
     @classmethod
     def failed(cls, model: str, error: EndpointError, server: Server | None = None) -> ProbeResult:
-        """Return a result that says neither texts nor chats can be counted."""
+        """Return the result for a server that can count neither texts nor chats."""
         ability = Ability.failed(error)
         return cls(model=model, server=server, text=ability, chat=ability)
 
@@ -247,9 +245,7 @@ async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Probe
 
 
 async def probe(connection: Connection, model: str) -> ProbeResult:
-    """Probe a server that is not a vendor's API. The server is recognised, and then counts two
-    texts and two chats.
-    """
+    """Recognise a model server, and let it count two texts and two chats."""
     server: Server | None = None
     listed: list[ListedModel] = []
     try:
@@ -383,7 +379,7 @@ async def _try_counting(
 
 
 async def _empty_text_tokens(connection: Connection, server: Server, model: str) -> int:
-    """Return the server's token count for an empty string, which may have a begin-of-text token."""
+    """Return the server's count of an empty string, which may include a begin-of-text token."""
     if not server.counts_empty or server.text is None:
         return 0
     request = server.text.build(model, "")

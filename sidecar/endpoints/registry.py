@@ -1,4 +1,4 @@
-"""The endpoints in the user's settings, for counts, context windows and capabilities.
+"""Gets counts, context windows and capabilities from the endpoints in the user's settings.
 
 No method raises. Nothing is sent while `use_endpoint` is off. Text is sent only to endpoints that
 declare the model.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SECONDS = 2.0
 
-_PASSING: tuple[MissKind, ...] = ("late", "unreachable", "loading")
+_TEMPORARY: tuple[MissKind, ...] = ("late", "unreachable", "loading")
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Endpoints:
         *,
         window: bool = False,
     ) -> None:
-        """Create a user's endpoints.
+        """Create an instance for a user's endpoints.
 
         Args:
             endpoints: The `[[endpoint]]` tables in the user's settings.
@@ -93,8 +93,8 @@ class Endpoints:
     ) -> EndpointCount | Miss:
         """Return the text's token count from a server that has the model in memory.
 
-        If the model has been probed, one request is sent. The request continues after the time
-        limit, so a failure of the server is still noticed.
+        If the model has been probed, this sends one request. The request continues after the time
+        limit, so that failures of the server are still detected.
 
         Args:
             model: The model's name.
@@ -123,9 +123,9 @@ class Endpoints:
     async def limit(self, model: str, seconds: float = DEFAULT_SECONDS) -> int | None:
         """Return the context window that a server allocates to a model, or None if unknown."""
         for endpoint in self._endpoints_for(model) if self._asks and not self._closed else ():
-            binding = await self._await_within(partial(endpoint.ensure_probed, model), seconds)
-            if not isinstance(binding, Miss) and binding.limit:
-                return binding.limit
+            result = await self._await_within(partial(endpoint.ensure_probed, model), seconds)
+            if not isinstance(result, Miss) and result.limit:
+                return result.limit
         return None
 
     def known_limit(self, model: str) -> int | None:
@@ -156,23 +156,20 @@ class Endpoints:
             )
 
     def fingerprint(self, model: str) -> Hashable | None:
-        """Return a value that identifies the endpoint that counts for a model, or None if there is
-        none.
+        """Return a key for the endpoint that counts for a model, or None if there is none.
 
-        The value changes when the endpoint is probed again.
+        The key changes when the endpoint is probed again.
         """
         for endpoint in self._endpoints_for(model) if self._use else ():
-            binding = endpoint.result_for(model)
-            if binding is not None and binding.text.status == "supported":
-                return endpoint.root, binding.model, binding.checked_at
+            result = endpoint.result_for(model)
+            if result is not None and result.text.status == "supported":
+                return endpoint.root, result.model, result.checked_at
         return None
 
     def unavailable_for(self, model: str) -> float | None:
-        """Return the number of seconds to wait before sending requests to a model's unavailable
-        server.
+        """Return the seconds until an unavailable server of a model is asked again.
 
-        Returns None if none of the model's servers is unavailable, or if another server can count.
-        This sends no request.
+        Returns None if no server is unavailable or another server can count. This sends no request.
         """
         if not self._use or self._closed or self.fingerprint(model) is not None:
             return None
@@ -180,8 +177,7 @@ class Endpoints:
         return min((seconds for seconds in times if seconds is not None), default=None)
 
     def retry_delay(self, model: str, kind: MissKind, tries: int) -> float | None:
-        """Return the number of seconds after which to repeat a failed count, or None to never
-        repeat it.
+        """Return the seconds after which to repeat a failed count, or None to never repeat it.
 
         Args:
             model: The model's name.
@@ -189,7 +185,7 @@ class Endpoints:
             tries: The number of consecutive failures.
         """
         away = self.unavailable_for(model)
-        if away is not None or kind not in _PASSING:
+        if away is not None or kind not in _TEMPORARY:
             return away
         return reconnect_delay(tries)
 
@@ -276,7 +272,7 @@ class Endpoints:
     ) -> T | Miss:
         """Start work and wait at most `seconds` for it.
 
-        After that time, a request that has been sent is completed, but no further request is sent.
+        Later, a request that was already sent may still complete, but no other request is sent.
         """
         is_waiting, caller = True, asyncio.current_task()
 

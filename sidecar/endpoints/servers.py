@@ -1,4 +1,4 @@
-"""Model server kinds: how each counts tokens, and which context window it allocates.
+"""Describes how each kind of model server counts tokens and reports context windows.
 
 Responses may have any structure. If a response is not as expected (for example, if a number cannot
 be a token count), EndpointError is raised.
@@ -102,9 +102,7 @@ FindLimit: TypeAlias = Callable[[Connection, str, ListedModel | None], Awaitable
 async def listed_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return the context window in the server's list of models, or None if it is not in
-    the list.
-    """
+    """Return the context window in the server's list of models, or None if it is missing."""
     del connection, model
     return valid_window(listed and (listed.max_model_len or listed.max_input_tokens))
 
@@ -112,7 +110,7 @@ async def listed_limit(
 async def all_listed(
     connection: Connection, listed: Sequence[ListedModel]
 ) -> Sequence[ListedModel]:
-    """Return all listed models. Used for servers that list only models in memory."""
+    """Return all models, for servers that list only models in memory."""
     del connection
     return listed
 
@@ -181,8 +179,7 @@ def single_message(text: str) -> Chat:
 
 
 def refuse_unless_ok(answer: Answer, sender: str) -> None:
-    """Raise EndpointError if the response has an error status, or has status 200 but contains an
-    error.
+    """Raise EndpointError if the response has an error status or contains an error.
 
     Args:
         answer: The server's response.
@@ -230,7 +227,7 @@ def field_of(body: object, name: str) -> Any:
 
 
 def token_count(value: object) -> int:
-    """Return a value if it can be the token count of the text.
+    """Return the value after checking that it can be a token count.
 
     Raises:
         EndpointError: The value is not a positive whole number, or is too large.
@@ -326,7 +323,6 @@ def text_counting(path: str, field: str, read: ReadTokens, **more: Any) -> Count
         read: Reads the token count from the response.
         more: Additional fields.
     """
-
     return Counting(lambda model, text: Request(path, {"model": model, field: text, **more}), read)
 
 
@@ -338,7 +334,6 @@ def openai_chat_counting(path: str, read: ReadTokens, **more: Any) -> Counting[C
         read: Reads the token count from the response.
         more: Additional fields.
     """
-
     return Counting(lambda model, chat: Request(path, openai_body(chat, model=model, **more)), read)
 
 
@@ -470,8 +465,7 @@ class _Show(msgspec.Struct):
 async def _ollama_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return the running model's context window, or the window that the model would get when
-    loaded.
+    """Return the context window that a model has, or would get when it is loaded.
 
     No request loads a model.
     """
