@@ -23,7 +23,7 @@ _WORDS = {str: "a string", bool: "true or false", int: "a whole number", float: 
 MAX_SECTIONS = 200
 MAX_HEADING = 1_000  # characters
 _SECRET = re.compile(r"key|token|secret|pass|pwd|auth|cred|sig", re.IGNORECASE)
-"""Matches the names of query parameters that may contain secrets."""
+"""Matches names of query parameters that may contain secrets."""
 
 
 class InvalidError(SidecarError):
@@ -76,7 +76,7 @@ def describe_type(wanted: object) -> str:
 
 
 def describe_value(value: object) -> str:
-    """Describe a value's type. The value itself is not included, as it may be a secret."""
+    """Describe a value's type without the value itself, which may be a secret."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float):

@@ -55,8 +55,8 @@ def load(
         root: The folder, or None for documents outside of all folders.
         editor: The editor's `tokenSidecar` section, with camelCase keys. It may set trusted keys,
             so clients must read them only from the user's own settings.
-        env: The environment. Defaults to that of this process.
-        project_file: A file to read instead of the project's own.
+        env: The environment variables. Defaults to `os.environ`.
+        project_file: A file to read instead of the project's file.
         previous: The previous result. Its values are used for files that are now broken.
     """
     environ = os.environ if env is None else env
@@ -98,7 +98,7 @@ class _Files:
         """The last valid contents of each file, lowest precedence first."""
         self.problems: list[Problem] = []
         self.broken: set[Path] = set()
-        """The files that cannot be read or parsed."""
+        """Files that cannot be read or parsed."""
         self._last_valid = last_valid
 
     def read_user(self, environ: Mapping[str, str]) -> None:

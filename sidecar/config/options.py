@@ -26,13 +26,13 @@ _KEY = re.compile(r"[\w.-]{1,60}", re.ASCII)
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a value comes from. `file` and the 1-based `line` are None for values not in a file."""
+    """The source of a value. `file` and the 1-based `line` are None if it is not from a file."""
 
     source: Source
     file: Path | None = None
     line: int | None = None
     path: KeyPath = ()
-    """The key's full path in the file, as in `find_value_spans`."""
+    """The full path of the key in the file, in the format of `find_value_spans`."""
 
     def __str__(self) -> str:
         if self.file is None:
@@ -88,7 +88,7 @@ class Layer(msgspec.Struct, frozen=True):
         *,
         at_key: bool = False,
     ) -> Problem:
-        """Create a problem with the value or the key at a path."""
+        """Create a problem that points to the value or the key at a path."""
         full = (*self.prefix, *path)
         span = (self.keys.get(full) if at_key else None) or find_span(self.spans, full)
         line, column = (span.line, span.column) if span else (None, None)
@@ -101,7 +101,7 @@ class Layer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Loaded:
-    """The settings in effect, and the problems that were found."""
+    """The settings in effect, and the problems found while loading them."""
 
     settings: Settings
     problems: tuple[Problem, ...]

@@ -36,7 +36,7 @@ def make_folder(folder: Path) -> None:
 def create(path: Path) -> None:
     """Create an empty private file if it does not exist.
 
-    Otherwise, SQLite would create a file that other users can read.
+    SQLite itself would create a file that other users can read.
 
     Raises:
         OSError: The file cannot be created.

@@ -51,9 +51,8 @@ def read_regular(path: Path | str) -> bytes:
         RefusedError: The file is not a regular file, or is larger than `MAX_BYTES`.
         OSError: The file does not exist or cannot be read.
     """
-    _check_is_regular(
-        os.lstat(path)
-    )  # check before opening, because opening a device may have side effects
+    # Check before opening, because opening a device may have side effects.
+    _check_is_regular(os.lstat(path))
     descriptor = open_to_read(path, NO_FOLLOW)
     with open(descriptor, "rb") as file:
         _check_is_regular(os.fstat(descriptor))

@@ -62,7 +62,7 @@ class Tokenize(Table, frozen=True):
 
 
 class Endpoint(Table, frozen=True):
-    """A model server that the user has configured, with patterns for the models that it serves."""
+    """A model server, with patterns for the names of the models that it serves."""
 
     url: Url
     models: tuple[NonEmpty, ...] = ("*",)
@@ -70,7 +70,7 @@ class Endpoint(Table, frozen=True):
 
 
 class TokenizerFile(Table, frozen=True):
-    """A `tokenizer.json` or rank file, with patterns for the models that use it."""
+    """A `tokenizer.json` or rank file, with patterns for the names of the models that use it."""
 
     models: tuple[NonEmpty, ...]
     file: NonEmpty
@@ -105,12 +105,12 @@ class Caps(Table, frozen=True):
     workspace_soft_cap_usd: Usd | None = None
     workspace_hard_cap_usd: Usd | None = None
     team_soft_cap_usd: Usd | None = None
-    """The soft cap per UTC month on the cost of all team members' calls in the shared store."""
+    """The soft cap on the team's total cost per month (UTC), in USD."""
     team_hard_cap_usd: Usd | None = None
 
 
 class LedgerSettings(Table, frozen=True):
-    """Settings for exporting recorded calls from the ledger. A project cannot set this."""
+    """Settings for exporting recorded calls. A project cannot set them."""
 
     otel_endpoint: Url | None = None
     otel_signals: bool = False
@@ -118,10 +118,10 @@ class LedgerSettings(Table, frozen=True):
 
 
 class Team(Table, frozen=True):
-    """Settings for a team whose members share a store of calls. A project cannot set them."""
+    """Settings for teams that collect their calls in a shared store. A project cannot set them."""
 
     user: NonEmpty | None = None
-    """The user's name. It is sent as a hash, salted with the variable named in `salt_env`."""
+    """The user's name. Only a hash is sent, salted with the variable that `salt_env` names."""
     team: NonEmpty | None = None
     salt_env: EnvName | None = None
     store: Url | None = None
@@ -145,7 +145,7 @@ class Agents(Table, frozen=True):
 
 
 class Budget(Table, frozen=True):
-    """The maximum number of tokens in matching files, or in sections of these files.
+    """The maximum number of tokens in matching files, or in some of their sections.
 
     `max_tokens` is optional if `sections` is set.
     """

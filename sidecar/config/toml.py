@@ -125,7 +125,7 @@ def _create_limit_error(message: str, text: str, at: int) -> InvalidTomlError:
 def _create_error(message: str, lines: list[str]) -> InvalidTomlError:
     place = _PLACE.search(message)
     column = None
-    if place is None:  # a number that is too large for Python, reported without a position
+    if place is None:  # Python reports a number that is too large without its position
         line = max(range(len(lines)), key=lambda index: len(lines[index])) + 1
         reason = "number too large"
     else:
@@ -245,7 +245,7 @@ class _Scanner:
         start = self.at
         opening = self.text[start : start + 1]
         if opening == "[":
-            self._list(path)
+            self._read_list(path)
         elif opening == "{":
             self._read_inline_table(path)
         elif opening in ("'", '"'):
@@ -254,7 +254,7 @@ class _Scanner:
             self.at = start + len(self._match(_SCALAR).rstrip())
         self._store_span(path, start, self.at)
 
-    def _list(self, path: KeyPath) -> None:
+    def _read_list(self, path: KeyPath) -> None:
         self.at += 1
         index = 0
         while not self._skip_closing("]"):

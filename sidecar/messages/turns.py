@@ -1,4 +1,4 @@
-"""A conversation's turns as clients send them, with their tool calls and results."""
+"""Defines a conversation's turns, with their tool calls and results."""
 
 from __future__ import annotations
 
@@ -143,12 +143,12 @@ def _output(body: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]
 
 
 def sends_reasoning(turn: Turn) -> bool:
-    """Return whether the turn contains reasoning, which the next request sends back."""
+    """Return whether the turn contains reasoning, which clients send back with later requests."""
     return any(block.kind == "thinking" for block in _listed(turn))
 
 
 def own_text(turn: Turn) -> str:
-    """Return a turn's text without its tool calls and results."""
+    """Return the text of a turn, without tool calls and results."""
     return join_texts(blocks_of(turn.content))
 
 

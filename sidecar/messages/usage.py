@@ -1,7 +1,6 @@
-"""Reads a call's usage.
+"""Reads the token usage of a call in any vendor's format.
 
-Every vendor reports usage in a different format. The result consists of token counts that do not
-overlap.
+The result consists of token counts that do not overlap.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def holders_in(raw: object) -> Iterator[JsonObject]:
 
 
 def usages_in(raw: object) -> Iterator[JsonObject]:
-    """Yield candidate usage objects from a reply or stream event."""
+    """Yield the objects in a reply or stream that may be usage objects."""
     holders = list(holders_in(raw))
     for holder in holders:
         yield from (inner for name in _WRAPPERS if (inner := part(holder, name)))
