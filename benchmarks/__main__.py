@@ -1,10 +1,8 @@
-"""Measures every figure beside its peer: `python -m benchmarks [--write] [PART …]`.
+"""Runs benchmarks beside their peers: `python -m benchmarks [--write] [PART …]`.
 
-Without parts, all are measured, and the results are written to docs/explanation/performance.md after
-each part. With parts, only these are measured; `--write` writes their results too.
-
-docs/explanation/performance.md describes the parts. The additional part `fit-estimates` writes a new
-table of estimates.
+By default, all parts run, and each writes its results to docs/explanation/performance.md, which
+describes the parts. If parts are named, only these run, and write results only with `--write`. The
+additional part `fit-estimates` writes a new table of estimates.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ def main(arguments: list[str]) -> None:
 
 
 class _Tee(io.StringIO):
-    """Keeps what is printed, and prints it."""
+    """A stream that prints its text and also keeps it."""
 
     def __init__(self, shown: TextIO) -> None:
         super().__init__()

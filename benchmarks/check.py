@@ -51,9 +51,7 @@ class Times(NamedTuple):
 
 
 def run(files: int = FILES) -> None:
-    """Print the times of a cold run, of warm runs and of repomix. Smaller folders are
-    only drawn.
-    """
+    """Print the times of cold runs, warm runs and repomix, and draw them by size."""
     drawn = figure("`check` of a tree, whole process", "files of 10 KB")
     with tempfile.TemporaryDirectory() as folder:
         peer = _repomix(Path(folder))
@@ -85,7 +83,7 @@ def _measured(folder: Path, files: int, peer: list[str]) -> Times:
 
 
 def make_tree(tree: Path, files: int) -> int:
-    """Create files in 20 x 20 folders, always the same ones, and return their size in bytes."""
+    """Create the same files in 20 x 20 folders each time, and return their size in bytes."""
     chance = random.Random(1)
     lines = source_text(8_000_000).split("\n")
     size = 0
@@ -102,7 +100,7 @@ def make_tree(tree: Path, files: int) -> int:
 
 
 def _text(chance: random.Random, lines: list[str], markdown: bool) -> str:
-    """Return consecutive lines, of half to one and a half times the mean size."""
+    """Return consecutive lines with 50 % to 150 % of the mean size."""
     at = chance.randrange(len(lines) - 5_000)
     wanted = chance.randrange(MEAN_BYTES // 2, MEAN_BYTES * 3 // 2)
     made: list[str] = []
@@ -157,7 +155,7 @@ def _cores(folder: Path, tree: Path) -> str:
 
 
 def _repomix(folder: Path) -> list[str]:
-    """Return the time of repomix with everything switched off except reading and counting."""
+    """Install repomix, and return the command that runs it."""
     npm = shutil.which("npm")
     assert npm, "the peer needs npm"
     subprocess.run([npm, "init", "-y"], cwd=folder, check=True, capture_output=True)

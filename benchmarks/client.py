@@ -18,7 +18,7 @@ URI = "file:///bench/doc.py"
 
 
 class StdioClient:
-    """Starts a server. `request` sends one request and waits for its answer."""
+    """Starts a server, sends requests and waits for the responses."""
 
     def __init__(
         self,
@@ -26,10 +26,12 @@ class StdioClient:
         stderr: int | IO[bytes] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Args:
-        command: The command that starts the server.
-        stderr: Where the server's error output goes.
-        env: The server's environment; by default that of this process.
+        """Start a server.
+
+        Args:
+            command: The command that starts the server.
+            stderr: The destination of the server's error output.
+            env: The server's environment variables. Defaults to those of this process.
         """
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stderr, env=env)
@@ -53,7 +55,7 @@ class StdioClient:
             if line.lower().startswith(b"content-length:"):
                 length = int(line.split(b":")[1])
         if not length:
-            raise EOFError("the server has gone")
+            raise EOFError("the server has exited")
         return cast("dict[str, Any]", json.loads(self._out.read(length)))
 
     def post(self, method: str, params: object = None) -> int:
@@ -62,9 +64,7 @@ class StdioClient:
         return number
 
     def wait(self, number: int) -> Any:
-        """Return the result of a request. Answers may arrive in another order than requests were
-        sent.
-        """
+        """Return the result of a request. Responses may arrive in any order."""
         while number not in self._answers:
             message = self.receive()
             if "id" in message and "method" not in message:
@@ -77,7 +77,7 @@ class StdioClient:
         return message["result"]
 
     def wait_any(self, numbers: set[int]) -> int:
-        """Return the first of these requests that is answered. The answer is discarded."""
+        """Wait for the first response to any of these requests, and return the request's id."""
         while True:
             message = self.receive()
             if message.get("id") in numbers and "method" not in message:
@@ -91,7 +91,7 @@ class StdioClient:
         self.send({"jsonrpc": "2.0", "method": method, "params": params})
 
     def initialize(self) -> float:
-        """Return the seconds until the answer to `initialize`."""
+        """Initialize the server, and return the seconds until its response."""
         start = time.perf_counter()
         params = {
             "processId": None,
@@ -120,13 +120,11 @@ class StdioClient:
         self._out.close()
 
     def errors(self) -> bytes:
-        """Return the error output of the server, which has ended and was started with a pipe for
-        it.
-        """
+        """Return the error output of a server that has exited and was started with a pipe."""
         return self.process.stderr.read() if self.process.stderr else b""
 
     def end_streams(self) -> None:
-        """Close the pipes to a server that has ended by itself."""
+        """Close the pipes to a server that has exited by itself."""
         for stream in (self._in, self._out, self.process.stderr):
             if stream is not None:
                 stream.close()

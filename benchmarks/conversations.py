@@ -1,9 +1,9 @@
 """Compares predicted prompts with the usage that a real llama.cpp reports.
 
 Conversations have 30 turns of code, JSON, prose, Chinese, Japanese and Korean, and are counted with
-several vocabularies and a chat template. Each prompt is predicted before its usage is known, as the
-status does: the reported tokens of the last prompt and its reply, plus the calibrated estimate of
-the new texts. A quarter of the characters is the peer.
+several vocabularies and a chat template. As in the status, each prompt is predicted before its usage
+is reported: the reported tokens of the previous call plus the calibrated estimate of the new texts.
+The peer is a quarter of the characters.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Errors(NamedTuple):
 
 
 def conversation(seed: int, turns: int = TURNS) -> list[tuple[str, str]]:
-    """Return questions and replies of various kinds and lengths, which the seed determines."""
+    """Return questions and replies of various kinds and lengths. The seed determines them."""
     source = random.Random(seed)
     return [(_text(source), _text(source)) for _ in range(turns)]
 
@@ -115,14 +115,14 @@ def prompt_errors(url: str, seed: int) -> Iterator[Errors]:
 
 
 def reported_prompt(url: str, messages: list[Message]) -> int:
-    """Return the tokens of the prompt that the server reports with a real reply."""
+    """Return the prompt tokens that the server reports with a real reply."""
     body = {"messages": messages, "max_tokens": 1, "cache_prompt": True}
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120).json()
     return int(answer["usage"]["prompt_tokens"])
 
 
 def output_of(url: str, reply: str) -> int:
-    """Return the output tokens that the server would report if the model had written this reply."""
+    """Return the number of tokens that the model's vocabulary has for a reply."""
     body = {"content": reply, "parse_special": False}
     return len(httpx.post(f"{url}/tokenize", json=body, timeout=120).json()["tokens"])
 

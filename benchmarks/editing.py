@@ -1,4 +1,4 @@
-"""Measures an edit and its new exact count through the whole server, beside full counts."""
+"""Measures how long an edit and its new exact count take, beside counting the whole text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 NODE_MODULES = HERE.parent / ".editors" / "benchmarks"
 
 SETTLED_SECONDS = 2.0
-"""Seconds until a server has read prices and searched for sessions. Only typing is measured."""
+"""Time in which a new server reads prices and searches for sessions. It is not measured."""
 
 
 def edit_and_count(text: str, edits: int = 200) -> float:

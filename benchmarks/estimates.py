@@ -1,7 +1,7 @@
 """Compares estimates with exact counts by file type, for our estimators and those of peers.
 
 For each type, it prints the bias of the total and the mean absolute error of a document against
-o200k_base, in percent. If a real llama.cpp can run, it also prints the errors of predicted prompts.
+o200k_base, in percent.
 """
 
 from __future__ import annotations

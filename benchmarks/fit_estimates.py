@@ -1,9 +1,9 @@
 """Fits the estimates and evaluates them: `python -m benchmarks fit-estimates`.
 
-Weights and bands are fitted to one half of the documents of `benchmarks.fitting.corpus`, bands also
-to half of the sources of `benchmarks.fitting.unseen`. They are written to
-`sidecar/counting/estimates.json`. The printed errors are those of the other documents. The first
-run creates a separate environment.
+Weights and bands are fitted to half of the documents in `benchmarks.fitting.corpus`, and bands also
+to half of the sources in `benchmarks.fitting.unseen`. They are written to
+`sidecar/counting/estimates.json`. The other documents evaluate them. The first run creates a
+separate environment.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Measures the count of a folder on the command line, beside tiktoken over each whole file, as ttok
-does.
-"""
+"""Measures how long `count` takes for a folder, beside tiktoken on each whole file, as in ttok."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ print(sum(len(encode(p.read_bytes().decode("utf-8", "replace")))
 
 
 def run() -> None:
-    """Print the times and totals for the largest of some folders of real files."""
+    """Print the times for the largest folder, and draw them by size."""
     drawn = figure("Counting a folder, whole process", "MB of source files")
     for megabytes in MEGABYTES:
         files, size, ours, theirs = _measured(megabytes * 1_000_000)
@@ -36,9 +34,7 @@ def run() -> None:
 
 
 def _measured(most: int) -> tuple[int, int, float, float]:
-    """Return the files and bytes of a folder, and the seconds of both programs, whose counts are
-    equal.
-    """
+    """Return the number of files, their size, and the seconds that both programs took."""
     with tempfile.TemporaryDirectory() as folder:
         size = _copy_sources(Path(folder), most)
         script = str(Path(sys.executable).with_name("token-sidecar"))

@@ -1,4 +1,4 @@
-"""Measures how a real server follows agents' session files: first number, appended line and memory.
+"""Measures a server that follows agents' session files: first context, appended lines and memory.
 
 Usage: `python -m benchmarks.following [MEGABYTES]`. CPU time is that of all threads of the server's
 process, as Linux reports it. The peer is ccusage's statusline on the same history.
@@ -36,7 +36,7 @@ CONTENTS = WORDS[3:40].encode()
 
 
 class Server(StdioClient):
-    """A server with one root, whose user's folders are below `home`."""
+    """A server with one root folder and another home folder."""
 
     def __init__(self, home: Path, state: Path) -> None:
         env = {**os.environ, "HOME": str(home), "TOKEN_SIDECAR_STATE": str(state)}
@@ -62,7 +62,7 @@ class Server(StdioClient):
 
 
 class Times(NamedTuple):
-    """The median times in seconds for one history, and the memory in megabytes."""
+    """Median times in seconds and peak memory in megabytes, for one history."""
 
     first: float
     took: float
@@ -72,7 +72,7 @@ class Times(NamedTuple):
 
 
 def run() -> None:
-    """Follow a history with a server and print each figure. Smaller histories are only drawn."""
+    """Print the figures for the largest history, and draw them by size."""
     line = figure("An appended line through the server (CPU)", "MB of session files")
     wall = figure("Following session files (wall)", "MB of session files")
     with tempfile.TemporaryDirectory() as folder:
@@ -127,9 +127,7 @@ def _first(home: Path, state: Path, session: Transcript) -> float:
 
 
 def _read_all(server: Server, state: Path, truths: tuple[Truth, ...]) -> float:
-    """Return the seconds until the ledger contains every call of the history with the
-    exact tokens.
-    """
+    """Return the seconds until the ledger contains all calls with their exact tokens."""
     start, totals = time.perf_counter(), [truth.total for truth in truths]
     server.request("cost/detail", {})
     wanted = (
@@ -140,7 +138,7 @@ def _read_all(server: Server, state: Path, truths: tuple[Truth, ...]) -> float:
     while (found := _totals(state))[0] < wanted[0]:
         since = time.perf_counter() - start
         assert since < MOST_SECONDS, (found, wanted)
-        time.sleep(min(0.5, max(0.01, since / 20)))  # to a twentieth, however short it is
+        time.sleep(min(0.5, max(0.01, since / 20)))  # measures with a precision of 5 %
     took = time.perf_counter() - start
     while found != wanted:  # copies and ends of replies may follow the last new call
         assert time.perf_counter() - start < MOST_SECONDS, (found, wanted)
@@ -161,7 +159,7 @@ def _totals(state: Path) -> tuple[int, int, int]:
 
 
 def _newest(home: Path) -> Transcript:
-    """Create a session of the last hour in the server's root."""
+    """Create a session in the server's root folder that is less than an hour old."""
     claudes = ClaudeHome(home / ".claude", seed=9)
     claudes.clock.now = datetime.now(UTC) - timedelta(minutes=50)
     session = claudes.session(home / "work" / "0")
@@ -171,7 +169,7 @@ def _newest(home: Path) -> Transcript:
 
 
 def _appended(server: Server, session: Transcript) -> list[float]:
-    """Return the CPU seconds for each appended line, until the correct number is shown."""
+    """Append lines, and return the CPU seconds until each correct number is shown."""
     times = []
     for _ in range(APPENDS):
         start = server.cpu()
@@ -183,7 +181,7 @@ def _appended(server: Server, session: Transcript) -> list[float]:
 
 
 def _check_contents(home: Path, state: Path) -> None:
-    """Check that nothing the server stores or logs contains text of the messages."""
+    """Check that neither the server's files nor its log contain text from messages."""
     kept = [path for path in state.rglob("*") if path.is_file()]
     bearing = sum(CONTENTS in path.read_bytes() for path in home.rglob("*.jsonl"))
     assert bearing

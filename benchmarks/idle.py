@@ -1,7 +1,7 @@
 """Measures an idle server: wake-ups and CPU time per second.
 
-It needs Linux, which reports both. The measured minute contains two of the polls for changes that a
-file system does not report.
+It needs Linux, which reports both. During the measured minute, the server polls twice for changes
+that the file system does not report.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from benchmarks.agents.claude import ClaudeHome
 from benchmarks.client import SERVER, StdioClient
 
 START_SECONDS = 75.0
-"""Seconds until everything is loaded, and until the work has run that waits for a minute without
-edits.
-"""
+"""Time for loading, and for work that starts after a minute without edits."""
 SECONDS = 60.0
 REPLIES = 200
 
 
 class Cost(NamedTuple):
-    """The number of times that a process's threads slept, and their CPU time in milliseconds."""
+    """How often the threads of a process woke up, and their CPU time in milliseconds."""
 
     wake_ups: int
     cpu_ms: float

@@ -3,8 +3,7 @@
 Usage: `python -m benchmarks.ledger [--events 1000000] [--writes 2000] [--json]`. Recording is
 compared with inserting a row with the same columns into an equally large file with the same
 durability (WAL, synchronous=NORMAL). Reports are compared with the same sums, which SQLite groups
-in one scan of the calls (`+` prevents the use of the index). That is the fastest way without daily
-sums.
+in one scan of the calls (`+` prevents the use of the index). Without daily sums, nothing is faster.
 """
 
 from __future__ import annotations
@@ -65,9 +64,7 @@ COLUMNS = (
 
 
 def events(count: int, seed: int = 6) -> Iterator[LedgerEvent]:
-    """Return a year of work: some sessions each day, with one model each and summaries by a smaller
-    model.
-    """
+    """Return the calls of a year. Each session has one model, and a smaller one for summaries."""
     rng = random.Random(seed)
     for index in range(count):
         day = index * DAYS // count
@@ -76,7 +73,7 @@ def events(count: int, seed: int = 6) -> Iterator[LedgerEvent]:
 
 
 def events_now(count: int, seed: int) -> Iterator[LedgerEvent]:
-    """Return a session after that year, with one call per second."""
+    """Return the calls of a later session, one per second."""
     rng = random.Random(seed)
     for index in range(count):
         yield _event(rng, START + timedelta(days=DAYS, hours=9, seconds=index), DAYS, seed)
@@ -104,7 +101,7 @@ def _event(rng: random.Random, at: datetime, day: int, session: int) -> LedgerEv
 
 
 def bare_row(event: LedgerEvent) -> tuple[object, ...]:
-    """Return the values of the ledger's row, without looking anything up."""
+    """Return a row with the same columns as the ledger's, without looking up ids."""
     head = event.request_id, 1, int(event.at.timestamp() * 1000), 1, 1, 0
     return *head, *msgspec.structs.astuple(event.buckets), event.estimated_tokens, None
 
@@ -113,7 +110,7 @@ BARE_INSERT = f"INSERT INTO bare ({', '.join(COLUMNS)}) VALUES ({', '.join('?' *
 
 
 def bare_connection(path: Path) -> sqlite3.Connection:
-    """Return a connection of plain SQLite with the durability of the ledger."""
+    """Open a database with the same durability as the ledger."""
     connection = sqlite3.connect(path, isolation_level=None, timeout=30)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -134,7 +131,7 @@ def fill(folder: Path, count: int) -> None:
 
 
 def write_events(path: Path, batch: list[LedgerEvent], start: Barrier) -> None:
-    """Write events to the ledger, as one of several processes."""
+    """Record events in the ledger. Several processes do this at the same time."""
     ledger = Ledger(path)
     ledger.record(batch[0])
     start.wait()
@@ -144,7 +141,7 @@ def write_events(path: Path, batch: list[LedgerEvent], start: Barrier) -> None:
 
 
 def write_bare(path: Path, batch: list[LedgerEvent], start: Barrier) -> None:
-    """Write plain rows, including their construction, as one of several processes."""
+    """Create and insert plain rows. Several processes do this at the same time."""
     connection = bare_connection(path)
     connection.execute(BARE_INSERT, bare_row(batch[0]))
     start.wait()
@@ -172,7 +169,7 @@ def timed_writers(writer: Callable[..., None], path: Path, writes: int, seed: in
 
 
 def recording(folder: Path, writes: int) -> dict[str, float]:
-    """Return the medians of alternating rounds, so that other load affects both alike."""
+    """Return the medians for both. Rounds alternate, so other load affects both equally."""
     ours, bare = [], []
     for number in range(1, ROUNDS + 1):
         bare.append(timed_writers(write_bare, folder / "bare.db", writes, 100 + number))
@@ -203,9 +200,7 @@ def detail_of(ledger: Ledger, prices: Prices, scope: Scope) -> object:
 
 
 def reading(folder: Path) -> dict[str, dict[str, float]]:
-    """Return the times of `cost/detail` by model for a day, a month and all time, beside a scan of
-    the events.
-    """
+    """Return the times of `cost/detail` and of a scan, for a day, a month and all time."""
     ledger, prices = Ledger(folder / "ledger.db", UTC), Prices()
     last = START + timedelta(days=DAYS)
     results = {}
@@ -253,7 +248,7 @@ def show(found: dict[str, Any]) -> bool:
 
 
 def run(count: int = 1_000_000, writes: int = 2_000) -> bool:
-    """Measure and print, as a part of `python -m benchmarks`. Fewer calls are only drawn."""
+    """Print the figures for the largest ledger, and draw them by size."""
     found = [
         measure(fewer, writes)
         for fewer in dict.fromkeys(max(1, count // share) for share in (1, 10, 100))

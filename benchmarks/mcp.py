@@ -33,7 +33,7 @@ SETTLED_SECONDS = 120.0
 
 
 class McpClient:
-    """Starts a server, introduces itself as Claude Code, and sends one request at a time."""
+    """Starts a server, identifies as Claude Code, and sends one request at a time."""
 
     def __init__(self, command: list[str], folder: Path, home: Path) -> None:
         path = os.pathsep.join((str(Path.cwd()), os.environ.get("PYTHONPATH", "")))
@@ -68,7 +68,7 @@ class McpClient:
             message = json.loads(line)
             if message.get("id") == number and "method" not in message:
                 return cast("dict[str, Any]", message["result"])
-        raise EOFError("the server has ended")
+        raise EOFError("the server has exited")
 
     def context_usage(self) -> dict[str, Any]:
         """Return the data in the answer of the tool `context_usage`."""
@@ -89,9 +89,7 @@ class McpClient:
 
 
 def run() -> None:
-    """Print the start and memory beside those of the minimal server, then `context_usage` by
-    history.
-    """
+    """Print start-up time and memory of both servers, and the times of `context_usage`."""
     with tempfile.TemporaryDirectory() as name:
         _compare_starts(Path(name))
         drawn = figure("`context_usage` of the MCP server", "MB of session files")
@@ -133,7 +131,7 @@ def _start(command: list[str], folder: Path) -> tuple[float, int]:
 
 
 def _time_context_usage(home: Path, megabytes: int) -> tuple[float, float]:
-    """Return the median and the longest seconds of a call once the history is indexed."""
+    """Return the median and the longest time of a call after the history is indexed."""
     history(home, megabytes)
     spread(home)
     root = home / "work" / "0"

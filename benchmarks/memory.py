@@ -1,8 +1,8 @@
 """Measures the server's memory: idle, after documents of 10 MB were closed, and with many small
 documents.
 
-Some resident pages belong to shared libraries, which the system can drop. `own` is the memory that
-no other process shares. It needs Linux, which reports it. The peer is a process that only imports
+Resident memory includes pages of shared libraries, which the system can drop. `own` is memory that
+is not shared with other processes, as Linux reports it. The peer is a process that only imports
 pygls and loads the same vocabulary with tiktoken.
 """
 
@@ -20,11 +20,11 @@ from benchmarks.page import MEGABYTES, figure
 
 BIG, MANY = 3, 1_000
 SETTLED_SECONDS = 5.0
-"""Seconds until windows and prices are loaded, and the memory of closed documents is released."""
+"""Time in which the server loads windows and prices, and releases closed documents."""
 
 
 class Held(NamedTuple):
-    """Resident memory and memory that is not shared, in megabytes."""
+    """Resident and unshared memory, in megabytes."""
 
     resident: float
     own: float
@@ -47,7 +47,7 @@ input()
 
 
 def bare(size: int = 0) -> Held:
-    """Return the memory of pygls and tiktoken, without and with a document that was counted."""
+    """Return the memory of pygls and tiktoken after counting a document of this size."""
     command = [sys.executable, "-P", "-c", _BARE, *([str(size)] if size else [])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -105,7 +105,7 @@ def run() -> None:
 
 
 def _draw() -> None:
-    """Start a server for each size, and measure it with one document open and counted."""
+    """Draw the memory of a server with one counted document, by size."""
     drawn = figure("Memory (own) with one document", "characters of the document", MEGABYTES)
     for size in SIZES.values():
         client = StdioClient(SERVER)

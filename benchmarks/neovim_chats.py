@@ -1,12 +1,12 @@
-"""Measures what following a long chat costs Neovim, with the real codecompanion, CopilotChat and
+"""Measures Neovim's CPU time for our chat integrations, with the real codecompanion, CopilotChat and
 avante.
 
 Usage: `python -m benchmarks.neovim_chats [--rounds 20]`. A chat has 400 messages and about 86,000
 tokens, followed by prompts with tool calls, which a local server answers. Neovim measures each part
-of our plugin: `event` (the chat plugin reports an event), `request` (the server is told what will
-be sent) and `reply`. Times are Neovim's own CPU time. Times far above the median are steps of
-LuaJIT's garbage collector. The benchmark also prints how many turns were sent to the server, and
-how many were new. It fails if a part takes more than 5 ms, or if turns are sent that are not new.
+of our plugin: `event` (handling an event of the chat plugin), `request` (reporting a request to our
+server) and `reply`. Times far above the median are steps of LuaJIT's garbage collector. The
+benchmark also prints how many turns were sent to the server and how many were new. It fails if a
+part takes more than 5 ms, or if old turns are sent again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if has_avante then
     _G.plugins_own = cpu() - start - within
   end
 end"""
-"""Code that runs before our hooks exist: avante's own share of the measured time."""
+"""Runs before our hooks are set, and measures avante's own share of the time."""
 OUTER = """
 local function timed(owner, name, label, is_avante)
   local original = owner[name]
@@ -54,7 +54,7 @@ local function timed(owner, name, label, is_avante)
     local start = cpu()
     local result = original(...)
     local own = is_avante and _G.plugins_own or 0
-    -- What avante does with a prompt that it sends is none of ours.
+    -- If avante sends the prompt, the rest of the time is its own.
     if not (is_avante and select(3, ...)) then table.insert(times[label], cpu() - start - own) end
     return result
   end
@@ -78,7 +78,7 @@ end"""
 
 
 class Measured(NamedTuple):
-    """The figures of one chat plugin."""
+    """The results for one chat plugin."""
 
     times: dict[str, list[float]]
     """Milliseconds of each part of our plugin."""
@@ -96,7 +96,7 @@ def _answered(server: ModelServer, number: int) -> bool:
 def converse(
     editor: Editor, plugin: ChatPlugin, server: ModelServer, rounds: int, done: int
 ) -> None:
-    """Send this number of prompts, and wait for each reply."""
+    """Send prompts, and wait for each reply."""
     for number in range(done, done + rounds):
         editor.lua(plugin.submit, PROMPT.format(number))
         wait_for(partial(_answered, server, 2 * number + 2), "both requests")
@@ -146,7 +146,7 @@ def printed(name: str, found: Measured) -> float:
 def run(rounds: int = 20) -> int:
     """Print the figures of each chat plugin. The exit code is 1 if a limit is exceeded."""
     if folder() is None:
-        print("\nFollowing a long chat in Neovim: the chat plugins are nowhere to be had")
+        print("\nFollowing a long chat in Neovim: the chat plugins are not installed")
         return 0
     print(f"\nFollowing a chat of {MESSAGES} messages in Neovim, ms of the editor's processor time")
     failed = False

@@ -1,8 +1,8 @@
-"""Measures our share of Neovim's start, with codecompanion, CopilotChat, avante and lualine.
+"""Measures our share of Neovim's start-up time, with three chat plugins and lualine.
 
 Usage: `python -m benchmarks.neovim_startup [--runs 21]`. Neovim's own clock (`--startuptime`)
-reports the time for the files in our folder. The benchmark prints the median beside that of the
-whole start, and fails above 1 ms.
+reports the time for the files in our folder. The benchmark prints its median beside the median of
+the whole start, and fails above 1 ms.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SOURCED = re.compile(rf"(\d+\.\d+)  (\d+\.\d+)(?:  \d+\.\d+)?: .*(?:{OURS})")
 
 
 def start(init: Path, log: Path, state: Path) -> tuple[float, float]:
-    """Return the milliseconds of one start for our files and for all files."""
+    """Start Neovim, and return the milliseconds for our files and for the whole start."""
     log.unlink(missing_ok=True)
     command = [
         str(NVIM),
@@ -48,7 +48,7 @@ def start(init: Path, log: Path, state: Path) -> tuple[float, float]:
 def run(runs: int = 21) -> int:
     """Print our share of the start. The exit code is 1 if it is too large."""
     if folder() is None:
-        print("\nNeovim's start: the chat plugins are nowhere to be had")
+        print("\nNeovim's start: the chat plugins are not installed")
         return 0
     with tempfile.TemporaryDirectory() as kept:
         here = Path(kept)

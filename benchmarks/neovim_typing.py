@@ -4,14 +4,12 @@ python -m benchmarks.neovim_typing [--runs 5] [--keys 1000] [--bytes 1000000]
 
 python -m benchmarks.neovim_typing --bytes 10000 --keys 500 --beside 10000000
 
-With `--beside`, a file of this size is opened in a second window when the first key is sent. The
-longest key of both sides shows what reading the file and sending it to a server costs Neovim
-itself.
+With `--beside`, a file of this size is opened in a second window when the first key is sent. With
+the idle server, the longest time shows how long Neovim itself takes to read and send the file.
 
-Each key is sent when the previous one has been painted, and the time from key to paint is measured.
-Both servers receive the same edits with incremental synchronisation; the idle one discards them.
-Runs alternate, and the ratio is that of the medians of each side's p99. The benchmark fails if the
-number that is shown at the end is not exact.
+Each key is sent after the previous one has been painted, and the time from key to paint is
+measured. Both servers receive the same edits, and the idle one discards them. Runs alternate. The
+ratio compares the medians of the runs' p99. The benchmark fails if the final number is not exact.
 """
 
 from __future__ import annotations
@@ -71,11 +69,11 @@ LINE = "The quick brown fox jumps over the lazy dog, 1234 times (or so).\n"
 TYPED = "lorem ipsum dolor sit amet, "
 WAIT_SECONDS = 120.0
 MOST = 1.25
-"""Largest time of a key relative to the idle server."""
+"""Maximum ratio of our time per key to the idle server's."""
 
 
 class Screen:
-    """An embedded Neovim whose screen is this process, over plain msgpack."""
+    """An embedded Neovim that sends its screen to this process as msgpack."""
 
     def __init__(self, folder: Path, init: str, file: Path) -> None:
         (folder / "init.lua").write_text(init, encoding="utf-8")
@@ -104,7 +102,7 @@ class Screen:
         return self._id
 
     def start(self, code: str) -> None:
-        """Run Lua before everything that is sent later."""
+        """Start running Lua without waiting for the result."""
         self._send("nvim_exec_lua", (code, []))
 
     def call(self, method: str, *arguments: object) -> Any:

@@ -1,6 +1,4 @@
-"""Compares `context/usage` of a long conversation with that of a short one, through the whole
-server.
-"""
+"""Compares the time of `context/usage` for a long and a short conversation."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ WORDS = "Look at the failing test, say what it checks, and mend the function tha
 
 
 def run() -> None:
-    """Print the median times of the shortest and the longest conversation, measured in turn, and
-    their ratio.
-    """
+    """Print the median times of the shortest and the longest conversation, and their ratio."""
     client = StdioClient(SERVER)
     client.initialize()
     for turns in TURNS:
@@ -50,7 +46,7 @@ def _contents(turns: int) -> list[str]:
 
 
 def _draw(medians: dict[int, float]) -> None:
-    """Draw the times beside those of counting the whole conversation again."""
+    """Draw the times beside the times for counting the whole conversation again."""
     drawn = figure("`context/usage` of a conversation (p50)", "turns of the conversation")
     for turns, seconds in medians.items():
         drawn.add("context/usage", turns, seconds)

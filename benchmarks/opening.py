@@ -1,4 +1,4 @@
-"""Measures the time until an opened document has an exact count, and other requests meanwhile."""
+"""Measures the time from opening a document to its exact count, and other requests meanwhile."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from benchmarks.page import figure
 
 SMALL = "file:///bench/small.md"
 SPACING_SECONDS = 0.005
-"""Seconds between requests. 200 of them take about as long as opening the document."""
-
-
+"""Time between requests, so that 200 requests take about as long as opening the document."""
 ALONE = 5
-"""How often each document is opened without other requests. The median counts."""
+"""How often each document is opened without other requests. The result is the median."""
 
 
 def run() -> None:
@@ -37,7 +35,7 @@ def run() -> None:
 
 
 def _opened(text: str) -> tuple[StdioClient, float]:
-    """Return a server to which a large document has been sent, and the time when it was sent."""
+    """Send a large document to a new server. Return its client and the time of sending."""
     client = StdioClient(SERVER)
     client.initialize()
     client.open("# Title\n\nsome words\n", SMALL)
@@ -85,7 +83,7 @@ def _beside_another(text: str, whole: float) -> None:
 
 
 def _opening(text: str) -> bytes:
-    """Return the message that opens the large document, encoded before the measurement."""
+    """Return the encoded message that opens the large document."""
     item = {"uri": URI, "languageId": "python", "version": 1, "text": text}
     method = "textDocument/didOpen"
     message = {"jsonrpc": "2.0", "method": method, "params": {"textDocument": item}}

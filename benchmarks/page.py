@@ -1,6 +1,6 @@
-"""Writes the results of a run into docs/explanation/performance.md: texts, plots and tables.
+"""Writes benchmark results to docs/explanation/performance.md: texts, charts and tables.
 
-A plot is an SVG with two logarithmic axes, a line for each series and its name beside its end.
+A chart is an SVG with two logarithmic axes and a labelled line for each series.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ RESULTS = "## Results\n"
 
 
 class Unit(NamedTuple):
-    """A unit of values: its name, and how many of it are in one value."""
+    """A unit for display. Values are multiplied by `scale`."""
 
     name: str
     scale: float = 1
 
 
 TIME = Unit("ms", 1e3)
-"""The unit of values in seconds."""
+"""Shows seconds as milliseconds."""
 MEGABYTES = Unit("MB")
 PERCENT = Unit("%", 100)
-"""The unit of values that are shares."""
+"""Shows fractions as percentages."""
 
 
 @dataclass
 class Figure:
-    """Named series of sizes and values. `across` describes the sizes."""
+    """A chart with named series of points. `across` is the title of the horizontal axis."""
 
     title: str
     across: str = "characters"
@@ -58,17 +58,15 @@ class Figure:
     series: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def add(self, name: str, size: float, value: float) -> None:
-        """Add a point. Values that are not positive are left out, because the axis is
-        logarithmic.
-        """
+        """Add a point. A logarithmic axis has no place for values of 0 or less."""
         if size > 0 and value > 0:
             self.series.setdefault(name, []).append((size, value))
 
 
 FIGURES: list[Figure] = []
-"""The figures of this run. Each part appends its own."""
+"""All figures of this run."""
 PEERS = {"SQLite": sqlite3.sqlite_version}
-"""The versions of peers that are not Python distributions."""
+"""Versions of peers that are not Python packages."""
 
 
 def figure(title: str, across: str = "characters", unit: Unit = TIME) -> Figure:
@@ -131,7 +129,7 @@ def _cell(value: float | None, form: str, unit: str = "") -> str:
 
 
 def machine() -> str:
-    """Return the date, the machine and the versions of a run, without names of the user's."""
+    """Return the date, the machine and the versions, without anything that identifies the user."""
     known = []
     for name in LIBRARIES:
         try:
@@ -147,7 +145,7 @@ def machine() -> str:
 
 
 def _processor() -> str:
-    """Return the processor's name, where the system tells it."""
+    """Return the processor's name on Linux, or its architecture on other systems."""
     try:
         found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8"))
     except OSError:
@@ -185,7 +183,7 @@ class _Axis:
 
 
 def _powers(values: Iterable[float]) -> list[float]:
-    """Return the powers of ten from below the smallest value to above the largest."""
+    """Return the powers of ten that enclose the values."""
     logarithms = [math.log10(value) for value in values]
     low, high = math.floor(min(logarithms)), math.ceil(max(logarithms))
     return [10.0**power for power in range(low, max(high, low + 1) + 1)]
@@ -231,7 +229,7 @@ def _curves(lines: dict[str, list[tuple[float, float]]], right: float) -> list[s
 
 
 def _apart(wanted: dict[str, float]) -> dict[str, float]:
-    """Return heights near the wanted ones that are a line of text apart, above the lower axis."""
+    """Move heights up so that labels at these heights do not overlap each other or the axis."""
     placed: dict[str, float] = {}
     lowest = float(HEIGHT - BOTTOM)
     for name in sorted(wanted, key=lambda name: -wanted[name]):

@@ -1,7 +1,7 @@
-"""Measures the start and requests, beside a minimal pygls server on pygls' own stdio loop.
+"""Measures start-up and requests, beside a minimal pygls server.
 
-Besides wall time, the CPU time of the whole process is printed, because other load affects it less.
-Everything runs from bytecode, as in an installed package.
+CPU time is printed too, because other load affects it less than wall time. Modules are already
+compiled, as in an installed package.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ DRAWN_RUNS = 3
 
 
 Took = tuple[float, float]
-"""Wall seconds up to an answer, and CPU seconds of the whole process."""
+"""Wall seconds until the response, and CPU seconds of the whole process."""
 
 
 def to_initialize(command: list[str]) -> Took:
-    """Return the time from the start of the process to the answer of `initialize`."""
+    """Return the time from the start of the process to the response to `initialize`."""
     start, used = time.perf_counter(), children()
     client = StdioClient(command)
     client.initialize()
@@ -83,13 +83,13 @@ def round_trip(command: list[str], method: str) -> float:
 
 
 def medians(times: list[Took]) -> Took:
-    """Return the medians of wall and CPU seconds, without the first run, which writes bytecode."""
+    """Return the medians of wall and CPU seconds. The first run is ignored: it compiles modules."""
     walls, cpus = zip(*times[1:], strict=True)
     return statistics.median(walls), statistics.median(cpus)
 
 
 def run() -> None:
-    """Print each figure beside that of the minimal server, measured in turn."""
+    """Print the figures of both servers, measured in turn."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     bare, ours, first, line = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -120,9 +120,7 @@ def run() -> None:
 
 
 def _draw(bare: float) -> None:
-    """Draw first counts beside the start of a minimal server, and `count FILE` beside a tiktoken
-    script.
-    """
+    """Draw the times of the first count and of `count FILE` by size."""
     first = figure(
         "From the start of the server to the first exact count", "characters of the document"
     )

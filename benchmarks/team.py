@@ -1,10 +1,8 @@
-"""Measures shipping and the store of a team.
+"""Measures the shipping of calls to a team's collector, and the team's store.
 
-Usage: `python -m benchmarks.team [CALLS]`. The figures are calls per second and bytes per call of
-shipping 100,000 calls to a collector that accepts everything; the processor time per shipped call
-when one call is recorded each second; and, with 10 million calls of 1,000 developers in chdb, the
-bytes per call at rest, the time of merging, of computing the daily sums, of each query of the
-dashboard, and of the page of `cost --team`.
+Usage: `python -m benchmarks.team [CALLS]`. First, 100,000 calls are shipped to a collector, and then
+one call per second. The store contains 10 million calls of 1,000 developers in chdb. The benchmark
+prints its size, and how long merging, daily sums, the dashboard's queries and `cost --team` take.
 """
 
 from __future__ import annotations

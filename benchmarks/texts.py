@@ -1,4 +1,4 @@
-"""Texts by file type for the benchmark of estimates, all of them already on the machine.
+"""Collects texts by file type for the benchmark of estimates, without downloads.
 
 They are Python's standard library and headers, files of the development environment (type stubs,
 Markdown descriptions, Neovim's runtime files, npm packages of the VS Code extension if installed),
@@ -74,7 +74,7 @@ def _some(folder: Path, pattern: str) -> list[str]:
 
 
 def _files(folder: Path, pattern: str) -> Iterator[str]:
-    """Return sufficiently long texts from the whole folder, always the same ones."""
+    """Yield texts from the whole folder in a fixed random order, without very short ones."""
     paths = sorted(folder.rglob(pattern)) if folder.is_dir() else []
     random.Random(len(paths)).shuffle(paths)
     for path in paths:
@@ -94,7 +94,7 @@ def _is_written(text: str) -> bool:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Return texts of one to all lines, so that short texts are included."""
+    """Return texts of one, two and four lines, so that short texts are included."""
     lines = text.splitlines(keepends=True)
     return ["".join(lines[first : first + n]) for n in (1, 2, 4) for first in range(0, 6, n)]
 

@@ -1,4 +1,4 @@
-"""A peer: the estimate of the npm package tokenx 2.2 (MIT), written in Python."""
+"""A peer: the estimator of the npm package tokenx 2.2 (MIT), ported to Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LANGUAGES = (
 
 
 def tokenx(text: str) -> int:
-    """Return the estimate of tokenx's `estimateTokenCount`, except for emoji."""
+    """Return the same estimate as tokenx's `estimateTokenCount`, except for emoji."""
     total, previous, parts = 0, "", _SPLIT.split(text)
     index = 0
     while index < len(parts):

@@ -1,11 +1,10 @@
-"""Compares the ingest of agents' session files with ccusage's native binary on one generated
-history.
+"""Compares the reading of agents' session files with ccusage's native binary.
 
-Usage: `python -m benchmarks.transcripts [MEGABYTES]`. Figures are CPU seconds without the start of
-the process; ccusage starts in a few milliseconds. Every call and every context must be exact,
-although the history contains all known traps. Ours also reads the sessions of VS Code and Gemini
-CLI, 4 % of the bytes. `cold reading` does what ccusage does. `cold ingest` also stores all calls
-and sessions in the ledger.
+Usage: `python -m benchmarks.transcripts [MEGABYTES]`. Both read the same generated history, which
+contains all known traps. Every call and every context must be exact. Figures are CPU seconds. Our
+process start is not included; ccusage starts in a few milliseconds. We also read the sessions of VS
+Code and Gemini CLI, 4 % of the bytes. `cold reading` does what ccusage does. `cold ingest` also
+stores all calls and sessions in the ledger.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ PEER = f"ccusage-{_SYSTEMS[platform.system()]}-{_MACHINES[platform.machine()]}"
 
 
 class Reading:
-    """The session index of a home folder's ledger, as the server keeps it."""
+    """A home folder's session files and their index, as in the server."""
 
     def __init__(self, home: Path, state: str = "state") -> None:
         self.home = home
@@ -109,7 +108,7 @@ def recorded(ledger: Ledger) -> dict[str, tuple[str, Tokens]]:
 
 
 def run() -> None:
-    """Print each figure of a history beside the peer's. Smaller histories are only drawn."""
+    """Print the figures for the largest history, and draw them by size."""
     all_of_it = figure("Reading session files (CPU)", "MB of session files")
     status = figure("A context number from session files (CPU)", "MB of session files")
     with tempfile.TemporaryDirectory() as folder:
@@ -128,7 +127,7 @@ def run() -> None:
 
 
 def sizes() -> tuple[int, ...]:
-    """Return the size in megabytes of the printed history, and of those that are drawn."""
+    """Return the sizes of the histories in megabytes. The first one is printed."""
     whole = int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdecimal() else MEGABYTES
     return tuple(dict.fromkeys(max(1, whole // share) for share in (1, 10, 100)))
 
@@ -164,9 +163,7 @@ def _show(megabytes: int, calls: int, times: list[tuple[str, float, float]], pea
 
 
 def _live(ours: Reading) -> tuple[float, float]:
-    """Return the CPU seconds to the first context, and to the next one after a line was
-    appended.
-    """
+    """Return the CPU seconds for the first context, and for a new one after an appended line."""
     first = _first(ours)
     (session,) = [
         one for one in ours.sessions(ours.home / "work" / "0") if one.source == "claude-code"
@@ -186,7 +183,7 @@ def _live(ours: Reading) -> tuple[float, float]:
 
 
 def _first(ours: Reading) -> float:
-    """Return the CPU seconds to the first context, with an empty ledger."""
+    """Return the CPU seconds for the first context with an empty ledger."""
     fresh = Reading(ours.home, "fresh")
     start = time.process_time()
     roots = Roots.of([ours.home / "work" / "0"])
@@ -201,7 +198,7 @@ def _first(ours: Reading) -> float:
 
 
 def spread(home: Path) -> None:
-    """Give the files modification times of the last three months, in their order."""
+    """Spread the files' modification times over the last three months, in the same order."""
     files = [path for path in home.rglob("*") if path.is_file()]
     files.sort(key=lambda path: path.stat().st_mtime_ns)
     end = time.time() - 3_600

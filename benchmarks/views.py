@@ -58,7 +58,7 @@ class Timing(NamedTuple):
 
 
 def run() -> None:
-    """Print the times of each view. Smaller histories are only drawn."""
+    """Print the times for the largest history, and draw them by size."""
     drawn = figure("Opening a view in a project (p50)", "MB of session files")
     for megabytes in sizes():
         with tempfile.TemporaryDirectory() as name:
@@ -80,7 +80,7 @@ def _show(timings: dict[str, Timing]) -> None:
 
 
 def _write_history(home: Path, megabytes: int) -> Path:
-    """Write session files, of which the newest is a session in use. Returns the largest file."""
+    """Write session files, including one that is in use, and return the largest file."""
     history(home, megabytes)
     spread(home)
     claude = ClaudeHome(home / ".claude", seed=99)
@@ -95,7 +95,7 @@ def _write_history(home: Path, megabytes: int) -> Path:
 
 
 def _measure(home: Path, folder: Path, largest: Path) -> dict[str, Timing]:
-    """Return the times of each view in a folder, once the whole history is indexed."""
+    """Return the times of each view in a folder after the whole history is indexed."""
     environment = {**os.environ, "HOME": str(home), "TOKEN_SIDECAR_STATE": str(home / "state")}
     client = StdioClient(SERVER, env=environment)
     folders = [{"uri": folder.as_uri(), "name": folder.name}]

@@ -1,6 +1,4 @@
-"""Generates Claude Code's transcripts with known totals: resumes, forks, sub-agents, compaction and
-traps.
-"""
+"""Generates Claude Code's transcripts with known totals."""
 
 from __future__ import annotations
 
@@ -66,12 +64,12 @@ class Transcript:
         return self.project / f"{self.id}.jsonl"
 
     def write(self, *lines: dict[str, Any], path: Path | None = None) -> None:
-        """Append lines that a copy of the session repeats."""
+        """Append lines. A copy of the session will repeat them."""
         self.history += lines if path is None else ()
         append(path or self.path, *lines, spaces=self.spaces)
 
     def line(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Return a line with the fields that every line of a conversation has."""
+        """Return a line with the fields that all lines have in common."""
         own = self.clock.uuid()
         common = {
             "parentUuid": self.parent,
@@ -87,7 +85,7 @@ class Transcript:
         return {**common, "uuid": own, "timestamp": self.clock.tick(), **fields}
 
     def user(self) -> None:
-        """Append a message of the user, whose text looks like a usage."""
+        """Append a user message whose text looks like usage."""
         text = self.clock.text(self.size) + '"usage":{"input_tokens":999999}'
         self.write(self.line("user", message={"role": "user", "content": text}))
 
@@ -115,7 +113,7 @@ class Transcript:
         return line
 
     def nameless(self) -> None:
-        """Append replies without a request's id, without a message's id, and without both."""
+        """Append replies without a request id, without a message id, and without both."""
         for name, request in (
             (f"msg_05{self.clock.id()}", None),
             (None, self.clock.id()),
@@ -136,9 +134,7 @@ class Transcript:
     def message(
         self, name: str, tokens: Tokens, *, last: bool = True, **fields: Any
     ) -> dict[str, Any]:
-        """Return the `message` of a line. Its tool input contains what a text search would mistake
-        for usage.
-        """
+        """Return the `message` of a line. Its tool input looks like usage to a text search."""
         traps = self.clock.rng.randrange(self.trap_every) == 0
         trap = {"id": None, "usage": {"input_tokens": 777_777}, "type": "assistant"}
         content = [
@@ -163,19 +159,19 @@ class Transcript:
         return {**body, **fields}
 
     def tool_result(self) -> None:
-        """Append the result of a tool. That of a sub-agent contains the sub-agent's usage."""
+        """Append a tool result with usage, as sub-agents return it."""
         content = [{"type": "tool_result", "content": self.clock.text(self.size)}]
         total = {"totalTokens": 88_888, "usage": {"input_tokens": 88_888, "output_tokens": 8}}
         message = {"role": "user", "content": content}
         self.write(self.line("user", message=message, toolUseResult=total))
 
     def synthetic(self) -> None:
-        """Append the message that Claude Code writes itself when a call fails."""
+        """Append the message that Claude Code writes when a call fails."""
         body = self.message(self.clock.uuid(), Tokens(), model="<synthetic>")
         self.write(self.line("assistant", isApiErrorMessage=True, message=body))
 
     def compact(self) -> None:
-        """Append a compaction. The size is known after the next reply."""
+        """Append a compaction. The context's size is unknown until the next reply."""
         meta = {"trigger": "auto", "preTokens": self.cached}
         self.write(
             self.line("system", subtype="compact_boundary", compactMetadata=meta),
@@ -189,9 +185,9 @@ class Transcript:
         self.home.truth.context[self.id] = None
 
     def compact_with_costs(self) -> None:
-        """Append a compaction as versions do that write the session's usage before and after it.
+        """Append a compaction as in versions that write the session's usage before and after it.
 
-        Only the difference of the two reveals the call that wrote the summary.
+        The difference is the usage of the call that wrote the summary.
         """
         self.reply()  # the session's usage is written at the end of a turn
         before, made, left = self.tokens(), self.tokens(), self.clock.rng.randrange(1_000, 9_000)
@@ -207,7 +203,7 @@ class Transcript:
         self.home.truth.context[self.id] = left
 
     def cost_state(self, total: Tokens) -> dict[str, Any]:
-        """Append a `cost-state` line with the session's usage so far."""
+        """Return a `cost-state` line with the session's usage so far."""
         used = {
             "inputTokens": total.fresh, "cacheReadInputTokens": total.read,
             "cacheCreationInputTokens": total.write, "outputTokens": total.output,
@@ -216,7 +212,7 @@ class Transcript:
         return {"type": "cost-state", "sessionId": self.id, "modelUsage": {self.model: used}}
 
     def sidechain(self, *, replays: dict[str, Any] | None = None) -> None:
-        """Append a line of a sub-agent as before version 2, or a repeated message."""
+        """Append a sub-agent's line as in version 1, or repeat a message."""
         if replays is not None:
             again = {**replays, "isSidechain": True, "requestId": f"req_{self.clock.id()}"}
             self.write({**again, "uuid": self.clock.uuid()})
@@ -227,7 +223,7 @@ class Transcript:
         self.home.truth.calls[name] = (self.id, tokens)
 
     def subagent(self, *, workflow: str | None = None) -> None:
-        """Write a sub-agent's file into the session's folder, beside a journal."""
+        """Write a sub-agent's file and a journal to the session's folder."""
         folder = self.project / self.id / "subagents"
         if workflow:
             folder = folder / "workflows" / workflow
@@ -241,7 +237,7 @@ class Transcript:
         append(folder / "journal.jsonl", {"type": "assistant", "message": {"usage": {}}})
 
     def copy(self, *, background: bool = False, keeps: int | None = None) -> Transcript:
-        """Return a resumed or forked session, which has the same history under a new id."""
+        """Resume or fork the session: copy its history under a new id."""
         other = Transcript(
             self.home, self.project, self.clock.uuid(), self.cwd, self.model, self.size, self.spaces
         )
@@ -282,7 +278,7 @@ def slug_of(root: Path) -> str:
 
 
 def everyday(home: ClaudeHome, root: Path, turns: int = 6) -> Transcript:
-    """Write a session with everything that is common."""
+    """Write a typical session."""
     session = home.session(root, spaces=bool(home.clock.rng.getrandbits(1)))
     for turn in range(turns):
         session.user()

@@ -16,10 +16,7 @@ MODEL = "claude-sonnet-4-5"
 
 @dataclass
 class ClineHome:
-    """The folder of the extension.
-
-    With `own_items`, each task names its folder itself, as in Roo Code.
-    """
+    """The extension's folder. With `own_items`, each task's file names its project, as in Roo Code."""
 
     folder: Path
     own_items: bool = False
@@ -57,7 +54,7 @@ class ClineHome:
 
 @dataclass
 class Task:
-    """The messages of a task, which are written as a whole each time."""
+    """A task. Each new message rewrites the file."""
 
     home: ClineHome
     id: str
@@ -98,7 +95,7 @@ class Task:
 
 
 def everyday(home: ClineHome, root: Path, calls: int = 4) -> Task:
-    """Write a task with everything that is common."""
+    """Write a typical task."""
     made = home.task(root)
     for _ in range(calls):
         made.call()

@@ -37,7 +37,7 @@ class SessionsHome:
 
 @dataclass
 class ClineSession:
-    """The messages of a session or of its sub-agent, which are written as a whole each time."""
+    """A session or its sub-agent. Each new message rewrites the file."""
 
     home: SessionsHome
     id: str
@@ -78,7 +78,7 @@ class ClineSession:
         self.path.write_text(json.dumps(kept, indent=2) + "\n")
 
     def call(self, **fields: Any) -> None:
-        """Add a prompt, and the reply with the numbers of its call."""
+        """Add a prompt, and a reply with its usage."""
         clock = self.home.clock
         clock.tick()
         rng, at = clock.rng, int(clock.now.timestamp() * 1000)
@@ -103,14 +103,14 @@ class ClineSession:
             self.home.truth.context[self.id] = tokens.prompt + tokens.output
 
     def subagent(self) -> ClineSession:
-        """Add a sub-agent with a call of its own."""
+        """Add a sub-agent with one call."""
         made = ClineSession(self.home, self.id, self.root, f"{self.id}__{self.home.clock.id(8)}")
         made.call()
         return made
 
 
 def everyday(home: SessionsHome, root: Path, calls: int = 4) -> ClineSession:
-    """Write a session with everything that is common."""
+    """Write a typical session."""
     made = home.session(root)
     for _ in range(calls):
         made.call()

@@ -1,6 +1,4 @@
-"""Generates Codex's threads with known totals: repeated events, records, forks, sub-agents,
-compaction.
-"""
+"""Generates Codex's threads with known totals."""
 
 from __future__ import annotations
 
@@ -52,15 +50,15 @@ class Rollout:
     id: str
     cwd: str
     records: bool = False
-    """Whether usage records are written, as new versions do."""
+    """Whether to write usage records, as in new versions."""
     counts: bool = True
-    """Whether `token_count` events are written."""
+    """Whether to write `token_count` events."""
     ordinals: bool = False
     turn_ids: bool = True
     size: int = 400
     spaces: bool = False
     owner: str | None = None
-    """The session to which the calls belong, which is the thread itself by default."""
+    """The session to which the calls belong. Defaults to this thread."""
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -81,7 +79,7 @@ class Rollout:
         return self.home.folder / "sessions" / day / name
 
     def write(self, kind: str, payload: dict[str, Any], *, at: str | None = None) -> None:
-        """Append a line, which forks copy."""
+        """Append a line. Forks will copy it."""
         line: dict[str, Any] = {
             "timestamp": at or self.clock.tick(),
             "type": kind,
@@ -112,7 +110,7 @@ class Rollout:
         self.write("session_meta", payload, at=stamp(self.began))
 
     def begin_turn(self, **fields: Any) -> None:
-        """Append a message of the user."""
+        """Start a turn with a user message."""
         self.turn = self.clock.uuid() if self.turn_ids else None
         named = {"turn_id": self.turn} if self.turn else {}
         started = int(self.clock.now.timestamp())
@@ -192,9 +190,7 @@ class Rollout:
         self.write("token_usage_record", payload)
 
     def compact(self, *, estimate: bool = True) -> None:
-        """Append a compaction, after which totals stay, fall or are repeated and the size is
-        unknown.
-        """
+        """Append a compaction. The context's size is unknown until the next call."""
         copy = {"response_id": "resp_copy", "usage": usage(Tokens(5, 5, 0, 0, 5))}
         payload = {"message": self.clock.text(self.size), "latest_token_usage_record": copy}
         self.write("compacted", payload)
@@ -209,16 +205,14 @@ class Rollout:
         self.total = [number // 3 for number in self.total]
 
     def roll_back(self) -> None:
-        """Append the removal of a turn. The remaining size was never measured."""
+        """Append the removal of a turn, after which the context's size is unknown."""
         self.event("thread_rolled_back", num_turns=1)
         self.home.truth.context[self.id] = None
 
     def fork(
         self, *, restamped: bool = True, names_ordinal: bool = False, spawned: bool = False
     ) -> Rollout:
-        """Return a thread that starts with a copy of this one's lines, with new times or the old
-        ones.
-        """
+        """Return a thread that starts with a copy of this thread's lines."""
         self.clock.now += timedelta(seconds=30)
         other = Rollout(
             self.home,
@@ -264,9 +258,7 @@ class Rollout:
 
 
 def usage(tokens: Tokens) -> dict[str, int]:
-    """Return tokens in Codex's form: cached ones are part of the input, reasoning is part of the
-    output.
-    """
+    """Return tokens in Codex's format, where the input includes cached tokens."""
     return {
         "input_tokens": tokens.prompt,
         "cached_input_tokens": tokens.read,
@@ -278,7 +270,7 @@ def usage(tokens: Tokens) -> dict[str, int]:
 
 
 def everyday(home: CodexHome, root: Path, turns: int = 5, **options: Any) -> Rollout:
-    """Write a thread with everything that is common."""
+    """Write a typical thread."""
     thread = home.thread(root, **options)
     for turn in range(turns):
         thread.begin_turn()

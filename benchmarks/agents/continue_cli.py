@@ -1,4 +1,4 @@
-"""Generates sessions of Continue's command line with known totals. Some calls have no message."""
+"""Generates sessions of Continue's command line with known totals."""
 
 from __future__ import annotations
 

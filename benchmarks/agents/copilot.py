@@ -1,4 +1,4 @@
-"""Generates VS Code's chat sessions with known totals: op logs, flat files, debug logs, traces."""
+"""Generates VS Code's chat sessions, debug logs and traces with known totals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEALED = (1, 2, 3)
 
 @dataclass
 class CodeHome:
-    """VS Code's folder of user data."""
+    """VS Code's user data folder."""
 
     user: Path
     truth: Truth = field(default_factory=Truth)
@@ -50,7 +50,7 @@ class CodeHome:
 
 @dataclass
 class ChatLog:
-    """A session. `state` is VS Code's object, and `save` writes its changes."""
+    """A session. `save` writes the changes of `state`, which has VS Code's structure."""
 
     home: CodeHome
     path: Path
@@ -91,7 +91,7 @@ class ChatLog:
         self.home.truth.window[self.id] = window if prompt else None
 
     def begin(self, model: str = f"copilot/{MODEL}") -> dict[str, Any]:
-        """Add a request of the user, which is running."""
+        """Add a user request that is still running."""
         text = self.clock.text(self.size) + '"promptTokens":999999'
         request: dict[str, Any] = {
             "requestId": f"request_{self.clock.uuid()}",
@@ -107,7 +107,7 @@ class ChatLog:
         return request
 
     def call(self, request: dict[str, Any], *, reports: bool = True) -> tuple[int, int]:
-        """Add a call to a turn. Its prompt replaces that of the last call."""
+        """Add a call to a turn. Only the last call's prompt tokens are stored."""
         rng = self.clock.rng
         self.prompt += rng.randrange(200, 2_000)
         output = rng.randrange(30, 500)
@@ -136,7 +136,7 @@ class ChatLog:
         }
 
     def turn(self, calls: int = 3, **options: Any) -> dict[str, Any]:
-        """Add a whole turn, which is saved several times."""
+        """Add a complete turn, and save it several times."""
         request = self.begin(**options)
         last = (0, 0)
         for number in range(calls):
@@ -150,7 +150,7 @@ class ChatLog:
         return request
 
     def took(self, request: dict[str, Any]) -> None:
-        """Add a turn to the truth. Of its input, only that of the newest call is known."""
+        """Add a turn to the truth. Only the newest call's input is known."""
         tokens = Tokens(request["promptTokens"], output=request["completionTokens"])
         self.home.truth.calls[request["requestId"]] = (self.id, tokens)
 
@@ -165,7 +165,7 @@ class ChatLog:
         self.prompt = 6_000
 
     def undo(self, keep: int) -> None:
-        """Remove the turns from `keep` on. They stay billed."""
+        """Keep this number of turns, and remove the others, which were still billed."""
         del self.state["requests"][keep:]
         self.save()
         newest = self.state["requests"][-1] if self.state["requests"] else None
@@ -238,7 +238,7 @@ def _fields(path: list[Any], old: dict[str, Any], new: dict[str, Any]) -> list[d
 
 @dataclass
 class DebugLog:
-    """The debug log of a session, with files of child sessions beside it."""
+    """The debug log of a session and its child sessions."""
 
     chat: ChatLog
     folder: Path
@@ -279,7 +279,7 @@ class DebugLog:
 
 
 class Traces:
-    """The extension's database of traces, which stays open in its writer."""
+    """The extension's database of traces. The connection stays open, as in VS Code."""
 
     def __init__(self, home: CodeHome) -> None:
         self.home, self.clock = home, home.clock
@@ -335,7 +335,7 @@ class Traces:
 
 
 def everyday(home: CodeHome, root: Path, turns: int = 4, **options: Any) -> ChatLog:
-    """Write a session with everything that is common."""
+    """Write a typical session."""
     chat = home.session(root, **options)
     for _ in range(turns):
         chat.turn()

@@ -1,4 +1,4 @@
-"""Generates Copilot CLI's database with known totals, which stays open in its writer, and events."""
+"""Generates Copilot CLI's database and events with known totals. The database stays open."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ _NEWER = ", token_details_json TEXT, total_nano_aiu INTEGER, initiator TEXT, age
 
 @dataclass
 class CliHome:
-    """A folder `~/.copilot`.
-
-    With `newer`, the database has the columns of the newest releases.
-    """
+    """A folder `~/.copilot`. With `newer`, the database has the columns of the newest releases."""
 
     folder: Path
     newer: bool = True
@@ -65,7 +62,7 @@ class CliHome:
         append(self.folder / "session-state" / session / "events.jsonl", line)
 
     def call(self, session: str, initiator: str = "user", *, zero: bool = False) -> Tokens:
-        """Add a request and its row. With `zero`, the column of cache writes has a wrong 0."""
+        """Add a request. With `zero`, its row has a wrong 0 for the cache writes."""
         rng = self.clock.rng
         tokens = Tokens(
             rng.randrange(1, 900), rng.randrange(9_000, 90_000), rng.randrange(1, 900), 0,
@@ -104,7 +101,7 @@ class CliHome:
 
 
 def everyday(home: CliHome, root: Path, calls: int = 4) -> str:
-    """Write a session with everything that is common."""
+    """Write a typical session."""
     session = home.session(root)
     for _ in range(calls):
         home.call(session)

@@ -1,8 +1,8 @@
-"""Generates a large history with known totals, with the structure of real ones and every trap.
+"""Generates a large, realistic history with known totals and all known traps for readers.
 
-Most files are small, and a few contain most of the bytes; most bytes are tool results and messages.
-Nearly all of it belongs to Claude Code and Codex. VS Code's chats and Gemini CLI's sessions have
-the traps that the others cannot have: truncated op logs and rewinds.
+As in real histories, most files are small, a few contain most of the bytes, and most bytes are tool
+results and messages. Nearly all of it belongs to Claude Code and Codex. Only VS Code's chats and
+Gemini CLI's sessions have truncated logs and rewinds.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SOURCES = (
 )  # fmt: skip
 _PROJECTS = 20
 _SIZES = (500, 1_000, 2_000, 4_000, 10_000)
-"""The approximate numbers of characters of a message."""
+"""Approximate lengths of messages, in characters."""
 _TURNS = (3, 5, 8, 12, 40, 150)
 _COPIED = 12
-"""The largest number of turns of sessions that are resumed or forked, as copies repeat their bytes."""
+"""Longer sessions are never resumed or forked, because each copy repeats their bytes."""
 _VERSIONS: tuple[dict[str, Any], ...] = (
     {},
     {"records": True},
@@ -46,7 +46,7 @@ _VERSIONS: tuple[dict[str, Any], ...] = (
     {"spaces": True},
     {"turn_ids": False},
 )
-"""The ways in which versions of Codex record the tokens of a call."""
+"""Options for the formats in which versions of Codex record the tokens of a call."""
 
 
 class History(NamedTuple):
@@ -95,7 +95,7 @@ def history(home: Path, megabytes: float, *, share: float = 0.7) -> History:
 
 
 class _Home(Protocol):
-    """The home of an agent, in which sessions with a number of turns can be written."""
+    """An agent's home folder, to which sessions can be written."""
 
     truth: Truth
     clock: Clock
@@ -110,7 +110,7 @@ def _sessions(home: _Home, roots: list[Path]) -> Iterator[Path]:
 
 
 def _fill(files: Iterator[Path], megabytes: float) -> None:
-    """Write files until they have a number of bytes."""
+    """Write files up to this total size."""
     written = 0
     while written < megabytes * 1e6:
         written += next(files).stat().st_size
@@ -179,7 +179,7 @@ def _codex(home: codex.CodexHome, roots: list[Path]) -> Iterator[Path]:
 
 
 def _ended(made: codex.Rollout, number: int) -> Path:
-    """Leave the file of a thread whole, half written or compressed."""
+    """Leave a thread's file complete, half written or compressed."""
     made.history.clear()
     if number % 7 == 3:
         made.half_line()
@@ -211,9 +211,7 @@ def _copilot(home: copilot.CodeHome, roots: list[Path]) -> Iterator[Path]:
 
 
 def _gemini(home: gemini.GeminiHome, roots: list[Path]) -> Iterator[Path]:
-    """Write Gemini CLI's sessions: repeated messages, rewinds, checkpoints, compressions, sub-
-    agents.
-    """
+    """Write Gemini CLI's sessions: repeated messages, rewinds, checkpoints and compressions."""
     rng = home.clock.rng
     for number in count():
         made = gemini.everyday(home, rng.choice(roots), rng.choice((2, 4, 8)), flat=number % 4 == 3)

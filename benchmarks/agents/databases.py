@@ -1,4 +1,4 @@
-"""Generates the databases of Goose, Crush and Zed with known totals. Each stays open in its writer."""
+"""Generates the databases of Goose, Crush and Zed with known totals. They stay open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODEL, PROVIDER = "claude-sonnet-5", "anthropic"
 
 @dataclass
 class Store:
-    """A database in which sessions are rows that are updated in place."""
+    """A database in which each session is a row that is updated."""
 
     path: Path
     truth: Truth = field(default_factory=Truth)
@@ -41,7 +41,7 @@ class Store:
         )
 
     def tokens(self) -> Tokens:
-        """Return the tokens of a call with cached ones."""
+        """Return random tokens for a call, with cache reads and writes."""
         rng = self.clock.rng
         return Tokens(
             rng.randrange(1, 90), rng.randrange(4_000), rng.randrange(900), 0, rng.randrange(9, 400)
@@ -118,9 +118,7 @@ CREATE TABLE IF NOT EXISTS messages (id TEXT PRIMARY KEY, session_id TEXT, role 
 """
 
     def session(self, name: str = "", calls: int = 3, parent: str | None = None) -> str:
-        """Add calls to a session. Its tokens are those of the newest call, and its cost is the
-        total.
-        """
+        """Add calls to a session. It stores the newest call's tokens and the total cost."""
         name = name or self.clock.uuid()
         for number in range(calls):
             tokens = self.tokens()
@@ -138,7 +136,7 @@ CREATE TABLE IF NOT EXISTS messages (id TEXT PRIMARY KEY, session_id TEXT, role 
         return name
 
     def summarise(self, name: str) -> None:
-        """Add a summary. The completion is the size of the context, and there is no prompt."""
+        """Add a summary, after which Crush stores the context's size as completion tokens."""
         self.db.execute(
             "UPDATE sessions SET prompt_tokens = 0, completion_tokens = 700,"
             " summary_message_id = 'm', updated_at = updated_at + 1 WHERE id = ?",
@@ -166,10 +164,9 @@ CREATE TABLE IF NOT EXISTS threads (id TEXT PRIMARY KEY, summary TEXT, updated_a
         as_list: bool = False,
         reports: bool = True,
     ) -> str:
-        """Add a thread. Each turn has several calls, of which only the newest is stored by message.
+        """Add a thread. Each turn has several calls, but only the usage of the newest is stored.
 
-        With `as_list`, usage has the older form of a list. `reports` tells whether there is any
-        usage.
+        With `as_list`, usage is a list, as in older versions. Without `reports`, there is no usage.
         """
         name = name or self.clock.uuid()
         messages: list[Any] = []
@@ -209,7 +206,7 @@ CREATE TABLE IF NOT EXISTS threads (id TEXT PRIMARY KEY, summary TEXT, updated_a
 
 
 def _zed(tokens: Tokens) -> dict[str, int]:
-    """Return tokens in Zed's form, without zeros."""
+    """Return tokens in Zed's format, which omits zeros."""
     named = {
         "input_tokens": tokens.fresh, "output_tokens": tokens.output,
         "cache_creation_input_tokens": tokens.write, "cache_read_input_tokens": tokens.read,

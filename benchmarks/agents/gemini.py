@@ -1,4 +1,4 @@
-"""Generates Gemini CLI's sessions: repeated messages, checkpoints, rewinds, sub-agents."""
+"""Generates Gemini CLI's sessions with known totals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GeminiHome:
         self.clock = Clock(self.seed)
 
     def session(self, root: Path, *, legacy: bool = False, flat: bool = False) -> Chat:
-        """Start a session that works in `root`. With `legacy`, a hash names its project."""
+        """Start a session that works in `root`. With `legacy`, its folder's name is a hash."""
         real = os.path.realpath(root)
         name = sha256(real.encode()).hexdigest() if legacy else self._listed(real)
         suffix = "json" if flat else "jsonl"
@@ -87,7 +87,7 @@ class Chat:
         self.path.write_text(json.dumps({**self.head(), "messages": self.messages}, indent=2))
 
     def put(self, message: dict[str, Any]) -> None:
-        """Write a message, which may be known already."""
+        """Add or replace a message."""
         known = [one["id"] for one in self.messages]
         if message["id"] in known:
             self.messages[known.index(message["id"])] = message
@@ -108,7 +108,7 @@ class Chat:
         return made
 
     def reply(self) -> dict[str, Any]:
-        """Append a reply: first without numbers, then with some, then with all."""
+        """Append a reply three times: without usage, with partial usage, and complete."""
         rng = self.clock.rng
         thoughts, output, tool = rng.randrange(300), rng.randrange(20, 600), rng.randrange(30)
         prompt, cached = self.cached + rng.randrange(100, 2_000), self.cached
@@ -152,7 +152,7 @@ class Chat:
         self.write({"$set": {"messages": self.messages}})
 
     def compress(self) -> None:
-        """Replace older messages by a summary. The size is known after the next reply."""
+        """Replace older messages by a summary. The size is unknown until the next reply."""
         summary = {"id": self.clock.uuid(), "timestamp": self.clock.tick(), "type": "user"}
         self.messages = [summary, *self.messages[-2:]]
         self.checkpoint()
@@ -187,7 +187,7 @@ class Chat:
 
 
 def everyday(home: GeminiHome, root: Path, turns: int = 4, **options: Any) -> Chat:
-    """Write a session with everything that is common."""
+    """Write a typical session."""
     chat = home.session(root, **options)
     for _ in range(turns):
         chat.user()

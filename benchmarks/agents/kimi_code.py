@@ -1,4 +1,4 @@
-"""Generates Kimi Code's sessions with known totals: agents, sub-agents and compactions."""
+"""Generates Kimi Code's sessions with known totals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KimiHome:
         self.clock = Clock(self.seed)
 
     def session(self, root: Path, turns: int, size: int) -> Path:
-        """Write a session with a number of turns. Each fifth turn has a sub-agent."""
+        """Write a session. Some turns have a sub-agent or a compaction."""
         name, rng = f"session_{self.clock.uuid()}", self.clock.rng
         folder = self.folder / "sessions" / "wd_x_0" / name
         wire = folder / "agents" / "main" / "wire.jsonl"

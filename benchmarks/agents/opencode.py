@@ -1,4 +1,4 @@
-"""Generates opencode's sessions with known totals: files, the first database, and that of 2.x."""
+"""Generates opencode's sessions with known totals, in the formats of all versions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS session_message (id TEXT PRIMARY KEY, session_id TEXT
 
 @dataclass
 class OpenHome:
-    """A folder `~/.local/share/opencode`, whose database stays open in its writer."""
+    """A folder `~/.local/share/opencode`. Its database stays open, as in opencode."""
 
     folder: Path
     name: str = "opencode"
@@ -49,7 +49,7 @@ class OpenHome:
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The connection of the writer, which is opened at first use."""
+        """The connection to the database. The first use opens it."""
         if self._db is None:
             self._db = sqlite3.connect(self.path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
@@ -57,7 +57,7 @@ class OpenHome:
         return self._db
 
     def close(self) -> None:
-        """Close the writer."""
+        """Close the connection."""
         if self._db is not None:
             self._db.close()
 
@@ -125,7 +125,7 @@ class Conversation:
         path.write_text(json.dumps(data, indent=2))
 
     def put(self, name: str, role: str, seq: int, data: dict[str, Any]) -> None:
-        """Write a message, which may be known already."""
+        """Add or replace a message."""
         if self.form == "files":
             self._file("message", self.id, f"{name}.json",
                        {"id": name, "sessionID": self.id, "role": role, **data})  # fmt: skip
@@ -147,12 +147,12 @@ class Conversation:
         return made
 
     def user(self) -> None:
-        """Add a message of the user. Older versions store what changed in `summary`."""
+        """Add a user message. Older versions store changes in `summary`."""
         text = self.home.clock.text(300) + '"tokens":{"input":99999}'
         self.message("user", summary={"title": text, "diffs": []}, parts=[{"text": text}])
 
     def reply(self, **more: Any) -> None:
-        """Add a reply, which has zeros at first."""
+        """Add a reply. Its tokens are 0 until it is complete."""
         rng = self.home.clock.rng
         tokens = Tokens(
             rng.randrange(1, 50), self.cached, rng.randrange(100, 2_000), 0,
@@ -179,7 +179,7 @@ class Conversation:
             self.home.truth.context[self.id] = tokens.prompt + tokens.output
 
     def compact(self) -> None:
-        """Add a summary. Its own tokens are not the size of the context."""
+        """Add a summary. Its tokens are not the context's size."""
         self.user()
         if self.form == "first":
             now = self.home.now()
@@ -190,7 +190,7 @@ class Conversation:
         self.cached = 500
 
     def fork(self) -> Conversation:
-        """Return a copy of all messages under new ids, with their times and numbers."""
+        """Return a session with copies of all messages under new ids."""
         other = self.home.session(self.root, self.form)  # type: ignore[arg-type]
         other.forked, other.cached = (self.id, len(self.messages)), self.cached
         other.save()
@@ -214,7 +214,7 @@ class Conversation:
 
 
 def everyday(home: OpenHome, root: Path, form: Form = "second", turns: int = 3) -> Conversation:
-    """Write a session with everything that is common."""
+    """Write a typical session."""
     made = home.session(root, form)
     for _ in range(turns):
         made.user()

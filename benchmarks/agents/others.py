@@ -14,7 +14,7 @@ WINDOW = 168_000
 
 
 def amp(folder: Path, root: Path, truth: Truth, *, model: str = "claude-sonnet-5") -> Path:
-    """Write a thread of Amp. OpenAI's models have their whole prompt as cache writes."""
+    """Write a thread of Amp, which stores prompts of OpenAI's models as cache writes."""
     clock = Clock(3)
     name = f"T-{clock.uuid()}"
     messages: list[dict[str, Any]] = []
@@ -68,7 +68,7 @@ def vibe(folder: Path, root: Path, truth: Truth, *, calls: int = 3) -> Path:
 
 
 def continue_dev(folder: Path, lines: int = 3) -> Path:
-    """Write lines of Continue's extensions, of which two may be equal."""
+    """Write several equal lines, as Continue's extensions do for equal calls."""
     path = folder / "dev_data" / "0.2.0" / "tokensGenerated.jsonl"
     line = {
         "timestamp": stamp(Clock(1).now), "model": "qwen2.5-coder", "provider": "ollama",

@@ -1,4 +1,4 @@
-"""Generates Qwen Code's chats with known totals: telemetry of all calls, sub-agents, compressions."""
+"""Generates Qwen Code's chats with known totals."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ class QwenHome:
         self.clock = Clock(self.seed)
 
     def session(self, root: Path, turns: int, size: int) -> Path:
-        """Write a chat with a number of turns: each has a call with tools, each fifth has a sub-
-        agent.
-        """
+        """Write a chat. Some turns have a sub-agent or a compression."""
         name, rng = self.clock.uuid(), self.clock.rng
         path = self.folder / "projects" / "-x" / "chats" / f"{name}.jsonl"
 

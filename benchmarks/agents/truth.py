@@ -1,4 +1,4 @@
-"""The expected content of a generated history: each call once, and each session's context."""
+"""Defines the expected calls and contexts of a generated history."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tokens(NamedTuple):
 
 @dataclass
 class Truth:
-    """The numbers that a correct reader finds in a history."""
+    """The numbers that a reader should find in a history."""
 
     calls: dict[str, tuple[str, Tokens]] = field(default_factory=dict)
     """The session and tokens of each call, by the provider's id."""
@@ -53,7 +53,7 @@ class Truth:
 
 
 class Clock:
-    """A source of increasing times and random values, with a seed."""
+    """Generates increasing times and random values from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)

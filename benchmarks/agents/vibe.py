@@ -1,6 +1,4 @@
-"""Generates Mistral Vibe's sessions with known totals: journals, and a generation's total of older
-ones.
-"""
+"""Generates Mistral Vibe's sessions with known totals."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ class VibeHome:
         self.clock = Clock(self.seed)
 
     def session(self, root: Path, turns: int, size: int) -> Path:
-        """Write a session with a number of turns. Of the calls before them, only the total is
-        known.
-        """
+        """Write a session. Older calls have been removed, and only their total is stored."""
         name, rng = self.clock.uuid(), self.clock.rng
         folder = self.folder / "logs" / "session" / "unified" / name
         journal = folder / "journal" / "0000000000000009.jsonl"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LONGEST = 8_000
 MOST = 40
-"""Most documents of a source."""
+"""Maximum number of documents per source."""
 _LENGTHS = (120, 300, 700, 1_500, 3_000, 5_000, LONGEST)
 
 
@@ -54,21 +54,19 @@ class Document(NamedTuple):
 
     @property
     def group(self) -> str:
-        """The documents that are left out together for the bands: its source, or the samples of its
-        language.
-        """
+        """The group whose documents the cross-validation of the bands leaves out together."""
         folder = self.name.split("/")[0]
         return f"{self.source} {folder}" if self.source == "samples" else self.source
 
 
 def documents() -> list[Document]:
-    """Return all documents, those of one source together."""
+    """Return all documents, grouped by source."""
     made = [*_files(), *_declarations(), *_translations(), *_made_up()]
     return [one for one in made if len(one.text) >= 60]
 
 
 def cut(text: str, name: str) -> str:
-    """Return some whole lines of a text. The text's name determines their number."""
+    """Return a part of a text. Its name determines the start and the length."""
     source = random.Random(name)
     length = source.choice(_LENGTHS)
     if len(text) <= length:
@@ -113,17 +111,17 @@ def _files() -> Iterator[Document]:
 def _is_own(path: Path, folder: Path, source: str) -> bool:
     if source == "python" and "site-packages" in path.parts:
         return False
-    if path.parent.name.startswith("token_sidecar-"):  # where this clone lies would be fitted to
+    if path.parent.name.startswith("token_sidecar-"):  # contains the path of this clone
         return False
     is_minified = ".min." in path.name or path.name in ("main.js", "main.global.js")
     return path.is_file() and is_minified == (source == "minified") and folder.is_dir()
 
 
 def read(source: str, folder: Path, paths: list[Path], most: int) -> Iterator[Document]:
-    """Return texts from the whole folder, always the same ones."""
+    """Yield texts from the whole folder, in an order that depends only on their names."""
     found = 0
     for path in sorted(paths, key=lambda path: hashlib.sha256(path.name.encode()).digest()):
-        if path.suffix == ".output":  # what Pygments makes of a sample
+        if path.suffix == ".output":  # Pygments' output for a sample
             continue
         try:
             text = path.read_text("utf-8")[:400_000]
@@ -224,7 +222,7 @@ _FURTHER = [
     "yue",
 ]
 RARE = frozenset(f"spoken {code}" for code in _FURTHER)
-"""Sources in languages with few written texts."""
+"""Sources in less common languages."""
 
 
 def _declarations() -> Iterator[Document]:
@@ -305,7 +303,7 @@ _LOCALES = [
 
 
 def _translations() -> Iterator[Document]:
-    """Return the strings of a user interface, as plain texts and as the files that contain them."""
+    """Yield user interface strings, both as plain text and as gettext files."""
     packages = Path(sysconfig.get_path("purelib"))
     for locale in _LOCALES:
         for path in sorted((packages / "django").glob(f"*/**/locale/{locale}/LC_MESSAGES/*.po"))[

@@ -1,11 +1,9 @@
-"""Conversations of held-out documents, in which each prompt is predicted before its usage is
-reported.
+"""Evaluates predicted prompts in conversations that are made of held-out documents.
 
-The documents come from new sources where possible. Each conversation has thirty turns with two
-changes of content, hidden tokens of a client (a system prompt and tools), and a template that
-differs from the known formula. The first turn is not counted, because its hidden tokens are unknown
-before the first report. Then the first turn of a second workspace is predicted with what the first
-workspace has taught.
+Most documents come from new sources. A conversation has thirty turns with two changes of content,
+hidden tokens of a client (a system prompt and tools), and a template that differs from the known
+formula. The first turn is ignored, because the hidden tokens are unknown before the first reported
+usage. Finally, the first turn of a second conversation is predicted with the same calibration.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _CONTENT = (
     ("cjk", "cyrillic", "arabic", "latin", "indic"),
 )
 _FEWEST = 8
-"""Fewest documents of a kind to choose from."""
+"""Minimum number of documents per kind to choose from."""
 MARKS = 6
 """Tokens that the template adds to each message."""
 
@@ -53,7 +51,7 @@ class Predicted(NamedTuple):
 
 
 class Dialogue:
-    """One conversation with a model, whose texts have the tokens of the model's vocabulary."""
+    """A conversation with a simulated model. The true tokens of its texts are known."""
 
     def __init__(
         self, model: str, tokenizer: Tokenizer, learned: Calibrations, hidden: int
@@ -129,7 +127,7 @@ def _played(
 
 
 def _texts(found: Corpus, generation: str) -> dict[str, list[tuple[str, int]]]:
-    """Return held-out documents by kind with their true tokens, those of new sources first."""
+    """Return held-out documents with their true tokens, by kind, and new sources first."""
     by_kind: dict[str, list[tuple[str, int]]] = {}
     for use in ("judge", "held"):
         for document, kind, tokens in zip(

