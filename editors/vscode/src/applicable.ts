@@ -4,7 +4,7 @@ import { commands } from "vscode";
 export interface State {
   /** Whether the server is running. */
   running: boolean;
-  /** Whose context is shown: `own` contexts can be changed, `agent` contexts belong to a coding agent. */
+  /** Which context is shown. An `own` context can be changed. An `agent` context belongs to a coding agent. */
   context: "own" | "agent" | "none";
   /** Whether the session tree hides ended sessions. */
   endedHidden: boolean;

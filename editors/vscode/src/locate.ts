@@ -92,7 +92,7 @@ async function onPathVariable(name: string): Promise<string | undefined> {
   return undefined;
 }
 
-/** Return the open folders, without those that contain the user's home, because they are not cloned repositories. */
+/** Return the open folders, except those that contain the home folder, which cannot be cloned repositories. */
 async function openFolders(): Promise<string[]> {
   const home = await realpath(homedir());
   const folders = await Promise.all((workspace.workspaceFolders ?? []).map(({ uri }) => realpath(uri.fsPath)));

@@ -9,7 +9,7 @@ const PIP = ["-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-
 export async function installServer(context: ExtensionContext, log: LogOutputChannel): Promise<void> {
   const python = await findPython();
   if (!python) {
-    throw new Error("no Python 3.11 or later was found on PATH: install one from python.org or your system, then try again");
+    throw new Error("no Python 3.11 or later was found on PATH: install Python and try again");
   }
   const folder = managedFolder(context);
   const carried = join(context.extensionPath, "server");

@@ -81,7 +81,7 @@ export class Server implements Disposable {
     return token ? client.sendRequest<R>(method, params, token) : client.sendRequest<R>(method, params);
   }
 
-  /** Set the model to count for in a workspace. The workspace may be omitted if there is only one. */
+  /** Set a workspace's model. The workspace may be omitted if there is only one. */
   async useModel(model: string, { workspace }: { workspace?: string }): Promise<void> {
     await this.request("context/set", { workspace, model });
     this.models.delete(workspace ?? ""); // keeps the latest choice last in the map

@@ -24,8 +24,8 @@ local function ask_text(opts, method, extra, done)
   end)
 end
 
---- Returns a function that sends requests about the current buffer's workspace, even if another buffer is current by
---- then.
+--- Returns a function that sends requests about the current buffer's workspace. It may be called when another buffer is
+--- current.
 ---@return token_sidecar.Ask
 local function workspace_ask()
   local buf, status = vim.api.nvim_get_current_buf(), vim.b.token_sidecar_status_dict
@@ -71,7 +71,7 @@ local function choose_model(ask, query)
 end
 
 --- Lets the user choose a model. Neovim's built-in list cannot be filtered, so the user first types a part of the name.
---- A picker shows all of the thousands of models.
+--- Picker plugins can filter, so they get all of the thousands of models.
 local function model(opts)
   local ask = workspace_ask()
   if opts.fargs[2] then return set_model(ask, opts.fargs[2]) end
@@ -82,8 +82,8 @@ local function model(opts)
   end)
 end
 
---- Fits lines to a number of tokens. Neovim adds a line break to the last line. If the fitted text has none,
---- it is fitted again to one token less, so that the line break fits.
+--- Shortens lines to a number of tokens. Neovim writes a line break after the last line. If the shortened text does not
+--- end with one, it is shortened again by one token, so that the line break fits.
 local function fit_to(opts, max, mode)
   local buf, tick = vim.api.nvim_get_current_buf(), vim.b.changedtick
   local first = opts.range > 0 and opts.line1 or 1

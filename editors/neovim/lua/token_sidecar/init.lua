@@ -33,7 +33,7 @@ function M.part(name, buf)
   return (part.text:gsub('^ctx ', ''):gsub(' today$', ''))
 end
 
---- Returns the highlight group for a status part's severity.
+--- Returns the highlight group for the severity of a part of the status.
 ---@param name 'tokens'|'context'|'cost'
 ---@param buf? integer default: the current buffer
 ---@return string group such as `TokenSidecarWarning`

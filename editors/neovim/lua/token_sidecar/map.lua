@@ -11,7 +11,7 @@ local function bar(share)
   return text .. (' '):rep(BAR_CELLS - vim.fn.strdisplaywidth(text))
 end
 
---- Adds the lines for a list of entries and their children, largest first.
+--- Adds lines for entries and their children.
 local function add_lines(found, entries, level, into)
   for _, entry in ipairs(entries) do
     if #into.lines >= MOST_LINES then return end

@@ -1,7 +1,7 @@
 -- Keeps the server's status in buffer variables.
 local M = {}
 
---- Fields that Neovim's JSON decoder omits if they are null.
+--- Nullable fields. Neovim's JSON decoder omits them if they are null.
 local NULLABLE =
   { document = { 'percent', 'budget' }, context = { 'tokens', 'percent' }, cost = { 'costUsd' } }
 NULLABLE.status = { 'workspace', 'uri', 'version', 'document', 'context', 'cost' }

@@ -91,7 +91,7 @@ local function around_prompts(generate)
   end
 end
 
---- Tells the server what the next request will contain, apart from the text in the input window.
+--- Reports the next request to the server, without the text in the input window.
 local report = safely(function(session, opts)
   local provider = current_provider()
   local generated = prompts[opts] or require('avante.llm').generate_prompts(opts)

@@ -3,7 +3,7 @@
 local M = {}
 
 local HOLD_MS, GRACE_MS = 950, 50
-local REPLY = {} -- placeholder for a reply that the plugin sends back in another form than the server has counted
+local REPLY = {} -- stands for a counted reply, which the plugin will send back in another format
 local ROLES = { function_call_output = 'tool', custom_tool_call_output = 'tool' }
 
 ---@class token_sidecar.Call a plugin's request, and the lines of the reply that report usage
@@ -25,7 +25,7 @@ local ROLES = { function_call_output = 'tool', custom_tool_call_output = 'tool' 
 ---@field send fun()
 ---@field keep fun() runs when the prompt is not sent
 
----@class token_sidecar.Sent the part of a session that the server has; after an error, everything is sent again
+---@class token_sidecar.Sent what has been sent about a session; after an error, everything is sent again
 ---@field client integer
 ---@field set table
 ---@field messages table[]
@@ -67,7 +67,7 @@ local function is_hanging(client)
   end)
 end
 
---- Calls `run` with the server that has a session's messages or, for a new session, with the current folder's server.
+--- Calls `run` with the client for a session. For a new session, this is the client of the current folder.
 local function with_client(session, run)
   local known = sent[session] and vim.lsp.get_client_by_id(sent[session].client)
   if known and not known:is_stopped() then return run(known) end
@@ -128,7 +128,7 @@ local function split_body(body)
   return system_text(system), messages, tools and #tools > 0 and tools or nil
 end
 
---- Returns how many of these messages the server has, or nil if it has other messages.
+--- Returns the number of known messages if `messages` starts with them, or nil.
 local function count_known(known, messages)
   for index, message in ipairs(known) do
     local same = message == REPLY and (messages[index] or {}).role == 'assistant'
@@ -189,8 +189,8 @@ local function reported(lines)
   return reply
 end
 
---- Reports a reply's usage to the context and the ledger. If the next request has already been sent, its
---- messages include the reply, so only the numbers are reported.
+--- Reports a reply and its usage. If the next request has already been sent, its messages include the reply, so only
+--- the usage is reported.
 function M.reply(call)
   local lines = call.lines
   call.lines = {}
@@ -234,8 +234,8 @@ local function apply_verdict(session, guarded, verdict)
   end
   held[session] = guarded.prompt
   local tokens = require('token_sidecar.format').integer(verdict.promptTokens)
-  local reason = verdict.fits and 'a cost cap' or tokens .. ' tokens do not fit'
-  M.warn(('held, %s. Resubmit to send'):format(reason))
+  local reason = verdict.fits and 'a cost cap is reached' or tokens .. ' tokens do not fit'
+  M.warn(('held: %s. Resubmit to send'):format(reason))
   guarded.keep()
 end
 
@@ -332,8 +332,7 @@ function M.forget(session, is_open)
   if client then ask(client, 'context/select', { session = vim.NIL }) end
 end
 
---- Wraps a function of a plugin once. If the plugin does not have the function, an error with its name is raised. When
---- the plugin is reloaded, the function is wrapped again.
+--- Wraps a function of a plugin, unless it is already wrapped. Raises an error if the plugin has no such function.
 ---@return boolean whether this call wrapped the function
 function M.wrap(owner, name, make)
   local done = wrapped[owner or {}] or {}
@@ -359,7 +358,7 @@ function M.safely(plugin, read)
     end
     errors[reader] = tostring(result):gsub('^.-:%d+: ', '')
     faults[plugin] = errors
-    vim.lsp.log.info('token-sidecar', 'a chat plugin of unknown shape', plugin, result)
+    vim.lsp.log.info('token-sidecar', 'unsupported version of a chat plugin', plugin, result)
   end
 end
 

@@ -162,7 +162,7 @@ local function add_tools(chat, typed)
   if not ok then error(err, 0) end
 end
 
---- Attaches the buffers that the plugin would read for a prompt: watched buffers, and buffers that the prompt names.
+--- Attaches watched buffers and the buffers that a prompt names, as the plugin would.
 ---@return table[] turns
 local function attach(chat, typed)
   local before, is_new = #chat.messages, {}
@@ -189,8 +189,7 @@ local function attach(chat, typed)
   )
 end
 
---- Returns the prompt that a submit would send, and reports the rest of the request to the server. Returns nil if no
---- check is needed.
+--- Returns the prompt to check, and reports the rest of its request to the server. Returns nil if no check is needed.
 ---@return token_sidecar.Prompt?
 local prompt_of = safely(function(chat, opts)
   if chat.current_request or opts.auto_submit or chat.adapter.type ~= 'http' then return nil end
