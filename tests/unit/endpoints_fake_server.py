@@ -23,7 +23,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Canned:
-    """A canned response. If `body` is bytes, it is sent unchanged, otherwise it is sent as JSON."""
+    """A canned response. A body of bytes is sent unchanged, and any other body as JSON."""
 
     status: int = 200
     body: Any = field(default_factory=dict)
@@ -38,9 +38,7 @@ Route: TypeAlias = Canned | Callable[[Asked], Canned | Awaitable[Canned]]
 
 
 class FakeServer:
-    """A server with a response for each route (method and path). All other requests get
-    `otherwise`.
-    """
+    """Responds to each route (method and path). All other requests get `otherwise`."""
 
     def __init__(self, routes: dict[tuple[str, str], Route] | None = None) -> None:
         self.routes = routes or {}
@@ -56,11 +54,11 @@ class FakeServer:
         return f"http://127.0.0.1:{self._port}"
 
     def posts(self) -> list[str]:
-        """Return all POST requests' paths."""
+        """Return the paths of all POST requests."""
         return [asked.path for asked in self.asked if asked.method == "POST"]
 
     def endpoints(self, *models: str, key: str | None = None, **environment: str) -> Endpoints:
-        """Return our endpoints, with this server as the only endpoint."""
+        """Return `Endpoints` with this server as the only endpoint."""
         declared = Endpoint(url=self.url, models=models or ("*",), api_key_env=key)
         return Endpoints([declared], True, environment)
 
@@ -108,7 +106,7 @@ class FakeServer:
 
 
 def words(text: str) -> int:
-    """Return one token per three characters. No formula in the code gives the same number."""
+    """Count one token per three characters, which differs from every estimator."""
     return len(text) // 3 or min(1, len(text))
 
 
@@ -146,7 +144,7 @@ class Ollama(FakeServer):
     def __init__(self) -> None:
         super().__init__()
         self.running: dict[str, int] = {}
-        """The loaded models' context windows."""
+        """The context window of each loaded model."""
         info = {"general.architecture": "llama", "llama.context_length": 131_072}
         self.routes = {
             ("GET", "/v1/models"): listing("tiny:latest", "other:latest", owned_by="library"),

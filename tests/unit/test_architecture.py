@@ -142,9 +142,7 @@ def test_pure_packages_do_no_io() -> None:
 
 
 def test_errors_have_one_base() -> None:
-    """Because all errors have the same base class, `server/protocol.py` can convert them in one
-    place.
-    """
+    """`server/protocol.py` converts exceptions of this class to errors of the protocol."""
     builtin = {"Exception", "ValueError", "RuntimeError", "OSError", "LookupError"}
     wrong = []
     for path in MODULES:
@@ -245,9 +243,9 @@ def test_no_server_exists_at_module_level() -> None:
     assert result.stdout.strip() == "[]"
 
 
-# Modules start tasks and timers through `sidecar.tasks`, with these exceptions. Requests run as
-# tasks. LM Studio's SDK must be opened and closed in the same task. stdio has a timer without an
-# event loop, because the process must exit even if a worker hangs.
+# All other modules start tasks and timers through `sidecar.tasks`. Each request is a task. The same
+# task must open and close LM Studio's SDK. stdio has a timer without an event loop, so that the
+# process exits even if a worker hangs.
 TASK_MODULES = {
     "tasks.py",
     "server/protocol.py",

@@ -1,6 +1,4 @@
-"""Tests the benchmark results page. Each result has a chart and a table, and text between them is
-kept.
-"""
+"""Tests the page with benchmark results, and its charts and tables."""
 
 from __future__ import annotations
 
@@ -33,7 +31,6 @@ def test_a_figure_has_a_line_for_each_series() -> None:
 
 
 def test_labels_do_not_overlap_and_stay_inside_the_chart() -> None:
-    """Tests series that end at the same point, and more series than colours."""
     figure = page.Figure("close", "files", page.MEGABYTES)
     names = [f"a peer with a rather long name, {number}" for number in range(8)]
     for name in names:
@@ -112,7 +109,6 @@ def _points(line: ElementTree.Element) -> list[str]:
 
 
 def test_the_ledgers_peer_stores_every_column() -> None:
-    """Without this test, only the benchmark would reveal a missing column."""
     (event,) = ledger.events(1)
     assert len(ledger.bare_row(event)) == len(ledger.COLUMNS)
 

@@ -1,4 +1,4 @@
-"""Tests invalid configurations. Each problem is reported with its key and line, and all other
+"""Tests that problems in a configuration are reported with their key and line, and that all other
 settings apply.
 """
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.config.load import load
+from sidecar.config.merge_layers import MAX_PROBLEMS
 from sidecar.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -239,10 +240,6 @@ def test_problem_names_key_and_line_and_other_settings_apply(
     assert loaded.settings.status.hide is bool(below)
 
 
-def test_there_are_at_least_thirty_cases() -> None:
-    assert len(BROKEN) >= 30
-
-
 def write_invalid(path: Path, name: str, newline: str = "\n") -> None:
     text = (ABOVE + INVALID[name][0] + BELOW).replace("\n", newline)
     path.write_bytes(text.encode(errors="surrogateescape"))
@@ -310,16 +307,15 @@ def test_invalid_entry_is_dropped_and_others_stay(tmp_path: Path, env: dict[str,
     assert loaded.origins["budget[0]"].path == ("budget", 1)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"model = '\xe4'\n", b"a\n\xff"])
+@pytest.mark.parametrize(
+    ("content", "line"), [(b"\xff\xfe", 1), (b"model = '\xe4'\n", 1), (b"a\n\xff", 2)]
+)
 def test_file_that_is_not_utf8_is_reported(
-    content: bytes, tmp_path: Path, env: dict[str, str]
+    content: bytes, line: int, tmp_path: Path, env: dict[str, str]
 ) -> None:
     (tmp_path / "config.toml").write_bytes(content)
     (problem,) = load(None, None, env).problems
-    assert problem.message == "is not UTF-8; this file is ignored"
-    assert (
-        problem.line == content.count(b"\n", 0, 3) + (0 if content.startswith(b"model") else 1) or 1
-    )
+    assert (problem.message, problem.line) == ("is not UTF-8; this file is ignored", line)
 
 
 def test_byte_order_mark_is_allowed(tmp_path: Path, env: dict[str, str]) -> None:
@@ -372,8 +368,7 @@ def test_invalid_context_max_tokens_is_ignored_with_a_problem(
 def test_loading_garbage_never_raises(text: str, tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "config.toml").write_text(text)
     loaded = load(None, None, env)
-    assert loaded.problems
-    assert len(loaded.problems) <= 4100
+    assert 1 <= len(loaded.problems) <= MAX_PROBLEMS + 1
     assert isinstance(loaded.settings, Settings)
 
 

@@ -1,4 +1,4 @@
-"""Tests that hostile configurations read no other files, are not quoted, and do not block."""
+"""Tests that hostile configuration files cannot leak other files, block or use much memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the `contrib` files for other projects and registries, and the workflows."""
+"""Tests the files in `contrib`, which belong in other repositories, and the CI workflows."""
 
 from __future__ import annotations
 

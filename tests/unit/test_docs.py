@@ -125,7 +125,7 @@ def test_names_in_the_glossarys_code_column_exist() -> None:
 
 @cache
 def names_of_vscode() -> set[str]:
-    """Return the extension's settings and commands, and the server's commands."""
+    """Return all settings and commands of the extension, and all commands of the server."""
     manifest = json.loads((ROOT / "editors/vscode/package.json").read_text("utf-8"))["contributes"]
     parts = manifest["configuration"]
     settings = [key for part in parts for key in part["properties"]] if isinstance(parts, list) else parts["properties"]  # fmt: skip

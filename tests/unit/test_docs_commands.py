@@ -162,7 +162,7 @@ def record_calls() -> None:
 
 
 def prepare(page: str, root: Path) -> None:
-    """Create what a page requires in addition to the sample project."""
+    """Create the files that a page needs besides the sample project."""
     if page == "coding-agents":
         session = ClaudeHome(Path(os.environ["HOME"]) / ".claude").session(root)
         session.reply()

@@ -35,7 +35,7 @@ def of(heading: str) -> set[str]:
 
 
 def verbs(group: click.Group, before: str = "") -> Iterator[str]:
-    """Return the command line's commands, including subcommands."""
+    """Return the names of all commands and subcommands."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -52,7 +52,7 @@ def slug(heading: str) -> str:
 
 @cache
 def sections(page: Path) -> dict[str, str]:
-    """Return the text below each heading, including its subsections, by anchor."""
+    """Return each section of a page, with its subsections, by anchor."""
     found: dict[str, str] = {}
     text = re.sub(r"^```.*?^```", lambda code: code[0].replace("\n#", "\n "), page.read_text("utf-8"), flags=re.M | re.S)  # fmt: skip
     heads = list(re.finditer(r"^(#+) (.+)$", text, re.M))
@@ -79,7 +79,7 @@ def test_every_command_of_the_command_line_has_a_row() -> None:
 
 
 def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Return the command line's commands, by name."""
+    """Return all commands and groups with their names."""
     for name in group.list_commands(click.Context(group)):
         command = group.get_command(click.Context(group), name)
         assert command
@@ -128,7 +128,7 @@ def test_promises_about_faults_name_existing_tests() -> None:
 
 @cache
 def functions_of(file: Path) -> set[str]:
-    """Return the functions in a file."""
+    """Return the names of all functions in a file."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     nodes = ast.walk(ast.parse(file.read_text("utf-8")))
     return {node.name for node in nodes if isinstance(node, kinds)}

@@ -66,7 +66,7 @@ TURNS: list[dict[str, Any]] = [
 
 
 def told(messages: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Return messages in a form that is independent of how their JSON is formatted."""
+    """Convert messages to OpenAI's format, and decode the JSON in them for comparison."""
     rows: list[tuple[Any, ...]] = []
     for message in openai_messages(messages):
         content = message["content"]

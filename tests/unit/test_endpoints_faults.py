@@ -22,7 +22,7 @@ HTML = Canned(body=b"<!doctype html><html><body>Welcome</body></html>")
 
 
 PATIENCE = 60.0
-"""How long to wait for things that usually take much less time, in seconds."""
+"""Timeout in seconds for steps that usually take much less time."""
 
 
 async def hang(_: Asked) -> Canned:

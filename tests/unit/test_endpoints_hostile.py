@@ -238,7 +238,7 @@ async def test_long_ollama_parameters_do_not_block_the_server(parameters: str) -
 
 
 async def _raw(answer: AsyncIterator[bytes]) -> tuple[Miss | EndpointCount, int]:
-    """Answer each request with these bytes, and return the result and the number of bytes sent."""
+    """Respond to each request with these bytes. Returns the result and the number of sent bytes."""
     written = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -342,9 +342,7 @@ def test_shown_url_contains_no_secret(url: str) -> None:
 
 
 async def test_server_with_an_untrusted_certificate_gets_no_request(tmp_path: Path) -> None:
-    """The TLS handshake fails, so neither the key nor the model name is sent. A trusted server is
-    used.
-    """
+    """The TLS handshake fails, so neither the key nor the model name is sent."""
     pem = Path(__file__).parents[1] / "fixtures" / "self-signed.pem"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)

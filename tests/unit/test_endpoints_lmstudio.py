@@ -24,7 +24,7 @@ HELLO = "hello world, how many tokens are you?"
 
 @dataclass
 class FakeSdk:
-    """Records calls of the SDK. The test can make them fail."""
+    """Records calls of the SDK, and fails or hangs if a test wants it to."""
 
     loaded: list[str] = field(default_factory=lambda: ["tiny"])
     failure: Exception | None = None

@@ -1,4 +1,4 @@
-"""Tests that a slow server receives only requests that are still needed, the newest first."""
+"""Tests that a slow server gets only requests that are still needed, newest first."""
 
 from __future__ import annotations
 

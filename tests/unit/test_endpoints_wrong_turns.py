@@ -24,7 +24,7 @@ KEY = "LLAMA_API_KEY"
 
 
 async def sentence_of(declared: Endpoint, environment: dict[str, str]) -> str:
-    """Return why the endpoint does not count. A failed count must give the same reason."""
+    """Return the reason for a failed count, which must also be the endpoint's reported reason."""
     endpoints = Endpoints([declared], True, environment)
     count = await endpoints.count_text("tiny", "hello world")
     [row] = endpoints.capabilities()
@@ -107,9 +107,7 @@ UNASKED = [
 async def test_a_count_reports_why_no_endpoint_was_asked(
     written: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server and the command line give the same reason. Exact counts do not need an
-    endpoint.
-    """
+    """The server and the command line give the same reason. Exact counts have no reason."""
     config, file = tmp_path / "config.toml", tmp_path / "a.md"
     config.write_text(f'model = "tiny"\n[tokenize]\n{written}')
     file.write_text("hello world\n")

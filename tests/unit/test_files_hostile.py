@@ -1,4 +1,4 @@
-"""Tests that searching hostile folders ends, including very deep folders and any `.gitignore`."""
+"""Tests that very deep folders and hostile `.gitignore` files cannot stop a search."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def deep(root: Path) -> Iterator[Path]:
-    """A root folder whose subfolders are nested deeper than Python's recursion limit. Removed after
-    the test.
-    """
+    """Create folders that are nested deeper than Python's recursion limit."""
     folders = [root]
     for _ in range(DEPTH):
         folders.append(folders[-1] / "d")
@@ -45,7 +43,7 @@ def deep(root: Path) -> Iterator[Path]:
 
 
 def walked(root: Path) -> tuple[set[str], list[SkippedPath]]:
-    """Return the names of the files that are found and skipped."""
+    """Return the names of the found files, and the skipped paths."""
     found = list(find([str(root)]))
     files = {os.path.relpath(one.path, root) for one in found if isinstance(one, File)}
     skipped = [one for one in found if isinstance(one, SkippedPath)]

@@ -1,4 +1,4 @@
-"""Tests git in a hostile repository. Programs from its configuration or folders must not be run."""
+"""Tests that git in a hostile repository runs no programs from its configuration or folders."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ VERBS = [
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
-    """The hostile repository as the current folder. PATH contains its subfolders in all
-    spellings.
-    """
+    """Create the hostile repository, and make it the current folder."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     made = hostile.make(tmp_path)
@@ -49,6 +47,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
 
 
 def poison_path(repository: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add subfolders of the repository to PATH, in all spellings."""
     monkeypatch.setenv("PATH", f"{repository.path()}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -72,13 +71,12 @@ def test_no_trap_is_triggered(
 def test_a_check_against_a_revision_runs_nothing_else(
     repository: Hostile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the hostile repository, the command starts only git."""
     poison_path(repository, monkeypatch)
     program = Path(sys.executable).parent / "token-sidecar"
     command = [str(program), "check", "--diff", "main", "CLAUDE.md", "lazy.md"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert repository.fired() == set()
-    # The blob is missing. This is reported, and git does not fetch the blob.
+    # A blob is missing, which is reported, because git must not fetch it.
     assert result.returncode == 2
     assert "git cannot compare" in result.stderr
     hostile.give_back(repository)

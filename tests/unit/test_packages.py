@@ -1,6 +1,4 @@
-"""Tests that the packages to be published are reproducible and complete, and have the same
-version.
-"""
+"""Tests that published packages are reproducible and complete, and have the same version."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ LICENCES = load(".ci/licences.py")
 
 
 def pins(file: Path) -> dict[NormalizedName, tuple[Requirement, int]]:
-    """Return a file's pinned packages, each with its number of hashes.
+    """Return the pinned packages of a file, each with its number of hashes.
 
-    If a package has several pins, the pin for this system is returned.
+    If a package has several pins, this is the pin for the current system.
     """
     entries = re.sub(r"\\\n\s+", "", file.read_text("utf-8")).splitlines()
     found = [

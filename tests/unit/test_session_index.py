@@ -1,6 +1,4 @@
-"""Tests the session index: agents' sessions and calls are read once and stored in the ledger's
-database.
-"""
+"""Tests that the session index reads and stores each session and call of an agent once."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ AT = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
 class World:
-    """The home folders of two agents, a root folder, and an index."""
+    """Two agents' home folders, two project folders, and a session index."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.other = folder / "root", folder / "other"
@@ -170,9 +168,7 @@ def test_sessions_of_a_deleted_store_disappear_and_stay_billed(world: World) -> 
     assert recorded(world.ledger) == world.claude.truth.calls
 
 
-def test_a_slower_read_does_not_overwrite_a_newer_one(
-    world: World,
-) -> None:
+def test_a_slower_read_does_not_overwrite_a_newer_one(world: World) -> None:
     session = world.claude.session(world.root)
     session.reply()
     world.read()
@@ -187,9 +183,7 @@ def test_a_slower_read_does_not_overwrite_a_newer_one(
 
 
 class SlowReader:
-    """Claude Code's reader, slowed down so that another process reads a later version of the store
-    first.
-    """
+    """A reader of Claude Code's files. While it reads, another process stores a newer version."""
 
     def __init__(self, world: World) -> None:
         (self._reader,) = (reader for reader in world.readers if reader.agent == "claude-code")

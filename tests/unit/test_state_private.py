@@ -1,4 +1,4 @@
-"""Tests that state and caches are private from the start, and are moved away if damaged."""
+"""Tests that state and caches are always private, and that damaged files are set aside."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def write_in_a_process(writer: str, state: Path, work: Path) -> None:
 
 
 def modes(folder: Path) -> Iterator[tuple[str, int]]:
-    """Return the names and permissions of a folder and everything inside."""
+    """Return the name and permissions of a folder and of all files and folders in it."""
     for path in (folder, *folder.rglob("*")):
         yield path.name, stat.S_IMODE(path.stat().st_mode)
 

@@ -1,4 +1,4 @@
-"""Tests that only one thread at a time resolves types, because msgspec would crash the process."""
+"""Tests that threads resolve types one at a time, because msgspec would crash otherwise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 FIRST_USES = '''
-"""Four threads use a type for the first time, over and over: nothing but new types."""
+"""Four threads use a new type at the same time, 400 times."""
 import sys
 import threading
 import types

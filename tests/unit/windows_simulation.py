@@ -1,5 +1,6 @@
-"""Runs `token-sidecar` on Linux or macOS as if on Windows: `python windows_simulation.py
-ARGUMENT…`.
+"""Runs `token-sidecar` on Linux or macOS as if on Windows.
+
+Usage: `python windows_simulation.py ARGUMENT…`.
 
 Only `sidecar.operating_system` uses its Windows branch. The C modules that it calls are replaced.
 Functions that do not exist on Windows are removed, so that any use elsewhere fails.
@@ -50,9 +51,7 @@ def _not_on_windows(*_: object) -> NoReturn:
 
 
 def _winapi() -> Any:
-    """A stand-in where process 100 is running, 200 has ended, and 300 belongs to another user.
-    Files are real.
-    """
+    """Simulate processes: 100 is running, 200 has ended, and 300 belongs to another user."""
     module: Any = types.ModuleType("_winapi")
     module.OPEN_EXISTING = 3
     module.opened = []
