@@ -1,4 +1,4 @@
-"""Runs ClickHouse for the tests: chdb's engine behind a small HTTP server, in its own process.
+"""Runs ClickHouse for the tests: chdb behind a small HTTP server, in a separate process.
 
 `python -m tests.clickhouse FOLDER` prints the port, and runs until it is killed.
 """

@@ -13,14 +13,14 @@ pytest_plugins = ["tests.e2e.agents.scores"]
 
 TESTS = Path(__file__).parent
 WITH_PROCESSES = (TESTS / "e2e", TESTS / "protocol")
-"""Tests that use several processes or threads, and are therefore sensitive to a busy machine."""
+"""Folders of tests that use several processes or threads, and may fail on a busy machine."""
 REAL_AGENTS = TESTS / "e2e" / "agents"
-"""Tests that are never retried, because a race condition in billing must not go unnoticed."""
+"""The tests in this folder are never retried, because billing must have no race conditions."""
 
 SHARING_FOLDERS = ("llama", "vscode")
 """Folders whose tests share a program that starts slowly."""
 
-# the duration depends on the load of the machine rather than on the code
+# Durations depend on the load of the machine more than on the code.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

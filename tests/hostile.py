@@ -115,7 +115,7 @@ def write_bad_settings(folder: Path, name: str, secret: Path) -> None:
 
 
 def give_back(repository: Hostile) -> None:
-    """Restore the blob that was removed."""
+    """Restore the blob that `make` removes."""
     store = ["git", "hash-object", "-w", "--stdin", "--no-filters"]
     subprocess.run(
         store,

@@ -136,7 +136,7 @@ class ModelServer:
         self._thread.join()
 
     def take(self, body: dict[str, Any]) -> tuple[Received, Reply]:
-        """Register a request. Return its reply once the test permits."""
+        """Register a request, and return its reply. If `waits` is true, wait for the test first."""
         reply = self.answer(body)
         output = reply_tokens(reply) + reply.reasoning
         received = Received(body, request_tokens(body), output, reply.reasoning, threading.Event())

@@ -125,7 +125,7 @@ def _databases(home: Path, root: Path, writers: ExitStack) -> Iterator[Truth]:
 
 
 def _broken(session: claude.Transcript) -> None:
-    """Return titles, and lines that readers cannot decode."""
+    """Write titles, and lines that readers cannot decode."""
     session.write({"type": "custom-title", "customTitle": secret()})
     session.write({"type": "summary", "summary": secret()})
     append(session.path, {"type": "assistant", "message": {"usage": secret(), "model": secret()}})
@@ -151,7 +151,7 @@ def _dump(path: Path) -> Iterator[str]:
 
 
 class Reading:
-    """Runs token-sidecar on a home folder, and keeps track of what is stored, logged and opened."""
+    """Runs token-sidecar on a home folder, and records what is stored, logged and opened."""
 
     def __init__(self, home: Path, state: Path, *, enabled: bool = True) -> None:
         self.home, self.state = home, state
@@ -164,7 +164,7 @@ class Reading:
         os.environ.update(variables)
         self.logs = state.with_suffix(".opened")
         self.logs.mkdir()
-        self.said: list[bytes] = []
+        self.outputs: list[bytes] = []
 
     def serve(self) -> None:
         """Run an editor session with all requests about agents, including invalid ones."""
@@ -184,15 +184,15 @@ class Reading:
             for row in rows[:3]:
                 for method in ("context/select", "context/fit", "context/append"):
                     self._ask(client, method, {"session": row["id"]})
-            self._ask(client, "context/usage", {"session": "nobody's"})
+            self._ask(client, "context/usage", {"session": "unknown"})
             client.close()
-        self.said.append(self.state.with_suffix(".stderr").read_bytes())
+        self.outputs.append(self.state.with_suffix(".stderr").read_bytes())
 
     def _ask(self, client: StdioClient, method: str, params: dict[str, Any]) -> None:
         try:
             client.request(method, params)
         except RuntimeError as error:
-            self.said.append(str(error).encode())
+            self.outputs.append(str(error).encode())
 
     def verb(self, *arguments: str, titles: bool = False) -> None:
         """Run a command. Its output must not contain secrets, except for titles."""
@@ -202,7 +202,7 @@ class Reading:
             command, cwd=self.home / "work" / "0", capture_output=True, stdin=subprocess.DEVNULL
         )
         assert result.returncode == 0, result.stderr
-        self.said += [result.stderr] if titles else [result.stdout, result.stderr]
+        self.outputs += [result.stderr] if titles else [result.stdout, result.stderr]
 
     def run(self) -> None:
         """Run the editor session, followed by the command line."""
@@ -215,8 +215,9 @@ class Reading:
     def leaks(self) -> list[str]:
         """Return where secrets were stored or logged."""
         kept = [path for path in self.state.rglob("*") if path.is_file()]
-        found = [str(path) for path in kept if _holds(path.read_bytes())]
-        return found + [text.decode(errors="replace")[:500] for text in self.said if _holds(text)]
+        found = [str(path) for path in kept if _has_secret(path.read_bytes())]
+        leaked = [text for text in self.outputs if _has_secret(text)]
+        return found + [text.decode(errors="replace")[:500] for text in leaked]
 
     def opened(self) -> list[Opened]:
         """Return the agents' files that were opened or changed."""
@@ -225,7 +226,7 @@ class Reading:
         return [one for one in found if one.path.startswith(homes)]
 
 
-def _holds(data: bytes) -> bool:
+def _has_secret(data: bytes) -> bool:
     lower = data.lower()
     return any(form in data or form in lower for form in _FORMS)
 
@@ -256,9 +257,9 @@ def check(home: Path, folder: Path, truths: list[Truth]) -> None:
     assert disabled.opened() == []
     assert states(home) == before
     kept = sum(path.is_file() for path in reading.state.rglob("*"))
-    print(f"  {next(_NUMBERS):,} secrets planted, none in {kept} files kept nor in what was said")
-    print(f"  {len(before)} files of agents as they were, {len(seen)} openings,"
-          f" {len(written)} of SQLite's own for writing, by {_by(reading)}")  # fmt: skip
+    print(f"  {next(_NUMBERS):,} secrets planted, none found in {kept} stored files or in outputs")
+    print(f"  {len(before)} agent files unchanged, {len(seen)} times opened;"
+          f" {len(written)} SQLite files opened for writing ({_by(reading)})")  # fmt: skip
     print("  agents.enabled = false: none opened")
 
 

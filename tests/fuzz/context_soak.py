@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def soak(number: int, from_seed: int, seen: Counter[str]) -> None:
-    """Check this number of conversations, and return statistics."""
+    """Check `number` random conversations, and add statistics to `seen`."""
 
     @settings(
         max_examples=number, deadline=None, database=None, suppress_health_check=list(HealthCheck)

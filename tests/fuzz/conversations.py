@@ -90,7 +90,7 @@ class _Maker:
         self._answered: list[str] = []
         self._marks = 0
 
-    def move(self, move: Move) -> None:  # noqa: C901 - one arm a kind of move
+    def move(self, move: Move) -> None:  # noqa: C901 - one case per kind of move
         text = self._text(move.size)
         match move.kind:
             case "user":
@@ -204,9 +204,8 @@ def _walk(value: Any, seen: Seen, in_result: bool) -> bool:
             return not in_result
         return False
     if isinstance(value, list):
-        talks = [
-            _walk(one, seen, in_result) for one in value
-        ]  # Evaluate every item, because each one adds to `seen`.
+        # Evaluate all items, because each one adds to `seen`.
+        talks = [_walk(one, seen, in_result) for one in value]
         return any(talks)
     if not isinstance(value, dict):
         return False
@@ -230,10 +229,10 @@ def check(case: Case, plan: FitResult) -> None:
         assert plan.messages[0] == Turn(role="system", content=case.system)
     kept = [see(turn) for turn in messages]
     asked = [see(turn) for turn in case.turns]
-    _no_orphans(asked, kept, case.turns)
-    _order_kept(kept)
-    assert all(turn.content or see(turn).calls for turn in messages), "an empty message left"
-    _stays(case, asked, kept)
+    _check_no_orphans(asked, kept, case.turns)
+    _check_order(kept)
+    assert all(turn.content or see(turn).calls for turn in messages), "a message is empty"
+    _check_required_turns(case, asked, kept)
     assert plan.fits == (plan.tokens_after <= case.max_tokens)
     assert plan.fits == (plan.reason is None)
     assert plan.summary is None or case.summarize
@@ -244,7 +243,7 @@ def check(case: Case, plan: FitResult) -> None:
         assert removal.role == case.turns[removal.index].role
 
 
-def _no_orphans(asked: list[Seen], kept: list[Seen], turns: list[Turn]) -> None:
+def _check_no_orphans(asked: list[Seen], kept: list[Seen], turns: list[Turn]) -> None:
     waiting = _may_wait(asked, turns)
     called: set[str] = set()
     answered: set[str] = set()
@@ -267,14 +266,14 @@ def _may_wait(asked: list[Seen], turns: list[Turn]) -> set[str]:
     return set()
 
 
-def _order_kept(kept: list[Seen]) -> None:
+def _check_order(kept: list[Seen]) -> None:
     marks = [mark for seen in kept for mark in seen.marks]
-    assert marks == sorted(set(marks)), "the order changed, or something came twice"
+    assert marks == sorted(set(marks)), "messages are duplicated or in another order"
 
 
-def _stays(case: Case, asked: list[Seen], kept: list[Seen]) -> None:
-    """Return the turns that must be kept: system turns, and the last user turns with everything
-    after them, except orphans.
+def _check_required_turns(case: Case, asked: list[Seen], kept: list[Seen]) -> None:
+    """Check that system turns, and the last user turns with everything after them except orphans,
+    are kept.
     """
     there = {mark for seen in kept for mark in seen.marks}
     calls = {call for seen in kept for call in seen.calls}
@@ -283,10 +282,10 @@ def _stays(case: Case, asked: list[Seen], kept: list[Seen]) -> None:
     all_answered = {result for seen in asked for result in seen.results}
     for index, (turn, seen) in enumerate(zip(case.turns, asked, strict=True)):
         if turn.role == "system":
-            assert set(seen.marks) <= there, "a system turn went"
+            assert set(seen.marks) <= there, "a system turn was removed"
         if index >= tail:
             if seen.own_text and not seen.results:
-                assert set(seen.marks) <= there, "one of the last turns went"
+                assert set(seen.marks) <= there, "one of the last turns was removed"
             assert set(seen.results) & all_called <= calls, "a call of the last turns went"
             assert set(seen.calls) & all_answered <= calls, "a call of the last turns went"
         all_called.update(seen.calls)

@@ -2,7 +2,7 @@
 
 `python -m tests.fuzz.differences` takes five minutes. It compares the tokens of each code point in
 many contexts, and of random text with contractions. The exit code is 1 if a difference is not
-covered by `sidecar.counting.exact_engines.disputed`.
+covered by `sidecar.counting.exact_engines.is_disputed`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main() -> int:
             unknown = [text for text in found if not is_disputed(text)]
             missed += len(unknown)
             sys.stdout.write(f"{engine} {name}: {len(found)} texts differ, ")
-            sys.stdout.write(f"{len(unknown)} not known: {unknown[:5]!r}\n")
+            sys.stdout.write(f"{len(unknown)} unexpectedly: {unknown[:5]!r}\n")
     return 1 if missed else 0
 
 

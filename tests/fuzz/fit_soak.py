@@ -128,8 +128,8 @@ def main(rounds: int = 10_000, seed: int = 0) -> None:
         shares += [share] if share is not None else []
     assert min(shares) >= 0.95
     print(
-        f"{rounds} texts fitted, none over; {len(shares)} of short lines kept "
-        f"at least {100 * min(shares):.1f} % of the allowance"
+        f"{rounds} texts shortened, all within the limit; {len(shares)} texts with short lines "
+        f"used at least {100 * min(shares):.1f} % of it"
     )
 
 

@@ -152,7 +152,7 @@ class Session:
                 stream.flush()
         except OSError:
             raise WrongError(
-                f"the server has gone after {self.sent} messages\n{self.errors()}"
+                f"the server exited after {self.sent} messages\n{self.errors()}"
             ) from None
 
     def _wait(self, most: int) -> None:
@@ -163,15 +163,15 @@ class Session:
                 self._news.wait(PATIENCE_SECONDS)
                 if self.answers == before:
                     late = [(number, self._methods[number]) for number in self._owed]
-                    raise WrongError(f"no answer to {late!r:.3000}\n{self.errors()}")
+                    raise WrongError(f"no response to {late!r:.3000}\n{self.errors()}")
 
     def _ended(self) -> None:
         code = self.process.wait(30)
         self._reader.join(30)
         if code != 0:
-            raise WrongError(f"the server ended with {code}")
+            raise WrongError(f"the server exited with {code}")
         if any(self._owed.values()) or self._strays > self.mangled:
-            raise WrongError(f"answers that nobody asked for: {self._strays}")
+            raise WrongError(f"{self._strays} unexpected responses")
         cast("IO[bytes]", self.process.stdin).close()
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class Session:
                 self._strays += 1
 
     def _asked(self, message: Message) -> None:
-        """Answer a request from the server correctly, with an error, with an unexpected result, or
+        """Answer a request from the server: correctly, with an error, with an unexpected result, or
         twice.
         """
         chance = self._chance.random()
@@ -240,7 +240,7 @@ def _right(message: Message) -> Any:
 
 
 def _refuse(number: str) -> None:
-    raise WrongError(f"{number} in what the server sent")
+    raise WrongError(f"the server sent {number}, which is not valid JSON")
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -293,7 +293,7 @@ def main() -> int:
         return 1
     growth = last / max(1, settled) - 1
     sys.stdout.write(
-        f"{args.messages} messages, every request answered once, {settled} KB after "
+        f"{args.messages} messages, each request answered once, {settled} KB after "
         f"{min(SETTLED, args.messages)} and {last} KB at the end ({growth:+.1%}), "
         f"{time.monotonic() - began:.0f} s\n"
     )

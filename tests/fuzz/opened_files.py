@@ -70,7 +70,7 @@ def _traced(line: str) -> Opened | None:
 def _log_events(log: Path) -> None:
     file = log.open("a", encoding="utf-8", buffering=1)
 
-    def heard(event: str, arguments: tuple[object, ...]) -> None:
+    def log_event(event: str, arguments: tuple[object, ...]) -> None:
         if event not in _EVENTS or not isinstance(arguments[0], str | bytes | os.PathLike):
             return
         path, writes = os.fsdecode(arguments[0]), event != "open"
@@ -82,7 +82,7 @@ def _log_events(log: Path) -> None:
             writes = "mode=ro" not in options
         file.write(json.dumps([path, writes]) + "\n")
 
-    sys.addaudithook(heard)
+    sys.addaudithook(log_event)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from sidecar.text.document import TextDocument
 from tests.fuzz import edits, oracle
 
 if TYPE_CHECKING:
-    from sidecar.text.positions import Encoding, Position
+    from sidecar.text.positions import Encoding, Position, Range
 
 EDITS_PER_DOCUMENT = 100
 EDITS_WHILE_OPENING = 20
@@ -58,10 +58,7 @@ class Session:
             span, new = edits.edit(rng, doc)
             text = oracle.edited(text, span, new, self.encoding)
             doc.apply(span, new)
-            change: dict[str, object] = {"text": new}
-            if span is not None:
-                change["range"] = {"start": position(span.start), "end": position(span.end)}
-            self._change(uri, version, change)
+            self._change(uri, version, span, new)
             count = self.client.request(
                 "tokens/count", {"textDocument": {"uri": uri}, "model": model}
             )
@@ -85,16 +82,19 @@ class Session:
             span, new = edits.edit(rng, doc)
             text = oracle.edited(text, span, new, self.encoding)
             doc.apply(span, new)
-            change = {"range": {"start": position(span.start), "end": position(span.end)}}
-            self._change(uri, version, {**change, "text": new})
+            self._change(uri, version, span, new)
         count = self.client.request("tokens/count", {"textDocument": {"uri": uri}})
         got = (count["tokens"], count["method"], count["characters"])
         assert got == (Reference("o200k_base").count(text), "exact", len(text)), f"{seed}: {got}"
         self.client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
         self.client.notifications.clear()
 
-    def _change(self, uri: str, version: int, change: dict[str, object]) -> None:
+    def _change(self, uri: str, version: int, span: Range, new: str) -> None:
         identifier = {"uri": uri, "version": version}
+        change = {
+            "range": {"start": position(span.start), "end": position(span.end)},
+            "text": new,
+        }
         params = {"textDocument": identifier, "contentChanges": [change]}
         self.client.notify("textDocument/didChange", params)
 
@@ -104,7 +104,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--edits", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--openings", type=int, default=0, help="of long documents, edited then")
+    parser.add_argument(
+        "--openings", type=int, default=0, help="long documents to edit while they are opened"
+    )
     args = parser.parse_args()
     sessions = [Session(encoding) for encoding in ENCODINGS]
     began, done, long, seed = time.monotonic(), 0, 0, args.seed
@@ -126,7 +128,7 @@ def main() -> int:
         session.client.close()
     sys.stdout.write(
         f"{done} edits through the server, {seed - args.seed} documents ({long} over 20 KB), "
-        f"{args.openings} long ones edited while they were opened, "
+        f"{args.openings} long documents edited while they were opened, "
         f"{', '.join(ENCODINGS)}: all equal to tiktoken, {time.monotonic() - began:.0f} s\n"
     )
     return 0

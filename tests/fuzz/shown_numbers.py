@@ -124,9 +124,9 @@ class Stress:
         costs = sent.cost.cost_usd or 0, today["totals"]["costUsd"]
         assert abs(costs[0] - costs[1]) < 1e-9, costs
 
-    async def check_session(self, shown: Conversation, workspace: Workspace) -> None:
+    async def check_session(self, session: Conversation, workspace: Workspace) -> None:
         """Compare the cached counts of a conversation with new counts for the current settings."""
-        services, session = self.client.server.services, shown
+        services = self.client.server.services
         counter = services.conversations(workspace).counter(session.model)
         kept = [measure.tokens for measure in session.model_counts().turns.measures]
         assert kept == [counter.message(turn).tokens for turn in session.turns]
@@ -251,7 +251,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as state:
         os.environ["TOKEN_SIDECAR_STATE"] = state
         asyncio.run(stress(arguments.operations, arguments.seed))
-    print(f"{arguments.operations} operations, seed {arguments.seed}: every number is a fresh one")
+    print(f"{arguments.operations} operations, seed {arguments.seed}: all numbers are up to date")
     return 0
 
 

@@ -84,8 +84,8 @@ def main() -> int:
             sys.stderr.write(f"{done} edits: no difference\n")
     sys.stdout.write(
         f"{done} edits of {documents} documents ({long} over 20 KB), {' and '.join(names)}: "
-        f"all equal to tiktoken's full counts, "
-        f"estimates to those of the whole texts, {time.monotonic() - began:.0f} s\n"
+        f"all counts equal to tiktoken's, all estimates equal to those of the whole texts, "
+        f"{time.monotonic() - began:.0f} s\n"
     )
     return 0
 

@@ -101,7 +101,7 @@ def test_the_keyboard_chooses_period_and_grouping(browser: Browser, costs: Path)
     assert browser.run(LAST_TITLE) == "By session"
 
 
-def test_the_page_follows_the_readers_scheme(browser: Browser, costs: Path) -> None:
+def test_the_page_follows_the_browsers_colour_scheme(browser: Browser, costs: Path) -> None:
     drawn = {}
     for scheme in ("light", "dark"):
         browser.run("await page.emulateMedia({colorScheme: args[0]})", scheme)

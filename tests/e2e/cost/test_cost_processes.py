@@ -56,7 +56,7 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed
             acknowledged.add(writer.stdout.readline().strip())
         writer.kill()
         acknowledged.update(line.strip() for line in writer.stdout if line.endswith("\n"))
-        exit_codes.add(writer.wait())  # on a busy machine, a process may finish before it is killed
+        exit_codes.add(writer.wait())  # a process may finish before it is killed
         writer.stdout.close()
     assert -9 in exit_codes
     last = start(path, "w", WRITES)
@@ -92,7 +92,7 @@ def test_two_writers_killed_together_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_four_processes_write_at_once(tmp_path: Path) -> None:
-    """Several processes create the ledger at the same time. Two of them record the same calls."""
+    """Four processes create the ledger at the same time. Two of them record the same calls."""
     path = tmp_path / "state" / "ledger.db"
     writers = [start(path, name, 300) for name in ("a", "b", "c", "c")]
     outputs = [writer.communicate()[0].split() for writer in writers]
@@ -104,7 +104,7 @@ def test_four_processes_write_at_once(tmp_path: Path) -> None:
     assert summed == single == 3 * (300 * 301 // 2)
 
 
-def test_a_long_reader_holds_no_writer_up(tmp_path: Path) -> None:
+def test_a_long_read_does_not_block_writers(tmp_path: Path) -> None:
     path = tmp_path / "state" / "ledger.db"
     ledger = Ledger(path)
     ledger.record(event("here", 0))

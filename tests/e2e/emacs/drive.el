@@ -1,14 +1,14 @@
 ;;; drive.el --- token-sidecar in a real Emacs, with eglot and no shim -*- lexical-binding: t -*-
 
-;; Started by test_emacs.py in batch: opens AGENTS.md of the current folder, types, applies a fix,
-;; and writes what it saw to seen.json.
+;; test_emacs.py runs this file in batch mode. It opens AGENTS.md in the current folder, types, applies
+;; a fix, and writes what Emacs shows to seen.json.
 
 (package-initialize)
 (require 'eglot)
 (require 'flymake)
 (require 'json)
 
-;; What docs/how-to/other-editors.md tells a user to write.
+;; The setup in docs/how-to/other-editors.md.
 (load (getenv "EMACS_SETUP") nil t)
 
 (defvar seen nil)
@@ -17,11 +17,12 @@
   (push (cons key value) seen))
 
 (defun wait-until (what test)
-  "Let processes speak until TEST gives something, and give that back."
+  "Process output until TEST returns non-nil, and return its value.
+WHAT describes it in the error message."
   (let ((deadline (+ (float-time) 60)) found)
     (while (not (setq found (funcall test)))
       (when (> (float-time) deadline)
-        (error "Waited in vain for %s" what))
+        (error "Timed out waiting for %s" what))
       (accept-process-output nil 0.05))
     found))
 
@@ -49,13 +50,13 @@
        (count (jsonrpc-request server :tokens/count `(:textDocument (:uri ,uri)))))
   (see 'counted (plist-get count :tokens)))
 
-;; A key, not a mouse click, chooses: the first, which keeps the start.
+;; Choose the first fix, which keeps the start, as if with the keyboard.
 (cl-letf ((last-nonmenu-event ?\r)
           ((symbol-function 'completing-read) (lambda (_ choices &rest _) (caar choices))))
   (eglot-code-actions (point-min) (point-max) nil t))
 (eglot--signal-textDocument/didChange)
 (see 'fitted (buffer-substring-no-properties (point-min) (point-max)))
-(wait-until "the end of the diagnostic" (lambda () (null (findings))))
+(wait-until "the diagnostic to disappear" (lambda () (null (findings))))
 
 (with-temp-file "seen.json"
   (insert (json-encode seen)))

@@ -1,4 +1,4 @@
-"""Sends requests to llama.cpp without using our own code."""
+"""Sends requests to llama.cpp without using the code under test."""
 
 from __future__ import annotations
 

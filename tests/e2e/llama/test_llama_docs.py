@@ -1,4 +1,4 @@
-"""Tests the examples in the two documentation pages on endpoints with a real llama.cpp."""
+"""Tests the examples in the two documentation pages about endpoints, with a real llama.cpp."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from sidecar.cli import main
 from sidecar.config.load import load
+from sidecar.config.settings import Endpoint
 from sidecar.endpoints import http, outcome
 from sidecar.endpoints.clouds import CLOUDS
 from sidecar.endpoints.registry import Endpoints
@@ -25,8 +26,6 @@ from tests.unit.endpoints_fake_server import Ollama
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 REFERENCE = (DOCS / "reference/endpoints.md").read_text("utf-8")
 HOW_TO = (DOCS / "how-to/local-models.md").read_text("utf-8")
-
-
 TEXT = "日本語のテキスト and some words, x = {1: 2}\n" * 20
 
 
@@ -52,8 +51,6 @@ async def test_the_capability_on_the_page_is_that_of_the_server(llama_url: str) 
     [configuration] = blocks(REFERENCE, "toml")
     declared = msgspec.toml.decode(configuration)["endpoint"][0]
     assert declared["url"] in example
-    from sidecar.config.settings import Endpoint
-
     models = tuple(declared["models"])
     endpoints = Endpoints([Endpoint(url=llama_url, models=models)], True, {})
     rows = msgspec.to_builtins(await endpoints.probe())

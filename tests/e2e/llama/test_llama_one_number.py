@@ -104,7 +104,7 @@ def of_editor(editor: Editor, method: str) -> dict[str, tuple[int, str]]:
     """Return the token counts and methods that the editor displays, by where they appear."""
     status = editor.shown("status/update", f'"method": "{method}"')["document"]
     count = editor.about("tokens/count")
-    told = editor.shown("textDocument/publishDiagnostics", f", {method}")["diagnostics"]
+    found = editor.shown("textDocument/publishDiagnostics", f", {method}")["diagnostics"]
     span = {"start": {"line": 0, "character": 0}, "end": {"line": 99, "character": 0}}
     (hint,) = editor.about("textDocument/inlayHint", range=span)
     fitted = editor.about("tokens/fit", maxTokens=9 * count["tokens"])
@@ -112,7 +112,7 @@ def of_editor(editor: Editor, method: str) -> dict[str, tuple[int, str]]:
     return {
         "tokens/count": (count["tokens"], count["method"]),
         "status": (status["tokens"], status["method"]),
-        "diagnostic": (number_in(told[0]["message"]), method_in(told[0]["message"])),
+        "diagnostic": (number_in(found[0]["message"]), method_in(found[0]["message"])),
         "hint": (number_in(hint["label"]), count["method"]),
         "tokens/fit": (fitted["tokens"], fitted["method"]),
         "removed": (shorter["tokens"] + shorter["removedTokens"], shorter["method"]),
@@ -199,16 +199,16 @@ def test_a_conversation_has_one_count_everywhere(
     ]
     assert {key: usage[key] for key in keys} == {key: shown[key] for key in keys}
     assert (status["tokens"], status["percent"]) == (usage["tokens"], usage["percent"])
-    assert usage["breakdown"]["sections"] == again["tokens"], "the document is a section of it"
+    assert usage["breakdown"]["sections"] == again["tokens"], (
+        "the document is a section of the conversation"
+    )
 
 
 @pytest.mark.parametrize("case", METHODS)
 def test_a_section_has_its_documents_count_after_edits_and_reports(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
-    """A reply's reported usage calibrates one kind of text, but the document uses its own kind's
-    factor.
-    """
+    """Reported usage calibrates the kind of text in the reply. The document is of another kind."""
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
         section = {"name": "doc", "textDocument": {"uri": editor.uri}}
@@ -222,14 +222,14 @@ def test_a_section_has_its_documents_count_after_edits_and_reports(
             editor.request("context/append", {"turns": turns, "usage": usage})
             until(lambda: sections_of(editor) == counted(editor, METHODS[case]))
             before = editor.request("context/usage", {})["tokens"]
-            assert before == 1_501 + 90 * size, "a reported number stays, whatever was learned"
+            assert before == 1_501 + 90 * size, "calibration does not change a reported number"
             edit(editor, 3 * size, LINE)
             until(lambda: sections_of(editor) == counted(editor, METHODS[case]))
             assert editor.request("context/usage", {})["tokens"] > before + LINE_TOKENS_LEAST
             edit(editor, 3 * size + 1, "", lines=1)
             until(lambda: sections_of(editor) == counted(editor, METHODS[case]))
             again = editor.request("context/usage", {})["tokens"]
-            assert again == before, "the text that was reported has the number that was reported"
+            assert again == before, "the reported text has the reported number"
             edit(editor, 3 * size + 2, LINE)
 
 
@@ -245,8 +245,8 @@ def test_fixes_have_the_documents_count(
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
         until(lambda: counted(editor, METHODS[case]) is not None)
-        told = editor.shown("textDocument/publishDiagnostics", f", {METHODS[case]}")["diagnostics"]
-        fixes = fixes_of(editor, told)
+        found = editor.shown("textDocument/publishDiagnostics", f", {METHODS[case]}")["diagnostics"]
+        fixes = fixes_of(editor, found)
         count = editor.about("tokens/count")["tokens"]
         fitted = editor.about("tokens/fit", maxTokens=BUDGET, mode="start")
         left = applied(fixes["Fit to budget: keep the start"], TEXT)
@@ -264,10 +264,12 @@ def test_fixes_have_the_documents_count(
     assert case == "endpoint" or recounted["tokens"] == fitted["tokens"]
 
 
-def fixes_of(editor: Editor, told: list[Any]) -> dict[str, Any]:
+def fixes_of(editor: Editor, diagnostics: list[Any]) -> dict[str, Any]:
     """Return the document's code actions, by title."""
     span = {"start": {"line": 0, "character": 0}, "end": {"line": 99, "character": 0}}
-    found = editor.about("textDocument/codeAction", range=span, context={"diagnostics": told})
+    found = editor.about(
+        "textDocument/codeAction", range=span, context={"diagnostics": diagnostics}
+    )
     return {one["title"]: one for one in found}
 
 
@@ -284,7 +286,7 @@ def applied(action: Any, text: str) -> str:
 
 
 def counted(editor: Editor, method: str) -> int | None:
-    """Wait for the document's final count, which may come from the endpoint."""
+    """Return the document's count, or None if it was made with another method."""
     count = editor.about("tokens/count")
     return int(count["tokens"]) if count["method"] == method else None
 
@@ -305,5 +307,5 @@ def until(is_so: Callable[[], bool]) -> None:
     """Wait until a condition is true, even on a slow machine."""
     end = time.monotonic() + 60
     while not is_so():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "timeout"
         time.sleep(0.05)

@@ -177,7 +177,7 @@ async def test_abandoned_counts_are_not_sent_to_a_slow_server(
             text_tokens(llama_url, TEXTS[2]),
             "endpoint",
         )
-        assert proxy.requests - before <= 2, "the one that was under way, and this one"
+        assert proxy.requests - before <= 2, "the pending request and this one"
 
 
 async def test_a_conversation_that_a_slow_server_missed_is_counted_soon(

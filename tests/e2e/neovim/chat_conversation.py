@@ -34,6 +34,11 @@ def tokens(editor: Editor, session: str) -> int | None:
     return None if known is None else int(known)
 
 
+def wait_calls(editor: Editor, number: int) -> None:
+    """Wait until the ledger contains this number of calls."""
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == number, f"{number} calls")
+
+
 def wait_tokens(editor: Editor, session: str, right: Callable[[int], bool], what: str) -> int:
     """Wait until a session's token count satisfies a condition, and return the count."""
     seen: list[int | None] = [None]

@@ -65,8 +65,8 @@ class Avante(ChatPlugin, frozen=True):
     """A vendor for avante, which completes a task by calling its own tool."""
 
     def answer(self, body: dict[str, Any]) -> Reply:
-        """Answer each prompt with a tool call, and each tool result with the call that completes
-        the task.
+        """Answer each prompt with a tool call, and each tool result with the call that completes the
+        task.
         """
         if body["messages"][-1]["role"] == "tool":
             return Reply("", (("attempt_completion", '{"result": "It is sunny."}'),), reasoning=40)
@@ -199,8 +199,8 @@ end
 package.preload['avante_tokenizers'] = function()
   return { from_pretrained = function() end, encode = function(text) return {}, #text / 4, #text end }
 end
--- It adds to a table that it goes through: in some processes its log then lacks a level, and avante
--- does not load.
+-- avante adds to a table while iterating over it. In some processes a log level is then missing, and
+-- avante does not load.
 package.preload['avante.utils.log'] = function()
   local path = vim.api.nvim_get_runtime_file('lua/avante/utils/log.lua', false)[1]
   local text = table.concat(vim.fn.readfile(path), string.char(10))

@@ -91,6 +91,6 @@ def pytest_terminal_summary(
     number = config.stash.get(DESELECTED, 0)
     if number:
         terminalreporter.write_line(
-            f"{number} tests deselected: neither TOKEN_SIDECAR_PLUGINS nor ../shared/plugins nor"
-            " GitHub gives the chat plugins"
+            f"{number} tests deselected, because the chat plugins could not be downloaded from GitHub."
+            " Set TOKEN_SIDECAR_PLUGINS to a folder with their archives."
         )

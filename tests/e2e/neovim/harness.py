@@ -58,7 +58,7 @@ def wait_for(
             return found
         if time.monotonic() > deadline:
             awaited = what if isinstance(what, str) else what()
-            raise AssertionError(f"waited {seconds} s in vain for {awaited}; last seen: {found!r}")
+            raise AssertionError(f"timed out after {seconds} s: {awaited}; last result: {found!r}")
         time.sleep(POLL_SECONDS)
 
 
@@ -102,9 +102,8 @@ class Editor:
         self.init = folder / "init.lua"
         self.init.write_text(INIT.format(shim=SHIM, extra=lua), encoding="utf-8")
         self._stderr = folder / "stderr.txt"
-        self._socket = tempfile.TemporaryDirectory(
-            prefix="nvim-"
-        )  # a socket's path is limited to about 100 bytes
+        # A socket's path is limited to about 100 bytes.
+        self._socket = tempfile.TemporaryDirectory(prefix="nvim-")
         address = f"{self._socket.name}/nvim"
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -226,6 +225,13 @@ class Editor:
             end
             return rows""")
         )
+
+    def floating(self, command: str) -> list[str]:
+        """Return the lines in the floating window that a command opens."""
+        self.command(command)
+        opened = "return vim.api.nvim_win_get_config(0).relative == 'editor'"
+        wait_for(lambda: self.lua(opened), lambda: f"the window of {command}; {self.messages()}")
+        return list(self.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, true)"))
 
     def server_pids(self) -> list[int]:
         """Return the process ids of servers that Neovim has started."""

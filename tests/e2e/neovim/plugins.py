@@ -1,4 +1,4 @@
-"""Real chat plugins at pinned commits."""
+"""The chat plugins that the tests run, at pinned commits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _clone(name: str, into: Path) -> None:
 
 @functools.cache
 def folder() -> Path | None:
-    """Return a folder with a subfolder for each plugin, or None if the archives are missing."""
+    """Return a folder with a subfolder for each plugin, or None if they are not available."""
     kept = tempfile.TemporaryDirectory(prefix="plugins-")
     _kept.append(kept)
     into, archives = Path(kept.name), _archives()

@@ -69,14 +69,6 @@ def lines(editor: Editor) -> list[str]:
     return list(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, true)"))
 
 
-def floating(editor: Editor, command: str) -> list[str]:
-    """Return the lines in the floating window that a command opens."""
-    editor.command(command)
-    opened = "return vim.api.nvim_win_get_config(0).relative == 'editor'"
-    wait_for(lambda: editor.lua(opened), f"the window of {command}, {editor.messages()}")
-    return lines(editor)
-
-
 def listed_sessions(editor: Editor) -> list[str]:
     """Return the sessions that the user's picker shows."""
     editor.lua("""
@@ -98,7 +90,7 @@ def choose(editor: Editor, row: int) -> None:
 
 def close(editor: Editor) -> None:
     editor.keys("q")
-    wait_for(lambda: editor.lua("return #vim.api.nvim_list_wins()") == 1, "the window's end")
+    wait_for(lambda: editor.lua("return #vim.api.nvim_list_wins()") == 1, "the window to close")
 
 
 def test_sessions_grow_while_somebody_types(
@@ -115,7 +107,7 @@ def test_sessions_grow_while_somebody_types(
         tokens = claude.truth.context[session.id]
         wait_status(editor, f" · ctx {share(tokens)} · $")
         wait_for(partial(is_another, editor, first), "the new cost")
-        text = floating(editor, "TokenSidecar context")
+        text = editor.floating("TokenSidecar context")
         assert " ".join(text[0].split()).startswith(f"Context {tokens:,} tokens, ")
         assert share(tokens) in text[0]
         assert any(MODEL in line for line in text)
@@ -158,7 +150,7 @@ def test_the_cost_report_has_a_table_and_charts(
     thread = codex.thread(editor.workspace)
     thread.begin_turn()
     thread.call()
-    text = floating(editor, "TokenSidecar cost")
+    text = editor.floating("TokenSidecar cost")
     for home, source in ((claude, "claude-code"), (codex, "codex")):
         total = home.truth.total
         row = next(line for line in text if f"{total.prompt:,}" in line)

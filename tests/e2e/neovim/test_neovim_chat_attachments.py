@@ -59,7 +59,7 @@ def test_prompt_with_an_attached_file_that_does_not_fit_is_held(begin: Callable[
     assert "tokens do not fit" in editor.wait_message("held")
     assert server.received == []
     editor.lua("chat:submit()")
-    wait_for(lambda: server.received, "the prompt that was insisted on")
+    wait_for(lambda: server.received, "the resubmitted prompt")
 
 
 def test_held_prompt_with_another_file_is_judged_again(begin: Callable[..., Any]) -> None:
@@ -117,7 +117,7 @@ def test_buffer_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> No
     assert server.received == []
     assert editor.lua("return #chat.context_items") == 0
     editor.lua("chat:submit()")
-    (received,) = wait_for(lambda: server.received, "the prompt that was insisted on")
+    (received,) = wait_for(lambda: server.received, "the resubmitted prompt")
     assert str(received.body).count(TOO_LONG[:200].splitlines()[0]) >= 25_000
 
 
@@ -143,7 +143,7 @@ def test_tool_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None
         0,
     ]
     editor.lua("chat:submit()")
-    wait_for(lambda: server.received, "the prompt that was insisted on")
+    wait_for(lambda: server.received, "the resubmitted prompt")
     assert editor.lua("return _G.added") == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,13 +15,29 @@ from tests.e2e.neovim.chat_plugins import AVANTE, CODECOMPANION, COPILOTCHAT
 from tests.e2e.neovim.harness import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.e2e.neovim.chat_plugins import ChatPlugin
+    from tests.e2e.neovim.harness import Editor
 
 pytestmark = pytest.mark.plugins
 
 NO_SERVER = {"TOKEN_SIDECAR_CMD": "/nowhere/token-sidecar"}
+HUGE = "seven words that fill the window up " * 25_000
+"""A prompt that does not fit."""
+
+
+@contextmanager
+def suspended_servers(editor: Editor) -> Iterator[None]:
+    """Suspend the editor's servers, so that they do not respond."""
+    pids = editor.server_pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 @EACH
@@ -28,13 +45,12 @@ def test_a_prompt_over_the_limit_is_held_and_the_next_one_is_sent(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
-    huge = "seven words that fill the window up " * 25_000
-    editor.lua(plugin.submit, huge)
+    editor.lua(plugin.submit, HUGE)
     message = editor.wait_message("held")
     assert "tokens do not fit. Resubmit to send" in message
     assert len(message) <= editor.lua("return vim.v.echospace")
     assert server.received == []
-    assert huge.strip() in editor.lua(plugin.typed)
+    assert HUGE.strip() in editor.lua(plugin.typed)
     editor.lua(plugin.submit, WEATHER.format(1))
     wait_for(lambda: len(server.received) == 2, "the small prompt")
     assert len(editor.messages()) == 1
@@ -53,8 +69,7 @@ def test_a_held_prompt_is_not_parsed(begin: Callable[..., Any]) -> None:
         _G.parsed = _G.parsed + 1
         return messages(...)
       end""")
-    huge = "seven words that fill the window up " * 25_000
-    editor.lua(CODECOMPANION.submit, huge)
+    editor.lua(CODECOMPANION.submit, HUGE)
     editor.wait_message("held")
     assert editor.lua("return _G.parsed") == 0
     editor.lua(CODECOMPANION.submit, WEATHER.format(0))
@@ -64,11 +79,10 @@ def test_a_held_prompt_is_not_parsed(begin: Callable[..., Any]) -> None:
 
 def test_a_first_prompt_that_opens_copilotchat_can_be_held(begin: Callable[..., Any]) -> None:
     editor, server, _ = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
-    huge = "seven words that fill the window up " * 25_000
-    editor.lua("vim.cmd.CopilotChat(...)", huge)
+    editor.lua("vim.cmd.CopilotChat(...)", HUGE)
     assert "tokens do not fit. Resubmit to send" in editor.wait_message("held")
     assert server.received == []
-    assert huge.strip() in editor.lua(COPILOTCHAT.typed)
+    assert HUGE.strip() in editor.lua(COPILOTCHAT.typed)
     assert editor.lua("return vim.bo[require('CopilotChat').chat.bufnr].modifiable")
     editor.lua(COPILOTCHAT.submit, WEATHER.format(1))
     wait_for(lambda: len(server.received) == 2, "the small prompt")
@@ -79,12 +93,12 @@ def test_a_first_prompt_that_opens_copilotchat_is_sent_if_it_fits_or_is_submitte
     begin: Callable[..., Any],
 ) -> None:
     editor, server, session = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
-    editor.lua("vim.cmd.CopilotChat(...)", "seven words that fill the window up " * 25_000)
+    editor.lua("vim.cmd.CopilotChat(...)", HUGE)
     editor.wait_message("held")
     editor.lua("""
       local plugin = require('CopilotChat')
       plugin.ask(plugin.chat:get_message('user', true).content)""")
-    wait_for(lambda: server.received, "the prompt that was insisted on")
+    wait_for(lambda: server.received, "the resubmitted prompt")
     other, small, _ = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
     other.lua("vim.cmd.CopilotChat(...)", WEATHER.format(0))
     wait_for(lambda: len(small.received) == 2, "the prompt")
@@ -97,11 +111,10 @@ def test_a_held_prompt_is_sent_when_submitted_again(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
-    huge = "seven words that fill the window up " * 25_000
-    editor.lua(plugin.submit, huge)
+    editor.lua(plugin.submit, HUGE)
     editor.wait_message("held")
-    editor.lua(plugin.submit, huge)
-    wait_for(lambda: server.received, "the prompt that was insisted on")
+    editor.lua(plugin.submit, HUGE)
+    wait_for(lambda: server.received, "the resubmitted prompt")
     # The warning about the full context may already have arrived.
     assert len([said for said in editor.messages() if "held" in said]) == 1
 
@@ -111,19 +124,16 @@ def test_a_hanging_server_delays_one_prompt_and_is_reported_once(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False, lua="")
-    for pid in editor.server_pids():
-        os.kill(pid, signal.SIGSTOP)
-    for part in range(3):
-        say(editor, plugin, server, part)
-    assert len(editor.messages()) == 1
-    # The plugin has noticed that the server hangs, so it no longer holds prompts.
-    at_once = """
-      local went = false
-      require('token_sidecar.integrations.chats').guard('x', { text = 'Hello' }, function() went = true end)
-      return went"""
-    assert editor.lua(at_once)
-    for pid in editor.server_pids():
-        os.kill(pid, signal.SIGCONT)
+    with suspended_servers(editor):
+        for part in range(3):
+            say(editor, plugin, server, part)
+        assert len(editor.messages()) == 1
+        # The plugin has noticed that the server hangs, so it no longer holds prompts.
+        at_once = """
+          local went = false
+          require('token_sidecar.integrations.chats').guard('x', { text = 'Hello' }, function() went = true end)
+          return went"""
+        assert editor.lua(at_once)
 
 
 @EACH
@@ -168,16 +178,12 @@ def test_waiting_for_a_hanging_server_does_not_block_the_editor(
     answered.
     """
     editor, server, _ = begin(plugin, waits=False, lua="\nvim.g.token_sidecar_hold_ms = 600000")
-    pids = editor.server_pids()
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    editor.lua(plugin.submit, WEATHER.format(0))
-    editor.command("tabnew")
-    editor.edit("b.md", "One can type.\n")
-    assert editor.text() == "One can type.\n"
-    assert server.received == []
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    with suspended_servers(editor):
+        editor.lua(plugin.submit, WEATHER.format(0))
+        editor.command("tabnew")
+        editor.edit("b.md", "One can type.\n")
+        assert editor.text() == "One can type.\n"
+        assert server.received == []
     wait_for(lambda: len(server.received) == 2, "both requests")
     assert editor.messages() == []
 
@@ -198,7 +204,6 @@ HOLD_TIMERS = """
     defer(function() _G.has_expired = true end, 200)
   end"""
 """A function that expires a held prompt's timer."""
-HUGE = "seven words that fill the window up " * 25_000
 
 
 @EACH
@@ -209,17 +214,13 @@ def test_expired_timer_of_a_sent_prompt_does_not_release_the_next_prompt(
     editor, server, _ = begin(plugin, waits=False)
     editor.lua(HOLD_TIMERS)
     say(editor, plugin, server, 0)
-    pids = editor.server_pids()
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    editor.lua("_G.of_first = _G.expiries; _G.expiries = {}")
-    editor.lua(plugin.submit, HUGE)
-    editor.lua("_G.of_next = _G.expiries; _G.expiries = _G.of_first; _G.expire()")
-    wait_for(lambda: editor.lua("return _G.has_expired"), "the end of the first hold")
-    assert len(server.received) == 2
-    assert editor.messages() == []
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    with suspended_servers(editor):
+        editor.lua("_G.of_first = _G.expiries; _G.expiries = {}")
+        editor.lua(plugin.submit, HUGE)
+        editor.lua("_G.of_next = _G.expiries; _G.expiries = _G.of_first; _G.expire()")
+        wait_for(lambda: editor.lua("return _G.has_expired"), "the end of the first hold")
+        assert len(server.received) == 2
+        assert editor.messages() == []
     editor.wait_message("held")
     assert len(server.received) == 2
     assert HUGE.strip() in editor.lua(plugin.typed)
@@ -232,13 +233,9 @@ def test_prompt_submitted_during_a_check_is_checked_too(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
-    pids = editor.server_pids()
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    editor.lua(plugin.submit, WEATHER.format(0))
-    editor.lua(plugin.submit, HUGE)
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    with suspended_servers(editor):
+        editor.lua(plugin.submit, WEATHER.format(0))
+        editor.lua(plugin.submit, HUGE)
     editor.wait_message("held")
     assert HUGE.strip() in editor.lua(plugin.typed)
     assert all(HUGE not in str(received.body) for received in server.received)
@@ -249,13 +246,9 @@ def test_prompt_submitted_twice_during_its_check_is_sent_once(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
-    pids = editor.server_pids()
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    for _ in range(2):
-        editor.lua(plugin.submit, WEATHER.format(0))
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    with suspended_servers(editor):
+        for _ in range(2):
+            editor.lua(plugin.submit, WEATHER.format(0))
     wait_for(lambda: len(server.received) == 2, "both requests")
     wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
     say(editor, plugin, server, 1)
@@ -267,13 +260,9 @@ def test_prompt_edited_during_its_check_is_checked_again(
 ) -> None:
     """codecompanion sends the buffer's text at the end of the check, not at its start."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
-    pids = editor.server_pids()
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    editor.lua(CODECOMPANION.submit, WEATHER.format(0))
-    editor.lua("vim.api.nvim_buf_set_lines(chat.bufnr, -1, -1, false, { ... })", HUGE)
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    with suspended_servers(editor):
+        editor.lua(CODECOMPANION.submit, WEATHER.format(0))
+        editor.lua("vim.api.nvim_buf_set_lines(chat.bufnr, -1, -1, false, { ... })", HUGE)
     editor.wait_message("held")
     assert server.received == []
 
@@ -290,13 +279,9 @@ def test_prompt_of_a_chat_closed_during_its_check_is_not_sent(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
-    pids = editor.server_pids()
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    editor.lua(plugin.submit, WEATHER.format(0))
-    editor.lua(CLOSE[plugin.name])
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    with suspended_servers(editor):
+        editor.lua(plugin.submit, WEATHER.format(0))
+        editor.lua(CLOSE[plugin.name])
     editor.lua(JUDGED)
     assert server.received == []
     said = editor.lua("return vim.api.nvim_exec2('messages', { output = true }).output")

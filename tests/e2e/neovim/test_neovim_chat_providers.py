@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.e2e.neovim.chat_conversation import EACH, ask, say
+from tests.e2e.neovim.chat_conversation import EACH, ask, say, wait_calls
 from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT
-from tests.e2e.neovim.harness import SERVER, environment, wait_for
+from tests.e2e.neovim.harness import SERVER, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,11 +48,6 @@ def exported(editor: Editor) -> list[dict[str, Any]]:
     command = [str(SERVER), "cost", "export", "--format", "jsonl"]
     result = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def wait_calls(editor: Editor, number: int) -> None:
-    """Wait until the ledger contains this number of calls."""
-    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == number, f"{number} calls")
 
 
 @EACH

@@ -15,6 +15,7 @@ from tests.e2e.neovim.chat_conversation import (
     say,
     sent_back,
     tokens,
+    wait_calls,
     wait_tokens,
     within_one_percent,
 )
@@ -71,14 +72,14 @@ def test_a_typed_inline_command_is_recorded(begin: Callable[..., Any], open_firs
     editor.command("set nomore")
     editor.keys(":CodeCompanion Name the sea at Lisbon.<CR>")
     wait_for(lambda: server.received, "the request")
-    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 1, "the call")
+    wait_calls(editor, 1)
     (row,) = ask(editor, "cost/detail")["rows"]
     assert row["category"] == "inline"
     assert row["promptTokens"] == server.received[0].prompt
     assert row["completionTokens"] == server.received[0].output
     if chat:
         assert tokens(editor, chat) == before
-    wait_for(lambda: "Atlantic" in editor.text(), "the plugin's own work")
+    wait_for(lambda: "Atlantic" in editor.text(), "the inserted code")
     editor.errors_expected = True  # E31: the plugin removes a mapping that does not exist
 
 
@@ -96,7 +97,7 @@ def test_a_background_request_before_any_other_is_recorded(
           { method = ..., on_done = function() end })""",
         how,
     )
-    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 1, "the call")
+    wait_calls(editor, 1)
     (row,) = ask(editor, "cost/detail")["rows"]
     assert (row["category"], row["model"]) == ("background", "gpt-4o")
     assert row["promptTokens"] == server.received[0].prompt
@@ -119,7 +120,7 @@ def test_a_failed_first_request_is_not_billed_to_the_next(begin: Callable[..., A
         local adapter = require('codecompanion.adapters').resolve('mine')
         local made = require('codecompanion.interactions.background').new({ adapter = adapter })
         made:ask({ { role = 'user', content = 'Name the sea.' } }, { method = 'sync' })""")
-    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 1, "the call")
+    wait_calls(editor, 1)
     (row,) = ask(editor, "cost/detail")["rows"]
     assert (row["category"], row["promptTokens"]) == ("background", server.received[0].prompt)
 
@@ -142,11 +143,11 @@ def test_a_reply_that_arrives_before_the_first_requests_reply_is_recorded_for_it
     editor.keys(":CodeCompanion Name the sea at Lisbon.<CR>")
     second = server.arrived.get(timeout=WAIT_SECONDS)
     second.answered.set()
-    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 1, "the call")
+    wait_calls(editor, 1)
     (row,) = ask(editor, "cost/detail")["rows"]
     assert (row["category"], row["promptTokens"]) == ("inline", second.prompt)
     first.answered.set()
-    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 2, "the first's call")
+    wait_calls(editor, 2)
     rows = {row["category"]: row for row in ask(editor, "cost/detail")["rows"]}
     assert rows["background"]["promptTokens"] == first.prompt
     editor.errors_expected = True  # E31: the plugin removes a mapping that does not exist
@@ -197,8 +198,8 @@ def test_avante_compaction_is_followed(begin: Callable[..., Any]) -> None:
     )
     editor.lua("require('avante').get().token_count = nil")
     hint(editor)
-    empty = wait_tokens(editor, session, lambda known: known < full - 100, "fewer")
-    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 5, "the summary's call")
+    empty = wait_tokens(editor, session, lambda known: known < full - 100, "a smaller context")
+    wait_calls(editor, 5)
     rows = {row["category"]: row for row in ask(editor, "cost/detail")["rows"]}
     assert rows["other"]["promptTokens"] == server.received[4].prompt
     goes_on(editor, server, session)
@@ -225,7 +226,7 @@ def test_messages_compacted_by_avante_are_not_counted(begin: Callable[..., Any])
       for _, message in ipairs(sidebar.chat_history.messages) do message.is_compacted = true end
       sidebar.token_count = nil""")
     hint(editor)
-    wait_tokens(editor, session, lambda known: known < full - 100, "fewer")
+    wait_tokens(editor, session, lambda known: known < full - 100, "a smaller context")
     goes_on(editor, server, session)
     assert len(server.received[4].body["messages"]) < len(server.received[2].body["messages"])
 
@@ -281,11 +282,11 @@ def test_an_event_in_a_long_chat_encodes_only_new_messages(
     editor.lua(COUNTED)
     for part in (1, 2):
         say(editor, plugin, server, part)
-    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 6, "all replies")
+    wait_calls(editor, 6)
     new = len(server.received[-1].body["messages"]) - held
     turns, encoded = editor.lua("return { _G.turns, _G.encoded }")
     assert new <= turns + 1
-    assert turns <= new + 1, "what the server has is not sent again"
+    assert turns <= new + 1, "only new messages are sent"
     assert encoded < MESSAGES * len(LINE) / 2
 
 

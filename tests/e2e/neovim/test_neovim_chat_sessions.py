@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.e2e.neovim.chat_conversation import EACH, ask, say, sent_back, tokens, wait_tokens
+from tests.e2e.neovim.chat_conversation import (
+    EACH,
+    ask,
+    say,
+    sent_back,
+    tokens,
+    wait_calls,
+    wait_tokens,
+)
 from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT
 from tests.e2e.neovim.harness import wait_for
 
@@ -51,9 +59,9 @@ def test_only_the_held_prompt_is_sent_when_submitted_again(
     editor, server, _ = begin(plugin, waits=False)
     huge = "seven words that fill the window up " * 25_000
     editor.lua(plugin.submit, huge)
-    wait_for(lambda: len(editor.messages()) == 1, "the first is held")
+    wait_for(lambda: len(editor.messages()) == 1, "the first prompt to be held")
     editor.lua(plugin.submit, huge + "and more")
-    wait_for(lambda: len(editor.messages()) == 2, "another one is held too")
+    wait_for(lambda: len(editor.messages()) == 2, "the second prompt to be held")
     assert all("tokens do not fit" in message for message in editor.messages())
     assert server.received == []
 
@@ -61,11 +69,6 @@ def test_only_the_held_prompt_is_sent_when_submitted_again(
 def wait_shown(editor: Editor, session: str) -> None:
     """Wait until the status shows the session."""
     wait_for(lambda: (ask(editor, "context/usage")["session"] or {}).get("id") == session, session)
-
-
-def wait_calls(editor: Editor, number: int) -> None:
-    """Wait until the ledger contains this number of calls."""
-    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == number, f"{number} calls")
 
 
 def test_the_focused_chat_is_the_shown_session(begin: Callable[..., Any]) -> None:
@@ -114,7 +117,7 @@ def test_headless_copilotchat_requests_are_recorded_but_not_in_a_conversation(
     editor.lua("""
       require('CopilotChat').ask('Name the sea.', { headless = true,
         callback = function(reply) _G.replied = reply.content end })""")
-    wait_for(lambda: editor.lua("return _G.replied ~= nil"), "its own callback")
+    wait_for(lambda: editor.lua("return _G.replied ~= nil"), "the caller's callback")
     wait_calls(editor, 3)
     rows = {row["category"]: row for row in ask(editor, "cost/detail")["rows"]}
     assert rows["headless"]["promptTokens"] == server.received[-1].prompt

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.neovim.chat_conversation import EACH, WEATHER, ask, say, sent_back, wait_tokens
+from tests.e2e.neovim.chat_conversation import (
+    EACH,
+    WEATHER,
+    say,
+    sent_back,
+    wait_calls,
+    wait_tokens,
+)
 from tests.e2e.neovim.chat_plugins import CODECOMPANION
 from tests.e2e.neovim.harness import wait_for
 
@@ -65,7 +72,7 @@ def test_a_plugin_with_a_restored_api_is_followed_and_no_longer_reported(
     say(editor, plugin, server, 0)
     right = sent_back(server.received[1])
     wait_tokens(editor, session, right.__eq__, str(right))
-    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 2, "each call once")
+    wait_calls(editor, 2)
 
 
 def test_a_reloaded_plugin_is_followed(begin: Callable[..., Any]) -> None:
@@ -79,7 +86,7 @@ def test_a_reloaded_plugin_is_followed(begin: Callable[..., Any]) -> None:
     say(editor, CODECOMPANION, server, 1)
     right = sent_back(server.received[3])
     wait_tokens(editor, session, right.__eq__, str(right))
-    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 4, "each call once")
+    wait_calls(editor, 4)
 
 
 def test_a_request_that_we_cannot_read_is_still_sent(begin: Callable[..., Any]) -> None:

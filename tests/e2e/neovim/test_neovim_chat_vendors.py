@@ -77,7 +77,9 @@ def say(editor: Editor, server: FakeVendor, vendor: Vendor, part: int) -> int:
     """
     server.script.on(WEATHER.format(part), ASK_WEATHER, TELL_WEATHER)
     editor.lua(CODECOMPANION.submit, WEATHER.format(part))
-    wait_for(lambda: len(server.billed()) == 2 * part + 2, lambda: f"both; {editor.describe()}")
+    wait_for(
+        lambda: len(server.billed()) == 2 * part + 2, lambda: f"both calls; {editor.describe()}"
+    )
     wait_for(lambda: editor.lua(CODECOMPANION.idle), "the end of the reply")
     usage = server.billed()[-1].usage
     assert usage is not None
@@ -104,7 +106,7 @@ def test_counts_equal_the_vendors_reported_usage(
     def usage() -> Any:
         return ask(editor, "context/usage", {"session": session})
 
-    wait_for(lambda: usage()["turns"] == 12, "the last reply as a turn")
+    wait_for(lambda: usage()["turns"] == 12, "the last reply")
     wait_for(lambda: usage()["tokens"] == right, lambda: f"{right} tokens, not {usage()}")
     assert usage()["model"] == vendor.model
 
@@ -119,7 +121,7 @@ def test_counts_equal_the_vendors_reported_usage(
     assert row["cacheReadTokens"] == sum(usage.cache_read for usage in usages)
     assert row["completionTokens"] == sum(usage.output for usage in usages)
     assert not row["unpriced"]
-    assert editor.lua("return _G.settings") <= 2, "the tools come with the first prompt"
+    assert editor.lua("return _G.settings") <= 2, "the tools are sent with the first prompt"
     assert editor.messages() == []
 
 
@@ -141,7 +143,7 @@ def test_a_pdf_is_counted_as_a_document_and_not_as_base64(
     )
     right = say(editor, server, vendor, 0)
     sent = json.dumps(server.calls[0].request.body)
-    assert base64.b64encode(pdf.read_bytes()).decode() in sent, "the plugin sent it"
+    assert base64.b64encode(pdf.read_bytes()).decode() in sent, "the plugin sent the PDF"
     wait_tokens(editor, session, right.__eq__, str(right))
     largest = ask(editor, "context/usage", {"session": session})["largest"]
     assert max(part["tokens"] for part in largest) < before + 20_000

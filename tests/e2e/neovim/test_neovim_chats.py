@@ -17,6 +17,7 @@ from tests.e2e.neovim.chat_conversation import (
     say,
     sent_back,
     tokens,
+    wait_calls,
     wait_tokens,
 )
 from tests.e2e.neovim.chat_plugins import ALL, AVANTE, CODECOMPANION, COPILOTCHAT
@@ -141,14 +142,17 @@ def test_chat_loses_its_numbers_with_the_server(begin: Callable[..., Any]) -> No
     wait_for(lambda: editor.lua(SHOWN, buf) == right, f"{right} tokens")
     editor.lua("require('token_sidecar.server').start = function() end")
     editor.lua("for _, pid in ipairs(...) do vim.uv.kill(pid, 'sigkill') end", editor.server_pids())
-    wait_for(lambda: editor.lua("return vim.b[...].token_sidecar_status == nil", buf), "no number")
+    wait_for(
+        lambda: editor.lua("return vim.b[...].token_sidecar_status == nil", buf),
+        "the number to disappear",
+    )
 
 
 def test_a_closed_chat_disappears_from_the_status(begin: Callable[..., Any]) -> None:
     editor, _, session = begin(CODECOMPANION, waits=False)
     wait_for(lambda: tokens(editor, session), "the chat")
     editor.lua("chat:close()")
-    wait_for(lambda: tokens(editor, session) is None, "no number")
+    wait_for(lambda: tokens(editor, session) is None, "the number to disappear")
     assert editor.messages() == []
 
 
@@ -157,7 +161,9 @@ def test_a_cleared_chat_is_counted_from_the_start(begin: Callable[..., Any]) -> 
     empty = wait_for(lambda: tokens(editor, session), "the chat")
     editor.lua(CODECOMPANION.submit, WEATHER.format(0))
     wait_for(lambda: (tokens(editor, session) or 0) > empty + 40, "the conversation")
-    wait_for(lambda: len(server.received) == 2 and editor.lua(CODECOMPANION.idle), "its end")
+    wait_for(
+        lambda: len(server.received) == 2 and editor.lua(CODECOMPANION.idle), "the end of the reply"
+    )
     editor.lua("chat:clear()")
     # The first usage report has calibrated the number of tokens that the client adds.
     wait_tokens(editor, session, lambda known: abs(known - empty) < 20, str(empty))
@@ -169,9 +175,11 @@ def test_copilotchat_reset_and_model_change_are_followed(
     editor, server, session = begin(COPILOTCHAT, waits=False)
     editor.lua(COPILOTCHAT.submit, WEATHER.format(0))
     wait_for(lambda: (tokens(editor, session) or 0) > 1000, "the conversation")
-    wait_for(lambda: len(server.received) == 2 and editor.lua(COPILOTCHAT.idle), "its end")
+    wait_for(
+        lambda: len(server.received) == 2 and editor.lua(COPILOTCHAT.idle), "the end of the reply"
+    )
     editor.command("CopilotChatReset")
-    wait_for(lambda: tokens(editor, session) is None, "no number")
+    wait_for(lambda: tokens(editor, session) is None, "the number to disappear")
     editor.lua("require('CopilotChat').config.model = 'gpt-4o-mini'")
     editor.lua(COPILOTCHAT.submit, WEATHER.format(1))
     wait_for(lambda: len(server.received) == 4, "both requests")
@@ -202,7 +210,7 @@ def test_avante_clear_and_new_chat_are_followed(begin: Callable[..., Any]) -> No
     wait_tokens(editor, session, full.__eq__, str(full))
     editor.lua(AVANTE.submit, "/clear")
     editor.lua("require('avante').get():show_input_hint()")
-    wait_tokens(editor, session, lambda known: known < full - 40, "fewer")
+    wait_tokens(editor, session, lambda known: known < full - 40, "a smaller context")
     editor.lua(AVANTE.submit, "/new")
     editor.lua("require('avante').get():show_input_hint()")
     other = editor.lua(AVANTE.session)
@@ -221,7 +229,7 @@ def test_an_inline_request_is_recorded(begin: Callable[..., Any]) -> None:
       require('codecompanion.http').new({ adapter = adapter:map_schema_to_params() }):request(
         { messages = { { role = 'user', content = 'Name the sea.' } } },
         { callback = function() end }, { interaction = 'inline' })""")
-    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 1, "the call")
+    wait_calls(editor, 1)
     (row,) = ask(editor, "cost/detail")["rows"]
     assert row["category"] == "inline"
     assert row["promptTokens"] == server.received[0].prompt

@@ -55,35 +55,25 @@ def ask(editor: Editor, method: str, params: dict[str, Any]) -> dict[str, Any]:
     return dict(answer["result"])
 
 
-def floating(editor: Editor, command: str) -> list[str]:
-    """Return the lines in the floating window that a command opens."""
-    editor.command(command)
-    wait_for(
-        lambda: editor.lua("return vim.api.nvim_win_get_config(0).relative") == "editor",
-        f"the report of {command}, {editor.messages()}",
-    )
-    return list(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, true)"))
-
-
 def test_compare_shows_each_model(ready: Editor) -> None:
-    lines = floating(ready, "TokenSidecar compare gpt-5 gpt-4 claude-sonnet-4-5")
+    lines = ready.floating("TokenSidecar compare gpt-5 gpt-4 claude-sonnet-4-5")
     assert lines[0].split() == ["model", "tokens", "of", "window", "input", "cost", "method"]
     rows = {line.split()[0]: line for line in lines[1:]}
     assert rows["gpt-5"].split()[1] == str(truth(HELLO))
     assert rows["gpt-4"].split()[1] == str(truth(HELLO, "cl100k_base"))
     assert rows["claude-sonnet-4-5"].split()[1].startswith("~")
     ready.keys("q")
-    wait_for(lambda: ready.lua("return #vim.api.nvim_list_wins()") == 1, "the window's end")
+    wait_for(lambda: ready.lua("return #vim.api.nvim_list_wins()") == 1, "the window to close")
 
 
 def test_context_before_and_after_a_conversation(ready: Editor) -> None:
-    assert floating(ready, "TokenSidecar context") == [NO_CONTEXT]
+    assert ready.floating("TokenSidecar context") == [NO_CONTEXT]
     ready.keys("q")
     turns = [{"role": "user", "content": "one two three"}]
     ask(ready, "context/set", {"session": "s", "systemPrompt": "You count.", "model": "gpt-5"})
     usage = ask(ready, "context/append", {"session": "s", "turns": turns})
     ready.command("wincmd p")
-    lines = floating(ready, "TokenSidecar context")
+    lines = ready.floating("TokenSidecar context")
     assert lines[0].startswith(f"Context     ~{usage['tokens']} tokens (")
     assert "Session     1 turn" in lines
     assert any(line.split()[:2] == ["System", "prompt"] for line in lines)
@@ -99,7 +89,7 @@ def test_reset_forgets_the_conversation(ready: Editor) -> None:
 
 def test_cost_shows_each_row(ready: Editor) -> None:
     ready.lua("vim.o.columns = 120")
-    assert floating(ready, "TokenSidecar cost") == [NO_COST]
+    assert ready.floating("TokenSidecar cost") == [NO_COST]
     ready.keys("q")
     record = {
         "session": "s",
@@ -109,7 +99,7 @@ def test_cost_shows_each_row(ready: Editor) -> None:
         "requestId": "r1",
     }
     ask(ready, "cost/record", record)
-    lines = floating(ready, "TokenSidecar cost")
+    lines = ready.floating("TokenSidecar cost")
     assert lines[0].split() == [
         "Model",
         "Category",
@@ -125,7 +115,7 @@ def test_cost_shows_each_row(ready: Editor) -> None:
     assert lines[1].split() == row
     ready.keys("q")
     ask(ready, "cost/record", record | {"model": "nobody-knows-me", "requestId": "r2"})
-    lines = floating(ready, "TokenSidecar cost")
+    lines = ready.floating("TokenSidecar cost")
     assert [line.split()[-1] for line in lines[1:4]] == ["<$0.001", "unpriced", "≥<$0.001"]
 
 
@@ -345,7 +335,7 @@ def test_reports_fit_the_editor(ready: Editor, columns: int) -> None:
         model = "anthropic/claude-haiku-4.5-with-a-rather-long-name"
         usage = {"input_tokens": 12_345_678 + number, "output_tokens": 1_234_567}
         ask(ready, "cost/record", {"session": "s", "model": f"{model}{number}", "usage": usage})
-    lines = floating(ready, "TokenSidecar cost")
+    lines = ready.floating("TokenSidecar cost")
     width = ready.lua("return vim.api.nvim_win_get_width(0)")
     assert width <= columns - 4
     table = lines[: lines.index("")]
@@ -358,7 +348,7 @@ def test_the_token_map_folds_and_opens_files(ready: Editor) -> None:
         ready.write(f"src/deep/{number}.md", HELLO * (number + 1))
     ready.write("CLAUDE.md", HELLO)
     ready.lua("vim.o.lines = 40")
-    lines = floating(ready, f"TokenSidecar map {ready.workspace}")
+    lines = ready.floating(f"TokenSidecar map {ready.workspace}")
     assert lines[0] == f"{truth(HELLO) * 8} tokens in 5 files for gpt-5"
     names = [line.split()[-1] for line in lines[1:4]]
     assert names == ["src/", "deep/", "2.md"]
@@ -387,7 +377,7 @@ def test_health_reports_configuration_model_agents_endpoints_and_errors(ready: E
     assert "model: gpt-" in lines
     assert "state folder: " in lines
     assert "none configured; no text leaves this machine" in lines
-    assert "nearly full" not in lines, "a warning about the context is no error"
+    assert "nearly full" not in lines, "a warning about the context is not an error"
     assert "❌" not in lines
 
 
@@ -406,7 +396,7 @@ def test_the_selection_is_counted_next_to_the_document(open_editor: Callable[...
     wait_for(lambda: editor.screen()[1] == block, f"{block!r}, {editor.screen()[1]!r}")
     assert editor.lua("return vim.fn.mode()") == "\x16"
     editor.keys("<Esc>")
-    wait_for(lambda: editor.screen()[1] == "short", "nothing beside it")
+    wait_for(lambda: editor.screen()[1] == "short", "no count beside the cursor")
 
 
 def test_a_stale_selection_count_is_not_shown_for_another_selection(
@@ -426,7 +416,7 @@ def test_a_stale_selection_count_is_not_shown_for_another_selection(
         end, ...)
       end""")
     editor.keys("gg0vee")
-    wait_for(lambda: editor.lua("return _G.deliver ~= nil"), "the answer, which is kept back")
+    wait_for(lambda: editor.lua("return _G.deliver ~= nil"), "the delayed answer")
     # The selection grows. The next count is requested only after the previous result has arrived.
     shown = editor.lua("""
       _G.released = true
@@ -449,7 +439,7 @@ def test_a_disabled_selection_count_disappears(
     editor.keys("gg0vee")
     wait_for(lambda: "tokens" in editor.screen()[0], "the count")
     editor.keys("x")
-    wait_for(lambda: editor.screen()[0] == "alpha beta gamma", "nothing beside it")
+    wait_for(lambda: editor.screen()[0] == "alpha beta gamma", "no count beside the cursor")
 
 
 def test_settings_of_the_editor_reach_the_server(open_editor: Callable[..., Editor]) -> None:
@@ -535,7 +525,7 @@ def test_a_fit_plan_is_shown_applied_and_undone(ready: Editor) -> None:
     ]
     before = ask(ready, "context/append", {"session": "s", "turns": turns})["tokens"]
     choose(ready, 1)
-    lines = floating(ready, "TokenSidecar fitcontext")
+    lines = ready.floating("TokenSidecar fitcontext")
     assert lines[0].startswith(f"{before:,} -> ")
     assert "cached tokens lost" in lines[0]
     assert any(line.startswith("turn 0 (user): ") for line in lines)
@@ -581,7 +571,7 @@ def test_a_context_is_fitted_in_the_project_of_its_plan(
     ready.lua(IN_SECOND, "context/set", {"session": "s", "model": "gpt-4o", "limit": 4000})
     before = ready.lua(IN_SECOND, "context/append", {"session": "s", "turns": turns})["tokens"]
     choose(ready, 1)
-    floating(ready, "TokenSidecar fitcontext")
+    ready.floating("TokenSidecar fitcontext")
     ready.wait_message("fitted: ")
     assert ready.lua(IN_SECOND, "context/usage", {"session": "s"})["tokens"] < before
 
@@ -621,7 +611,7 @@ def test_a_session_can_be_selected(ready: Editor) -> None:
     assert rows[0].strip() == "Newest session (automatic)"
     assert rows[1].startswith("● two ")
     shown = "return require('token_sidecar.server').clients()[1]:request_sync('context/usage', {workspace = vim.NIL}).result.session.id"
-    wait_for(lambda: ready.lua(shown) == "one", "the older one")
+    wait_for(lambda: ready.lua(shown) == "one", "the older session")
 
 
 def test_a_probe_without_endpoints_explains_why(ready: Editor) -> None:
@@ -646,7 +636,7 @@ def test_a_probe_explains_why_a_server_does_not_count_and_what_to_do(
     )
     editor = open_editor(TOKEN_SIDECAR_CONFIG=str(config))
     editor.edit("a.md", HELLO)
-    head, reason = floating(editor, "TokenSidecar probe")[:2]
+    head, reason = editor.floating("TokenSidecar probe")[:2]
     assert re.match(r"http://127\.0\.0\.1:9 qwen-.*: text un\w+, chat un\w+, window unknown", head)
     assert line in reason
 

@@ -103,7 +103,7 @@ def test_hostile_settings_files_are_reported_without_their_contents(
     seen += str(editor.lua("return vim.inspect(vim.diagnostic.get())"))
     assert hostile.PLANTED not in seen
     editor.lua("vim.lsp.stop_client(vim.lsp.get_clients())")
-    wait_for(lambda: not editor.server_pids(), "the servers' end")
+    wait_for(lambda: not editor.server_pids(), "the servers to exit")
     editor.close()
     assert trace.addresses() == set()
     assert repository.fired() == set()

@@ -86,7 +86,7 @@ def test_disabling_lasts(editor: Editor) -> None:
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
     editor.lua("vim.lsp.enable('token_sidecar', false)")
-    wait_for(lambda: editor.server_pids() == [], "the end of the server")
+    wait_for(lambda: editor.server_pids() == [], "the server to exit")
     assert editor.variable("token_sidecar_status") is None
     editor.edit("b.txt", "one\n")
     editor.edit("no-type", "one\n")
@@ -246,7 +246,7 @@ def test_edits_during_a_restart_are_not_lost(editor: Editor, restart: str) -> No
     editor.wait_tokens(truth(text))
     editor.lua("vim.api.nvim_buf_set_lines(0, -1, -1, true, { 'the end' })")
     editor.wait_tokens(truth(text + "the end\n"))
-    wait_for(lambda: len(editor.server_pids()) == 1, "the end of the first")
+    wait_for(lambda: len(editor.server_pids()) == 1, "the first server to exit")
 
 
 def test_a_hanging_server_is_replaced(editor: Editor) -> None:
@@ -258,7 +258,7 @@ def test_a_hanging_server_is_replaced(editor: Editor) -> None:
     editor.command("TokenSidecar restart")
     editor.wait_tokens(truth("Hello, world!\none two three\n"))
     os.kill(first, signal.SIGCONT)
-    wait_for(lambda: len(editor.server_pids()) == 1, "the end of the first")
+    wait_for(lambda: len(editor.server_pids()) == 1, "the first server to exit")
     message = editor.wait_message("the server was restarted")
     assert editor.messages() == [message]
     editor.wait_tokens(truth("Hello, world!\none two three\n"))
@@ -303,8 +303,6 @@ def test_a_workspace_folder_named_sidecar_is_not_run(
     """If there is no command, `python3 -P -m sidecar` runs the installed package, not the
     folder.
     """
-    import sys
-
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
@@ -361,4 +359,4 @@ def test_leaving_neovim_stops_the_server(open_editor: Callable[..., Editor]) -> 
     editor.wait_tokens(4)
     (pid,) = editor.server_pids()
     editor.close()
-    wait_for(lambda: not os.path.exists(f"/proc/{pid}"), "the end of the server")
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}"), "the server to exit")

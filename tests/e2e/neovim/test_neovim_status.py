@@ -62,7 +62,7 @@ def test_every_status_part_has_all_its_members(open_editor: Callable[..., Editor
     turns = [{"role": "user", "content": "one two three"}]
     editor.lua(ask, "cost/record", record, 20000)
     editor.lua(ask, "context/append", {"session": "s", "turns": turns}, 20000)
-    wait_for(lambda: editor.status()["context"] and editor.status()["cost"], "both")
+    wait_for(lambda: editor.status()["context"] and editor.status()["cost"], "context and cost")
     types = json_schema()["$defs"]
     status = editor.status()
     assert status.keys() == types["StatusUpdate"]["properties"].keys()

@@ -1,7 +1,7 @@
 """Draws the pictures in the README and the docs: `python -m tests.e2e.pictures`.
 
-The sessions of a working day are generated. Commands and Neovim run in a real terminal, and each
-screen becomes two SVG files, one in light and one in dark colours.
+The sessions of a working day are generated. Commands and Neovim run in a real terminal. Each screen
+becomes an SVG file that follows the browser's light or dark colour scheme.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _screen_of_neovim(
 
 
 def _draw(screens: Mapping[str, str], width: int, name: str, title: str) -> None:
-    """Write a light or a dark picture."""
+    """Write an SVG file that contains the screens of both themes."""
     groups, outer = [], ""
     for theme, screen in screens.items():
         drawn = _svg_of(screen, width, f"{name}-{theme}", THEMES[theme], title)

@@ -89,7 +89,7 @@ def test_a_subcommand_starts_only_git_in_a_hostile_repository(
 def test_the_server_starts_nothing_in_a_hostile_repository(
     repository: Hostile, trace: Trace
 ) -> None:
-    """The server answers questions about the repository's files without opening a connection."""
+    """The server answers requests about the repository's files without opening a connection."""
     client = StdioClient([*trace.prefix, PROGRAM, "serve"])
     uri = repository.root.as_uri()
     folder = {"uri": uri, "name": "hostile"}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KINDS = ("link", "fifo", "zero", "mistakes", "bomb", "pattern", "heading")
-ENDS_WITHIN = 20  # seconds after which the test fails if the server hangs
+ENDS_WITHIN = 20  # seconds until the test fails because the server hangs
 BUDGET = '[[budget]]\nmax-tokens = 5\nfiles = "{}"\n'
 CONTENT = {
     "mistakes": "planted words\nplanted = 'planted\n" * 5,
@@ -126,15 +126,14 @@ def test_settings_from_a_slow_disk_apply_when_they_arrive(root: Path) -> None:
     client.open("hello", (root / "a.md").as_uri())
     (root / "fifo").write_bytes(b"")  # the FIFO can now be read
     while client.request("tokens/count", {"text": "hello"})["model"] != "gpt-4":
-        pass  # if the server does not exit, the test hangs and fails
+        pass  # if the settings are never applied, the test fails with a timeout
     client.request("shutdown")
     client.notify("exit")
     assert client.process.wait(ENDS_WITHIN) == 0
     client.end_streams()
 
 
-# Writes to stderr what the shutdown waited for. The deadline must be set before anything else is
-# awaited.
+# Logs the deadline of the shutdown to stderr, and whether the process ended at the deadline.
 ENDING = """
 from sidecar.server import stdio
 armed, ended = stdio._end_within, os._exit
@@ -162,9 +161,9 @@ POOLS = {
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_the_server_exits_while_every_worker_is_blocked(root: Path, pool: str) -> None:
-    """The workers never finish. If the server exits, it did not wait for them.
+    """The workers never finish, so the server must not wait for them.
 
-    The server exits at a deadline of two seconds, which is set before anything else is awaited.
+    It exits at a deadline, which it sets before it awaits anything.
     """
     os.mkfifo(root / "fifo")
     held = ENDING + POOLS[pool]

@@ -66,7 +66,7 @@ def shown(root: Path, session: str | None, tokens: int | None) -> dict[str, Any]
         if (name, usage["tokens"]) == (session, tokens):
             return usage
         time.sleep(0.25)
-    raise AssertionError(f"{session} at {tokens} was never shown, {usage} was")
+    raise AssertionError(f"expected {session} with {tokens} tokens, but {usage} is shown")
 
 
 def test_a_running_servers_conversation_is_shown_and_no_text_is_stored(

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 PRINTS = """
 from sidecar.server.server import create_server
 from sidecar.server.stdio import serve_stdio
-from sidecar.server.features import counting
 server = create_server()
 plain = server.protocol.custom["tokens/count"]
 def noisy(params):
@@ -78,7 +77,7 @@ def test_the_end_of_input_ends_the_process() -> None:
     assert run(b"").returncode == 1
 
 
-def test_garbage_on_the_pipe_does_no_harm(client: StdioClient) -> None:
+def test_invalid_data_on_stdin_is_skipped(client: StdioClient) -> None:
     client.initialize()
     for number in range(1_000):
         client.send_raw(b"\x00\xff garbage %d\r\n" % number)
@@ -142,7 +141,7 @@ def test_counts_work_without_a_network(tmp_path: Path, monkeypatch: pytest.Monke
     client.end_streams()
 
 
-def test_no_buffer_text_is_logged_at_debug_level(client: StdioClient) -> None:
+def test_no_buffer_text_is_logged_at_debug_level() -> None:
     noisy = StdioClient([*SERVER, "--log-level", "DEBUG"], stderr=subprocess.PIPE)
     noisy.initialize()
     noisy.open("SECRET buffer")
@@ -162,6 +161,8 @@ def test_requests_are_answered_while_a_large_document_is_opened(client: StdioCli
     client.open(big)
     exact = client.post("tokens/count", {"textDocument": {"uri": URI}})
     small = client.post("tokens/count", {"textDocument": {"uri": "file:///small.md"}})
-    assert client.wait_any({exact, small}) == small, "the small one must not wait for the big one"
+    assert client.wait_any({exact, small}) == small, (
+        "the small document must not wait for the large one"
+    )
     assert client.wait(exact)["tokens"] == truth(big)
     client.close()

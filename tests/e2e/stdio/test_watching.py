@@ -48,4 +48,4 @@ def wait_for(client: StdioClient, model: str) -> None:
         if counted == model:
             return
         time.sleep(0.1)
-    raise AssertionError(f"{model} was never read, {counted} was")
+    raise AssertionError(f"expected {model}, but the model is {counted}")

@@ -1,4 +1,5 @@
-// A browser for the tests: reads {code, args} lines, runs each with `page`, writes {result} lines.
+// Runs a browser for the tests. It reads {code, args} lines, runs each with `page`, and writes {result}
+// lines.
 const readline = require("node:readline");
 const { chromium } = require("playwright-core");
 

@@ -250,7 +250,7 @@ class Browser:
     def _answer(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, "the browser's driver ended"
+        assert line, "the browser's driver exited"
         return _result(json.loads(line))
 
     def stop(self) -> None:
@@ -448,7 +448,7 @@ def wait_for(test: Any, what: Any, seconds: float = PATIENCE_S) -> None:
     """
     end = time.monotonic() + seconds
     while not test():
-        assert time.monotonic() < end, f"waited in vain for {what() if callable(what) else what}"
+        assert time.monotonic() < end, f"timeout: {what() if callable(what) else what}"
         time.sleep(0.1)
 
 

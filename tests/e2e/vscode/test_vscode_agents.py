@@ -165,7 +165,7 @@ def test_growing_sessions_are_shown_while_the_user_types(working: Window, agents
     window, claude = working, agents.claude
     session = claude.session(window.root)
     reply(session)
-    wait_for(lambda: "$" in (window.status() or ""), "the cost, though nobody asks for it")
+    wait_for(lambda: "$" in (window.status() or ""), "the cost, without a request")
     for step in range(4):
         percent = share(window, session.id, claude.truth.context[session.id])
         wait_shown(window, f" · ctx {percent} · {usd_text(agents.cost(session))}")

@@ -48,13 +48,13 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
     window.focus()
     window.page("await page.keyboard.press('Control+End')")
     window.page("await page.keyboard.insertText(args[0])", TEXT[60:])
-    wait_for(lambda: text_of(window) == TEXT, "the text to be there")
+    wait_for(lambda: text_of(window) == TEXT, "the text")
     # while VS Code is typing, the text first reaches the warning level
     wait_for(
         lambda: [diagnostic["code"] for diagnostic in diagnostics(window)] == ["budget-exceeded"],
         "the diagnostic of the whole text",
     )
-    wait_for(lambda: diagnostics(window)[0]["line"] > 2, "it points at where the budget ends")
+    wait_for(lambda: diagnostics(window)[0]["line"] > 2, "the diagnostic at the end of the budget")
     window.page("await page.locator('.squiggly-warning, .squiggly-error').first().waitFor()")
     color = "page.locator(\"[id='token-sidecar.token-sidecar.status']\").getAttribute('class')"
     wait_for(lambda: "-kind" in str(window.page(f"return await {color}")), "the warning's colour")
@@ -68,11 +68,14 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
     fitted = text_of(window)
     assert O200K.count_whole(fitted) <= BUDGET
     assert TEXT.startswith(fitted.rstrip("\n"))
-    wait_for(lambda: all(d["code"] != "budget-exceeded" for d in diagnostics(window)), "it to go")
+    wait_for(
+        lambda: all(d["code"] != "budget-exceeded" for d in diagnostics(window)),
+        "the diagnostic to disappear",
+    )
 
     window.host("await vscode.commands.executeCommand('undo')")
     wait_for(lambda: text_of(window) == TEXT, "the undo")
-    wait_for(lambda: diagnostics(window) != [], "the diagnostic to be back")
+    wait_for(lambda: diagnostics(window) != [], "the diagnostic to reappear")
 
 
 def test_fit_without_a_budget_asks_for_a_size(window: Window) -> None:

@@ -94,7 +94,7 @@ def test_undo_is_counted_and_a_closed_document_disappears(window: Window) -> Non
     window.wait_status(exact("one two three\n"))
     close = "await vscode.commands.executeCommand('workbench.action.revertAndCloseActiveEditor')"
     window.host(f"while (vscode.window.activeTextEditor) {close}")
-    wait_for(lambda: "tokens" not in (window.status() or ""), "the count to go")
+    wait_for(lambda: "tokens" not in (window.status() or ""), "the count to disappear")
 
 
 def test_an_untitled_document_is_counted(window: Window) -> None:

@@ -63,7 +63,7 @@ def test_hints_lenses_and_outline_show_the_tokens_of_sections(window: Window) ->
     for count in expected:
         wait_for(lambda count=count: any(count in each for each in outline(window)), count)
     window.server.configure({})
-    wait_for(lambda: hints(window) == [], "the hints to go")
+    wait_for(lambda: hints(window) == [], "the hints to disappear")
 
 
 def test_hints_and_lenses_are_disabled_by_default(window: Window) -> None:
@@ -83,5 +83,7 @@ def test_a_project_file_can_enable_hints(window: Window, project_file: Path) -> 
     for count in expected:
         wait_for(lambda count=count: any(count in each for each in outline(window)), count)
     project_file.unlink()
-    wait_for(lambda: not any("tokens" in each for each in outline(window)), "the outline to go")
+    wait_for(
+        lambda: not any("tokens" in each for each in outline(window)), "the outline to disappear"
+    )
     assert hints(window) == []

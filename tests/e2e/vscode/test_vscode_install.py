@@ -88,7 +88,7 @@ def test_the_server_is_installed_safely_in_a_hostile_folder(
     bare.screenshot("not-found")
     assert repository.fired() == set()
     bare.press_button("Install")
-    wait_for(lambda: bare.messages() != [message], "the installing")
+    wait_for(lambda: bare.messages() != [message], "the installation message")
     wait_for(lambda: (bare.status() or "").startswith(COUNT), bare.messages, INSTALL_SECONDS)
     pid = bare.server_pid()
     program = program_of(pid)

@@ -40,7 +40,7 @@ def wait_new_server(window: Window, before: int) -> None:
 def clear_messages(window: Window) -> None:
     """Close all notifications."""
     window.host("await vscode.commands.executeCommand('notifications.clearAll')")
-    wait_for(lambda: window.messages() == [], "the notifications to go")
+    wait_for(lambda: window.messages() == [], "the notifications to disappear")
 
 
 def test_a_killed_server_is_restarted_three_times(open_window: OpenWindow) -> None:

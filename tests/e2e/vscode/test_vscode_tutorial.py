@@ -43,7 +43,7 @@ def test_the_tutorial_works(window: Window, project_file: Path) -> None:
     window.page("await page.keyboard.press('Control+Shift+ArrowLeft')")
     wait_for(lambda: "selected" in (window.status() or ""), "the count of the selection")
     window.page("await page.keyboard.press('End')")
-    wait_for(lambda: window.status() == counted, "the selection to go")
+    wait_for(lambda: window.status() == counted, "the selection to disappear")
 
     window.page(RUN, promised(PAGE, r"Run \*\*(Token Sidecar: Select .*?)\*\*"))
     window.page("await page.locator('.quick-input-widget input:focus').waitFor()")

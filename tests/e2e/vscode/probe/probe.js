@@ -1,12 +1,12 @@
-// Runs what the tests send, inside the extension host: POST a function body, get its JSON result.
-// It listens on `probe.sock` in the folder above the workspace.
+// Runs JavaScript for the tests in the extension host. A POST request contains a function body, and the
+// response is its JSON result. The server listens on `probe.sock` in the folder above the workspace.
 const http = require("node:http");
 const path = require("node:path");
 const vscode = require("vscode");
 
 const AsyncFunction = (async () => {}).constructor;
 
-/** Poll until `test` gives something true; what it gave last is part of the error. */
+/** Poll until `test` returns a truthy value. The error message contains the last value. */
 async function until(test, limit = 60000) {
   const end = Date.now() + limit;
   let last;
@@ -15,7 +15,7 @@ async function until(test, limit = 60000) {
     if (last) return last;
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
-  throw new Error(`waited in vain: ${test} gave ${JSON.stringify(last)}`);
+  throw new Error(`timeout: ${test} returned ${JSON.stringify(last)}`);
 }
 
 async function answer(request) {
