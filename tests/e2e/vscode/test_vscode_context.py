@@ -86,7 +86,7 @@ def test_a_selected_model_counts_at_once(talking: Window) -> None:
     talking.wait_status(O200K)
 
 
-def test_probe_reports_that_endpoints_are_disabled(talking: Window) -> None:
+def test_a_probe_without_endpoints_says_how_to_add_one(talking: Window) -> None:
     found = talking.host(
         "return await vscode.commands.executeCommand('tokenSidecar.probeEndpoints')"
     )
