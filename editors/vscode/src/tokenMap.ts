@@ -16,6 +16,6 @@ export async function showTokenMap(context: ExtensionContext): Promise<void> {
   const { stdout } = await window.withProgress({ location: ProgressLocation.Window, title }, () =>
     run(server.command, args, { maxBuffer: MOST_BYTES }),
   );
-  const panel = window.createWebviewPanel("tokenSidecar.map", `Token Map: ${folder.name}`, ViewColumn.Active);
+  const panel = window.createWebviewPanel("tokenSidecar.map", `Token Map: ${folder.name}`, ViewColumn.Active, { enableScripts: true });
   panel.webview.html = stdout.replace("<head>", `<head>${POLICY}`);
 }
