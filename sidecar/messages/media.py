@@ -160,6 +160,8 @@ _ENDS_CHARACTERS = 262_144
 """Number of base64 characters to read at both ends of a clip. In an MP4, the length may be at the
 end.
 """
+_MAX_SECONDS, _MAX_FPS = 1_000_000, 1_000
+"""Longer clips and higher frame rates are treated as unknown."""
 _KBPS = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0)
 _OFFSET = re.compile(r"(\d+(?:\.\d+)?)s")
 
@@ -188,7 +190,7 @@ def clip_of(block: Mapping[str, Any]) -> Clip:
         return Clip(media, None, pages=_pages(data))
     seconds = ((end if end is not None else _length(data)) or 0.0) - (start or 0.0)
     fps = cut.get("fps")
-    fps = float(fps) if isinstance(fps, int | float) and fps > 0 else 1.0
+    fps = float(fps) if isinstance(fps, int | float) and 0 < fps <= _MAX_FPS else 1.0
     return Clip(media, seconds if seconds > 0 else None, fps)
 
 
@@ -215,10 +217,12 @@ def _media(block: Mapping[str, Any], source: Mapping[str, Any]) -> Media:
 
 
 def _seconds(offset: object) -> float | None:
-    if isinstance(offset, int | float) and not isinstance(offset, bool):
-        return float(offset)
-    found = _OFFSET.fullmatch(offset) if isinstance(offset, str) else None
-    return float(found[1]) if found else None
+    if isinstance(offset, str):
+        found = _OFFSET.fullmatch(offset)
+        offset = float(found[1]) if found else None
+    if isinstance(offset, bool) or not isinstance(offset, int | float):
+        return None
+    return float(offset) if 0 <= offset <= _MAX_SECONDS else None
 
 
 def _ends(text: str) -> tuple[bytes, bytes]:
@@ -253,7 +257,7 @@ def _length(data: object) -> float | None:
         )
     except (binascii.Error, ValueError, struct.error, IndexError, ZeroDivisionError):
         return None
-    return found if found and found > 0 else None
+    return found if found and 0 < found <= _MAX_SECONDS else None
 
 
 def _wav(head: bytes) -> float | None:
