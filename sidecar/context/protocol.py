@@ -145,7 +145,7 @@ class AssembleParams(SessionParams, frozen=True, kw_only=True):
 
 
 class ResponseParams(SessionParams, frozen=True, kw_only=True):
-    """Passes on a model's reply as the vendor sent it. A stream is a list or a string."""
+    """Reports a model's reply, exactly as the vendor sent it. A stream is a list or a string."""
 
     response: dict[str, Any] | list[Any] | str
     model: str | None = None
@@ -177,14 +177,13 @@ class PreflightParams(SessionParams, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The base of all results. Null means unknown."""
+    """The base class for results. Null means unknown."""
 
 
 class Breakdown(Result, frozen=True, kw_only=True):
     """The size of a context by category, in tokens. The values add up to the context's size.
 
-    `overhead` includes the markup of the request format, and reported tokens that no other
-    category explains.
+    `overhead` includes the request's markup, and reported tokens that fit no other category.
     """
 
     system: int
@@ -247,7 +246,7 @@ class PlanLimit(Result, frozen=True, kw_only=True):
     """A usage limit of an agent's subscription, as reported by the agent."""
 
     minutes: int
-    """The length of the limit's period, such as 300 for five hours."""
+    """The limit's period in minutes, such as 300 for five hours."""
     used_percent: float
     resets_at: str | None = None
 
@@ -455,7 +454,7 @@ class CleanCall(Result, frozen=True, kw_only=True):
 
 
 class Dropped(Result, frozen=True, kw_only=True):
-    """A tool call that was cut off. `reason` names what is missing."""
+    """A tool call that cannot be run because its name or arguments are incomplete or invalid."""
 
     name: str
     reason: str

@@ -89,9 +89,9 @@ def apply_reply(
 def usable_calls(
     reply: Reply, schemas: Sequence[ToolSchema]
 ) -> tuple[list[CleanCall], list[Dropped]]:
-    """Return the complete tool calls and the cut-off tool calls.
+    """Return the usable tool calls and the dropped tool calls.
 
-    The calls of a complete reply are not checked against their schemas.
+    In a complete reply, calls are not checked against their schemas.
     """
     good: list[CleanCall] = []
     bad: list[Dropped] = []
@@ -165,14 +165,15 @@ def _kept_output(
 ) -> tuple[int, Sums]:
     """Return the output's size without dropped calls: reported tokens, and an estimate to add.
 
-    Vendors do not report the tokens of single calls. The result is either the reported output minus
-    the estimated size of the dropped calls, or an estimate of the kept output. The more reliable of
-    the two is used. If the vendor sent less text than it reports, the kept output is estimated.
+    Vendors do not report token counts for individual calls. The result is either the reported
+    output minus the estimated size of the dropped calls, or an estimate of the kept output,
+    whichever is more reliable. If the vendor sent less text than it reports, the kept output is
+    estimated.
 
     Args:
         counter: The conversation's counter.
         reply: The whole reply.
-        dropped: The calls that were cut off.
+        dropped: The calls that were dropped.
         written: The reported output tokens, excluding reasoning.
     """
     calls = [call for call in reply.tool_calls if not any(call is one for one in dropped)]
@@ -187,11 +188,11 @@ def _kept_output(
 
 def _estimate(counter: Counter, texts: Sequence[str], calls: int) -> Sums:
     measure = counter.text("\n".join(texts))
-    doubt = measure.tokens * (measure.error_percent or 0.0) / 100 + MARKS * calls
+    margin = measure.tokens * (measure.error_percent or 0.0) / 100 + MARKS * calls
     return Sums(
         estimate=measure.tokens,
         calibrated=measure.tokens if measure.method == "calibrated" else 0,
-        error=doubt,
+        error=margin,
         unmeasured=measure.tokens if measure.error_percent is None else 0,
     )
 
@@ -215,6 +216,6 @@ def _make_warnings(
         )
     if result.dropped:
         names = ", ".join(sorted({call.name or "(unnamed)" for call in result.dropped}))
-        yield "droppedToolCalls", f"Tool calls were cut off and dropped: {names}."
+        yield "droppedToolCalls", f"Incomplete or invalid tool calls were dropped: {names}."
     if update.compacted:
         yield "compacted", "The conversation was compacted: its prompt is much smaller than before."

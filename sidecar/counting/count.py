@@ -34,7 +34,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The number of tokens in the text, with the method of the count."""
+    """The number of tokens in a text, and how they were counted."""
 
     tokens: int
     method: Method
@@ -52,9 +52,7 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     note: str | None = None
     """Why the text was not counted as requested; for example, because the endpoint cannot count."""
     similar_models: tuple[str, ...] | None = None
-    """Known model names that are similar to the name of an unknown model; null if the name is
-    known.
-    """
+    """Known model names that are similar to the unknown name; null if the name is known."""
 
 
 def number_text(tokens: int, method: Method) -> str:

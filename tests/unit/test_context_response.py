@@ -1,4 +1,4 @@
-"""Tests all vendors' replies that end inside a tool call. Only the tool call is discarded."""
+"""Tests replies that end inside a tool call, from all vendors. Only the tool call is dropped."""
 
 from __future__ import annotations
 
@@ -135,7 +135,14 @@ def test_complete_reply_is_not_checked_against_schemas(response: Any) -> None:
     assert (outcome.result.dropped, outcome.warnings, outcome.result.exhausted) == ([], [], None)
 
 
-def test_the_good_call_stays_where_the_last_one_was_cut() -> None:
+def test_invalid_call_in_a_complete_reply_is_not_reported_as_cut_off() -> None:
+    outcome = handled(forms.openai(forms.BROKEN, "tool_calls"), None, [])
+    assert [call.reason for call in outcome.result.dropped] == ["its arguments are not valid JSON"]
+    text = "Incomplete or invalid tool calls were dropped: write."
+    assert outcome.warnings == [("droppedToolCalls", text)]
+
+
+def test_complete_call_before_a_cut_off_call_is_kept() -> None:
     response = forms.openai(forms.BROKEN, "length")
     message = response["choices"][0]["message"]
     whole = {"id": "call_0", "function": {"name": "write", "arguments": forms.WHOLE}}
@@ -289,7 +296,7 @@ def cut_call(kept: str, arguments: str, usage: dict[str, int]) -> dict[str, Any]
 
 
 def test_missing_part_of_a_call_does_not_count_as_text() -> None:
-    # Some vendors omit incomplete tool calls.
+    # Some vendors do not send incomplete tool calls.
     conversation = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
     cut = cut_call("z" * 250, '{"', {"prompt_tokens": 1_001, "completion_tokens": 1_000})
     apply_reply(conversation, read_reply(cut), window())

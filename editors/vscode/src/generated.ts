@@ -71,8 +71,7 @@ export interface AssembledSection {
 /**
  * The size of a context by category, in tokens. The values add up to the context's size.
  *
- * `overhead` includes the markup of the request format, and reported tokens that no other
- * category explains.
+ * `overhead` includes the request's markup, and reported tokens that fit no other category.
  */
 export interface Breakdown {
   system: number;
@@ -352,7 +351,7 @@ export interface CostTotals {
 }
 
 /**
- * The number of tokens in the text, with the method of the count.
+ * The number of tokens in a text, and how they were counted.
  */
 export interface Count {
   tokens: number;
@@ -421,7 +420,7 @@ export interface DocumentStatus {
 }
 
 /**
- * A tool call that was cut off. `reason` names what is missing.
+ * A tool call that cannot be run because its name or arguments are incomplete or invalid.
  */
 export interface Dropped {
   name: string;
@@ -650,7 +649,7 @@ export interface ResetParams {
 }
 
 /**
- * Passes on a model's reply as the vendor sent it. A stream is a list or a string.
+ * Reports a model's reply, exactly as the vendor sent it. A stream is a list or a string.
  */
 export interface ResponseParams {
   workspace?: string | null;

@@ -56,8 +56,7 @@
 
 --- The size of a context by category, in tokens. The values add up to the context's size.
 ---
---- `overhead` includes the markup of the request format, and reported tokens that no other
---- category explains.
+--- `overhead` includes the request's markup, and reported tokens that fit no other category.
 ---@class token_sidecar.Breakdown
 ---@field system integer
 ---@field tools integer
@@ -274,7 +273,7 @@
 ---@field unpricedTokens integer
 ---@field costText string
 
---- The number of tokens in the text, with the method of the count.
+--- The number of tokens in a text, and how they were counted.
 ---@class token_sidecar.Count
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -331,7 +330,7 @@
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
 
---- A tool call that was cut off. `reason` names what is missing.
+--- A tool call that cannot be run because its name or arguments are incomplete or invalid.
 ---@class token_sidecar.Dropped
 ---@field name string
 ---@field reason string
@@ -497,7 +496,7 @@
 ---@field workspace? string
 ---@field session? string
 
---- Passes on a model's reply as the vendor sent it. A stream is a list or a string.
+--- Reports a model's reply, exactly as the vendor sent it. A stream is a list or a string.
 ---@class token_sidecar.ResponseParams
 ---@field workspace? string
 ---@field session? string
