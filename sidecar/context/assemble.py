@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from cachetools import LRUCache
 
-from sidecar.config.settings import Truncation
 from sidecar.context.protocol import AssembledSection, AssembleResult, PackPart
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SKIPPED_SENSORS = frozenset({"heartbeat", "delegation"})
-"""Sensors whose requests are sent without a context."""
+"""Values of `sensor` for which a request contains no context."""
 LOG_LINES = 5
 PREFIXES_KEPT = 8
 COUNTS_KEPT = 256
@@ -176,9 +175,9 @@ class Assembler:
         return found
 
 
-def last_lines(logs: str, number: int = LOG_LINES) -> str:
-    """Return the last `number` lines of a log."""
-    return "".join(logs.splitlines(keepends=True)[-number:])
+def last_lines(logs: str) -> str:
+    """Return the last `LOG_LINES` lines of a log."""
+    return "".join(logs.splitlines(keepends=True)[-LOG_LINES:])
 
 
 def trimmed_context(items: int) -> str:
@@ -208,7 +207,6 @@ class Preset(msgspec.Struct, frozen=True):
 
     total: int
     caps: Mapping[str, int]
-    truncation: Truncation = "middle"
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -286,4 +284,4 @@ def _shorten_parts(
     whole = _join_parts(sections, texts)
     if counter.text(whole).tokens <= preset.total:
         return whole
-    return counter.fit(whole, preset.total, preset.truncation)
+    return counter.fit(whole, preset.total, "middle")

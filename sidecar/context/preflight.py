@@ -55,7 +55,7 @@ def preflight(
         conversation: The conversation, with a counter for the requested model.
         window: The context window of that model.
         params: The turns and text to add, and the expected output.
-        models: Other models and their windows. Those with enough room are suggested.
+        models: The models to suggest if they have enough room.
         warn_at: Thresholds, as fractions of the usable window. The verdict is a warning above the
             highest threshold.
         calibration: The conversation's calibration.
@@ -140,9 +140,7 @@ def _window_reasons(
         text = f"{size} exceeds the prompt limit of {window.prompt_limit:,} tokens"
         return [Reason(kind="window", message=text)]
     if window.over(prompt):
-        text = (
-            f"the prompt of {prompt:,} tokens exceeds the usable window of {window.usable:,} tokens"
-        )
+        text = f"{size} exceeds the usable window of {window.usable:,} tokens"
         return [Reason(kind="window", message=text)]
     if prompt + output > limit:
         text = f"{size} and {output:,} tokens of output exceed the window of {limit:,} tokens"

@@ -91,7 +91,7 @@ def counted_by(generation: str) -> tuple[str, Method]:
 
 
 def approximate_name(generation: str) -> str:
-    """Return a generation's approximation name, such as `claude-4.7~o200k_base`."""
+    """Return the name of a generation's approximation, such as `claude-4.7~o200k_base`."""
     return f"{generation}~{BASE_VOCABULARY}"
 
 
@@ -247,11 +247,6 @@ class LazyTokenizer(Tokenizer):
         self._load_fallback = load_fallback
         self._loaded: Tokenizer | None = None
         self._lock = threading.Lock()
-
-    @property
-    def ready(self) -> bool:
-        """Whether a tokenizer has been loaded."""
-        return self._loaded is not None
 
     @property
     def base(self) -> Tokenizer:

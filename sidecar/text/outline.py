@@ -103,7 +103,7 @@ def find_marked_regions(lines: Lines) -> list[Part]:
 
 def has_ignore_mark(text: str) -> bool:
     """Return whether a mark in the first ten lines exempts a file from budgets."""
-    if IGNORE_MARK.split()[0] not in text:
+    if MARK_START not in text:
         return False
     head = re.split(r"\r\n|\n|\r", text, maxsplit=FIRST_LINES)[:FIRST_LINES]
     return any(mark[2] == "ignore" for line in head for mark in _MARK.finditer(line))
@@ -211,11 +211,12 @@ class _HeadingScan:
     def __init__(self, lines: Lines) -> None:
         self.headings: list[Heading] = []
         self._lines = lines
-        self._paragraph: int | None = (
-            None  # the first line of the current paragraph, which an underline turns into a heading
-        )
-        self._lazy = False  # whether a paragraph of a quote or list may continue
-        self._item = 0  # the preceding list item's text indent
+        self._paragraph: int | None = None
+        """The first line of the current paragraph, which an underline turns into a heading."""
+        self._lazy = False
+        """Whether the next line may continue a paragraph in a quote or list."""
+        self._item = 0
+        """The text indent of the preceding list item."""
 
     def read_line(self, number: int) -> int:
         """Read a line, a whole fenced block or a whole comment, and return the index of the next

@@ -85,11 +85,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def first_names(names: Sequence[str], most: int = 4) -> str:
-    """Format a list such as `amp, cline, codex and 11 more`. Up to `most` names are all listed."""
-    if len(names) <= most:
+def first_names(names: Sequence[str]) -> str:
+    """Format a list such as `amp, cline, codex and 11 more`. Up to four names are all listed."""
+    if len(names) <= 4:
         return ", ".join(names)
-    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    return f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
 def local_time_text(at: datetime) -> str:

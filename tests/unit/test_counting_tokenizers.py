@@ -143,7 +143,8 @@ def test_vocabulary_is_not_loaded_before_the_first_count(tmp_path: Path) -> None
     tokenizer = tokenizers.for_model("mine")
 
     assert isinstance(tokenizer, LazyTokenizer)
-    assert (tokenizer.ready, tokenizer.has_safe_cuts, tokenizers.problems) == (False, False, [])
+    assert tokenizer.base is tokenizer
+    assert (tokenizer.has_safe_cuts, tokenizers.problems) == (False, [])
 
 
 def test_concurrent_counts_load_the_vocabulary_once(
