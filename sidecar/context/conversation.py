@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 SYSTEM = -1
 """The system prompt's key in mappings from turn indices to texts."""
 SHRUNK = 0.7
-"""If a reported prompt is smaller than this share of its expected size, it was compacted."""
+"""If a reported prompt is below this fraction of its expected size, the client compacted it."""
 SAME = 0.01
 """Maximum relative difference between two reported sizes of the same prompt."""
 MODELS_KEPT = 4
@@ -126,10 +126,10 @@ class Conversation:
 
     @property
     def is_empty(self) -> bool:
-        return self.is_empty_but_for(self.turns)
+        return self.would_be_empty_with(self.turns)
 
-    def is_empty_but_for(self, turns: Sequence[Turn]) -> bool:
-        """Return whether the conversation would be empty if these were its turns."""
+    def would_be_empty_with(self, turns: Sequence[Turn]) -> bool:
+        """Return whether the conversation would be empty with the given turns."""
         return not any((self.system, self.tools, self.sections, turns, self.model_counts().anchor))
 
     def record_assembled(self, parts: dict[str, int]) -> None:
@@ -137,7 +137,7 @@ class Conversation:
         self.assembled, self.assembled_at = parts, self._now()
 
     def touch(self) -> None:
-        """Set the last change time to now, and invalidate all pruning plans."""
+        """Mark the conversation as changed now, which invalidates all pruning plans."""
         self.updated_at = max(self._now(), self.updated_at)
         self.layout += 1
 
@@ -161,7 +161,7 @@ class Conversation:
     def restore_turn_counts(
         self, turns: list[Turn], measures: list[Measure], anchor: Anchor | None
     ) -> None:
-        """Restore the turns and counts of a conversation that was saved without its texts."""
+        """Restore turns and counts that were saved without texts."""
         self.restored = measures
         self._take_turns(turns)
         self.model_counts().anchor = anchor
@@ -206,7 +206,7 @@ class Conversation:
         Args:
             index: The section's index.
             now: The count of its current text.
-            then: The count of the text that the last usage report included, by the same tokenizer.
+            then: The same tokenizer's count of the text in the last usage report.
         """
         self.sections[index], change = self.sections[index].with_counts(now, then)
         counts = self._counts_by_model.get(self.model)
@@ -265,7 +265,7 @@ class Conversation:
 
         Args:
             usage: The reported usage.
-            reply_estimate: The estimated tokens of the reply that `usage` does not include.
+            reply_estimate: An estimated correction to add to the reported usage.
         """
         covers = len(self.turns)
         update = self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
@@ -275,7 +275,7 @@ class Conversation:
         return update
 
     def apply_overflow(self, prompt_tokens: int) -> UsageUpdate:
-        """Use the reported size of a prompt that a server rejected as too large."""
+        """Apply the prompt size that a server reported when it rejected the prompt."""
         usage = Usage(input_tokens=prompt_tokens, prompt_tokens=prompt_tokens)
         covers = len(self.turns)
         return self._anchor(usage, prompt_covers=covers, covers=covers, pending=False)
@@ -308,7 +308,7 @@ class Conversation:
         )
 
     def _usage_of(self, total: int) -> Usage:
-        """Estimate how many tokens of a reported total belong to prompt, reply and reasoning."""
+        """Split a reported total into estimated prompt, reply and reasoning tokens."""
         reply = self._last_assistant if self._last_assistant >= 0 else len(self.turns)
         counted = 0
         if reply < len(self.turns):
@@ -387,7 +387,7 @@ class Conversation:
         return UsageUpdate(sample)
 
     def _growth_since_report(self, counts: ModelCounts, upto: int) -> Grown:
-        """Return the texts added since the last report, or () if any other part has changed."""
+        """Return the texts added since the last report, or () if anything else has changed."""
         anchor = counts.anchor
         if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
             return ()
@@ -412,9 +412,7 @@ class Conversation:
         return anchor.base if anchor is not None and anchor.kind == "usage" else None
 
     def edit(self, edit: Edit) -> None:
-        """Replace all turns with an edit's turns, such as a pruning plan's. `undo` reverts the
-        edit.
-        """
+        """Apply an edit, which replaces all turns. `undo` reverts it."""
         counts = self.model_counts()
         old, new, before = counts.turns, TurnCounts(edit.measures), counts.anchor
         counts.turns, counts.chat = new, None
@@ -456,7 +454,7 @@ class Conversation:
 def uncounted_texts(conversation: Conversation) -> dict[int, str]:
     """Return texts without a reliable count, by turn index.
 
-    Turns that were already part of the last reported prompt are left out.
+    Turns in the last reported prompt are left out.
     """
     counts, system = conversation.model_counts(), conversation.system
     first = counts.anchor.prompt_covers if counts.anchor else 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MARKS = 12
-"""The maximum number of markup tokens around a reply that the formula for markup may miss."""
+"""Maximum number of markup tokens around a reply that the markup formula does not include."""
 
 
 class Counter:
@@ -46,9 +46,7 @@ class Counter:
 
     @property
     def tokenizer(self) -> str:
-        """The tokenizer name to display: the server's name if there is a server, or else the local
-        tokenizer's.
-        """
+        """The tokenizer name to display. This is the server's name if there is a server."""
         return self._server or self._tokenizer.name
 
     @property
@@ -108,9 +106,7 @@ class Calibration(Protocol):
 
     @property
     def hidden(self) -> tuple[float, float] | None:
-        """The number of tokens that the client adds to every prompt, and its error band. None if
-        unknown.
-        """
+        """The tokens that the client adds to each prompt, and their error band; None if unknown."""
 
     def band_factor(self, kind: str | None = None) -> float:
         """Return the factor to apply to an estimate's error band, based on past errors."""
@@ -198,7 +194,7 @@ def measure_of(
     """Combine sums into one count. Its method is the least reliable one among the sums.
 
     Args:
-        sums: The sums.
+        sums: The token totals to combine.
         tokenizer: The tokenizer name to put in the count.
         calibration: The calibration to apply to the estimated tokens.
         kind: The kind of text, if all estimated texts are of the same kind.
@@ -207,7 +203,7 @@ def measure_of(
     if not sums.estimate and not sums.documents:
         method: Method = "endpoint" if sums.endpoint else "exact"
         return Measure(tokens, method, tokenizer, 0.0)
-    doubt = abs(sums.error)
+    margin = abs(sums.error)
     if has_samples(calibration) and sums.estimate:
         method = "estimate" if sums.document_estimate else "calibrated"
         if sums.unmeasured:
@@ -215,14 +211,14 @@ def measure_of(
             return Measure(
                 tokens, method, tokenizer, _error_of_whole(calibration.error_percent, part, tokens)
             )
-        doubt *= calibration.factor * calibration.band_factor(kind)
+        margin *= calibration.factor * calibration.band_factor(kind)
     else:
         sure = sums.calibrated == sums.estimate and not sums.document_estimate
         method = "calibrated" if sure else "estimate"
         if sums.unmeasured:
             return Measure(tokens, method, tokenizer, None)
     return Measure(
-        tokens, method, tokenizer, _error_percent(doubt + abs(sums.document_error), tokens)
+        tokens, method, tokenizer, _error_percent(margin + abs(sums.document_error), tokens)
     )
 
 
@@ -230,11 +226,11 @@ def with_hidden_tokens(measure: Measure, calibration: Calibration | None) -> Mea
     """Add the client's hidden tokens to a count, unless the count comes from a server."""
     if calibration is None or calibration.hidden is None or measure.method == "endpoint":
         return measure
-    around, doubt = calibration.hidden
+    around, margin = calibration.hidden
     tokens = measure.tokens + round(around)
     error = measure.error_percent
     if error is not None:
-        error = _error_percent(measure.tokens * error / 100 + doubt, tokens)
+        error = _error_percent(measure.tokens * error / 100 + margin, tokens)
     return Measure(tokens, "calibrated", measure.tokenizer, error)
 
 
@@ -246,8 +242,8 @@ def with_reply_markup(measure: Measure) -> Measure:
     return msgspec.structs.replace(measure, error_percent=error)
 
 
-def _error_percent(doubt: float, tokens: int) -> float:
-    return _round_error(100 * doubt / max(1, tokens))
+def _error_percent(margin: float, tokens: int) -> float:
+    return _round_error(100 * margin / max(1, tokens))
 
 
 def _round_error(error_percent: float) -> float:

@@ -43,7 +43,7 @@ CORRECTION = 16.0
 """Maximum correction to a message's markup, in tokens."""
 
 Grown = tuple[tuple[Kind | None, int], ...]
-"""Each added text's kind and size, oldest first. Pictures and files have the kind None."""
+"""The kind and size of each added text, oldest first. For pictures and files, the kind is None."""
 
 _UNREAD = frozenset({"picture", "file"})
 
@@ -132,7 +132,7 @@ def kinds_of_turns(turns: Iterable[tuple[Turn, int]]) -> Grown:
 
 
 def newest_kind(turns: Sequence[Turn]) -> Kind:
-    """Return the longer text's kind in the last two turns."""
+    """Return the kind of the longer text in the last two turns."""
     return kind_of(max(map(own_text, turns[-2:]), key=len, default=""))
 
 
@@ -190,10 +190,10 @@ class Sample(msgspec.Struct, frozen=True):
     estimated: int
     reported: int
     kind: Kind | None = None
-    doubt: float | None = None
+    margin: float | None = None
     """The estimate's error band in tokens, or None if unknown."""
     section_tokens: int = 0
-    """The sections' estimated size, which the reported size includes."""
+    """The estimated size of the sections, which `reported` includes."""
     section_error: float = 0.0
     has_same_sections: bool = True
     """Whether the sections are unchanged since the last report."""
@@ -207,14 +207,14 @@ class Sample(msgspec.Struct, frozen=True):
     def apply_to(
         self, calibration: ConversationCalibration, counts: ModelCounts | None = None
     ) -> None:
-        """Apply this sample to a calibration and to a conversation's counts, if there is one."""
+        """Apply this sample to a calibration and, if given, to a conversation's counts."""
         if counts is not None and self.expected is not None:
             counts.learn_request_markup(self.reported - self.expected.tokens(calibration.factor))
         calibration.update(
             self.estimated,
             self.reported,
             self.kind,
-            self.doubt,
+            self.margin,
             excluded=self.section_tokens,
             excluded_margin=self.section_error,
             is_excluded_unchanged=self.has_same_sections,
@@ -380,7 +380,7 @@ class Edit(msgspec.Struct, frozen=True):
     turns: list[Turn]
     measures: list[Measure]
     origins: list[int]
-    """Each turn's former index, or that of the turn it replaces, in ascending order."""
+    """The former index of each turn, or the index of the turn it replaces, in ascending order."""
     changes: bool
     cached_lost: int
 

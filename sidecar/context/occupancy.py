@@ -54,7 +54,7 @@ class Window(msgspec.Struct, frozen=True):
         return tokens > self.prompt_limit
 
     def available(self, tokens: int) -> int:
-        """Return the usable window's free tokens; negative if it is exceeded."""
+        """Return the number of free tokens in the usable window; negative if it is exceeded."""
         return (self.prompt_limit if self.over(tokens) else self.usable) - tokens
 
     @property

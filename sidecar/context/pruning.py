@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SUMMARY_CAP = 1000
-"""Maximum token count for a summary, which is also limited to an eighth of the target size."""
+"""Maximum number of tokens in a summary. It is also limited to an eighth of the target size."""
 SUMMARY_MIN = 24
 """Minimum token count for a summary. If less room is available, no summary is added."""
 PLANS_KEPT = 4
@@ -262,7 +262,7 @@ class _Planner:
         ]
 
     def _occupancy_after(self, edit: Edit) -> int:
-        if self._conversation.is_empty_but_for(edit.turns):
+        if self._conversation.would_be_empty_with(edit.turns):
             return 0
         total = self._total
         for sums in self._sums:
@@ -310,9 +310,9 @@ class ToolPairs:
     def __init__(self, turns: Sequence[Turn]) -> None:
         self.parts: dict[int, list[Block]] = {}
         self.orphans: dict[int, set[tuple[Place, int]]] = {}
-        """Where calls lack a result or results lack a call, by turn."""
+        """The positions of unpaired calls and results, by turn."""
         self.pending: set[int] = set()
-        """The last turns, whose calls are still waiting for results. These calls are not orphans.
+        """The last turns, if they contain calls without results yet. These calls are not orphans.
         """
         self._leader: dict[int, int] = {}
         self._by_id: dict[str, list[PairedCall]] = {}
@@ -332,7 +332,7 @@ class ToolPairs:
             turn, leader = leader, self._leader.get(leader, leader)
         return turn
 
-    def works(self, turn: int) -> bool:
+    def has_pair(self, turn: int) -> bool:
         """Return whether a turn has a tool call or result that is not orphaned."""
         return len(self.parts.get(turn, ())) > len(self.orphans.get(turn, ()))
 
@@ -470,7 +470,7 @@ def units(turns: Sequence[Turn], pairs: ToolPairs, keep_turns: int) -> list[Remo
     tools = [
         RemovalUnit(tuple(members), "toolOutput")
         for leader, members in free.items()
-        if any(pairs.works(index) for index in members)
+        if any(pairs.has_pair(index) for index in members)
         and not any(_is_question(turns[index]) for index in members)
     ]
     return [*tools, *_group_exchanges(turns, pairs, free, tail)]

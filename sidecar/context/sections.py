@@ -156,7 +156,7 @@ class SectionCount(msgspec.Struct, frozen=True):
         return self.measure.method in ("exact", "endpoint")
 
     def is_like(self, other: SectionCount) -> bool:
-        """Return whether two counts are comparable because they were made in the same way."""
+        """Return whether two counts were made in the same way and are therefore comparable."""
         mine, its = self.measure, other.measure
         if (self.model, mine.method, mine.tokenizer) != (other.model, its.method, its.tokenizer):
             return False

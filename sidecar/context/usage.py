@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 
 LARGEST_SHOWN = 5
-_TYPICAL = "What a text of some size, which is all prose, may be off by. " * 20
+_TYPICAL = "The quick brown fox jumps over the lazy dog, and then takes a nap. " * 20
 """Sample text that provides the error band for requests without stored texts."""
 UNSEEN = "the client's system prompt and tools are not included until usage is reported"
 _APART = ("logs", "config", "time")
 
 
 def occupancy(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
-    """Return the next request's size before the user adds to it.
+    """Return the size of the next request, excluding the user's next message.
 
     This is the size of the last reported prompt, its reply and all later turns, excluding reasoning
     that is not sent back. Without reported usage, everything is counted.
@@ -246,7 +246,7 @@ def _tokens(measure: Measure, factor: float) -> int:
 def in_window(
     found: ContextUsage, window: Window, warn_at: tuple[float, ...], reported: int | None = None
 ) -> ContextUsage:
-    """Return a context usage with all fields that depend on the window filled in.
+    """Return a copy with all fields that depend on the window filled in.
 
     Args:
         found: The usage.
@@ -273,7 +273,7 @@ def in_window(
 
 
 def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> bool:
-    """Return whether the last threshold is exceeded or, without thresholds, the usable window."""
+    """Return whether `tokens` exceeds the highest threshold, or the usable window by default."""
     return tokens > window.usable * max(warn_at, default=1.0)
 
 

@@ -109,7 +109,7 @@ def _summary_rows(usage: ContextUsage) -> list[ViewRow]:
 def context_rows(
     usage: ContextUsage, *, cost: str = "", updated: str = "", now: datetime | None = None
 ) -> list[ViewRow]:
-    """Return all rows of a context. There are no rows if there is no session.
+    """Return all rows for a context, or an empty list if there is no session.
 
     Args:
         usage: The context.

@@ -62,11 +62,7 @@ MIN_HIDDEN_MARGIN = 24.0
 """Minimum margin of error (±) of hidden tokens, in tokens."""
 
 
-class LearnedFactor(
-    msgspec.Struct,
-    omit_defaults=True,
-    rename={"errors": "misses", "band_shares": "strays"},
-):
+class LearnedFactor(msgspec.Struct, omit_defaults=True):
     """A calibration factor, computed from samples that lose weight over time.
 
     Attributes:
@@ -142,7 +138,7 @@ def _quantile_95(shares: tuple[float, ...]) -> float:
     return sorted(shares)[rank - 1] if shares else 0.0
 
 
-class HiddenTokens(msgspec.Struct, frozen=True, rename={"largest_error": "doubt"}):
+class HiddenTokens(msgspec.Struct, frozen=True):
     """The number of prompt tokens whose text the client does not send to this server."""
 
     tokens: float
@@ -167,9 +163,7 @@ T = TypeVar("T")
 MAX_ENTRIES = 512
 """Maximum number of entries in a table. The least recently updated entries are removed first."""
 MAX_UNWRITTEN = 1_024
-"""Maximum number of updates to keep while the file cannot be written. The oldest are
-removed first.
-"""
+"""Maximum number of unwritten updates to keep. The oldest are removed first."""
 
 
 class _Update(NamedTuple, Generic[T]):
@@ -182,8 +176,8 @@ class CalibrationTable(Generic[T]):
     """Calibration entries by key, and the updates that are not in the shared file yet.
 
     All servers and the command line share one file. Before a process writes the file, it applies
-    its unwritten updates to the file's current content. No process overwrites another's samples.
-    Other threads may read `entries` at any time.
+    its unwritten updates to the file's current content, so no process overwrites the samples of
+    another. Other threads may read `entries` at any time.
     """
 
     def __init__(self, entries: dict[str, T] | None = None) -> None:
@@ -422,7 +416,7 @@ def _valid_entries(entries: object, form: type[S]) -> dict[str, S]:
 
 
 def key_of(model: str, tokenizer: str) -> str:
-    """Return a model factor's key, which consists of the model's generation, tokenizer and name."""
+    """Return the key of a model's factor: its generation, tokenizer and name."""
     return f"{generation_of(model)} {tokenizer} {parse(model).bare}"
 
 
@@ -508,8 +502,8 @@ class ConversationCalibration:
 
     @property
     def hidden(self) -> tuple[float, float] | None:
-        """The number of tokens that the client adds to the prompt, and its margin of error (±).
-        None if unknown.
+        """The tokens that the client adds to each prompt, and their margin of error (±); None if
+        unknown.
         """
         hidden = self._shared.hidden(self._hidden_key)
         return (hidden.tokens, hidden.margin) if hidden else None

@@ -201,9 +201,8 @@ def _cut_anywhere(part: str) -> list[str]:
 
 def _units_of_slice(text: str) -> int:
     classes = text.encode("utf-8", "surrogatepass").translate(_TABLE, CONTINUATION_BYTES)
-    units = len(
-        classes
-    )  # a thousandth of a token per character, so only an empty string has 0 tokens
+    # Each character adds a thousandth of a token, so only an empty string has 0 tokens.
+    units = len(classes)
     for pattern, weight in _RUNS:
         lengths = Counter(map(len, pattern.findall(classes)))
         units += sum(weight(length) * count for length, count in lengths.items())

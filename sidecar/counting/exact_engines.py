@@ -5,7 +5,7 @@ ms and counts 2 KB in 0.1 ms, but holds the GIL. It is used for open documents, 
 small pieces. toktok counts several times faster and releases the GIL, but its first count holds the
 GIL for 0.4 s. It is used for whole folders.
 
-Texts that a fast engine is known to count differently are counted by tiktoken.
+tiktoken also counts the texts that a fast engine is known to count differently.
 `tests/fuzz/differences.py` finds such texts by comparing the tokens of each code point in many
 contexts. rs-bpe 0.1.0 has no differences. toktok 0.3.0 differs for the code points that are new in
 Unicode 17 (tiktoken 0.14 uses Unicode 16), and for U+017F after an apostrophe. With either engine,
@@ -203,7 +203,8 @@ _DISPUTED = re.compile(
 )
 
 
-# The first bytes of the disputed characters. A byte search is ten times faster.
+# The first bytes of the disputed characters. Searching for bytes is ten times faster than the
+# pattern.
 _BEGINNINGS = (
     b"\xc5\xbf",
     b"\xe0\xa2\x8f",
@@ -298,7 +299,7 @@ class FastEngine(Tokenizer):
 
 
 def without_lone_surrogates(text: str) -> str:
-    """Replace each lone surrogate by U+FFFD, as tiktoken does."""
+    """Replace each lone surrogate with U+FFFD, as tiktoken does."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -342,7 +343,8 @@ large texts on several threads, outside the server. `reference`: tiktoken itself
 """
 
 INTERACTIVE_CHARACTERS = 65_536
-"""Longer pieces are counted by tiktoken, because it releases the GIL."""
+"""Maximum length of a piece for rs-bpe. tiktoken counts longer pieces, because it releases the GIL.
+"""
 
 _engines_lock = threading.Lock()
 _engines: dict[tuple[str, Purpose], FastEngine | Reference] = {}

@@ -96,8 +96,8 @@ because each step of the search counts a whole piece.
 """
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
-"""How many characters to count on either side of a cut, to find out whether it is between two
-tokens.
+"""Number of characters on either side of a cut that are counted to check whether the cut is between
+two tokens.
 """
 
 _LONG_LINE_TOKENS = 100
@@ -114,7 +114,7 @@ class FitResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     tokens: int
     """The number of tokens in `text`, including the marker."""
     removed_tokens: int
-    """How many fewer tokens the text has after shortening; at least 0."""
+    """The number of tokens that shortening removed; at least 0."""
     removed_lines: int
     """The number of lines that were removed entirely."""
     changed: bool
@@ -133,7 +133,7 @@ def parse_mode(name: str) -> Mode:
 
 
 def allowance(max_tokens: int, tokenizer: Tokenizer, sample: str = "") -> int:
-    """Return the largest token count whose true number of tokens is within a limit.
+    """Return the token count to aim for, so that the true number of tokens is within a limit.
 
     Args:
         max_tokens: The limit.
@@ -212,7 +212,7 @@ class _CountedText:
         self.sums = [0, *accumulate(map(self.count, pieces))]
         self.line_ends = [match.span() for match in _LINE_END.finditer(text)]
         self.total = self.count(text) if text else 0
-        # The first count loads the vocabulary, so the method is not final before it.
+        # The first count loads the vocabulary, which may change the method.
         self.is_exact = tokenizer.method == "exact"
 
     def tokens_before(self, offset: int) -> int:

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 
 SLOW = 1_000_000
-"""Number of characters that a slow piece counts as. It is so large that the event loop does not
-tokenize the piece.
-"""
+"""Number of characters to assume for a slow piece, so that the event loop never tokenizes it."""
 
 
 def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:

@@ -69,11 +69,8 @@ _OPENAI: tuple[tuple[str, _Rule, float], ...] = (
     (r"gpt-5\.5", _GPT_5_5, 0.0),
     (r"gpt-5\.4", _GPT_5_4, 0.0),
     (r"gpt-5\.2(-pro)?(-20\d\d-\d\d-\d\d)?$", _GPT_5_2, 0.0),
-    (
-        r"gpt-5\.[23]",
-        _GPT_5_2,
-        0.6,
-    ),  # an earlier version of the page listed 1,536 patches for codex and chat models
+    # An earlier version of the page listed 1,536 patches for codex and chat models.
+    (r"gpt-5\.[23]", _GPT_5_2, 0.6),
     (r"gpt-5(\.\d)?(-codex)?-mini", _Patches(1.2, _FIRST, _FIRST), 0.35),
     (r"gpt-5(\.\d)?(-codex)?-nano", _Patches(1.5, _FIRST, _FIRST), 0.65),
     (r"gpt-4\.1-mini", _Patches(1.62, _SAME, _SAME), 0.0),
@@ -84,12 +81,10 @@ _OPENAI: tuple[tuple[str, _Rule, float], ...] = (
     (r"o[13](-|$)", _Tiles(75, 150), 0.0),
     (r"computer-use", _Tiles(65, 129), 0.0),
     (r"(chat)?gpt-4(o|\.1|\.5)", _Tiles(85, 170), 0.0),
-    (
-        r"gpt-(5\.[7-9]|[6-9])|gpt-chat",
-        _GPT_6,
-        0.35,
-    ),  # no rule is published for these models, so the previous models' rule is used
-    (r"", _Tiles(85, 170), 2.0),  # other vendors publish no rule, but most of them use this one
+    # No rule is published for these models, so the previous models' rule is used.
+    (r"gpt-(5\.[7-9]|[6-9])|gpt-chat", _GPT_6, 0.35),
+    # Other vendors publish no rule, but most of them use this one.
+    (r"", _Tiles(85, 170), 2.0),
 )
 
 _GEMINI_3 = {"low": 280, "medium": 560, "high": 1120, "ultra_high": 2240}

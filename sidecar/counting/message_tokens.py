@@ -108,7 +108,7 @@ _GEMINI = TemplateTokens(message=1, name=1, priming=0, call=5, result=5, tool=3,
 _CHATML = TemplateTokens(message=5, name=1, priming=3, call=8, result=4, tool=3, tools=20)
 
 _COMPARED = re.compile(r"(chat)?gpt-4o|gpt-4(-|$)|gpt-3\.?5")
-"""Models whose reported usage OpenAI's cookbook compared with its formula."""
+"""Models for which OpenAI's cookbook compares its formula with reported usage."""
 
 _TEMPLATE_MARGIN_SHARE = 0.5
 """Margin of error (±) of template tokens, as a fraction, if the formula was never compared with

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 INLINE_CHARACTERS = 8_192
-"""Maximum number of characters that the event loop may tokenize at once. Every engine needs about a
-millisecond for this.
+"""Maximum number of characters that the event loop may tokenize at once. This takes about a
+millisecond with any engine.
 """
 
 
 SAMPLE_CHARACTERS = 4_096
-"""A text's kind is determined from this many characters at its beginning."""
+"""Number of characters at the beginning of a text that determine its kind."""
 
 
 class Tokenizer(ABC):

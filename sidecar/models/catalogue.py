@@ -1,7 +1,7 @@
 """Looks up a model's provider and context window by name, offline.
 
-Context windows come from the price list (`sidecar.models.price_list`), which takes most of a second
-to import. `warm` loads the list on a worker thread. Until then, windows are None.
+Context windows come from the price list (`sidecar.models.price_list`), which takes up to 0.8 s to
+load. `warm` loads the list on a worker thread. Until then, windows are None.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ def warm() -> None:
         if _prices is None:
             try:
                 _prices = price_list(state_dir() / STORED_LIST)
-            except (
-                Exception
-            ):  # counting works without windows if the package is broken or incompatible
+            except Exception:  # without the price list, windows are unknown but counting works
                 _prices = ()
 
 

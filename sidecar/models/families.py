@@ -2,12 +2,11 @@
 
 Models of the same generation produce the same number of tokens for the same text. Calibrations are
 stored by generation, and each generation has an approximation. The table does not depend on
-genai-prices, which takes most of a second to import, so the first count does not have to wait for
-it.
+genai-prices, which takes up to 0.8 s to load, so the first count does not wait for it.
 
-Sources: tiktoken's `model.py` for OpenAI, and the published vocabularies of open models. Claude's
-tokenizer is not published, but its count endpoint shows two generations: before Opus 4.7, and since
-then.
+The sources are tiktoken's `model.py` for OpenAI, and the published vocabularies of open models.
+Claude's tokenizer is not published, but its count endpoint shows two generations: models before
+Opus 4.7, and all later models.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ def is_misspelt(bare: str) -> bool:
 
     Examples are `gpt-55` and `gpt-5-trubo`.
     """
-    if _TWO_DIGITS.match(bare) or _GLUED.match(bare) or _is_no_claude(bare):
+    if _TWO_DIGITS.match(bare) or _GLUED.match(bare) or _is_unknown_claude(bare):
         return True
     first, *rest = re.findall("[a-z]+", bare) or [""]
     is_claude = bare.startswith("claude")
@@ -179,7 +178,7 @@ def _is_nearly(word: str, known: frozenset[str], likeness: float) -> bool:
     return bool(get_close_matches(word, known, 1, likeness))
 
 
-def _is_no_claude(bare: str) -> bool:
+def _is_unknown_claude(bare: str) -> bool:
     if not bare.startswith("claude") or _CLAUDE_WITHOUT_VERSION.match(bare):
         return False
     return claude_version(bare) is None

@@ -63,7 +63,7 @@ def path_glob_problem(pattern: str) -> str | None:
         return f"a pattern has more than {MAX_WILDCARDS_WITHOUT_RE2} wildcards, without google-re2"
     brackets = [match[0] for match in _BRACKET.finditer(pattern) if match[0][0] == "["]
     if any(map(_UNLIKE_GIT.match, brackets)):
-        return "a pattern has brackets with one of ! ^ [ \\ / -- in them, which are not supported"
+        return "a pattern has brackets that contain !, ^, [, \\, / or --, which are not supported"
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
     is_empty = "/" in pattern and not pattern.removeprefix("!").strip("/ ")
@@ -122,7 +122,7 @@ class IgnoreGlobs:
     def verdict(self, path: str, *, folder: bool) -> bool | None:
         """Return whether a path is ignored, or None if no line matches the path.
 
-        None of the path's parent folders may be ignored.
+        The result is valid only if no parent folder of the path is ignored.
         """
         return _verdict_of(self._specs, f"{path}/" if folder else path)
 

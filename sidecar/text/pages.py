@@ -119,8 +119,8 @@ class Page(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class Series(NamedTuple):
     """The values that a chart shows in one colour.
 
-    In a column chart, the values are the amount of each column in USD. In a line chart, they are
-    the token counts of the calls.
+    In a column chart, each value is a column's amount in USD. In a line chart, each value is the
+    number of tokens in a call.
     """
 
     name: str
