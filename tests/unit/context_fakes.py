@@ -1,4 +1,4 @@
-"""A counter that needs no tokenizer and records its calls. Each character is a token."""
+"""A counter that needs no tokenizer, and functions that create conversations with it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ class Planner:
 
 
 class FakeCounter(Counter):
-    """Counts `weight` tokens per character, 4 tokens per message, and 3 tokens before the reply."""
+    """Counts `weight` tokens per character, 4 tokens per message, and 3 tokens before the reply.
+
+    The counter records its calls in `asked`.
+    """
 
     def __init__(
         self,
@@ -143,7 +146,7 @@ def session(counter: FakeCounter | None = None, turns: Sequence[Turn] = ()) -> C
 
 
 def window(limit: int = 10_000, reserve: int = 500) -> Window:
-    """Return a model's context window from the price list."""
+    """Return a context window with the source `catalogue`."""
     return Window(Limit(limit, "catalogue"), reserve)
 
 
@@ -164,5 +167,5 @@ def calls(*ids: str, text: str | None = None, name: str = "read") -> Turn:
 
 
 def output(call_id: str, text: str = "done") -> Turn:
-    """Return a turn with a tool's result."""
+    """Return a turn with a tool result."""
     return Turn(role="tool", content=text, tool_call_id=call_id)

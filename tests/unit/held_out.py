@@ -1,7 +1,7 @@
-"""Some of the documents that `python -m benchmarks fit-estimates` holds out, and their tokens.
+"""Documents that `python -m benchmarks fit-estimates` does not use for fitting, with token counts.
 
-The token counts come from the vocabularies of each generation, from ctok for Claude and from Gemma
-3 for Gemini.
+Each generation's own vocabulary provides the counts. The exceptions are Claude, whose counts come
+from ctok, and Gemini, whose counts come from Gemma 3.
 """
 
 from __future__ import annotations

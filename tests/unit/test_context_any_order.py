@@ -1,4 +1,4 @@
-"""Tests that requests in any order keep the occupancy consistent, and that undo restores it."""
+"""Tests that the occupancy is consistent after requests in any order, and that undo restores it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.before_plan = None
 
     @rule()
-    def take_back_whatever_there_is(self) -> None:
+    def undo_any_edit(self) -> None:
         self.known.undo()
         self.before_plan = None
 

@@ -65,9 +65,9 @@ def section(name: str, text: str, **fields: Any) -> Section:
 
 
 def test_request_below_the_limit_is_not_trimmed() -> None:
-    assembler = Bench()(**FULL)
-    assert [one.name for one in assembler.sections] == ORDER
-    assert texts(assembler) == {
+    result = Bench()(**FULL)
+    assert [one.name for one in result.sections] == ORDER
+    assert texts(result) == {
         "prefix": "You help.\n\nI am I.\n\nBe short.\n\n"
         'read(path)\n{"name": "write", "parameters": {"a": 2, "b": 1}}',
         "mandates": "never lie\nnever delete",
@@ -75,14 +75,14 @@ def test_request_below_the_limit_is_not_trimmed() -> None:
         "logs": LOGS,
         "user": "What now?",
     }
-    assert assembler.tokens == sum(len(text) for text in texts(assembler).values())
-    assert (assembler.trim_level, assembler.fits, assembler.skipped, trimmed(assembler)) == (
+    assert result.tokens == sum(len(text) for text in texts(result).values())
+    assert (result.trim_level, result.fits, result.skipped, trimmed(result)) == (
         0,
         True,
         False,
         [],
     )
-    assert len(assembler.prefix_hash) == 64
+    assert len(result.prefix_hash) == 64
 
 
 def test_trimming_stops_at_the_first_sufficient_step() -> None:
@@ -94,44 +94,44 @@ def test_trimming_stops_at_the_first_sufficient_step() -> None:
     line = "[Context trimmed: 3 items]"
     after_context = after_mandates - len(FULL["context"]) + len(line)
 
-    assembler = bench(**FULL, maxTokens=whole - 1)
-    assert (assembler.trim_level, assembler.tokens, trimmed(assembler)) == (1, after_logs, ["logs"])
-    assert texts(assembler)["logs"] == five
+    result = bench(**FULL, maxTokens=whole - 1)
+    assert (result.trim_level, result.tokens, trimmed(result)) == (1, after_logs, ["logs"])
+    assert texts(result)["logs"] == five
 
-    assembler = bench(**FULL, maxTokens=after_logs - 1)
-    assert (assembler.trim_level, assembler.tokens) == (2, after_mandates)
-    assert trimmed(assembler) == ["mandates", "logs"]
-    assert texts(assembler)["mandates"] == ""
+    result = bench(**FULL, maxTokens=after_logs - 1)
+    assert (result.trim_level, result.tokens) == (2, after_mandates)
+    assert trimmed(result) == ["mandates", "logs"]
+    assert texts(result)["mandates"] == ""
 
-    assembler = bench(**FULL, maxTokens=after_mandates - 1)
-    assert (assembler.trim_level, assembler.tokens) == (3, after_context)
-    assert texts(assembler)["context"] == line
-    assert assembler.fits == (after_context <= after_mandates - 1)
-    assert texts(assembler)["prefix"] == texts(bench(**FULL))["prefix"]
+    result = bench(**FULL, maxTokens=after_mandates - 1)
+    assert (result.trim_level, result.tokens) == (3, after_context)
+    assert texts(result)["context"] == line
+    assert result.fits == (after_context <= after_mandates - 1)
+    assert texts(result)["prefix"] == texts(bench(**FULL))["prefix"]
 
 
 def test_a_prefix_alone_over_its_budget() -> None:
-    assembler = Bench()(assistant="You are a helpful assistant.", maxTokens=10)
-    assert (assembler.trim_level, assembler.fits) == (3, False)
-    assert texts(assembler) == {
+    result = Bench()(assistant="You are a helpful assistant.", maxTokens=10)
+    assert (result.trim_level, result.fits) == (3, False)
+    assert texts(result) == {
         **dict.fromkeys(ORDER, ""),
         "prefix": "You are a helpful assistant.",
     }
-    assert trimmed(assembler) == []
+    assert trimmed(result) == []
 
 
 @pytest.mark.parametrize("sensor", ["heartbeat", "delegation"])
 def test_some_sensors_get_no_context(sensor: str) -> None:
     bench = Bench(section("plan", "text"))
-    assembler = bench(sensor=sensor, user="tick", focus="f")
-    assert (assembler.skipped, assembler.context_cached, texts(assembler)["context"]) == (
+    result = bench(sensor=sensor, user="tick", focus="f")
+    assert (result.skipped, result.context_cached, texts(result)["context"]) == (
         True,
         False,
         "",
     )
     assert texts(bench(sensor=sensor, context="given"))["context"] == ""
-    assembler = bench(sensor="chat", user="tick", focus="f")
-    assert (assembler.skipped, texts(assembler)["context"]) == (False, "## plan\n\ntext")
+    result = bench(sensor="chat", user="tick", focus="f")
+    assert (result.skipped, texts(result)["context"]) == (False, "## plan\n\ntext")
 
 
 def test_prefix_cache_hit_miss_and_reset() -> None:
@@ -165,8 +165,8 @@ def test_context_is_rebuilt_only_when_its_keys_change() -> None:
     keys = {"focus": "f", "scope": "s", "memoryVersion": 1}
     assert not bench(**keys).context_cached
     bench.sections = [section("plan", "second")]
-    assembler = bench(**keys)
-    assert (assembler.context_cached, texts(assembler)["context"]) == (True, "## plan\n\nfirst")
+    result = bench(**keys)
+    assert (result.context_cached, texts(result)["context"]) == (True, "## plan\n\nfirst")
     for change in ({"focus": "g"}, {"scope": "t"}, {"memoryVersion": 2}, {"memoryVersion": "2"}):
         keys |= change
         assert not bench(**keys).context_cached
@@ -177,8 +177,8 @@ def test_context_is_rebuilt_only_when_its_keys_change() -> None:
 def test_given_context_is_used_and_cached() -> None:
     bench = Bench(section("plan", "rendered"))
     assert not bench(focus="f").context_cached
-    assembler = bench(focus="f", context="given")
-    assert (assembler.context_cached, texts(assembler)["context"]) == (False, "given")
+    result = bench(focus="f", context="given")
+    assert (result.context_cached, texts(result)["context"]) == (False, "given")
     assert bench(focus="f", context="given").context_cached
     assert texts(bench(focus="f"))["context"] == "given"
     assert not bench(focus="g", context="given").context_cached
@@ -205,8 +205,8 @@ def test_unchanged_inputs_are_not_counted_again() -> None:
 def test_items_are_sections_or_given_lines() -> None:
     bench = Bench(section("a", "x" * 99), section("b", "y\n" * 99))
     assert texts(bench(maxTokens=1))["context"] == "[Context trimmed: 2 items]"
-    assembler = bench(maxTokens=1, context="one\n \n\ntwo")
-    assert texts(assembler)["context"] == "[Context trimmed: 2 items]"
+    result = bench(maxTokens=1, context="one\n \n\ntwo")
+    assert texts(result)["context"] == "[Context trimmed: 2 items]"
 
 
 @pytest.mark.parametrize(
@@ -241,8 +241,8 @@ def test_the_preset_mind() -> None:
     caps = PRESETS["mind"].caps
     assert (sum(caps.values()), PRESETS["mind"].total) == (8_000, 8_000)
     bench = Bench(*(section(name, name[0] * 5_000) for name in caps))
-    assembler = bench(preset="mind")
-    context = texts(assembler)["context"]
+    result = bench(preset="mind")
+    context = texts(result)["context"]
     assert len(context) <= 8_000
     shown = dict(one.split("\n\n") for one in context.removeprefix("## ").split("\n\n## "))
     assert list(shown) == list(caps)
@@ -282,17 +282,17 @@ def test_any_request(
         "logs": logs,
         "user": said,
     }
-    assembler = bench(**params, maxTokens=limit)
-    assert assembler.tokens == sum(len(one.text) for one in assembler.sections)
-    assert assembler.fits == (assembler.tokens <= limit)
-    shown = texts(assembler)
+    result = bench(**params, maxTokens=limit)
+    assert result.tokens == sum(len(one.text) for one in result.sections)
+    assert result.fits == (result.tokens <= limit)
+    shown = texts(result)
     assert (shown["prefix"], shown["user"]) == (assistant, said)
     assert logs.endswith(shown["logs"])
-    assert shown["mandates"] == ("" if assembler.trim_level >= 2 else mandates)
-    if assembler.trim_level < 3:
-        assert assembler.fits
+    assert shown["mandates"] == ("" if result.trim_level >= 2 else mandates)
+    if result.trim_level < 3:
+        assert result.fits
         assert shown["context"] == context
     bench.counter.asked.clear()
     again = bench(**params, maxTokens=limit)
-    assert again.sections == assembler.sections
+    assert again.sections == result.sections
     assert bench.counted == 0

@@ -125,7 +125,7 @@ def test_error_after_a_report_includes_the_markup() -> None:
 
 
 def test_markup_of_a_template_is_learned_and_saved() -> None:
-    """If the vocabulary is local, only the template's tokens are unknown."""
+    """With a local vocabulary, only the number of template tokens is unknown."""
     session = Conversation("s", Counter("gpt-4o", Tokenizers().for_model("gpt-4o")))
     calibration = ConversationCalibration(Calibrations(), "gpt-4o", "o200k_base", "editor")
     real, missed = 9, []
@@ -162,7 +162,7 @@ def test_small_error_is_never_rounded_to_zero() -> None:
     ("model", "generation"), [("claude-sonnet-4-5", "claude"), ("claude-opus-4-7", "claude-4.7")]
 )
 def test_band_holds_after_a_change_to_other_code(model: str, generation: str) -> None:
-    """Continues with the code that has the largest estimation error."""
+    """Tests a change to SCSS, the code with the largest estimation error."""
     source = "scss"
     by_source: dict[str, list[dict[str, Any]]] = {}
     for document in DOCUMENTS:

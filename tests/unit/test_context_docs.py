@@ -26,7 +26,7 @@ BLOCK = re.compile(
 )
 
 
-class Played:
+class ExampleServer:
     """Answers the requests in the docs with the same functions as the server."""
 
     def __init__(self) -> None:
@@ -60,11 +60,11 @@ class Played:
 
 
 def test_examples_give_the_documented_results() -> None:
-    played, answer, compared = Played(), None, 0
+    server, answer, compared = ExampleServer(), None, 0
     for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
         body = json.loads(block["body"])
         if block["method"]:
-            answer = msgspec.to_builtins(played.ask(block["method"], body))
+            answer = msgspec.to_builtins(server.ask(block["method"], body))
             continue
         assert isinstance(answer, dict)
         assert {key: answer[key] for key in body} == body

@@ -30,7 +30,7 @@ def fit_case(case: Case) -> FitResult:
     before = occupancy(session).tokens
     plan = plans.make(case.max_tokens, keep_turns=case.keep_turns, summarize=case.summarize)
     assert plan.tokens_before == before
-    assert session.turns == case.turns, "a plan alone changed something"
+    assert session.turns == case.turns, "the plan was applied"
     check(case, plan)
     if case.usage is None and plan.messages:
         counted = sum(session.counter.message(turn).tokens for turn in plan.messages) + PRIMING
@@ -64,5 +64,5 @@ def _all_messages(case: Case) -> list[Turn]:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases)
 def test_any_plan(case: Case) -> None:
-    """Runs some cases of `python -m tests.fuzz.context_soak`."""
+    """Runs `python -m tests.fuzz.context_soak` with fewer cases."""
     fit_case(case)

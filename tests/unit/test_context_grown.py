@@ -24,8 +24,8 @@ JSON = '{"id": 18273, "hash": "9f8e7d6c", "values": [0.12345, 99.871, -3.25e-7]}
 CODE = "if (x == 1) { y[2] += f(x); }\n"
 
 
-class Told:
-    """A conversation whose reported prompts are `ratio` times the estimate."""
+class ReportedChat:
+    """A conversation whose reported prompts have 300 tokens plus `ratio` times the estimate."""
 
     def __init__(self, ratio: float) -> None:
         tokenizer = Tokenizers().for_model(MODEL)
@@ -56,30 +56,30 @@ def results(count: int = 6, text: str = JSON * 20) -> list[Turn]:
     return [calls(*names), *(output(name, text) for name in names)]
 
 
-def test_kind_is_that_of_all_added_text() -> None:
-    told = Told(1.4)
+def test_dominant_kind_of_added_text_is_calibrated() -> None:
+    chat = ReportedChat(1.4)
     for _ in range(8):
-        told.say(*results(), reply(PROSE * 2), user(PROSE * 2))
+        chat.say(*results(), reply(PROSE * 2), user(PROSE * 2))
 
-    assert told.factors() == {"json": pytest.approx(1.4, abs=0.05)}
+    assert chat.factors() == {"json": pytest.approx(1.4, abs=0.05)}
 
 
-def test_mixed_growth_teaches_no_kind() -> None:
-    told = Told(1.4)
+def test_mixed_growth_calibrates_no_kind() -> None:
+    chat = ReportedChat(1.4)
     for _ in range(8):
-        told.say(user(PROSE * 8), reply(CODE * 8), user(PROSE))
+        chat.say(user(PROSE * 8), reply(CODE * 8), user(PROSE))
 
-    assert told.factors() == {}
-    assert told.calibration.factor > 1.25  # the conversation itself is calibrated
+    assert chat.factors() == {}
+    assert chat.calibration.factor > 1.25  # the conversation itself is calibrated
 
 
-def test_growth_by_tools_or_a_system_prompt_teaches_no_kind() -> None:
-    told = Told(1.4)
+def test_growth_of_the_system_prompt_calibrates_no_kind() -> None:
+    chat = ReportedChat(1.4)
     for number in range(8):
-        told.session.set_system(JSON * 10 * (number + 1))
-        told.say(user(PROSE * 8))
+        chat.session.set_system(JSON * 10 * (number + 1))
+        chat.say(user(PROSE * 8))
 
-    assert told.factors() == {}
+    assert chat.factors() == {}
 
 
 def test_turn_with_several_kinds_is_split_by_kind() -> None:
@@ -110,7 +110,7 @@ def test_pictures_and_empty_turns_have_no_kind(turn: Turn) -> None:
     assert kinds_of_turns([(turn, 900)]) == ((None, 900),)
 
 
-def test_only_added_text_is_learned_from() -> None:
+def test_only_added_text_determines_the_kind() -> None:
     grown = (("json", 900), ("prose", 100))
 
     assert dominant_kind(grown, 100) == "prose"  # only this reply has been used for calibration

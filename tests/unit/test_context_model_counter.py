@@ -1,4 +1,4 @@
-"""Tests that a conversation has the same count as its messages in `tokens/count`."""
+"""Tests that a conversation has the same token count as its messages in `tokens/count`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def counter(model: str) -> Counter:
 
 
 @pytest.mark.parametrize("model", ["gpt-5", "gpt-4", "claude-opus-4-5", "qwen-3", "unknown-9"])
-def test_a_session_counts_what_the_same_request_counts(model: str) -> None:
+def test_session_has_the_count_of_the_same_request(model: str) -> None:
     turns = [
         user("What does this do?\n" + CODE),
         calls("c1", text="Let me look."),
@@ -50,11 +50,11 @@ def test_a_session_counts_what_the_same_request_counts(model: str) -> None:
     assert occupancy(session).method == whole.method
 
 
-def test_an_empty_text_is_nothing() -> None:
+def test_empty_text_has_no_tokens() -> None:
     assert counter("unknown-9").text("") == Measure(0, "exact", counter("unknown-9").tokenizer, 0.0)
 
 
-def test_the_pack_holds_by_a_real_tokenizer() -> None:
+def test_rendered_preset_is_within_its_limits() -> None:
     made = counter("gpt-5")
     sections = [Section(name=name, source=TextSource(CODE * 30)) for name in PRESETS["mind"].caps]
     context = render(sections, made, "mind").text
@@ -65,7 +65,7 @@ def test_the_pack_holds_by_a_real_tokenizer() -> None:
 
 
 @pytest.mark.parametrize("summarize", [False, True])
-def test_pruning_by_a_real_tokenizer(summarize: bool) -> None:
+def test_pruning_with_a_real_tokenizer(summarize: bool) -> None:
     session = Conversation("s", counter("gpt-5"))
     for number in range(40):
         turns = [user(f"Look at file {number}."), calls(f"c{number}"), output(f"c{number}", CODE)]
@@ -89,12 +89,12 @@ def test_reports_calibrate_later_estimates() -> None:
         real = 900 + round(1.4 * session.count_without_reports().tokens())
         if number > 3:
             off.append(abs(occupancy(session, learned).tokens - real) / real)
-        told = session.append(
+        update = session.append(
             [reply("Answer. " * 30)],
             Usage(input_tokens=real, prompt_tokens=real, output_tokens=84),
         )
-        assert told.sample is not None
-        learned.update(told.sample.estimated, told.sample.reported)
+        assert update.sample is not None
+        learned.update(update.sample.estimated, update.sample.reported)
     assert sum(off) / len(off) < 0.03
     usage = context_usage(session, window(), calibration=learned)
     assert usage.calibration is not None

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Measure
 
 
-class Forgetful(FakeCounter):
-    """A counter that does not keep a record of its calls."""
+class UnrecordedCounter(FakeCounter):
+    """A counter that does not record its calls."""
 
     def text(self, text: str) -> Measure:
         made = super().text(text)
@@ -276,7 +276,7 @@ class TestApply:
         assert not conversation.undo()
 
 
-def test_plan_tells_the_lost_cached_tokens() -> None:
+def test_plan_includes_the_number_of_cached_tokens_lost() -> None:
     plans = long_session()
     made = plans.conversation
     cached = Usage(input_tokens=100, cache_read_tokens=900, prompt_tokens=1_000, output_tokens=5)
@@ -327,8 +327,8 @@ class TestSummary:
         assert "- We decided on option 0." in plan.summary
         assert plan.summary.index("3 passed") < plan.summary.index("0 passed")
         assert len(plan.summary) <= 500
-        told = [turn for turn in plan.messages if turn.content == plan.summary]
-        assert [turn.role for turn in told] == ["user"]
+        summaries = [turn for turn in plan.messages if turn.content == plan.summary]
+        assert [turn.role for turn in summaries] == ["user"]
         plans.apply(plan.plan_id)
         assert occupancy(plans.conversation).tokens == plan.tokens_after
 
@@ -363,7 +363,7 @@ class TestSummary:
         assert self.long().make(10**6, summarize=True).summary is None
 
     @pytest.mark.parametrize(
-        ("text", "told"),
+        ("text", "outcome"),
         [
             ("12 passed, 0 failed", "ok: 12 passed, 0 failed"),
             ("no errors found", "ok: no errors found"),
@@ -372,11 +372,11 @@ class TestSummary:
             ("Permission denied", "failed: Permission denied"),
         ],
     )
-    def test_summary_tells_how_a_tool_ended(self, text: str, told: str) -> None:
+    def test_summary_shows_how_a_tool_ended(self, text: str, outcome: str) -> None:
         turns = [calls("a", name="t"), output("a", text)]
-        assert summarise(turns, FakeCounter(), 1_000) == f"{HEAD}\n- t a: {told}"
+        assert summarise(turns, FakeCounter(), 1_000) == f"{HEAD}\n- t a: {outcome}"
 
-    def test_summary_tells_what_tools_returned(self) -> None:
+    def test_summary_shows_what_tools_returned(self) -> None:
         turns = [
             calls("a", name="build"),
             output("a", "compiling\nerror: no such file\nexit 1"),
@@ -386,16 +386,16 @@ class TestSummary:
             ),
             user("[please] " + "go on " * 100),
         ]
-        told = summarise(turns, FakeCounter(), 10_000)
-        assert told is not None
-        head, asked, failed, build = told.splitlines()
+        summary = summarise(turns, FakeCounter(), 10_000)
+        assert summary is not None
+        head, asked, failed, build = summary.splitlines()
         assert head == HEAD
         assert build == "- build a: failed: error: no such file"
         assert failed == "- tool: failed"
         assert asked.startswith("- asked: [please] go on go on")
         assert len(asked) < 180
         assert set(asked.removeprefix("- asked: ").split()) == {"[please]", "go", "on", "…"}
-        without_question = summarise(turns, FakeCounter(), len(told) - 1)
+        without_question = summarise(turns, FakeCounter(), len(summary) - 1)
         assert without_question == "\n".join([head, failed, build])
         assert summarise(turns, FakeCounter(), 60) == f"{HEAD}\n{failed}"
         assert summarise([user("q")], FakeCounter(), 5) is None
@@ -430,7 +430,7 @@ class TestSummary:
 
 
 def test_pruning_2000_turns_stays_within_a_bound_on_memory() -> None:
-    conversation = session(Forgetful())
+    conversation = session(UnrecordedCounter())
     for number in range(500):
         conversation.append(exchange(number, size=400))
     plans = Planner(conversation)
@@ -447,7 +447,7 @@ def test_pruning_2000_turns_stays_within_a_bound_on_memory() -> None:
     assert peak < 4_000_000
 
 
-def test_the_work_of_a_plan_grows_with_the_turns_and_no_faster() -> None:
+def test_number_of_counts_does_not_grow_with_the_turns() -> None:
     def asked(exchanges: int) -> int:
         plans = long_session(exchanges)
         counter = plans.conversation.counter
@@ -459,7 +459,7 @@ def test_the_work_of_a_plan_grows_with_the_turns_and_no_faster() -> None:
     assert asked(400) <= asked(20) + 2
 
 
-def test_the_priming_is_part_of_the_number() -> None:
+def test_priming_tokens_are_counted() -> None:
     conversation = session(turns=[user("x")])
     assert Planner(conversation).make(10).tokens_before == 1 + ENVELOPE + PRIMING
 

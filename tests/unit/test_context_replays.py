@@ -1,4 +1,4 @@
-"""Tests with replayed sessions that the occupancy equals the next request's size.
+"""Tests that the occupancy equals the size of the next request in simulated sessions.
 
 A simulated model server keeps the conversation, caches prompts, hides reasoning, and reports usage
 like its vendor. The occupancy before each request is compared with the prompt size that the server
@@ -94,21 +94,20 @@ def test_occupancy_is_the_size_of_the_next_request(
         if number % 7 == 3:
             asked = output(f"c{number}", "r" * 3)
             made = calls(f"c{number}")
-            _, told = server.answer(made, 0)
-            session.append([made], normalise_usage(told))
+            _, usage = server.answer(made, 0)
+            session.append([made], normalise_usage(usage))
         if number in (15, 28):
             server.compact()
         predicted = occupancy(session).tokens
         server.chat.append(asked)
         session.append([asked])
-        document_estimate = occupancy(session).tokens - predicted
+        added = occupancy(session).tokens - predicted
         made = reply("a" * rng.randrange(20, 300))
-        sent, told = server.answer(made, rng.choice([0, 0, 200]))
+        sent, usage = server.answer(made, rng.choice([0, 0, 200]))
         if number and number not in (15, 28):
-            assert abs(predicted + document_estimate - sent) <= MARKS + abs(
-                document_estimate - server.size_of(asked)
-            )
-        session.append([made], normalise_usage(told))
+            error = abs(added - server.size_of(asked))
+            assert abs(predicted + added - sent) <= MARKS + error
+        session.append([made], normalise_usage(usage))
     assert server.cumulative > 20 * occupancy(session).tokens
 
 
@@ -122,9 +121,9 @@ def test_only_compactions_are_reported_as_compactions(
         if number == 12:
             server.compact()
         server.chat.append(user("q" * 100))
-        _, told = server.answer(reply("a" * 200), 0)
+        _, usage = server.answer(reply("a" * 200), 0)
         turns = [user("q" * 100), reply("a" * 200)]
-        if session.append(turns, normalise_usage(told)).compacted:
+        if session.append(turns, normalise_usage(usage)).compacted:
             noticed.append(number)
     assert noticed == [12]
     server.chat.append(user("q"))

@@ -1,4 +1,4 @@
-"""Tests a session's occupancy: its parts, reported usage, and the amount of counting."""
+"""Tests a session's occupancy: its parts, reported usage, and how often texts are counted."""
 
 from __future__ import annotations
 
@@ -183,9 +183,9 @@ def test_a_capped_section_counts_its_cap() -> None:
 def test_much_smaller_prompt_means_compaction() -> None:
     conversation = session(turns=[user("x" * 900)])
     assert not conversation.append([reply("y")], usage(1_000, 100)).compacted
-    told = conversation.append([user("go on"), reply("z")], usage(300, 50))
-    assert told.compacted
-    assert told.sample is None
+    update = conversation.append([user("go on"), reply("z")], usage(300, 50))
+    assert update.compacted
+    assert update.sample is None
     shown = context_usage(conversation, window())
     assert (shown.tokens, shown.compacted) == (350, True)
     assert shown.breakdown is not None
@@ -197,9 +197,9 @@ def test_much_smaller_prompt_means_compaction() -> None:
 
 def test_report_is_compared_with_the_estimate_of_its_prompt() -> None:
     conversation = session(turns=[user("x" * 50)])
-    told = conversation.append([reply("y" * 10)], usage(100, 10))
-    assert told.sample is not None
-    assert (told.sample.estimated, told.sample.reported) == (50 + ENVELOPE + PRIMING, 100)
+    update = conversation.append([reply("y" * 10)], usage(100, 10))
+    assert update.sample is not None
+    assert (update.sample.estimated, update.sample.reported) == (50 + ENVELOPE + PRIMING, 100)
 
 
 def test_estimate_before_sending_ignores_reports() -> None:
@@ -273,7 +273,7 @@ class TestChatTotals:
 
 
 def test_error_band_survives_a_restart() -> None:
-    """The band depends on the last text's kind, but texts are not saved."""
+    """The band depends on the kind of the last text. The kind is saved, but not the text."""
     conversation = session(turns=[user("if (x == 1) { y[2] += f(x); }\n" * 9), reply("{};" * 9)])
     restored = restore(save(conversation), FakeCounter())
     assert restored.newest_kind() == conversation.newest_kind() == "code"

@@ -72,13 +72,13 @@ class TestThresholds:
 
     def test_warning_is_sent_once_per_crossing(self) -> None:
         made, reached = session(), 0
-        told = []
+        sizes = []
         for size in (700, 100, 50, 20, 60, 30, 900):
             made.append([user("x" * (size - ENVELOPE))])
             usage = context_usage(made, window(1_200, 200))
             reached, is_crossed = crossed(reached, usage, WARN_AT)
-            told.append((usage.tokens, is_crossed))
-        assert told == [
+            sizes.append((usage.tokens, is_crossed))
+        assert sizes == [
             (703, False),
             (803, True),
             (853, False),

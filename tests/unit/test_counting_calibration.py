@@ -61,9 +61,7 @@ def conversation(seed: int, turns: int = 30) -> list[tuple[str, str]]:
 
 
 def predicted_by(calibration: ConversationCalibration, estimated: int) -> int:
-    """Predict a prompt like a context: the last reported size plus the calibrated size of new
-    text.
-    """
+    """Return the last reported size plus the calibrated size of new text, as a context does."""
     if calibration._last is None or estimated < calibration._last[0]:
         around = calibration.hidden if calibration._last is None else None
         return max(0, round(calibration.factor * estimated + (around[0] if around else 0.0)))
@@ -325,9 +323,9 @@ def test_hidden_tokens_are_kept_for_the_clients_next_conversation(tmp_path: Path
     again = calibration_file.load(tmp_path)
     second = ConversationCalibration(again, "gpt-5", "o200k_base", "Neovim")
     assert second.hidden is not None
-    tokens, doubt = second.hidden
+    tokens, margin = second.hidden
     assert tokens == pytest.approx(9_010, abs=20)
-    assert 0 < doubt <= 0.25 * tokens
+    assert 0 < margin <= 0.25 * tokens
     assert predicted_by(second, 300) == pytest.approx(9_310, abs=30)
     assert ConversationCalibration(again, "gpt-5", "o200k_base", "Code").hidden is None
     assert ConversationCalibration(again, "gpt-4", "o200k_base", "Neovim").hidden is None
@@ -366,33 +364,31 @@ def test_merging_samples_increases_the_version(tmp_path: Path) -> None:
     mine.update("mine", 1000, 1500)
     other.update("mine", 1000, 500)
     other.update("other", 1000, 1500)
-    lessons = mine.version
+    version = mine.version
     calibration_file.save(tmp_path, other)
 
     assert calibration_file.save(tmp_path, mine)
-    assert mine.version > lessons
+    assert mine.version > version
     both = mine.learned("mine")
     assert both is not None
     assert both.samples == 2
     assert mine.learned("other") == other.learned("other")
-    lessons = mine.version
+    version = mine.version
     assert not calibration_file.save(tmp_path, mine)
-    assert mine.version == lessons
+    assert mine.version == version
 
 
 K = key_of("unheard-of", "x")
 
 
 def test_two_processes_keep_each_others_samples(tmp_path: Path) -> None:
-    """Both processes' samples are kept, in whichever order they write, and each sample is applied
-    once.
-    """
+    """Each sample of both processes is applied once, in whichever order the processes write."""
     one, two = calibration_file.load(tmp_path), calibration_file.load(tmp_path)
     one.update(K, 1_000, 1_300)
     calibration_file.save(tmp_path, one)
     for _ in range(20):
         two.update(K, 1_000, 700)
-    assert calibration_file.save(tmp_path, two), "it merged the other's sample"
+    assert calibration_file.save(tmp_path, two)
     assert samples(two) == 21
     one.update(key_of("other", "x"), 1_000, 1_000)
     assert calibration_file.save(tmp_path, one)
@@ -431,7 +427,7 @@ def test_sample_added_during_a_write_counts_once(
     with monkeypatch.context() as late:
         late.setattr(calibration_file, "write", slow)
         calibration_file.save(tmp_path, one)
-    assert not calibration_file.save(tmp_path, one), "its own samples are not another process's"
+    assert not calibration_file.save(tmp_path, one)
     assert samples(one) == samples(calibration_file.load(tmp_path)) == 2
     assert not calibration_file.save(tmp_path, one)
     assert samples(one) == 2

@@ -130,8 +130,8 @@ def test_million_equal_characters(
 
 
 @pytest.mark.parametrize("character", [" ", "a"])
-def test_a_million_equal_characters_are_counted_off_the_event_loop(character: str) -> None:
-    """tiktoken counts this single piece on a worker while the event loop runs."""
+def test_million_equal_characters_are_counted_by_tiktoken(character: str) -> None:
+    """A single long piece is counted by tiktoken, which releases the GIL."""
     assert engine("o200k_base").count(character * MILLION) == RUNS[character][0]
 
 
@@ -143,7 +143,7 @@ def test_a_million_equal_characters_are_counted_off_the_event_loop(character: st
 def test_long_runs_of_blanks_are_counted_exactly(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Uses short runs, which tiktoken can still count as a whole."""
+    """Tests short runs with a lower limit, because tiktoken cannot count long runs as a whole."""
     few = text.format(*[" \t" * 40] * 2)
     truth = len(Reference(name).tokens(few))
     blanks = f"[{exact_engines.BLANK}]"

@@ -148,7 +148,7 @@ def test_no_character_is_split(character: str, mode: Mode) -> None:
         assert kept.replace("|", "").replace(character, "") == ""
 
 
-class Guess(Tokenizer):
+class GuessTokenizer(Tokenizer):
     """Estimates one token per four characters, with a configurable error band."""
 
     name = "guess"
@@ -163,15 +163,15 @@ class Guess(Tokenizer):
 
 @pytest.mark.parametrize(("error", "aim"), [(None, 800), (25.0, 800), (100.0, 500), (0.0, 1000)])
 def test_fit_reserves_the_error_band_of_estimates(error: float | None, aim: int) -> None:
-    tokenizer = Guess(error)
+    tokenizer = GuessTokenizer(error)
 
     assert allowance(1000, tokenizer) == aim
     fitted = fit("a few words in a line\n" * 1000, 1000, "start", tokenizer)
     assert 0.95 * aim <= fitted.tokens <= aim
 
 
-class Odd(Tokenizer):
-    """A tokenizer whose counts are not monotonic and not additive, as is possible for a plug-in."""
+class IrregularTokenizer(Tokenizer):
+    """A tokenizer whose counts are neither monotonic nor additive. Plug-ins may count like this."""
 
     name = "odd"
 
@@ -183,7 +183,7 @@ class Odd(Tokenizer):
 def test_fit_with_an_irregular_tokenizer_stays_within_the_limit(
     text: str, tokens: int, mode: Mode
 ) -> None:
-    tokenizer = Odd()
+    tokenizer = IrregularTokenizer()
 
     assert tokenizer.count(fit(text, tokens, mode, tokenizer).text) <= tokens
 
@@ -192,7 +192,7 @@ def test_fitting_a_large_text_counts_it_about_twice() -> None:
     inner = TOKENIZERS.for_model("gpt-5")
     counted = 0
 
-    class Watched(Tokenizer):
+    class WatchedTokenizer(Tokenizer):
         name, method, error_percent = inner.name, inner.method, inner.error_percent
 
         def count(self, text: str) -> int:
@@ -201,7 +201,7 @@ def test_fitting_a_large_text_counts_it_about_twice() -> None:
             return inner.count(text)
 
     text = LINES * 50
-    fit(text, 40_000, "middle", Watched())
+    fit(text, 40_000, "middle", WatchedTokenizer())
 
     assert counted < 3 * len(text)
 
@@ -211,9 +211,7 @@ def test_fitting_a_large_text_counts_it_about_twice() -> None:
 def test_text_without_split_points_is_counted_a_few_times(
     unit: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The text is counted as a whole, in pieces and as the result, but not at each step of a
-    search.
-    """
+    """The search does not count the whole text at each step."""
     tokenizer, text = TOKENIZERS.for_model("gpt-5"), unit * 250_000
     count, counted = tokenizer.count, 0
     half = count(text) // 2

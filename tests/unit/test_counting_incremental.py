@@ -27,7 +27,7 @@ TEXTS = st.lists(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), max_size=12).
 BASES = ("o200k_base", "cl100k_base")
 
 
-class Recording(Tokenizer):
+class RecordingTokenizer(Tokenizer):
     """An exact tokenizer that records the texts it counts."""
 
     def __init__(self, has_safe_cuts: bool = True, name: str = "recording") -> None:
@@ -44,18 +44,18 @@ class Recording(Tokenizer):
         return sum(map(len, self.given))
 
 
-class Scaled(Tokenizer):
+class TripledTokenizer(Tokenizer):
     """Multiplies the counts of another tokenizer by three. The minimum is one."""
 
     name = "scaled"
     method: Method = "estimate"
     error_percent = None
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: RecordingTokenizer) -> None:
         self.recording = recording
 
     @property
-    def base(self) -> Recording:
+    def base(self) -> RecordingTokenizer:
         return self.recording
 
     def scale(self, tokens: int) -> int:
@@ -80,7 +80,7 @@ SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_edits_count_as_tiktoken_does(seed: int) -> None:
-    """Runs `python -m tests.fuzz.soak` briefly."""
+    """Runs `python -m tests.fuzz.soak` with fewer edits."""
     soak.soak_document(seed, 60, BASES)
 
 
@@ -120,7 +120,7 @@ def test_range_has_the_count_of_its_text(text: str, one: int, other: int, name: 
 
 @pytest.mark.parametrize("characters", [10_000, 100_000, 1_000_000])
 def test_an_edit_tokenizes_the_piece_that_it_touches(characters: int) -> None:
-    doc, recording = code(characters), Recording()
+    doc, recording = code(characters), RecordingTokenizer()
     assert pending_characters(doc, recording) == characters
     document_tokens(doc, recording)
     assert recording.characters == characters
@@ -136,7 +136,7 @@ def test_an_edit_tokenizes_the_piece_that_it_touches(characters: int) -> None:
 
 
 def test_uncounted_edits_tokenize_only_their_pieces() -> None:
-    doc, recording = code(100_000), Recording()
+    doc, recording = code(100_000), RecordingTokenizer()
     document_tokens(doc, recording)
     for step in range(1_000):
         insert(doc, 50_000 + step % 50, "ab"[step % 2])
@@ -147,7 +147,7 @@ def test_uncounted_edits_tokenize_only_their_pieces() -> None:
 
 
 def test_joining_pieces_again_tokenizes_nothing() -> None:
-    doc, recording = code(400_000), Recording()
+    doc, recording = code(400_000), RecordingTokenizer()
     document_tokens(doc, recording)
     most = 0
     for step in range(600):
@@ -161,7 +161,7 @@ def test_joining_pieces_again_tokenizes_nothing() -> None:
 
 
 def test_full_replacement_tokenizes_only_the_difference() -> None:
-    doc, recording = code(200_000), Recording()
+    doc, recording = code(200_000), RecordingTokenizer()
     document_tokens(doc, recording)
     recording.given.clear()
     doc.apply(None, doc.text[:90_000] + "changed" + doc.text[90_000:])
@@ -177,7 +177,7 @@ def test_tokenizers_do_not_share_counts() -> None:
 
 
 def test_a_tokenizer_without_safe_cuts_counts_the_complete_text_again() -> None:
-    doc, recording = code(200_000), Recording(has_safe_cuts=False)
+    doc, recording = code(200_000), RecordingTokenizer(has_safe_cuts=False)
     document_tokens(doc, recording)
     recording.given.clear()
     insert(doc, 100_000, "x")
@@ -191,24 +191,24 @@ def test_a_tokenizer_without_safe_cuts_counts_the_complete_text_again() -> None:
 
 
 def test_text_is_not_split_for_an_unknown_tokenizer() -> None:
-    class Plain(Tokenizer):
+    class PlainTokenizer(Tokenizer):
         name = "plain"
 
         def count(self, text: str) -> int:
             return len(text)
 
     doc = code(50_000)
-    assert [len(unit) for unit in countable_pieces(doc, Plain())] == [50_000]
-    assert document_tokens(doc, Plain()) == 50_000
-    assert count_text("x y " * 9_000, Plain()) == 36_000
+    assert [len(unit) for unit in countable_pieces(doc, PlainTokenizer())] == [50_000]
+    assert document_tokens(doc, PlainTokenizer()) == 50_000
+    assert count_text("x y " * 9_000, PlainTokenizer()) == 36_000
 
 
 def test_a_scaled_count_is_scaled_once() -> None:
-    doc, base = code(50_000), Recording()
+    doc, base = code(50_000), RecordingTokenizer()
     exact = engine("o200k_base").count(doc.text)
-    assert document_tokens(doc, Scaled(base)) == 3 * exact + 1
-    assert pending_characters(doc, Scaled(base)) == 0
-    assert count_text(doc.text, Scaled(base)) == 3 * exact + 1
+    assert document_tokens(doc, TripledTokenizer(base)) == 3 * exact + 1
+    assert pending_characters(doc, TripledTokenizer(base)) == 0
+    assert count_text(doc.text, TripledTokenizer(base)) == 3 * exact + 1
 
 
 def test_piece_that_needs_the_reference_is_not_counted_inline() -> None:
@@ -219,7 +219,7 @@ def test_piece_that_needs_the_reference_is_not_counted_inline() -> None:
 
 
 def test_stopped_background_count_continues_later() -> None:
-    doc, recording = code(100_000), Recording()
+    doc, recording = code(100_000), RecordingTokenizer()
     pieces = countable_pieces(doc, recording)
     with pytest.raises(WorkStoppedError):
         count_pieces(pieces, recording, lambda: len(recording.given) == 5)
@@ -229,7 +229,7 @@ def test_stopped_background_count_continues_later() -> None:
 
 
 def test_counting_while_editing() -> None:
-    """Workers count snapshots of a document while it is being edited. All counts are exact."""
+    """The final count is exact, although workers count snapshots while the document is edited."""
     rng = random.Random(7)
     for name in BASES:
         doc = code(60_000)

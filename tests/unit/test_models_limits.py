@@ -65,7 +65,7 @@ def test_window_missing_in_the_list_is_the_published_one(model: str, window: int
 
 def test_list_takes_precedence_over_published_windows() -> None:
     assert window_of("claude-opus-4-8") == 1_000_000
-    assert window_of("gpt-5.3") == 128_000, "the page would say 400,000"
+    assert window_of("gpt-5.3") == 128_000  # the published window is 400,000
 
 
 MAKERS = frozenset(
@@ -75,20 +75,21 @@ MAKERS = frozenset(
     )
 )
 OTHERWISE = {
-    "claude-2": "2.0 has 100,000, and 2.1, which the list means, 200,000",
-    "deepseek-chat": "the list has the window of its first version",
-    "deepseek-reasoner": "the same",
+    "claude-2": "the list contains the window of Claude 2.1, not 2.0",
+    "deepseek-chat": "the list contains the window of its first version",
+    "deepseek-reasoner": "the list contains the window of its first version",
     "gemini-1.5-pro": "Google's page says 2,097,152",
     "gemini-2.5-flash-image": "Google's page says 65,536",
-    "gemini-3-pro-image-preview": "the same",
-    "gemini-3.1-flash-image-preview": "the same",
+    "gemini-3-pro-image-preview": "Google's page says 65,536",
+    "gemini-3.1-flash-image-preview": "Google's page says 65,536",
     "gpt-3.5-turbo-0613": "OpenAI's page says 4,096; the 16k version is another model",
-    "gpt-5.3": "the list means the chat version",
+    "gpt-5.3": "the list contains the window of the chat version",
 }
+"""Why the published window of a model differs from the price list."""
 
 
 def test_published_windows_agree_with_the_list() -> None:
-    """The table is meant for future models, so it must be right for current ones."""
+    """The table is intended for future models, so it must be correct for current models."""
     catalogue.warm()
     listed = [
         (model.id, parse(model.id).bare, model.context_window)
@@ -216,9 +217,10 @@ def test_suggested_models_can_hold_the_prompt() -> None:
 
 
 def test_every_listed_model_has_a_window() -> None:
-    """If this fails after an update of genai-prices, add rows for the listed models. Models without
-    a context window (such as for pictures and speech) are listed in the fixture. Remove those that
-    have one now.
+    """After an update of genai-prices, add the reported models to `limits.toml`.
+
+    Models that have no context window, such as models for pictures and speech, are listed in the
+    fixture instead.
     """
     catalogue.warm()
     unknown = {
@@ -229,7 +231,7 @@ def test_every_listed_model_has_a_window() -> None:
     }
     accepted = set(UNKNOWN.read_text(encoding="utf-8").split())
     assert len(accepted) <= 140
-    assert not unknown - accepted, "add a row to sidecar/models/limits.toml for these"
+    assert not unknown - accepted, "add these models to sidecar/models/limits.toml"
 
 
 def test_preflight_uses_the_prompt_limit() -> None:

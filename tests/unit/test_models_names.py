@@ -1,4 +1,4 @@
-"""Tests that model names are parsed in the spellings that people use."""
+"""Tests that model names are parsed in all common spellings."""
 
 from __future__ import annotations
 

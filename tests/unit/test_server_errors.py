@@ -37,7 +37,7 @@ def test_each_error_has_its_code_and_kind(
     assert body["data"] == {"kind": kind, "retryable": retryable}
 
 
-def test_defect_is_answered_with_its_type_only() -> None:
+def test_internal_error_does_not_reveal_its_message() -> None:
     body = error_for_exception(ZeroDivisionError("of a person's text"))
     assert body["data"] == {"kind": "internal", "retryable": False}
     assert "person" not in body["message"]

@@ -225,13 +225,13 @@ def test_small_pieces_are_joined() -> None:
     assert doc.text.count("y") == 3_000
 
 
-class Watched(Piece):
+class WatchedPiece(Piece):
     """A piece that records each access to its attributes."""
 
     visited: ClassVar[set[int]] = set()
 
     def __getattribute__(self, name: str) -> object:
-        Watched.visited.add(id(self))
+        WatchedPiece.visited.add(id(self))
         return super().__getattribute__(name)
 
 
@@ -240,7 +240,7 @@ def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
     edit.
     """
     for module in ("pieces", "document"):
-        monkeypatch.setattr(f"sidecar.text.{module}.Piece", Watched)
+        monkeypatch.setattr(f"sidecar.text.{module}.Piece", WatchedPiece)
     rng, line = random.Random(characters), "some words; and others\n"
     doc = TextDocument("untitled:big", line * (characters // len(line)))
     tokenizer, found = engine("o200k_base"), []
@@ -252,14 +252,14 @@ def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
     document_tokens(doc, tokenizer)
     for step in range(300):
         line_number = (0, doc.line_count - 1, rng.randrange(doc.line_count))[step % 3]
-        Watched.visited.clear()
+        WatchedPiece.visited.clear()
         doc.apply(at(line_number, rng.randrange(20)), rng.choice("abc ;\n"))
         if step % 2:
             assert pending_characters(doc, tokenizer) <= 10_240
             document_tokens(doc, tokenizer)
         else:
             assert counter.count_if_quick(documents.snapshot(doc.uri), tokenizer)
-        found.append(len(Watched.visited))
+        found.append(len(WatchedPiece.visited))
     workers.close()
     return found
 
@@ -271,7 +271,7 @@ def test_work_of_an_edit_does_not_grow_with_the_document(
     assert max(big) <= max(small) + 10
 
 
-class Searched:
+class RecordingPattern:
     """A split pattern that records how many characters are searched."""
 
     def __init__(self) -> None:
@@ -293,7 +293,7 @@ def test_edit_in_text_without_split_points_searches_little(
     text = stretch * (1_000_000 // len(stretch))
     rng, doc = random.Random(stretch), TextDocument("untitled:stretch", text)
     assert len(doc.pieces) == 1
-    searched = Searched()
+    searched = RecordingPattern()
     monkeypatch.setattr(cuts, "_cut", lambda: searched)
     for place in (0, len(text) - 1, *(rng.randrange(len(text)) for _ in range(30))):
         searched.characters, new = 0, rng.choice(("x", "= ", ";\n", "word word word", ""))
@@ -310,10 +310,10 @@ def test_position_in_a_long_line_is_found_without_reading_it(
     monkeypatch: pytest.MonkeyPatch, encoding: Encoding
 ) -> None:
     for module in ("pieces", "document"):
-        monkeypatch.setattr(f"sidecar.text.{module}.Piece", Watched)
+        monkeypatch.setattr(f"sidecar.text.{module}.Piece", WatchedPiece)
     doc = TextDocument("untitled:line", "wörd, 字 😀; " * 300_000, encoding=encoding)
     end = doc.position_at(doc.characters - 5)
     assert doc.offset_at(end) == doc.characters - 5
-    Watched.visited.clear()
+    WatchedPiece.visited.clear()
     assert doc.position_at(doc.offset_at(end)) == end
-    assert len(Watched.visited) <= 20
+    assert len(WatchedPiece.visited) <= 20

@@ -60,14 +60,14 @@ def forged(line: str) -> bool:
 @pytest.mark.parametrize(
     "text", ["::error::x", " \t::add-mask::x", "a ##[add-mask]x", "##vso[task.x]y", "\u00a0::x::"]
 )
-def test_no_line_is_a_command_of_a_ci(text: str) -> None:
+def test_escaped_line_is_no_ci_command(text: str) -> None:
     assert forged(text)
     assert not forged(printable(text))
     assert not any(map(forged, printable_lines(f"one\n{text}\r{text}\n{text}").split("\n")))
 
 
 @given(st.text() | st.text("#[]:\n \r\x1bvso"))
-def test_of_no_text_is_anything_obeyed(text: str) -> None:
+def test_escaped_text_contains_no_command(text: str) -> None:
     assert is_plain(printable(text))
     assert not forged(printable(text))
     assert not any(map(forged, printable_lines(text).split("\n")))
@@ -91,7 +91,7 @@ BARE_LINK = re.compile(r"(https?|ftp)://|www\.|\w@\w", re.IGNORECASE)
 def rendered(text: str) -> str:
     """Return the text in a table row's only cell. Fails if Markdown renders anything else."""
     source = f"| head |\n|---|\n| a{markdown(text)}z |\n"
-    assert not BARE_LINK.search(source), "which GitHub's Markdown makes a link of"
+    assert not BARE_LINK.search(source), "GitHub's Markdown creates a link"
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     cell = re.search(r"<tbody>\n<tr>\n<td>a([^<]*)z</td>\n</tr>\n</tbody>\n", parser.render(source))
     assert cell is not None, parser.render(source)
@@ -99,12 +99,12 @@ def rendered(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", MARKUP)
-def test_markdown_shows_a_name_as_it_reads(text: str) -> None:
+def test_escaped_markup_is_rendered_as_text(text: str) -> None:
     assert rendered(text) == printable(text)
 
 
 @given(SIGNS)
-def test_markdown_shows_any_name_as_it_reads(text: str) -> None:
+def test_any_escaped_name_is_rendered_as_text(text: str) -> None:
     assert rendered(text) == printable(text)
 
 

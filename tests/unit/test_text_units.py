@@ -24,7 +24,7 @@ def test_the_length_is_the_sum_of_widths(text: str, encoding: Encoding) -> None:
 
 
 @given(TEXTS.map(oracle.joined), ENCODINGS, st.integers(0, 130))
-def test_an_offset_in_a_character_stands_for_its_start(
+def test_offset_inside_a_character_yields_that_character(
     text: str, encoding: Encoding, offset: int
 ) -> None:
     index = index_of_unit(text, offset, encoding)

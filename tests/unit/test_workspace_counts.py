@@ -22,7 +22,7 @@ GENES = "ACGT" * (GIANT_CHARACTERS // 2)
 WORDS = "some words\n" * 2_000
 
 
-class Waiting(Tokenizer):
+class BlockingTokenizer(Tokenizer):
     """A tokenizer that counts characters. Long texts block until the test continues."""
 
     name = "waiting"
@@ -55,12 +55,12 @@ def opened(*texts: str) -> list[Snapshot]:
     return [documents.snapshot(uri) for uri in documents]
 
 
-async def began(tokenizer: Waiting) -> None:
+async def began(tokenizer: BlockingTokenizer) -> None:
     assert await asyncio.get_running_loop().run_in_executor(None, tokenizer.begun.wait, 60)
 
 
 async def test_concurrent_counts_share_one_computation(counter: SnapshotCounter) -> None:
-    (genes,), tokenizer = opened(GENES), Waiting()
+    (genes,), tokenizer = opened(GENES), BlockingTokenizer()
     first = asyncio.ensure_future(counter.count(genes, tokenizer))
     await began(tokenizer)
     others = [asyncio.ensure_future(counter.count(genes, tokenizer)) for _ in range(3)]
@@ -77,7 +77,10 @@ async def test_concurrent_counts_share_one_computation(counter: SnapshotCounter)
 
 
 async def test_giant_pieces_do_not_block_other_counts(counter: SnapshotCounter) -> None:
-    (*giants, words), tokenizer = opened(GENES, GENES + "A", GENES + "C", WORDS), Waiting()
+    (*giants, words), tokenizer = (
+        opened(GENES, GENES + "A", GENES + "C", WORDS),
+        BlockingTokenizer(),
+    )
     counting = [asyncio.ensure_future(counter.count(giant, tokenizer)) for giant in giants]
     await began(tokenizer)
     assert await counter.count(words, tokenizer) == len(WORDS)
@@ -88,7 +91,7 @@ async def test_giant_pieces_do_not_block_other_counts(counter: SnapshotCounter) 
 
 async def test_count_stops_when_its_last_waiter_is_cancelled(counter: SnapshotCounter) -> None:
     """The count stops at the next piece. A later request starts a new count."""
-    (taken,), tokenizer = opened(GENES + "\n" + WORDS), Waiting()
+    (taken,), tokenizer = opened(GENES + "\n" + WORDS), BlockingTokenizer()
     asking = [asyncio.ensure_future(counter.count(taken, tokenizer)) for _ in range(2)]
     await began(tokenizer)
     for each in asking:

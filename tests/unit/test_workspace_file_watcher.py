@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NEVER = float("inf")
 
 
-class Following:
+class Subscriber:
     """Records the changes reported for some paths. Polling is disabled."""
 
     def __init__(self, *paths: Path) -> None:
@@ -41,7 +41,7 @@ class Following:
         while left:
             left -= self.reports.get(timeout=60) or set()
 
-    def until_told_to_look(self) -> None:
+    def until_rescan_requested(self) -> None:
         """Wait until it is reported that any file may have changed."""
         while self.reports.get(timeout=60) is not None:
             pass
@@ -56,11 +56,11 @@ class Following:
 
 
 @pytest.fixture
-def follow() -> Iterator[Callable[..., Following]]:
-    made: list[Following] = []
+def follow() -> Iterator[Callable[..., Subscriber]]:
+    made: list[Subscriber] = []
 
-    def follow_(*paths: Path) -> Following:
-        made.append(Following(*paths))
+    def follow_(*paths: Path) -> Subscriber:
+        made.append(Subscriber(*paths))
         return made[-1]
 
     yield follow_
@@ -83,116 +83,116 @@ def no_events(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("events_only")
 def test_only_followed_files_and_folders_are_reported(
-    tmp_path: Path, follow: Callable[..., Following]
+    tmp_path: Path, follow: Callable[..., Subscriber]
 ) -> None:
     tree, file = tmp_path / "tree", tmp_path / "settings"
     (tree / "below").mkdir(parents=True)
     file.touch()
-    following = follow(tree, file)
+    subscriber = follow(tree, file)
     (tmp_path / "ledger").write_text("beside")
     (tree / "below" / "session").write_text("a line")
-    following.until_reported(tree / "below" / "session")
+    subscriber.until_reported(tree / "below" / "session")
     (tmp_path / "settings").touch()
     (tmp_path / "ledger").write_text("beside, again")
-    seen = following.reported_before(file, lambda: file.write_text("more"))
+    seen = subscriber.reported_before(file, lambda: file.write_text("more"))
     assert str(tmp_path / "ledger") not in seen
 
 
 @pytest.mark.usefixtures("events_only")
 def test_new_folder_is_watched_with_its_contents(
-    tmp_path: Path, follow: Callable[..., Following]
+    tmp_path: Path, follow: Callable[..., Subscriber]
 ) -> None:
-    following = follow(tmp_path)
+    subscriber = follow(tmp_path)
     made = []
     for day in range(20):
         path = tmp_path / "2026" / f"{day}" / "session"
         path.parent.mkdir(parents=True)
         path.write_text("a line")
         made.append(path)
-    following.until_reported(*made)
+    subscriber.until_reported(*made)
     made[3].write_text("two lines")
-    following.until_reported(made[3])
+    subscriber.until_reported(made[3])
 
 
 @pytest.mark.usefixtures("events_only")
-def test_replaced_file_is_reported(tmp_path: Path, follow: Callable[..., Following]) -> None:
+def test_replaced_file_is_reported(tmp_path: Path, follow: Callable[..., Subscriber]) -> None:
     """Editors save a file by writing a new file and renaming it."""
     file, written = tmp_path / "file", tmp_path / "written"
     file.touch()
-    following = follow(file)
+    subscriber = follow(file)
     for text in ("one", "two"):
         written.write_text(text)
         written.replace(file)
-        following.until_reported(file)
+        subscriber.until_reported(file)
 
 
 @pytest.mark.usefixtures("events_only")
 def test_linked_folder_is_reported_by_all_its_followed_names(
-    tmp_path: Path, follow: Callable[..., Following]
+    tmp_path: Path, follow: Callable[..., Subscriber]
 ) -> None:
     real = tmp_path / "real"
     real.mkdir()
     links = [tmp_path / "one", tmp_path / "two"]
     for link in links:
         link.symlink_to(real, target_is_directory=True)
-    following = follow(*links)
+    subscriber = follow(*links)
     (real / "session").write_text("a line")
-    following.until_reported(*(link / "session" for link in links))
+    subscriber.until_reported(*(link / "session" for link in links))
 
 
 @pytest.mark.usefixtures("no_events")
-def test_file_is_followed_without_events(tmp_path: Path, follow: Callable[..., Following]) -> None:
+def test_file_is_followed_without_events(tmp_path: Path, follow: Callable[..., Subscriber]) -> None:
     file = tmp_path / "file"
     file.touch()
-    following = follow(file)
+    subscriber = follow(file)
     file.write_text("more")
-    following.until_reported(file)
+    subscriber.until_reported(file)
     file.unlink()
-    following.until_reported(file)
-    following.until_told_to_look()
+    subscriber.until_reported(file)
+    subscriber.until_rescan_requested()
     file.write_text("back")
-    following.until_told_to_look()
+    subscriber.until_rescan_requested()
     file.write_text("and changed")
-    following.until_reported(file)
+    subscriber.until_reported(file)
 
 
 def test_new_and_replaced_paths_are_watched(
-    tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, follow: Callable[..., Subscriber], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
     tree = tmp_path / "tree"
-    following = follow(tree)
+    subscriber = follow(tree)
     for name in ("one", "two", "three"):
         tree.mkdir()
-        following.until_told_to_look()
+        subscriber.until_rescan_requested()
         (tree / name).write_text("a line")
-        following.until_reported(tree / name)
+        subscriber.until_reported(tree / name)
         tree.rename(tmp_path / name)
-        following.until_told_to_look()
+        subscriber.until_rescan_requested()
 
 
 @pytest.mark.usefixtures("events_only")
 def test_a_missing_path_is_watched_as_soon_as_it_appears(
-    tmp_path: Path, follow: Callable[..., Following]
+    tmp_path: Path, follow: Callable[..., Subscriber]
 ) -> None:
     """In its first session, an agent creates its home folder and then the watched folder inside."""
     home = tmp_path / "user"
     tree, file = home / "agent" / "sessions", home / "settings"
-    following = follow(tree, file)
+    subscriber = follow(tree, file)
     for folder in (home, home / "agent", tree):
         folder.mkdir()
-        following.until_told_to_look()
+        subscriber.until_rescan_requested()
     (tree / "session").write_text("a line")
-    following.until_reported(tree / "session")
+    subscriber.until_reported(tree / "session")
     for _ in range(2):
         file.write_text("new")
-        following.until_told_to_look()
+        subscriber.until_rescan_requested()
         file.unlink()
-        following.until_reported(file)
+        subscriber.until_reported(file)
 
 
 def test_recreated_folder_with_the_same_inode_is_watched(
-    tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, follow: Callable[..., Subscriber], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On ext4, a recreated folder may have the same inode number as before."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.5)
@@ -201,21 +201,20 @@ def test_recreated_folder_with_the_same_inode_is_watched(
     )
     tree = tmp_path / "tree"
     tree.mkdir()
-    following = follow(tree)
+    subscriber = follow(tree)
     shutil.rmtree(tree)
     tree.mkdir()
-    following.until_told_to_look()
+    subscriber.until_rescan_requested()
     (tree / "session").write_text("a line")
-    following.until_reported(tree / "session")
+    subscriber.until_reported(tree / "session")
 
 
 @pytest.mark.parametrize("writes_before", [True, False], ids=["before", "after"])
 def test_no_write_is_missed_while_watches_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_before: bool
 ) -> None:
-    """A subscriber that reads the reported files knows the last contents of each file.
-
-    The test writes to the files just before or after each system call that changes a watch.
+    """Files are written just before or after each change of the watches. The subscriber must be
+    notified of every write.
     """
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
     old, new = tmp_path / "old", tmp_path / "new"
@@ -224,8 +223,8 @@ def test_no_write_is_missed_while_watches_change(
     contents: queue.SimpleQueue[dict[Path, str]] = queue.SimpleQueue()
 
     def read(changes: Changes) -> None:
-        told = [path for path in sessions if changes is None or str(path) in changes]
-        contents.put({path: path.read_text() for path in told if path.exists()})
+        reported = [path for path in sessions if changes is None or str(path) in changes]
+        contents.put({path: path.read_text() for path in reported if path.exists()})
 
     watcher = FileWatcher()
     watcher.subscribe(lambda: [str(old), str(new)], read, NEVER)
@@ -313,19 +312,19 @@ def test_change_reported_by_a_tick_is_not_reported_again(
 
 @pytest.mark.usefixtures("events_only")
 def test_changes_in_quick_succession_are_reported_together(
-    tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, follow: Callable[..., Subscriber], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_watcher, "QUIET_SECONDS", 2.0)
     monkeypatch.setattr(file_watcher, "LONGEST_SECONDS", 60.0)
-    following = follow(tmp_path)
+    subscriber = follow(tmp_path)
     files = {tmp_path / f"{number}" for number in range(5)}
     for file in files:
         file.touch()
-    assert following.reports.get(timeout=60) == frozenset(map(str, files))
+    assert subscriber.reports.get(timeout=60) == frozenset(map(str, files))
 
 
 def test_watching_does_not_change_warning_filters(
-    tmp_path: Path, follow: Callable[..., Following]
+    tmp_path: Path, follow: Callable[..., Subscriber]
 ) -> None:
     before = list(warnings.filters)
     follow(tmp_path)
@@ -333,17 +332,17 @@ def test_watching_does_not_change_warning_filters(
 
 
 def test_cancelled_subscription_reports_nothing(
-    tmp_path: Path, follow: Callable[..., Following]
+    tmp_path: Path, follow: Callable[..., Subscriber]
 ) -> None:
-    following = follow(tmp_path)
+    subscriber = follow(tmp_path)
     other: queue.SimpleQueue[Changes] = queue.SimpleQueue()
-    following.watcher.subscribe(lambda: [str(tmp_path)], other.put, NEVER)
+    subscriber.watcher.subscribe(lambda: [str(tmp_path)], other.put, NEVER)
     assert other.get(timeout=60) is None
-    following.subscription.cancel()
+    subscriber.subscription.cancel()
     (tmp_path / "file").touch()
     assert str(tmp_path / "file") in (other.get(timeout=60) or ())
     with suppress(queue.Empty):
-        raise AssertionError(following.reports.get(timeout=0.2))
+        raise AssertionError(subscriber.reports.get(timeout=0.2))
 
 
 @pytest.mark.parametrize(
@@ -419,14 +418,14 @@ def test_folder_deleted_while_being_watched_is_no_error(
 
 
 def test_closed_watcher_stops_its_threads_and_closes_descriptors(
-    tmp_path: Path, follow: Callable[..., Following]
+    tmp_path: Path, follow: Callable[..., Subscriber]
 ) -> None:
     follow(tmp_path).watcher.close()
     before = threads(), descriptors()
     for _ in range(3):
         follow(tmp_path).watcher.close()
     for _ in range(600):
-        if (threads(), descriptors()) <= before:
+        if threads() <= before[0] and descriptors() <= before[1]:
             return
         threading.Event().wait(0.1)
     raise AssertionError((before, threads(), descriptors()))

@@ -51,7 +51,7 @@ class Chat:
 
 
 async def test_restored_text_has_its_original_count() -> None:
-    """The section is repeatedly replaced with another kind of text, which has another factor."""
+    """Alternates between two kinds of text with different calibration factors."""
     chat = Chat()
     chat.teach("json", 1.3)
     await chat.write(PROSE)
@@ -64,7 +64,7 @@ async def test_restored_text_has_its_original_count() -> None:
 
 
 async def test_calibration_between_two_texts_is_not_growth() -> None:
-    """The text at the time of the report is recounted with the factor for its own kind."""
+    """Recounts the reported text with the factor for its own kind, not for the new text's kind."""
     chat = Chat()
     await chat.write(PROSE)
     chat.session.apply_reply_usage(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
@@ -98,6 +98,6 @@ def test_error_of_a_section_does_not_calibrate_turns(step: int) -> None:
         found = session.append([Turn(role="assistant", content="It looks right. " * 9)], usage)
         if found.sample is not None:
             found.sample.apply_to(calibration)
-    assert 0.95 < calibration.factor < 1.05, "the turns were estimated rightly"
-    assert calibration.hidden is None, "and nothing is hidden around them"
+    assert 0.95 < calibration.factor < 1.05
+    assert calibration.hidden is None
     assert calibration.samples == (0 if step else 7)
