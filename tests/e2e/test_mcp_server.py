@@ -323,15 +323,17 @@ def test_no_text_reaches_the_log(project: Path) -> None:
             "params": {"name": "count_tokens", "arguments": {"text": "PLANTED secret"}},
         },
     ]
-    result = subprocess.run(
-        [PROGRAM, "mcp"],
-        input="\n".join(map(json.dumps, messages)) + "\n",
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "PLANTED" not in result.stderr
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [PROGRAM, "mcp"], cwd=project, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as server:
+        assert server.stdin
+        assert server.stdout
+        server.stdin.write("".join(f"{json.dumps(message)}\n" for message in messages))
+        server.stdin.flush()
+        reply = next(reply for reply in map(json.loads, server.stdout) if reply.get("id") == 2)
+        _, errors = server.communicate(timeout=60)
+    assert reply["result"]["structuredContent"]["tokens"] > 0
+    assert "PLANTED" not in errors
     kept = [path for path in project.parent.rglob("*") if path.is_file()]
     assert not any(b"PLANTED" in path.read_bytes() for path in kept)
