@@ -1,6 +1,6 @@
 """Handles all differences between Linux, macOS and Windows.
 
-No other module checks the operating system or uses functions that not all systems provide.
+No other module checks the operating system or calls platform-specific functions.
 Run `mypy --platform win32` to check this module for another system.
 """
 
@@ -89,7 +89,7 @@ if sys.platform == "linux":
         """Return a descriptor that becomes readable when a process exits, or None."""
         try:
             return os.pidfd_open(process_id)
-        except OSError:  # not supported by old kernels and in some sandboxes
+        except OSError:  # old kernels and some sandboxes do not support this
             return None
 
 else:

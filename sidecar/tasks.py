@@ -128,7 +128,7 @@ _MOST_DOUBLINGS = 10
 
 
 def backoff(failures: int, first: float, longest: float) -> float:
-    """Return the delay before the next attempt. Doubles with each consecutive failure."""
+    """Return the delay before the next attempt. The delay doubles with each failure."""
     return min(longest, first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
 
 
@@ -158,11 +158,11 @@ class SharedTasks(Generic[K, T]):
     """Runs work once for all callers that request it at the same time."""
 
     def __init__(self, name: str, *, outlives_waiters: bool) -> None:
-        """Create the shared tasks.
+        """Create an object without any running work.
 
         Args:
-            name: What log messages call the work.
-            outlives_waiters: Whether the work continues if all waiting callers are cancelled.
+            name: The name of the work in log messages.
+            outlives_waiters: Whether work continues after all waiting callers are cancelled.
         """
         self._name, self._outlives_waiters = name, outlives_waiters
         self._running: dict[K, _Shared] = {}
@@ -188,8 +188,8 @@ class SharedTasks(Generic[K, T]):
         """Return the result of the work in progress for a key, or start the work.
 
         Raises:
-            TimeoutError: The work takes longer than `seconds`. It continues if
-                `outlives_waiters`.
+            TimeoutError: The work takes longer than `seconds`. If `outlives_waiters` is set,
+                the work continues.
         """
         shared = self._running.get(key)
         if shared is None:

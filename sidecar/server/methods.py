@@ -34,12 +34,12 @@ class TextDocumentIdentifier(Params, frozen=True, kw_only=True):
 
 
 class CountParams(Params, frozen=True, kw_only=True):
-    """What to count: exactly one of `textDocument`, `text` and `messages`."""
+    """The text to count. Set exactly one of `textDocument`, `text` and `messages`."""
 
     text_document: TextDocumentIdentifier | None = None
     text: str | None = None
     messages: list[dict[str, Any]] | None = None
-    """A chat in any vendor's format. The overhead of the model's chat format is counted, too."""
+    """A chat in any vendor's format. The count includes the model's chat format overhead."""
     tools: list[dict[str, Any]] | None = None
     """Tool schemas sent along with `messages`."""
     range: Range | None = None
@@ -52,14 +52,14 @@ class CountParams(Params, frozen=True, kw_only=True):
 
 
 class FitTextParams(Params, frozen=True, kw_only=True):
-    """Text, document or range to shorten to `maxTokens` tokens."""
+    """Shorten `text`, a document or a range in it to `maxTokens` tokens."""
 
     text_document: TextDocumentIdentifier | None = None
     text: str | None = None
     range: Range | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
     mode: Mode = "middle"
-    """Which part to keep: the start, both the start and the end (`middle`), or the end."""
+    """Which part to keep. `middle` keeps the start and the end, and removes the middle."""
     model: str | None = None
     marker: str = MARKER
     """Replaces the removed text if `mode` is `middle`. Its tokens are included in the count."""
@@ -76,14 +76,12 @@ class ModelsParams(Params, frozen=True, kw_only=True):
 
 
 class CapabilitiesParams(Params, frozen=True, kw_only=True):
-    """List the known capabilities of the endpoints. Sends no request to them."""
+    """List what is known about the endpoints, without sending requests to them."""
 
     workspace: str | None = None
-    """A root, a path in a root or an open document. Its settings are used. Defaults to the first
-    root.
-    """
+    """Use the settings for this root, path or open document. Defaults to the first root."""
     text_document: TextDocumentIdentifier | None = None
-    """A document whose workspace is used if `workspace` is missing."""
+    """Use this document's workspace if `workspace` is missing."""
 
 
 class ProbeParams(Params, frozen=True, kw_only=True):
@@ -98,13 +96,13 @@ class ProbeParams(Params, frozen=True, kw_only=True):
 
 
 class CountResult(Count, frozen=True, rename="camel", kw_only=True):
-    """The result of a count. For a document, it includes the document's version."""
+    """A token count, with the document's version if a document was counted."""
 
     version: int | None = None
     ranges: list[Count] | None = None
     models: list[Count] | None = None
     text: str = ""
-    """A plain-text table of the models, fewest tokens first. Empty unless `models` was sent."""
+    """A plain-text table that compares the models. Empty unless `models` was sent."""
 
 
 class FitTextResult(FitResult, frozen=True, rename="camel", kw_only=True):
@@ -177,7 +175,7 @@ REQUESTS: dict[str, CustomRequest] = {
     "context/append": CustomRequest(
         "sidecar.context.protocol:AppendParams",
         "sidecar.context.protocol:ContextUsage",
-        "Add turns. A usage object sets the context's size but is not recorded as a cost.",
+        "Add turns to a conversation. `usage` sets its size, but is not recorded as a cost.",
     ),
     "context/usage": CustomRequest(
         "sidecar.context.protocol:UsageParams",
@@ -187,28 +185,28 @@ REQUESTS: dict[str, CustomRequest] = {
     "context/page": CustomRequest(
         "sidecar.context.protocol:UsageParams",
         "sidecar.text.pages:Page",
-        "Return the context view as a page, with the window's contents and a forecast.",
+        "Return the context view as a page, with a breakdown and a forecast.",
     ),
     "context/sessions": CustomRequest(
         "sidecar.context.protocol:SessionsParams",
         "sidecar.context.protocol:SessionRow",
-        "List the chat and agent sessions of a workspace, newest first.",
+        "List a workspace's chat and agent sessions, newest first.",
         many=True,
     ),
     "context/select": CustomRequest(
         "sidecar.context.protocol:SelectParams",
         "sidecar.context.protocol:ContextUsage",
-        "Select the session to show until it ends. Null selects automatically.",
+        "Show a session until it ends. Null returns to automatic selection.",
     ),
     "context/reset": CustomRequest(
         "sidecar.context.protocol:ResetParams",
         "sidecar.context.protocol:ContextUsage",
-        "Reset the conversation. Its model is kept.",
+        "Reset a conversation, but keep its model.",
     ),
     "context/fit": CustomRequest(
         "sidecar.context.protocol:FitParams",
         "sidecar.context.protocol:FitResult",
-        "Plan which turns to remove to make the conversation fit. Optionally apply the plan.",
+        "Plan which turns to remove so that a conversation fits, or apply a plan.",
     ),
     "context/undo": CustomRequest(
         "sidecar.context.protocol:UndoParams",
@@ -218,7 +216,7 @@ REQUESTS: dict[str, CustomRequest] = {
     "context/assemble": CustomRequest(
         "sidecar.context.protocol:AssembleParams",
         "sidecar.context.protocol:AssembleResult",
-        "Assemble a request within a limit. Identical inputs produce an identical prefix.",
+        "Assemble a prompt within a token limit. Identical inputs produce an identical prefix.",
     ),
     "context/response": CustomRequest(
         "sidecar.context.protocol:ResponseParams",
@@ -228,7 +226,7 @@ REQUESTS: dict[str, CustomRequest] = {
     "context/preflight": CustomRequest(
         "sidecar.context.protocol:PreflightParams",
         "sidecar.context.protocol:PreflightResult",
-        "Check whether a request fits the window and the caps, and estimate its cost.",
+        "Check a prompt against the window and the spending caps, and estimate its cost.",
     ),
     "cost/record": CustomRequest(
         "sidecar.cost.protocol:CostRecordParams",
@@ -238,7 +236,7 @@ REQUESTS: dict[str, CustomRequest] = {
     "cost/detail": CustomRequest(
         "sidecar.cost.protocol:CostDetailParams",
         "sidecar.cost.protocol:CostReport",
-        "Report the costs of recorded calls by model, category, session, day and more.",
+        "Report recorded costs by model, category, session, day and more.",
     ),
     "cost/page": CustomRequest(
         "sidecar.cost.protocol:CostPageParams",
@@ -254,7 +252,7 @@ REQUESTS: dict[str, CustomRequest] = {
     "capabilities/list": CustomRequest(
         "sidecar.server.methods:CapabilitiesParams",
         "sidecar.endpoints.outcome:Capability",
-        "List the known capabilities of the endpoints. Sends no requests.",
+        "List the endpoints' known capabilities. Sends no requests.",
         many=True,
     ),
     "capabilities/probe": CustomRequest(
@@ -268,10 +266,10 @@ REQUESTS: dict[str, CustomRequest] = {
 NOTIFICATIONS: dict[str, Notification] = {
     "status/update": Notification(
         "sidecar.workspace.status:StatusUpdate",
-        "The status of a document. Sent when it is opened and whenever the status changes.",
+        "A document's status. Sent when the document is opened and when its status changes.",
     ),
     "context/warning": Notification(
         "sidecar.context.protocol:ContextWarning",
-        "A threshold, a cap or the window has been exceeded. Sent once each time.",
+        "Sent once each time a threshold, a cap or the context window is exceeded.",
     ),
 }

@@ -330,8 +330,9 @@ class SidecarProtocol(LanguageServerProtocol):
         self.malformed_handlers: dict[str, Callable[[object], None]] = {}
         """Handlers for malformed notifications, by method. They receive the params, or None."""
         self._running: dict[int | str, tuple[str, asyncio.Future[Any]]] = {}
-        """Methods and tasks of the client's requests, by ID. pygls keeps requests to the client
-        in `_request_futures`.
+        """The method and task of each running request from the client, by request ID.
+
+        pygls tracks requests to the client in `_request_futures`.
         """
         super().__init__(server, converter)
 

@@ -17,7 +17,7 @@ class _Formatter(logging.Formatter):
 
 
 def set_up_logging(level: str = "WARNING") -> None:
-    """Log messages from this package to stderr if they have at least this level."""
+    """Log this package's messages of at least this level to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(_FORMAT))
     logger = logging.getLogger("sidecar")

@@ -86,7 +86,7 @@ listed [at the end](#error-kinds). Messages that are not valid requests get thes
 
 - -32700: the body is not JSON in UTF-8, contains a number that is not finite, or is nested more
   than {depth} levels deep
-- -32600: the message has no `"jsonrpc": "2.0"`, or the id of a request that is still running
+- -32600: the message has no `"jsonrpc": "2.0"`, or reuses the id of a running request
 - -32601: the method does not exist, or is a notification
 """
 

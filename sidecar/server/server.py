@@ -46,7 +46,7 @@ FEATURES = (configuration, documents, counting, sections, diagnostics)
 
 
 class SidecarServer(LanguageServer):
-    """A pygls server with the services used by the features."""
+    """A pygls server, with the services that its features use."""
 
     protocol: SidecarProtocol
 
@@ -156,7 +156,7 @@ def create_server() -> SidecarServer:
 async def _call_lazily(server: SidecarServer, method: str, params: Any) -> Any:
     """Import a method's feature on the first call, register the feature, and forward the call.
 
-    Calls that wait for the same feature run in order, before any later call.
+    Calls made during the import run in order, before any later calls.
     """
     load = partial(server.services.workers.run, partial(feature_of, method))
     feature = await server.loading.run(_feature_name(method), load)

@@ -34,7 +34,7 @@ MAX_DEPTH = 200
 MAX_HEADER_BYTES = 16 * 1024
 
 MAX_LENGTH_LINE = 128
-"""How many bytes at the end of an invalid line are searched for a header."""
+"""Number of bytes at the end of an invalid line to search for a header."""
 
 _PLAIN = re.compile(rb"Content-Length: ([0-9]{1,18})\r\n\r\n")
 """Matches the header as written by almost all clients."""
@@ -218,7 +218,7 @@ class Writer:
 
 
 def redirect_stdio() -> tuple[int, int]:
-    """Return file descriptors for messages. Redirects all other use of stdin and stdout."""
+    """Return descriptors for messages. Other code reads /dev/null and writes to stderr."""
     stdin, stdout = os.dup(0), os.dup(1)
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
@@ -256,7 +256,7 @@ def _read_on_loop(
 ) -> bool:
     """Read stdin on the event loop, which is faster than using a thread.
 
-    Returns False if the loop cannot watch stdin. This is the case on Windows and for files.
+    Returns False on Windows and for files, because the event loop cannot watch them.
     """
     loop, framer = asyncio.get_running_loop(), framer or Framer()
 

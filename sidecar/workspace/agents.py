@@ -160,7 +160,7 @@ class AgentSessions:
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
         self._searched_with: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """The settings with which all of a workspace's sessions were found."""
+        """The settings used when each workspace's sessions were last searched completely."""
         self._memory: MemoryLedger | None = None
         """In-memory replacement for the ledger while the ledger file cannot be used."""
 
@@ -224,15 +224,12 @@ class AgentSessions:
         return recorded
 
     async def ensure_older_sessions(self, workspace: Workspace) -> None:
-        """Find all sessions of the workspace, unless they are known.
-
-        Recent sessions are kept up to date anyway.
-        """
+        """Find all sessions of the workspace, unless they were found with the same settings."""
         if self._searched_with.get(workspace) != workspace.settings.agents:
             await self.find_all_sessions(workspace)
 
     def known_sources(self, workspace: Workspace) -> Sources | None:
-        """Return the last search's sources, or None if there was none."""
+        """Return the sources of the last search, or None before the first search."""
         known = self._seen.get(workspace)
         return known.sources if known else None
 
@@ -312,7 +309,7 @@ def _read_and_list(
 ) -> tuple[list[StoredSession], bool] | None:
     """Return the sessions and whether any calls were recorded, or None if the ledger fails."""
     if not sources.readers:
-        return [], False  # returns early, so that the ledger is not loaded
+        return [], False  # avoids loading the ledger
     from sidecar.cost.ledger import LedgerError
 
     try:

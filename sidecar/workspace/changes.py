@@ -71,7 +71,7 @@ _REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
 
 
 def can_call_model(name: str, provider: str, model: str) -> bool:
-    """Return whether a client that calls `model` through a provider can call `name` there too."""
+    """Return whether a client that calls `model` at a provider can also call `name`."""
     if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
         return False
     if provider == families.maker_of(model) != families.maker_of(name):
@@ -124,7 +124,7 @@ class AlternativeModels(NamedTuple):
         ]
 
     def fitting(self, usage: ContextUsage) -> list[Alternative]:
-        """Return the models whose context window fits the conversation, smallest first."""
+        """Return the models whose window is large enough, smallest first."""
         return models_that_fit(
             self.all(), usage.tokens or 0, self.model, usage.reserve or 0, usage.limit or 0
         )
@@ -148,7 +148,7 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """A change's result, and the data needed to commit it."""
+    """The result of a change, and the data needed to commit the change."""
 
     result: T
     usage: Usage | None = None

@@ -1,7 +1,6 @@
 """Stores data that Claude Code only sends to its status line. All functions block.
 
-The data consists of the context windows of sessions and the limits of the user's
-subscription.
+The data consists of the sessions' context windows and the user's subscription limits.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Conversations:
         self._saving = asyncio.Lock()
         self._saved_layouts: dict[str, int] = {}
         self._missed: dict[str, Hashable] = {}
-        """The endpoint's fingerprint for each conversation that the endpoint failed to count."""
+        """Conversations that an endpoint failed to count, with its fingerprint at that time."""
 
     # -- changes ----------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class Conversations:
                     self._ask_later(before)
                 return draft.conversation, outcome.result
             effects = self._commit(change, draft, outcome, before)
-        if is_answer:  # the change that requested the count has already done the rest
+        if is_answer:  # the change that requested the count publishes and saves the result
             return draft.conversation, outcome.result
         return await self._run_effects(effects), outcome.result
 
@@ -177,7 +177,7 @@ class Conversations:
         counts.calibration_changed()
         tokenizer = counts.tokenizers(self.workspace.settings).for_model(conversation.model)
         if any(sample.kind for sample in outcome.samples) and tokenizer.method != "exact":
-            # The calibration affects the documents of all roots.
+            # The calibration affects documents in all roots.
             self.services.publish(Event("endpoint"))
 
     async def _run_effects(self, effects: Effects) -> Conversation:
@@ -372,7 +372,7 @@ class Conversations:
         return session.id
 
     def alternatives(self, conversation: Conversation) -> AlternativeModels:
-        """Return a finder of other models for the conversation."""
+        """Return an object that finds other models for the conversation."""
         capabilities = tuple(self._endpoints.capabilities())
         return AlternativeModels(
             conversation.model, conversation.counter, conversation.tools, capabilities
@@ -434,7 +434,7 @@ class Conversations:
                 change = Recount(session=name, version=conversation, asks_endpoint=True)
                 await self.apply(change)
                 if name in self._missed:
-                    break  # next time, other conversations are tried first
+                    break  # the next retry starts with another conversation
 
     def _is_probed_again(self, conversation: Conversation) -> bool:
         if conversation.id not in self._missed:
@@ -563,7 +563,7 @@ async def _count_texts(
     """Count texts until the time limit is reached.
 
     Returns:
-        The token counts by turn, the server's name, and the first failure, if any.
+        The token counts by turn, the server's name, and the first failure or None.
     """
     counted: dict[int, int] = {}
     server, loop = "", asyncio.get_running_loop()

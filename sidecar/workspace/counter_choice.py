@@ -1,6 +1,6 @@
 """Chooses the tokenizer or endpoint used to count text.
 
-This code is not part of `counts` because the command line should not have to import asyncio.
+This code is separate from `counts` so that the command line need not import asyncio.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class CounterChooser:
     def choose_local_counter(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose a way to count text without an endpoint."""
+        """Choose how to count text without an endpoint."""
         return CounterChoice(model, self.tokenizer(model, settings, snapshot))
 
 

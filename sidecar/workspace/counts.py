@@ -60,7 +60,7 @@ _FIT_ROUNDS = 12
 EXTRAPOLATED_CHARACTERS = 6_000
 """Size of the sample used to estimate a long document's token count."""
 GIANT_CHARACTERS = 100_000
-"""Pieces at least this long take a long time to tokenize, and tokenizing cannot be interrupted."""
+"""Pieces of at least this length are slow to tokenize, and this cannot be interrupted."""
 GUESS_PERCENT = 25.0
 """Margin of error (±%) of an estimate based on a sample."""
 _LEARN_CHARACTERS = 200
@@ -210,7 +210,7 @@ class Counts(CounterChooser):
     # -- choosing ---------------------------------------------------------------------------
 
     def count_cache_key(self, model: str, settings: Settings, *, sent: bool = True) -> Hashable:
-        """Return a key of everything besides the text that affects its count.
+        """Return a cache key for everything that affects a count, except for the text.
 
         Args:
             model: The model.
@@ -230,7 +230,7 @@ class Counts(CounterChooser):
     async def choose_counter(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose a way to count text. Waits for the endpoint if there is one for the model."""
+        """Choose how to count text. Waits for the endpoint if there is one for the model."""
         note = None
         if snapshot.characters and self.asks_endpoint(model, settings):
             whole, note = await self._ask(snapshot, model, settings)
@@ -243,7 +243,7 @@ class Counts(CounterChooser):
     def choose_counter_now(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose a way to count text without waiting. Only a cached endpoint count is used."""
+        """Choose how to count text without waiting. Only a cached endpoint count is used."""
         if snapshot.characters and self.asks_endpoint(model, settings):
             whole = self._answer_to(self._make_request(snapshot, model, settings))
             if whole is not None:
@@ -472,8 +472,8 @@ class Counts(CounterChooser):
             and has_enabled_endpoints(settings)
             and self.endpoints(settings).serves(name)
         ):
-            asked = self.endpoints(settings).count_chat(name, messages, tools, ENDPOINT_SECONDS)
-            answer = await asked
+            endpoints = self.endpoints(settings)
+            answer = await endpoints.count_chat(name, messages, tools, self.seconds)
             if isinstance(answer, EndpointCount):
                 return self.add_window_and_price(_measure_of(answer), name, characters, workspace)
             note = answer.reason

@@ -1,4 +1,4 @@
-"""Open documents, their snapshots, and the text ranges that conversations stay in sync with."""
+"""Open documents, their snapshots, and the ranges that conversations follow."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Snapshot(SplitText):
 
 
 class FollowedPlace:
-    """A document or range that a conversation section is kept in sync with."""
+    """A document, or a range in it, that a conversation section follows during edits."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -161,7 +161,7 @@ class FollowedText:
 
 
 class FollowedSection(NamedTuple):
-    """A conversation section that is kept in sync with a document."""
+    """A conversation section that follows a document's edits."""
 
     uri: str
     tokens: int

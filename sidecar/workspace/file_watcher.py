@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 2.0
 POLL_SECONDS = 30.0
-"""How often subscribers are notified without a known change, by default."""
+"""Default interval for notifying subscribers even if no change was noticed."""
 QUIET_SECONDS = 0.02
-"""Changes are reported once there has been no further change for this long."""
+"""Time without further changes after which changes are reported."""
 LONGEST_SECONDS = 0.1
 """Maximum delay between a change and its report."""
 

@@ -25,7 +25,7 @@ from sidecar.text.globs import IgnoreGlobs, path_glob_problem
 NAME = ".gitignore"
 MAX_LINES = 10_000
 MAX_WILDCARDS = 500
-"""Maximum total number of wildcards in a folder's and its parent folders' `.gitignore` files.
+"""Maximum number of wildcards in the `.gitignore` files of a folder and its parents.
 
 The asterisk in patterns such as `*.log` does not count because these patterns are fast.
 """
@@ -45,7 +45,7 @@ class IgnoreRules(NamedTuple):
 
 
 def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules]:
-    """Read a folder's `.gitignore`. The limits apply to it and to its parents' files combined."""
+    """Read a folder's `.gitignore`. Patterns in parent folders count towards the limits."""
     path = os.path.join(folder, NAME)
     if os.path.islink(path):
         return []
@@ -134,7 +134,7 @@ def with_slashes(path: str) -> str:
 
 STDIN = "-"
 _BINARY_SEARCHED = 8_000  # in bytes, as in git
-# Reading stops after this many bytes, for example from an endless device.
+# Reading an endless device stops after this many bytes.
 _ENDLESS = 256 * 1024 * 1024
 # UTF-32 comes first because its little-endian BOM starts with the UTF-16 BOM.
 _MARKS = (

@@ -293,9 +293,9 @@ async def file_costs(
         services: The shared services.
         workspace: The workspace.
         params: The files and the time range.
-        reported: The URIs of all workspaces that send reports of their own, if this is for a
-            report. It then contains no calls in other worktrees of the repository, and the user's
-            own files contain no calls in workspaces below this one.
+        reported: For a report to a collector, the URIs of all workspaces that are reported
+            separately. Calls in other worktrees are then excluded. For the user's own files,
+            calls in nested workspaces are excluded as well.
 
     Raises:
         BadParamsError: `params.since` is invalid.
@@ -328,12 +328,12 @@ async def file_costs(
 
 
 def file_records(files: Iterable[FileCost], root: str, identity: Identity) -> list[Record]:
-    """Return the records of a workspace's prompt files, for a collector. They contain no paths.
+    """Convert prompt file costs to records for a collector. The records contain no paths.
 
     Args:
-        files: The files' costs. Files that no request contained are left out.
+        files: The files' costs. Files that were never sent are skipped.
         root: The workspace's URI.
-        identity: The identity under which the records are shipped.
+        identity: The identity to include in the records.
     """
     from sidecar.cost.records import file_record
 

@@ -83,7 +83,7 @@ class Services(SharedServices):
         """Return the workspace for a URI, a path or an open document.
 
         Raises:
-            BadParamsError: `named` is in no open root, or missing although several are open.
+            BadParamsError: `named` is not in an open root, or is None and several are open.
         """
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)
@@ -145,7 +145,10 @@ class Services(SharedServices):
             own = {rule.budget.model for rule in workspace.rules.all if rule.budget.model}
             for model in own | {workspace.model, workspace.budget_model}:
                 await self.counts.load_window_and_price(model, settings)
-            self.show_sums(workspace, await self.workers.run(self.spending(workspace).stored_sums))
+
+    async def load_sums(self, workspace: Workspace) -> None:
+        """Read a workspace's costs from the ledger and publish them."""
+        self.show_sums(workspace, await self.workers.run(self.spending(workspace).stored_sums))
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
         """Return a workspace's sessions, or None if none have been created."""

@@ -317,7 +317,7 @@ class SessionIndex:
 class _Reading(NamedTuple):
     store: Store
     before: StoreRow | None
-    """The store's row before this step, or None for a new store."""
+    """The store's row before it was read, or None for a new store."""
     read: StoreRead
     preview: bool = False
 
@@ -387,7 +387,7 @@ def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
 
 
 def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
-    """Save the state and sessions after a step, unless another process has updated the store."""
+    """Save what was read from a store, unless another process has updated the store."""
     store, read = one.store, one.read
     known = _store_rows(connection, [store.path]).get(store.path)
     expected = one.before.state if one.before else b""
@@ -668,7 +668,7 @@ def ingest_all(
     Args:
         book: The ledger and its prices.
         sources: The files to read.
-        mine: Whether to read only stores that may contain sessions of the roots.
+        mine: Whether to read only stores that may contain sessions in the roots.
         stop: Set this event to stop reading.
         rest: Seconds to pause per second of work.
         progress: Called with the completed fraction, from 0 to 1.

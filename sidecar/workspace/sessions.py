@@ -46,11 +46,11 @@ DEFAULT_ID = "default"
 """The ID of the conversation that is created if the client does not provide an ID."""
 SESSIONS_KEPT = 256
 NO_REPLY = "no reply yet"
-"""The note on an agent session without a reply. The session's model is unknown."""
+"""Shown for agents' sessions without a reply, because their model is unknown."""
 _SHARED = 64
-"""Maximum number of conversations shared with other processes, newest first."""
+"""Maximum number of conversations to share with other processes."""
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
-"""The update time of sessions that must never be chosen as the newest session."""
+"""The update time of conversations that have never been used."""
 
 
 class RemoteConversation(StoredSession, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ def make_remote_conversation(usage: ContextUsage) -> RemoteConversation | None:
 
 
 def label_of(session: Session) -> str:
-    """Return the title or first prompt, or else the branch or agent and the start time."""
+    """Return a session's title or first prompt, or else its branch or agent and its start time."""
     if not isinstance(session, StoredSession) or session.source == PROTOCOL:
         is_generated = is_generated_id(session.id)
         return (
@@ -91,11 +91,11 @@ def label_of(session: Session) -> str:
 
 
 class SessionsSnapshot(NamedTuple):
-    """Sessions and what their rows depend on. It never changes, so a worker can read it."""
+    """An immutable copy of all data in the session list, for use on a worker thread."""
 
     sessions: tuple[StoredSession, ...]
     limits: Mapping[tuple[str | None, int | None], Limit | None]
-    """Agents' context windows, by model and by the window that the agent reported."""
+    """Context windows of agents' sessions, by the model and the window that the agent reported."""
     context: ContextSettings
     costs: Costs
     shown: str | None
@@ -105,11 +105,11 @@ class SessionsSnapshot(NamedTuple):
 
     @property
     def models_without_limit(self) -> set[str]:
-        """The models of agents whose windows are not loaded yet."""
+        """The models in agents' sessions whose context windows are not loaded yet."""
         return {model for (model, _), limit in self.limits.items() if model and limit is None}
 
     def rows(self) -> list[SessionRow]:
-        """Return the rows of the list, newest first."""
+        """Return a row for each session, newest first."""
         now = datetime.now(UTC)
         newest_first = sorted(self.sessions, key=_updated_at, reverse=True)
         return [self._row_of(session, now) for session in newest_first]
@@ -169,7 +169,7 @@ def _stored_usage(
         note=session.note or (NO_REPLY if is_unanswered else None),
     )
     if limit is None or (is_unanswered and session.limit is None):
-        return usage  # no percentage is better than one of a guessed window
+        return usage  # a percentage of a guessed window would be misleading
     return in_window(usage, Window(limit, settings.reserve), settings.warn_at, reported=tokens)
 
 
@@ -186,15 +186,15 @@ class ConversationState:
     calibration: ConversationCalibration | None = None
     """The conversation's own calibration, or None if no usage has been reported yet."""
     warned_level: int = 0
-    """The number of thresholds that had been reached at the last check."""
+    """The number of warning thresholds reached at the last check."""
     counted_layout: int | None = None
-    """Identifies the turns in an endpoint's latest count."""
+    """Identifies the turns that an endpoint counted last."""
     asking: int = 0
     """Number of endpoint requests in progress for this conversation."""
 
 
 class SessionRegistry:
-    """All sessions of a workspace, including which session is shown."""
+    """Lists a workspace's sessions, and selects the session to show."""
 
     def __init__(self, services: SharedServices, workspace: Workspace) -> None:
         self._services, self._workspace = services, workspace
@@ -211,7 +211,7 @@ class SessionRegistry:
         self._selected_had_ended = False
         """Whether the selected session had already ended when it was selected."""
         self._warned: dict[str, tuple[int, bool]] = {}
-        """For each agent session, the number of reached thresholds and whether it was compacted."""
+        """By agent session, the number of thresholds reached, and whether it was compacted."""
         self._shown: Session | None = None
         self._published_sessions: tuple[Any, ...] = ()
         """Identifies the last published session list."""
@@ -243,7 +243,7 @@ class SessionRegistry:
     # -- session selection ------------------------------------------------------------------
 
     def find(self, session_id: str | None) -> Session | None:
-        """Return the session with this ID or, if there is no ID, the session to show."""
+        """Return the session with this ID. If the ID is None, return the session to show."""
         named = session_id or self._selected()
         if named is not None:
             return self._by_id(named)
@@ -251,7 +251,7 @@ class SessionRegistry:
         return choose_session(self._newest_fed(), agents)
 
     def next_switch_at(self) -> datetime | None:
-        """Return when the shown session will change without an update, or None."""
+        """Return when the shown session loses its precedence or becomes too old, or None."""
         shown = self.find(None)
         return None if shown is None or self._selected() else next_switch_at(shown)
 
@@ -315,7 +315,7 @@ class SessionRegistry:
         """Set the model for the whole workspace.
 
         Returns:
-            Whether a client's conversation is shown. The model then applies to it, too.
+            Whether a client's conversation is shown. If so, the model also applies to it.
         """
         self.chosen_model = model
         shown = self.find(None)
@@ -362,7 +362,7 @@ class SessionRegistry:
 
     @property
     def has_unfollowed_session(self) -> bool:
-        """Return whether any session from the last day is missing from the recent sessions."""
+        """Whether a session from the last day is missing from the recent sessions."""
         since, older = datetime.now(UTC) - RECENT, self._older_agent_sessions.values()
         return any(one.updated_at >= since and one.id not in self._agent_sessions for one in older)
 
@@ -371,7 +371,7 @@ class SessionRegistry:
         return self.snapshot(every=every).rows()
 
     def snapshot(self, *, every: bool = False) -> SessionsSnapshot:
-        """Return the sessions from the last day, or all sessions, for a worker to list."""
+        """Return a snapshot of the sessions from the last day, or of all sessions."""
         since = LONG_AGO if every else datetime.now(UTC) - RECENT
         listed = [one for one in self._sessions(every=every) if one.updated_at >= since]
         stored = [one for one in map(self._stored, listed) if one is not None]
@@ -391,7 +391,7 @@ class SessionRegistry:
         return (agents | self._agent_sessions | own | self._remote_conversations).values()
 
     def _stored(self, session: Session) -> StoredSession | None:
-        """Return a session that never changes, with a conversation's current usage."""
+        """Return an immutable copy of a session. Conversations include their current usage."""
         if isinstance(session, StoredSession):
             return session
         return make_remote_conversation(self.usage(session))
@@ -408,7 +408,7 @@ class SessionRegistry:
         return [one for one in self.conversations.values() if not _is_unused(one)]
 
     def follows_document(self, uri: str) -> bool:
-        """Return whether any of a conversation's sections is kept in sync with the document."""
+        """Return whether any conversation has a section that follows this document."""
         return any(section.uri == uri for section in self._followed_sections(None))
 
     def _followed_sections(self, shown: Session | None) -> Iterator[FollowedSection]:
@@ -447,9 +447,7 @@ class SessionRegistry:
         )
 
     def shown_usage(self, conversation: Conversation) -> ContextUsage:
-        """Return a conversation's context usage. For the shown conversation, this is the published
-        usage.
-        """
+        """Return a conversation's context usage, as published if the conversation is shown."""
         usage = self.context.usage
         if usage is None or self._shown is not conversation:
             return self.usage(conversation)

@@ -47,7 +47,7 @@ class SharedServices:
         )
 
     def spending(self, workspace: Workspace) -> Spending:
-        """Return access to the ledger for a workspace. This function blocks."""
+        """Return an object that accesses the ledger for a workspace."""
         settings, model = workspace.settings, workspace.model
         return Spending(self.state, settings, workspace.uri, model, workspace.path)
 

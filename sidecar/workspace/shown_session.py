@@ -1,4 +1,4 @@
-"""Chooses which of a workspace's sessions is shown.
+"""Chooses which session a workspace shows.
 
 A session that the user has selected takes precedence (`SessionRegistry.select`).
 """
@@ -20,11 +20,14 @@ PROTOCOL = "protocol"
 PROTOCOL_OUTRANKS = timedelta(minutes=30)
 """How long a client's conversation takes precedence over newer agent sessions."""
 RECENT = timedelta(hours=24)
-"""How long sessions without messages are shown after their last update."""
+"""How long agents' and other servers' sessions are shown after their last update."""
 
 
 def choose_session(conversation: Session | None, agents: StoredSession | None) -> Session | None:
-    """Return a client's conversation for 30 minutes, and then the most recently updated session.
+    """Choose between a client's conversation and an agent's session.
+
+    The conversation takes precedence for 30 minutes after its last update. After that, the
+    session that was updated last is chosen.
 
     Args:
         conversation: A client's newest conversation, possibly on another server.
@@ -38,7 +41,7 @@ def choose_session(conversation: Session | None, agents: StoredSession | None) -
 
 
 def next_switch_at(shown: Session) -> datetime | None:
-    """Return when another session will be shown without an update, or None."""
+    """Return when the shown session loses its precedence or becomes too old, or None."""
     is_stored = isinstance(shown, StoredSession)
     periods = [RECENT] if is_stored else []
     if not is_stored or shown.source == PROTOCOL:
@@ -48,7 +51,7 @@ def next_switch_at(shown: Session) -> datetime | None:
 
 
 def is_recent(session: Session) -> bool:
-    """Return whether the session may be shown unless it is selected."""
+    """Return whether a session is recent enough to be shown without being selected."""
     return not isinstance(session, StoredSession) or (
         session.updated_at >= datetime.now(UTC) - RECENT
     )

@@ -102,7 +102,7 @@ class Costs:
     revision: int = 0
     """Increases when calls in the workspace are recorded or amended, even calls without a price."""
     _recorded: tuple[int, int] = (0, 0)
-    """The number of calls in the workspace, and of their tokens."""
+    """The number of calls in the workspace, and the number of their tokens."""
     _read_number: int = 0
     _session_read_numbers: dict[str, int] = field(default_factory=dict)
 
@@ -117,7 +117,7 @@ class Costs:
         self.read, self.reading = read, reading
 
     def update_cap_state(self, *, is_over: bool) -> bool:
-        """Record whether a spending cap is exceeded. Returns true if it was not exceeded before."""
+        """Record whether a spending cap is exceeded. Returns whether this is new."""
         is_new = is_over and not self.over_cap
         self.over_cap = is_over
         return is_new
@@ -129,7 +129,7 @@ class Costs:
         return is_new
 
     def set_team_outage(self, *, is_unreachable: bool) -> TeamOutage:
-        """Record that the team's store cannot be read. The last amount is kept."""
+        """Record that the team's store cannot be read. Keeps the last known spending."""
         since = self.team_outage.since if self.team_outage else datetime.now(UTC)
         self.team_outage = TeamOutage(since, is_unreachable)
         return self.team_outage
@@ -297,7 +297,7 @@ class Spending:
             since: Earlier calls are skipped.
             sizes: The prompt files' sizes in tokens.
             with_worktrees: Whether to include calls in other worktrees of the repository.
-            without: The URIs of nested workspaces whose calls are left out.
+            without: The URIs of nested workspaces to exclude.
 
         Raises:
             BadParamsError: `since` is not a valid time.
@@ -364,5 +364,5 @@ class Spending:
 
         try:
             return self.spent(session, every=every)
-        except LedgerError:  # the call has been recorded, and only the status is outdated
+        except LedgerError:  # the status is outdated, but the call has been recorded
             return None

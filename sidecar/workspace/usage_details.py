@@ -132,7 +132,7 @@ def forecast(
 
 
 def _room_to_grow(usage: ContextUsage) -> int | None:
-    """Return the free tokens until the agent compacts the context or the window is full."""
+    """Return how many tokens fit before the agent compacts the context or the window is full."""
     from sidecar.agents.registry import reader_of
     from sidecar.models.catalogue import prompt_limit_of
 
@@ -144,7 +144,7 @@ def _room_to_grow(usage: ContextUsage) -> int | None:
         return free
     model = usage.model or ""
     end = reader_of(usage.session.source).compacts_at(limit, model)
-    if end < limit // 2:  # the agent's reserve is for larger windows
+    if end < limit // 2:  # the agent's reserve is meant for larger windows
         end = limit
     return min(free, end - tokens, (prompt_limit_of(model) or end) - tokens)
 

@@ -212,7 +212,7 @@ def session_rows(
 
 
 class RowCells(NamedTuple):
-    """A session's columns in a list, apart from its label and size."""
+    """The columns of the session list, except for the label and size."""
 
     cost: str
     age: str

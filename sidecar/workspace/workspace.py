@@ -32,14 +32,14 @@ class ContextState(NamedTuple):
     model: str | None = None
     """The shown session's model."""
     limits: NamedLimits = NamedLimits()
-    """The context windows known from the shown session."""
+    """The context windows that the shown session specifies."""
     usage: ContextUsage | None = None
     chosen: str | None = None
     """The model set by a client."""
     revision: int = 0
     """A counter that increases whenever any session changes."""
     followed: tuple[FollowedSection, ...] = ()
-    """All conversation sections that are kept in sync with a document."""
+    """All conversation sections that follow a document's edits."""
 
 
 class SettingsChange(NamedTuple):
@@ -67,7 +67,7 @@ class Workspace:
     """The shown context. Only `SessionRegistry` may replace it."""
 
     def limits_for(self, model: str) -> NamedLimits:
-        """Return the context windows known from the shown session if it uses this model."""
+        """Return the context windows that the shown session specifies, if it uses this model."""
         same = model == (self.context.model or self.settings.model)
         return self.context.limits if same else NamedLimits()
 
@@ -173,9 +173,7 @@ class Workspaces:
 
     @property
     def default(self) -> Workspace:
-        """The workspace of the first open root, or the workspace without a root if no root is
-        open.
-        """
+        """The first root's workspace, or `outside` if no root is open."""
         return next(iter(self))
 
     def add(self, uri: str) -> Workspace:
@@ -206,7 +204,7 @@ class Workspaces:
         """Return the workspace with the given URI or path. Defaults to the only root.
 
         Raises:
-            BadParamsError: `workspace` is in no open root, or missing although several are open.
+            BadParamsError: `workspace` is not in an open root, or is None and several are open.
         """
         if workspace is None:
             return self._only_root()

@@ -107,9 +107,7 @@ class Client:
     async def take(
         self, method: str, matches: Callable[[Any], bool] = lambda _: True, seconds: float = 60
     ) -> Any:
-        """Wait for a matching notification, remove it from the unread notifications, and return its
-        params.
-        """
+        """Wait for a matching notification, mark it as read, and return its params."""
         async with asyncio.timeout(seconds):
             while True:
                 for message in self.unread:
@@ -128,9 +126,7 @@ class Client:
     async def initialize(
         self, root: str | None = "file:///ws", *, settled: bool = True, **more: Any
     ) -> Any:
-        """Initialize the server. If `settled` is true, also wait until context windows and prices
-        are loaded.
-        """
+        """Initialize the server. Unless `settled` is false, wait until prices are loaded."""
         encodings = more.pop("encodings", ["utf-16"])
         folders = [{"uri": root, "name": "ws"}] if root else None
         params = {

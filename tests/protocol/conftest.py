@@ -19,7 +19,7 @@ async def bare() -> AsyncIterator[Client]:
     client = Client(create_server())
     yield client
     await client.aclose()
-    assert client.unread == [], "messages of the server that no test took"
+    assert client.unread == [], "the test left notifications unread"
 
 
 @pytest.fixture

@@ -64,9 +64,7 @@ async def test_costs_are_recorded_while_the_user_is_idle(
 async def test_costs_of_the_shown_session_are_recorded_without_a_request(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While another process reads the session files, the cost is shown as "being read" instead of
-    "unpriced".
-    """
+    """Until another process has read the session files, the cost is shown as "being read"."""
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     monkeypatch.setattr(agents_feature, "RETRY_SECONDS", 0.05)
     session = home.session(tmp_path)
@@ -218,9 +216,7 @@ async def test_background_recording_can_be_cancelled_and_resumed(
 async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loading a tokenizer blocks all threads, but is not necessary to display an agent's
-    session.
-    """
+    """Loading a tokenizer blocks all threads, and agents' sessions do not need it."""
     monkeypatch.setattr(configuration, "SESSIONS_SECONDS", 60.0)
     session = home.session(tmp_path)
     session.reply()
@@ -256,8 +252,9 @@ async def test_session_found_by_a_request_is_shown(
 
 
 def old_sessions(home: ClaudeHome, root: Path) -> list[str]:
-    """Create sessions from six and three days ago, and return their ids. Only the newer one is
-    watched.
+    """Create sessions from six and three days ago, and return their IDs.
+
+    The server only watches the newer session.
     """
     names = []
     for days in (6, 3):
@@ -302,7 +299,7 @@ async def test_old_session_can_be_queried_and_selected(
 async def test_rows_and_labels_are_made_on_a_worker(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands of sessions take longer to list than typing may wait."""
+    """Listing thousands of sessions on the event loop would delay typing."""
     names = old_sessions(home, tmp_path)
     bare.ignore("status/update", "context/warning")
     await bare.initialize(tmp_path.as_uri())
@@ -387,7 +384,7 @@ async def test_agent_session_does_not_affect_budgets(
     await bare.take("status/update", lambda status: bool(status["context"]))
     bare.ignore("status/update")
     count = await bare.count(uri)
-    assert count["model"] == MODEL, "the conversation's model is what counts by default"
+    assert count["model"] == MODEL, "counts default to the conversation's model"
     _, found = await bare.server.diagnostics.findings(uri)
     report, _ = run([str(tmp_path / "AGENTS.md")])
     assert len(found) == 3
@@ -448,7 +445,7 @@ async def test_call_reported_by_a_plugin_and_an_agent_counts_once(
 async def test_cost_is_updated_without_a_reported_file_name(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the slow poll nor the creation of a folder reports file names."""
+    """Polls and new folders trigger a read, but do not report file names."""
     bare.server.watcher.start_seconds = 3600
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
@@ -522,9 +519,7 @@ async def test_calls_appended_during_recording_are_recorded(
 async def test_a_selected_session_shows_its_own_cost(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also tests a session that was never displayed, and one that grew while another was
-    displayed.
-    """
+    """Tests a session that was never shown, and one that grew while it was hidden."""
     bare.server.watcher.start_seconds = 3600
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     first, second = home.session(tmp_path), home.session(tmp_path)
@@ -585,10 +580,10 @@ async def start_and_read(client: Client, folder: Path) -> None:
 
 
 async def wait_for_first_reading(client: Client) -> None:
-    """Wait until the work that is triggered by starting the server is done.
+    """Wait until the server has finished its work after the start.
 
-    After prices are loaded, sessions are read once more. If that happened later, the data that a
-    test appends would be read too early.
+    The server reads sessions again after prices are loaded. This read must not include data that
+    the test appends.
     """
     scheduler, workspace = client.server.scheduler, client.server.services.roots.default
     async with asyncio.timeout(60):
@@ -603,9 +598,7 @@ def costs_more_than(before: Any) -> Callable[[Any], bool]:
 async def test_prompt_file_is_counted_for_the_same_model_everywhere(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
-    """The editor used to count for the session's model, and the command line for the configured
-    model.
-    """
+    """The editor used the session's model, while the command line used the configured model."""
     (tmp_path / "CLAUDE.md").write_text("Write little, and test it.\n" * 6)
     session = home.session(tmp_path)
     session.reply()
@@ -619,13 +612,15 @@ async def test_prompt_file_is_counted_for_the_same_model_everywhere(
     assert (printed["tokens"], printed["text"]) == (shown["tokens"], shown["text"])
     assert (shown["model"], shown["requests"]) == (MODEL, 1)
     await bare.request("context/set", {"model": "gpt-4o"})
-    assert await bare.request("cost/files", {}) == [shown], "no session that is open decides"
+    assert await bare.request("cost/files", {}) == [shown], (
+        "an open session does not affect the costs of prompt files"
+    )
 
 
 async def test_a_session_file_is_not_read_for_a_closed_view(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
-    """The status is updated without a view. Only an open view reads the messages."""
+    """Only an open context view needs the messages. The status does not."""
     session = everyday(home, tmp_path)
     await start_and_read(bare, tmp_path)
     with recorded_opens(session.path) as reads:

@@ -155,7 +155,7 @@ async def test_exit_requires_the_form_of_a_notification(client: Client) -> None:
     client.notify("exit")
     assert await client.exit == 1
     client.send(request(901, text="a"))
-    assert len(client.orphans) == 2, "nothing is taken after exit"
+    assert len(client.orphans) == 2, "messages after `exit` get no response"
 
 
 async def test_request_without_jsonrpc_is_refused_with_its_id(client: Client) -> None:

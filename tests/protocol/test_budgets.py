@@ -127,19 +127,17 @@ async def test_fit_fixes_meet_the_budget_and_keep_the_final_newline(workspace: W
     actions = await workspace.actions(await workspace.diagnostics(1))
     fits = [title for title in actions if title.startswith("Fit to budget")]
     assert fits[0] == "Fit to budget: keep the start"
-    assert len(fits) == 6, "three ways, and a preview of each"
+    assert len(fits) == 6, "three modes, each with a preview"
     for title in fits:
         fitted = workspace.applied(LONG, actions[title])
         assert 0 < truth(fitted) <= 20
         assert fitted.endswith("\r\n")
         asks = "changeAnnotations" in actions[title]["edit"]
-        assert asks == title.endswith("(preview)"), "only the preview variant asks"
+        assert asks == title.endswith("(preview)"), "only the preview asks for confirmation"
 
 
 async def test_fixes_are_offered_on_the_whole_line(workspace: Workspace) -> None:
-    """The diagnostic starts in the middle of a line, but editors display a sign for the whole
-    line.
-    """
+    """The diagnostic starts in the middle of a line, but editors mark the whole line."""
     workspace.client.open(LONG, workspace.uri)
     (found,) = await workspace.diagnostics(1)
     line = found["range"]["start"]["line"]
@@ -189,8 +187,20 @@ async def test_raising_the_budget_edits_the_project_file(workspace: Workspace) -
     await workspace.client.take("textDocument/publishDiagnostics", raised)
 
 
+async def test_unsaved_project_file_is_not_edited_by_a_fix(workspace: Workspace) -> None:
+    """The positions in the file on disk differ from those in the editor."""
+    workspace.client.open(LONG, workspace.uri)
+    found = await workspace.diagnostics(1)
+    file = (workspace.folder / ".token-sidecar.toml").as_uri()
+    for text, is_offered in ((BUDGET, True), (f"# A note\n{BUDGET}", False)):
+        workspace.client.open(text, file, "toml")
+        titles = await workspace.actions(found)
+        assert any(title.startswith("Raise the budget") for title in titles) is is_offered
+    workspace.client.ignore("textDocument/publishDiagnostics")
+
+
 def raised(published: dict[str, Any]) -> bool:
-    """Return whether no budget is exceeded after a fix has raised it."""
+    """Return whether the diagnostics report no exceeded budget."""
     return all(diagnostic["code"] == "budget-near" for diagnostic in published["diagnostics"])
 
 
@@ -266,7 +276,7 @@ async def test_no_diagnostics_without_a_rule(client: Client) -> None:
 async def test_the_status_shows_the_budget(workspace: Workspace) -> None:
     workspace.client._ignored.discard("status/update")
     workspace.client.open(LONG, workspace.uri)
-    # The first update may lack the settings, because counting does not wait for a slow disk.
+    # The first update may be sent before the settings are read.
     update = await workspace.client.take("status/update", lambda u: u["document"]["budget"])
     assert update["document"]["budget"] == 20
     assert update["severity"] == "error"

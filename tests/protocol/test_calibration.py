@@ -33,7 +33,7 @@ def opened(client: Client, root: Path, text: str = PROSE * 20) -> str:
 
 
 async def said(client: Client, reported: int, session: str = "s") -> None:
-    """Return a reply with this number of prompt tokens."""
+    """Append a reply whose usage reports this number of prompt tokens."""
     reply = {"role": "assistant", "content": "ok"}
     usage = {"input_tokens": reported, "output_tokens": 2}
     params = {"session": session, "turns": [reply], "usage": usage}

@@ -7,9 +7,11 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+from sidecar.agents.roots import Roots
 from sidecar.server.features import configuration
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     import pytest
@@ -125,6 +127,14 @@ async def test_a_root_on_a_disk_that_does_not_answer_delays_no_other_root(
             answers.wait(60)
         return load(path, editor, previous)
 
+    def find_late(folders: Iterable[str | os.PathLike[str]]) -> Roots:
+        paths = list(folders)
+        if str(tmp_path / "silent") in map(str, paths):
+            answers.wait(60)
+        return find(paths)
+
+    find = Roots.of
+    monkeypatch.setattr(Roots, "of", find_late)
     monkeypatch.setattr(configuration, "_load_settings", load_late)
     monkeypatch.setattr(configuration, "READ_SECONDS", 2.0)
     folders = [{"uri": (tmp_path / name).as_uri(), "name": name} for name in ("near", "silent")]
@@ -132,10 +142,12 @@ async def test_a_root_on_a_disk_that_does_not_answer_delays_no_other_root(
         (tmp_path / name).mkdir()
         (tmp_path / name / ".token-sidecar.toml").write_text(f'model = "{model}"\n')
     await bare.initialize(workspaceFolders=folders)
-    bare.ignore("status/update")
     near, silent = ((tmp_path / name / "a.md").as_uri() for name in ("near", "silent"))
     bare.open("hello", uri=near)
     assert (await bare.count(near))["model"] == "gpt-4"
+    assert bare.server.services.calibrations.known is not None
+    await bare.take("status/update", lambda u: "usable window" in u["document"]["tooltip"])
+    bare.ignore("status/update")
     answers.set()
     bare.open("hello", uri=silent)
     while (await bare.count(silent))["model"] != "gpt-4o":

@@ -70,7 +70,7 @@ async def test_reported_usage_sets_the_size_and_is_billed_once(talker: Client) -
     )
     assert answer["usage"]["promptTokens"] == 1_000
     usage = await talker.request("context/append", {"turns": [REPLY], "session": "s"})
-    assert usage["tokens"] == 1_050, "the reply itself adds nothing"
+    assert usage["tokens"] == 1_050, "the usage already includes the reply"
     usage = await talker.request("context/append", {"turns": [USER], "session": "s"})
     assert usage["tokens"] == 1_050 + truth(USER["content"]) + 4
     await talker.request("context/response", {"session": "s", "response": OPENAI})
@@ -86,7 +86,7 @@ async def test_threshold_is_reported_once(talker: Client) -> None:
     assert [usage["shouldPrune"] for usage in usages] == [False] * 5 + [True]
     kinds = [await talker.take("context/warning") for _ in range(2)]
     assert [warning["kind"] for warning in kinds] == ["budget", "budget"]
-    assert "gpt-" in kinds[1]["message"], "over the window it names models that would hold it"
+    assert "gpt-" in kinds[1]["message"], "the warning suggests models with a larger window"
     assert talker.unread == []
 
 
@@ -103,7 +103,9 @@ async def test_plan_apply_and_undo(talker: Client) -> None:
     plan = await talker.request("context/fit", {"maxTokens": 300})
     assert plan["fits"]
     assert plan["tokensBefore"] == before["tokens"]
-    assert {gone["index"] for gone in plan["removed"]} >= {1, 2}, "a call and its result together"
+    assert {gone["index"] for gone in plan["removed"]} >= {1, 2}, (
+        "a call is removed together with its result"
+    )
     unchanged = await talker.request("context/usage")
     assert unchanged["tokens"] == before["tokens"]
     await talker.request("context/fit", {"planId": plan["planId"], "apply": True})
@@ -206,9 +208,8 @@ async def test_cancelled_request_leaves_the_conversation_consistent(
     talker.notify("$/cancelRequest", {"id": 900})
     assert (await answer)["error"]["code"] == -32800
     usage = await talker.request("context/append", {"turns": [USER], "session": "s"})
-    kept = (
-        turns if usage["turns"] > 1 else []
-    )  # A cancelled request is either applied completely or not at all.
+    # A cancelled request is applied completely or not at all.
+    kept = turns if usage["turns"] > 1 else []
     other = await talker.request("context/append", {"turns": [*kept, USER], "session": "t"})
     assert (usage["tokens"], usage["turns"]) == (other["tokens"], len(kept) + 1)
     talker.ignore("context/warning")
@@ -293,5 +294,5 @@ async def test_assembling_continues_after_the_oldest_session_is_dropped(
     assert sessions is not None
     assert len(list(sessions.conversations)) == SESSIONS_KEPT
     kept = {conversation.id for conversation in sessions.conversations.values()}
-    assert not {"s0", "s1"} & kept, "the least recently used"
-    assert set(sessions._states) <= kept, "and what was known of them"
+    assert not {"s0", "s1"} & kept, "the least recently used sessions are dropped"
+    assert set(sessions._states) <= kept, "their states are dropped, too"

@@ -1,4 +1,4 @@
-"""Tests protocol details that the first version did not implement."""
+"""Tests how requests affect the recorded calls and the time of a session."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ REPLY: dict[str, Any] = {
 
 
 async def test_a_reply_is_billed_once_by_its_own_id(client: Client) -> None:
-    """A call is identified by the id in the reply or, if there is none, by the id that the client
-    sends.
-    """
+    """The ID in the reply identifies a call. Without one, the client's ID does."""
     client.ignore("status/update")
     unnamed = {key: value for key, value in REPLY.items() if key != "id"}
     calls = []
@@ -40,4 +38,4 @@ async def test_assembling_does_not_change_the_time_of_a_session(client: Client) 
     usage = await client.request("context/usage", {})
     assert before <= datetime.fromisoformat(usage["session"]["updatedAt"]) <= datetime.now(UTC)
     same = await client.request("context/usage", {})
-    assert same["session"] == usage["session"], "until something changes"
+    assert same["session"] == usage["session"], "the time changes only with the session"

@@ -92,7 +92,7 @@ async def test_billed_reply_is_recorded_although_the_request_is_cancelled(
     answer = asyncio.ensure_future(bare.raw(asked))
     await asyncio.to_thread(recorded.wait, 60)
     bare.notify("$/cancelRequest", {"id": "c"})
-    await bare.request("cost/detail", {})  # The ledger has been read before.
+    await bare.request("cost/detail", {})  # Wait until the ledger has been read.
     finish.set()
     assert "result" in await answer
     shown = await bare.take("status/update", lambda u: u["cost"] is not None)
@@ -168,9 +168,7 @@ async def test_models_in_use_and_current_models_come_first(talker: Client) -> No
 async def test_bare_total_sets_the_size_and_is_not_billed(
     talker: Client, thought: int, shown: int
 ) -> None:
-    """Tokens that exceed the predicted prompt and the counted reply are reasoning, which is not
-    sent again.
-    """
+    """Excess tokens are reasoning, which is not part of the next prompt."""
     await talker.request("context/set", {"session": "s", "model": "gpt-4o", "systemPrompt": "Hi."})
     await talker.request("context/append", {"session": "s", "turns": [USER]})
     counted = (await talker.request("context/append", {"session": "s", "turns": [REPLY]}))["tokens"]

@@ -57,9 +57,7 @@ async def test_a_range_moves_with_its_text(talker: Client) -> None:
 
 
 async def test_usage_text_has_a_line_for_each_part(talker: Client) -> None:
-    """The text repeats the result's numbers, one part per line, even if a label contains a line
-    break.
-    """
+    """Each part of the context has one line, even if its label contains a line break."""
     section = {"name": "two\nlines", "text": "some words of a section"}
     begun = {"session": "s", "systemPrompt": "Be brief.", "sections": [section]}
     await talker.request("context/set", begun)

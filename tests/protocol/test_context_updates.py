@@ -37,7 +37,7 @@ async def quiet(client: Client) -> None:
 
 
 def shown(client: Client) -> int | None:
-    """Return the status's context part."""
+    """Return the token count of the context in the status, or None."""
     sent = client.server.status._sent[URI]
     assert sent is not None
     return sent.context.tokens if sent.context else None
@@ -88,7 +88,7 @@ async def test_reported_usage_is_kept_after_a_change_of_tokenizer(client: Client
     more = await client.request("context/set", {"session": "s", "systemPrompt": TEXT + TEXT})
     alone = await client.request("tokens/count", {"messages": MESSAGES[:1]})
     grown = more["tokens"] - 5_010
-    assert abs(grown - alone["tokens"]) < 30, "by the tokenizer of now"
+    assert abs(grown - alone["tokens"]) < 30, "counted with the current tokenizer"
 
 
 async def test_new_tokenizer_keeps_reported_usage_of_other_models(
@@ -107,7 +107,7 @@ async def test_new_tokenizer_keeps_reported_usage_of_other_models(
     assert back["tokens"] == 5_010
     grown = await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
     one = await client.request("tokens/count", {"text": MESSAGES[1]["content"], "model": MODEL})
-    assert abs(grown["tokens"] - 5_010 - one["tokens"]) < 10, "by the tokenizer of now"
+    assert abs(grown["tokens"] - 5_010 - one["tokens"]) < 10, "counted with the current tokenizer"
 
 
 async def test_returning_model_is_counted_with_the_current_tokenizer(client: Client) -> None:

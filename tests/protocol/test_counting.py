@@ -192,7 +192,7 @@ async def test_ranges_of_a_document_closed_during_the_request_are_counted(client
 async def test_document_may_be_opened_after_its_count_is_requested_during_startup(
     client: Client, more: dict[str, Any]
 ) -> None:
-    """A command that starts the server may send a request before the editor opens its documents."""
+    """An editor command may start the server and send a request before documents are opened."""
     client.ignore("status/update")
     configured = client.server.services.configured
     await configured.wait()

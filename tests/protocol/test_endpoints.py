@@ -55,9 +55,8 @@ async def test_the_window_follows_what_ollama_has_loaded(
         await client.request("context/response", {"session": "s", "response": reply(30, 4)})
         after = await client.request("context/usage", {"session": "s"})
         assert (after["limit"], after["limitSource"]) == (4_096, "endpoint")
-        server.running["tiny:latest"] = (
-            8_192  # The model has been loaded again with `options: {num_ctx: 8192}`.
-        )
+        # The model has been loaded again with `options: {num_ctx: 8192}`.
+        server.running["tiny:latest"] = 8_192
         usage = {"prompt_tokens": 5_000, "completion_tokens": 4}
         turns = [{"role": "assistant", "content": "Yes."}, turn]
         after = await client.request(
@@ -186,7 +185,7 @@ async def test_unavailable_endpoint_is_asked_once_per_backoff_for_open_documents
     ):
         server.otherwise = GONE
         await client.request("tokens/count", {"text": WORDS})
-        assert retries(client) == [], "nothing open waits for it"
+        assert retries(client) == [], "no open document needs the endpoint"
         probe = len(server.asked)
         client.open(WORDS, uri=uri)
         await until(lambda: len(server.asked) >= 5 * probe)
@@ -200,7 +199,7 @@ TOKENIZE = "/tokenize"
 
 
 def held(server: FakeServer, path: str = CHAT) -> asyncio.Event:
-    """Delay responses to chats until the event is set."""
+    """Delay the server's responses at a path until the returned event is set."""
     real, gate = server.routes["POST", path], asyncio.Event()
 
     async def slow(asked: Asked) -> Canned:
@@ -221,7 +220,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def counted_by_the_endpoint(client: Client, name: str = "s") -> None:
-    """Wait until the endpoint has counted a session. Does not send requests."""
+    """Wait until the endpoint has counted a session, without triggering a count."""
     async with asyncio.timeout(60):
         usage: Any = {"method": ""}
         while usage["method"] != "endpoint":
@@ -247,7 +246,7 @@ async def test_late_conversation_counts_are_requested_again(
         for name in ("s", "t"):  # A slow server is not treated as unavailable.
             usage = await client.request("context/append", append(name, WORDS * 9))
             assert usage["method"] == "estimate"
-        assert len(retries(client)) == 1, "one timer a model, whatever it missed"
+        assert len(retries(client)) == 1, "each model has one timer"
         counts.seconds = 60.0
         gate.set()
         for name in ("s", "t"):
@@ -279,9 +278,7 @@ async def test_conversation_of_a_cancelled_request_is_counted_again(
 async def test_conversation_fitted_during_a_count_is_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`context/fit` does not wait for the endpoint, whose pending response is for the removed
-    turns.
-    """
+    """The pending response counts turns that `context/fit` has removed in the meantime."""
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
         client.server.services.counts.seconds = 60.0
         for _ in range(8):
@@ -297,7 +294,7 @@ async def test_conversation_fitted_during_a_count_is_counted_again(
         usage = await client.request("context/usage", {"session": "s"})
         assert usage["turns"] < 9
         await until(lambda: not retries(client))
-        assert server.posts().count(CHAT) == asked + 2, "once for each"
+        assert server.posts().count(CHAT) == asked + 2, "one request per change"
 
 
 @pytest.mark.usefixtures("patient")
@@ -336,7 +333,7 @@ async def test_late_endpoint_is_asked_less_often(
             await client.request("context/append", append(text=f"{WORDS} {number}"))
         rounds = client.server.retries._rounds
         await until(lambda: any(one.tries >= 3 for one in rounds.values()))
-        assert server.posts().count(CHAT) <= asked + 1, "one at a time, and that is under way"
+        assert server.posts().count(CHAT) <= asked + 1, "there is only one pending request"
         gate.set()
 
 
@@ -355,7 +352,7 @@ async def test_connections_of_outdated_settings_are_closed(
             await until(partial(declares, client, name))
             await client.request("tokens/count", {"text": f"{WORDS} {name}"})
         await until(lambda: len(counts._endpoints) == 1)
-        assert await before.limit("tiny") is None, "it is closed"
+        assert await before.limit("tiny") is None, "the old connection is closed"
 
 
 @pytest.mark.usefixtures("patient")
@@ -376,7 +373,7 @@ async def test_running_fit_sends_nothing_to_a_removed_endpoint(
         sent = len(server.posts())
         gate.set()
         assert (await fitting)["method"] != "endpoint"
-        assert len(server.posts()) == sent, "nothing goes to who was withdrawn"
+        assert len(server.posts()) == sent, "a removed endpoint receives no text"
         assert not clients(client)
 
 
@@ -397,7 +394,7 @@ KEYS = 20
 async def test_long_document_is_sent_when_typing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status shows estimates while the user is typing."""
+    """While the user is typing, the status shows estimates."""
     text = WORDS * 6_000
     uri = f"{tmp_path.as_uri()}/a.md"
     async with (
@@ -416,16 +413,14 @@ async def test_long_document_is_sent_when_typing_pauses(
         )
         assert status["document"]["method"] == "endpoint"
         assert len(server.posts()) - before <= 2
-        assert len(versions) >= 3, "no estimate followed the keys"
+        assert len(versions) >= 3, "estimates are updated during typing"
         client.ignore("status/update")
 
 
 async def test_requested_count_waits_for_a_pause_in_typing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The result is the endpoint's count after a pause, or an estimate if there is another edit
-    first.
-    """
+    """If the user continues typing, the result is an estimate."""
     uri = f"{tmp_path.as_uri()}/a.md"
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
         client.ignore("status/update")

@@ -1,6 +1,4 @@
-"""Tests that impossible numbers are rejected, and that a reply is kept even if its usage is
-invalid.
-"""
+"""Tests that impossible numbers are rejected, but replies with invalid usage are kept."""
 
 from __future__ import annotations
 

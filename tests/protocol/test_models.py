@@ -1,6 +1,4 @@
-"""Tests `tokens/fit`, `models/list`, `capabilities/probe`, and context windows from the price
-list.
-"""
+"""Tests `tokens/fit`, `models/list`, `capabilities/probe` and models' context windows."""
 
 from __future__ import annotations
 
@@ -108,9 +106,7 @@ async def _names(client: Client, **more: Any) -> list[str]:
 async def test_choices_begin_with_used_and_declared_models(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The current model comes first, followed by recently used and declared models without
-    duplicates.
-    """
+    """The current model comes first, then recently used models, then declared models."""
     bare.ignore("status/update")
     _picker(tmp_path / "config.toml", monkeypatch, "http://127.0.0.1:9", '["my-own", "tiny", "x*"]')
     await bare.initialize(root=tmp_path.as_uri())
@@ -121,7 +117,7 @@ async def test_choices_begin_with_used_and_declared_models(
     names = await _names(bare)
     assert names[:4] == ["gpt-4o", "claude-haiku-4-5", "tiny", "my-own"]
     assert len(names) == len(set(names))
-    assert provider_of(names[4]), "a maker's"
+    assert provider_of(names[4]), "the price list follows"
     assert await _names(bare, query="my-own") == ["my-own"]
 
 
@@ -137,7 +133,7 @@ async def test_choices_include_models_of_declared_endpoints(
         asked = len(server.asked)
         names = await _names(bare)
         assert names[:4] == ["gpt-5", "absent", "tiny", "small"]
-        assert "other-7b" not in names[:20], "its globs do not name that one"
+        assert "other-7b" not in names[:20], "no glob in the settings matches this model"
         assert len(server.asked) == asked
         await bare.server.services.aclose()
 
@@ -152,7 +148,7 @@ async def test_choices_are_for_the_named_workspace(
     two = {"workspace": roots[1]}
     await bare.request("cost/record", {"model": "claude-haiku-4-5", "usage": usage, **two})
     assert (await _names(bare, **two))[:3] == ["model-two", "claude-haiku-4-5", "tiny"]
-    assert (await _names(bare))[:2] == ["model-one", "tiny"], "as before: the first"
+    assert (await _names(bare))[:2] == ["model-one", "tiny"], "defaults to the first root"
     with pytest.raises(RpcError) as caught:
         await _names(bare, workspace=tmp_path.as_uri())
     assert caught.value.data == {"kind": "badParams", "retryable": False}
@@ -172,9 +168,7 @@ async def _roots(bare: Client, folder: Path, *names: str) -> list[str]:
 async def test_endpoints_of_the_named_root_are_probed(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request identifies a root by the folder, a path inside, or a document. The default is the
-    first root.
-    """
+    """A request may name a root, a path in it or a document. The default is the first root."""
     bare.ignore("status/update")
     async with llamacpp("model-one", "model-two", "model-three", "model-four") as server:
         _picker(tmp_path / "config.toml", monkeypatch, server.url, '["model-*"]')

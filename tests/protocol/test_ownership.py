@@ -1,6 +1,4 @@
-"""Tests that mutable state is only accessed on the event loop, and that workers get immutable
-values.
-"""
+"""Tests that only the event loop accesses mutable state. Workers get immutable values."""
 
 from __future__ import annotations
 
@@ -74,7 +72,7 @@ PLAIN = (str, bytes, int, float, type, ModuleType, Piece)
 
 
 def held_by(one: object) -> list[object]:
-    """Return the objects that an object references directly."""
+    """Return all objects that `one` references directly."""
     if isinstance(one, functools.partial):
         return [one.func, *one.args, *one.keywords.values()]
     if isinstance(one, MethodType):
@@ -97,7 +95,7 @@ class Found(NamedTuple):
 
 
 def reached(work: object) -> dict[int, Found]:
-    """Return all objects that can be reached from a callable, by identity."""
+    """Return all objects that a callable references directly or indirectly, by `id()`."""
     found, next_ones = dict[int, Found](), deque([Found(work, "")])
     while next_ones:
         one, way = next_ones.popleft()
@@ -127,7 +125,7 @@ async def test_workers_get_no_session_cache_or_endpoint(
         holds = reached(functools.partial(work, *args))
         assert not any(
             id(conversation) in holds for conversation in sessions.conversations.values()
-        ), "a session that is shown"
+        ), "a worker got a committed conversation"
         given.extend(holds.values())
         return real(pool, work, *args)
 
@@ -149,7 +147,9 @@ async def test_workers_get_no_session_cache_or_endpoint(
         assert not isinstance(held.one, OWNED), held.way
         assert held.one is not services.calibrations.known, held.way
     for kind in (Draft, Snapshot, Spending):
-        assert any(isinstance(held.one, kind) for held in given), f"it looks into a {kind.__name__}"
+        assert any(isinstance(held.one, kind) for held in given), (
+            f"the search misses every {kind.__name__}"
+        )
 
 
 def test_state_shared_by_workers_is_frozen() -> None:
@@ -165,7 +165,7 @@ WRITERS = {
     "workspace": ("workspace.py", "sessions.py"),
     "state": ("conversations.py",),
 }
-"""The modules that may assign to fields, by the variable's name in the code."""
+"""The modules that may assign fields of an object, by the name of the variable."""
 
 
 def test_state_is_assigned_only_by_its_owner() -> None:
@@ -179,7 +179,7 @@ def test_state_is_assigned_only_by_its_owner() -> None:
     ]
     owned = [(name, re.search(r"\b_?(costs|workspace|state)\.\w+$", to)) for name, to in written]
     found = [(name, match[0]) for name, match in owned if match]
-    assert ("sessions.py", "_workspace.context") in found, "it finds assignments"
+    assert ("sessions.py", "_workspace.context") in found, "the search finds no assignments"
     for name, target in found:
         assert name in WRITERS[target.strip("_").partition(".")[0]], (name, target)
 
@@ -193,7 +193,7 @@ def targets_of(node: ast.AST) -> list[ast.expr]:
 async def test_memory_ledger_is_created_once_on_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several roots notice at the same time that the ledger is unusable."""
+    """Two roots find at the same time that the ledger is unusable."""
     loop, given, made = asyncio.get_running_loop(), list[Found](), list[int]()
     real_run, real_init = loop.run_in_executor, MemoryLedger.__init__
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -249,7 +249,7 @@ async def test_worker_that_shares_conversations_gets_a_path_and_bytes(
     for held in given:
         assert not isinstance(held.one, OWNED), held.way
     (written,) = folder.glob("*.json")
-    assert any(held.one == written for held in given), "it looks into what is written"
+    assert any(held.one == written for held in given), "the search misses the written file"
 
 
 def section() -> dict[str, Any]:
@@ -315,9 +315,7 @@ class Hanging:
 async def test_hanging_endpoint_does_not_block_other_requests(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An estimate is displayed at once, and other requests are answered. The endpoint's count is
-    displayed later.
-    """
+    """An estimate is shown until the endpoint responds, and other requests are answered."""
     client = await started(root)
     first = await client.request("context/append", {"turns": [USER], "session": "s"})
     assert first["method"] == "endpoint"
@@ -330,7 +328,7 @@ async def test_hanging_endpoint_does_not_block_other_requests(
     assert (usage["turns"], usage["method"]) == (2, "estimate")
     await client.request("context/sessions", {})
     assembled = await client.request("context/assemble", {"session": "s", "user": "hello"})
-    assert assembled["fits"], "a change of the same session"
+    assert assembled["fits"], "a change to the same session"
     planned = await client.request("context/fit", {"session": "s", "maxTokens": 5_000})
     assert planned["fits"]
     assert not pending.done()
@@ -423,7 +421,7 @@ async def test_turns_added_during_a_count_are_counted_by_the_endpoint_too(
     usage = await client.request("context/usage", {"session": "s"})
     assert (usage["tokens"], usage["method"]) == (answers[1]["tokens"], "endpoint")
     one, other = (part["tokens"] for part in usage["largest"])
-    assert abs(one - other) <= 1, "the same text twice"
+    assert abs(one - other) <= 1, "both turns have the same text"
     await client.aclose()
 
 
@@ -517,7 +515,9 @@ async def test_all_kinds_of_sessions_are_listed_and_selected(talker: Client) -> 
         5_000,
     )
     usage = await talker.request("context/usage", {})
-    assert usage["session"]["id"] == "mine", "protocol comes first for half an hour"
+    assert usage["session"]["id"] == "mine", (
+        "a client's conversation takes precedence for 30 minutes"
+    )
     chosen = await talker.request("context/select", {"session": "a1"})
     assert (chosen["session"]["source"], chosen["limit"], chosen["limitSource"]) == (
         "codex",
@@ -593,7 +593,9 @@ async def test_a_session_without_a_reply_has_no_model(talker: Client) -> None:
     assert "no reply yet" in row["text"]
     assert (await talker.request("tokens/count", {"text": "word"}))["model"] == "gpt-5"
     fed(talker, agents(model=None, tokens=None, limit=200_000))
-    assert (await talker.request("context/usage", {}))["limit"] == 200_000, "the agent's own word"
+    assert (await talker.request("context/usage", {}))["limit"] == 200_000, (
+        "the window that the agent reported"
+    )
     fed(talker, agents(model=None, tokens=5_000))
     result = await talker.request("context/usage", {})
     assert (result["model"], result["percent"], result["note"]) == (None, 5, None)
@@ -625,4 +627,4 @@ async def test_queries_change_nothing(talker: Client) -> None:
     assert changes.sessions.context is state
     assert [conversation.id for conversation in changes.sessions.conversations.values()] == ["s"]
     gc.collect()
-    assert len(changes._locks) == 0, "no lock outlives its request"
+    assert len(changes._locks) == 0, "a lock was not released"

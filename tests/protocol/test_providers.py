@@ -1,6 +1,4 @@
-"""Tests that providers are registered while a setting enables them, and refreshed when counts
-change.
-"""
+"""Tests that enabled providers are registered, and refreshed when counts change."""
 
 from __future__ import annotations
 
@@ -77,7 +75,7 @@ async def settled(client: Client) -> None:
     """Wait until the configuration is no longer being reloaded."""
     async with asyncio.timeout(60):
         await asyncio.sleep(0)  # Notifications are handled in tasks.
-        while any(client.server.scheduler.is_due((job,)) for job in ("settings", "announcing")):
+        while any(client.server.scheduler.is_due((job,)) for job in ("settings", "providers")):
             await asyncio.sleep(0.01)
 
 
@@ -127,7 +125,7 @@ async def test_providers_are_registered_and_unregistered_by_settings(bare: Clien
 
 @pytest.mark.parametrize("dynamic", [False, True])
 async def test_enabled_providers_are_refreshed_after_a_change(bare: Client, dynamic: bool) -> None:
-    """Changed settings or models affect counts, but the client does not notice this by itself."""
+    """A client does not know that a changed setting or model affects the counts."""
     asked = Asked(bare)
     await start(bare, ON, dynamic=dynamic, refresh=True)
     asked.clear()
@@ -167,9 +165,7 @@ async def test_no_request_is_sent_before_initialized(bare: Client) -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 async def test_outline_is_empty_in_roots_that_disable_it(bare: Client, dynamic: bool) -> None:
-    """Registrations apply to all roots. Clients without dynamic registration always get an
-    outline.
-    """
+    """Registrations apply to all roots. Without dynamic registration, the outline is always shown."""
     sections = {"file:///one": {"inlayHints": True}, "file:///two": {}}
     Asked(bare)
     bare.answer(

@@ -89,7 +89,7 @@ async def test_turns_after_a_reply_are_not_part_of_its_prompt(
         )
     )
     await round_trips(client)
-    assert not appended.done(), "the reply was sent before it, and is still being read"
+    assert not appended.done(), "the earlier request is still running"
     hold.release()
     _, usage = await asyncio.gather(replied, appended)
     assert usage["tokens"] >= PROMPT + OUTPUT + truth(RESULT)

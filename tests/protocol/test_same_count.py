@@ -52,7 +52,7 @@ async def started(root: Path) -> Client:
 
 
 def shown(client: Client, uri: str) -> int:
-    """Return the status's document part."""
+    """Return the token count of the document in the status."""
     sent = client.server.status._sent[uri]
     assert sent is not None
     assert sent.document is not None
@@ -110,7 +110,7 @@ async def test_endpoints_count_is_shown_everywhere(root: Path, endpoint: FakeSer
     uri = opened(client, root)
     counts = await numbers(client, uri)
     assert set(counts.values()) == {words(TEXT)}, counts
-    assert endpoint.posts().count("/tokenize") <= 12, "one request a text, and the probe's own"
+    assert endpoint.posts().count("/tokenize") <= 12, "each text is sent once, plus the probe"
     fitted = await client.request(
         "tokens/fit", {"textDocument": {"uri": uri}, "maxTokens": 300, "mode": "start"}
     )

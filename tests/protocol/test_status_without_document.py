@@ -1,4 +1,4 @@
-"""Tests the status while no document is open. It shows the workspace that has something to show."""
+"""Tests the status while no document is open. It shows a workspace that is not empty."""
 
 from __future__ import annotations
 

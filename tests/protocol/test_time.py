@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def midnight_is_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Set a time zone where the day ends in a few seconds."""
-    east = (
-        -int(time.time() + 4) % 86_400
-    )  # The UTC offset, in seconds, of a time zone where midnight is four seconds away.
+    # The UTC offset in seconds of a time zone where midnight is four seconds away.
+    east = -int(time.time() + 4) % 86_400
     west = -east if east <= 43_200 else 86_400 - east
     hours, rest = divmod(abs(west), 3_600)
     zone = f"XST{'-' if west < 0 else '+'}{hours}:{rest // 60:02}:{rest % 60:02}"

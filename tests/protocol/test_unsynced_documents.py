@@ -1,6 +1,4 @@
-"""Tests that after a change that cannot be applied, a document has no count until its text is sent
-again.
-"""
+"""Tests documents that are out of sync after a change that the server cannot apply."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ export interface CalibrationInfo {
 }
 
 /**
- * List the known capabilities of the endpoints. Sends no request to them.
+ * List what is known about the endpoints, without sending requests to them.
  */
 export interface CapabilitiesParams {
   workspace?: string | null;
@@ -369,7 +369,7 @@ export interface Count {
 }
 
 /**
- * What to count: exactly one of `textDocument`, `text` and `messages`.
+ * The text to count. Set exactly one of `textDocument`, `text` and `messages`.
  */
 export interface CountParams {
   textDocument?: TextDocumentIdentifier | null;
@@ -383,7 +383,7 @@ export interface CountParams {
 }
 
 /**
- * The result of a count. For a document, it includes the document's version.
+ * A token count, with the document's version if a document was counted.
  */
 export interface CountResult {
   tokens: number;
@@ -471,7 +471,7 @@ export interface FitResult {
 }
 
 /**
- * Text, document or range to shorten to `maxTokens` tokens.
+ * Shorten `text`, a document or a range in it to `maxTokens` tokens.
  */
 export interface FitTextParams {
   textDocument?: TextDocumentIdentifier | null;

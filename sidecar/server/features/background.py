@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONTEXT_SECONDS = 0.075
-"""Delay between a change and the update of contexts."""
+"""Delay before contexts are updated after a change."""
 SHARE_SECONDS = 0.5
-"""Delay between a change to a conversation and sharing its usage with other processes."""
+"""Delay before a changed conversation is shared with other processes."""
 SAVE_SECONDS = 1.0
 """Delay before calibrations are written. Endpoints may change them frequently."""
 GRACE_SECONDS = 0.05
@@ -45,14 +45,13 @@ SHIP_SECONDS = 15.0
 LONGEST_SHIP_SECONDS = 900.0
 """Maximum delay after failed attempts to send calls."""
 TEAM_FIRST_SECONDS = 5.0
+"""Delay before the team's store is read for the first time."""
 TEAM_SECONDS = 300.0
-"""Delay before the first read of the team's store, and the interval between later reads."""
+"""How often the team's store is read again."""
 SHIP_BATCH = 100
+"""Maximum number of calls in a request to a collector."""
 SHIP_PAUSE_SECONDS = 1.0
-"""The number of calls per request, and the pause in seconds between requests.
-
-The pauses prevent a large backlog from slowing down typing.
-"""
+"""Pause between requests, so that sending a large backlog does not slow down typing."""
 ROUND_SECONDS = 60.0
 """A failure within this time after a retry increases the delay before the next retry."""
 
@@ -314,7 +313,7 @@ class CallShipping:
 
 
 class TeamSpending:
-    """Reads the team's spending this month if the team has caps, and notes outages of the store."""
+    """Reads the team's spending if it has caps, and shows when the team's store is unavailable."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
@@ -329,7 +328,7 @@ class TeamSpending:
                 self._scheduler.schedule(("team",), TEAM_FIRST_SECONDS, self._read)
 
     def begin_outage(self, workspace: Workspace, error: TeamStoreError) -> TeamOutage:
-        """Show that a workspace's team store cannot be read, until it can be read again."""
+        """Show that the team's store is unavailable, until it has been read successfully."""
         is_new = workspace.costs.team_outage is None
         outage = workspace.costs.set_team_outage(is_unreachable=error.is_unreachable)
         if is_new:
@@ -339,7 +338,7 @@ class TeamSpending:
         return outage
 
     def end_outage(self, workspace: Workspace) -> None:
-        """End a workspace's outage, because the team's store has been read."""
+        """Stop showing an outage after the team's store has been read."""
         if workspace.costs.set_team(workspace.costs.team):
             self._services.publish(Event("ledger", workspace))
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -73,13 +73,9 @@ class SettingsLoader:
         roots = set(self._services.roots)
         paths = {path for root in roots for path in settings_files(root.path)}
         self._awaited, self._modification_times = self._latest, {}
-        read = partial(self._read, roots, self._latest)
-        try:
-            await self._reading.run(object(), read, READ_SECONDS)
-        except TimeoutError:
-            logger.error("configuration: reading the settings takes longer than %g s", READ_SECONDS)
-        except Exception as exc:  # documents must be counted even if this fails
-            log_defect(exc, "configuration")
+        loads = [partial(self._load, root, self._latest) for root in roots]
+        await asyncio.gather(*map(self._wait_for, [self._read_calibrations, *loads]))
+        await self._wait_for(self._prepare)
         self._awaited = None
         # If roots were added, the next reload reads their settings.
         if roots >= set(self._services.roots):
@@ -94,19 +90,27 @@ class SettingsLoader:
         self._services.publish(Event("settings"))
         self._server.scheduler.run_now(("providers",), self._register_providers)
 
-    async def _read(self, roots: set[Workspace], reload: object) -> None:
-        """Read and apply all settings, and load what they require."""
-        run, services = self._services.workers.run, self._services
-        await asyncio.gather(*(self._load(root, reload) for root in roots))
-        # Read sessions before loading tokenizers, which blocks all threads.
+    async def _wait_for(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run work and wait for it, but at most `READ_SECONDS`. Slower work continues."""
+        try:
+            await self._reading.run(object(), work, READ_SECONDS)
+        except TimeoutError:
+            logger.error("configuration: reading the settings takes longer than %g s", READ_SECONDS)
+        except Exception as exc:  # documents must be counted even if this fails
+            log_defect(exc, "configuration")
+
+    async def _read_calibrations(self) -> None:
+        calibrations = self._services.calibrations
+        if calibrations.known is None:
+            work = calibrations.begin_sync()
+            calibrations.finish_sync(await self._services.workers.run(work))
+
+    async def _prepare(self) -> None:
+        """Read agents' sessions and load tokenizers."""
+        # Read sessions first, because loading tokenizers blocks all threads.
         self._server.agent_sessions.read_all()
         await self._server.agent_sessions.wait_until_read(SESSIONS_SECONDS)
-        calibrations = services.calibrations
-        if calibrations.known is None:
-            calibrations.finish_sync(await run(calibrations.begin_sync()))
-        await services.counts.snapshots.load(services.tokenizers())
-        if reload is not self._awaited:
-            self._publish()
+        await self._services.counts.snapshots.load(self._services.tokenizers())
 
     async def _register_providers(self) -> None:
         await self._initialized.wait()  # LSP forbids earlier requests to the client
@@ -120,14 +124,19 @@ class SettingsLoader:
             await asyncio.sleep(CATALOGUE_SECONDS)
         await self._services.workers.run(release_memory)
         await self._services.load_prices()
+        for root in self._services.roots:
+            # Separate jobs, because a root's disk may not respond.
+            work = partial(self._services.load_sums, root)
+            self._server.scheduler.run_now(("sums", root), work)
         await self._services.workers.run(self._server.loading_features())
         await self._services.workers.run(release_memory)
         self._services.publish(Event("settings"))
 
     async def _load(self, workspace: Workspace, reload: object) -> None:
-        """Read and apply a root's settings. On a slow disk, they are published when they arrive.
+        """Read and apply a root's settings.
 
-        Settings that arrive during a later reload are dropped.
+        Publishes settings that arrive after the reload has stopped waiting for them. Drops
+        settings that arrive during a later reload.
         """
         run = self._services.workers.run
         workspace.apply_settings(SettingsChange(editor=await self._editor_section(workspace)))

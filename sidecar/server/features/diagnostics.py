@@ -109,7 +109,7 @@ class DiagnosticsPublisher:
         return subject.version, diagnostics
 
     async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
-        """Return the subject that was checked, and its findings."""
+        """Check a document. Returns the checked text with its rules, and the findings."""
         services = self._services
         await services.configured.wait()
         snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
@@ -271,6 +271,8 @@ class _ActionBuilder:
         """Yield a code action for a fix, and a second one with a preview if supported."""
         if fix.new_file is not None and not self._can_create_files():
             return
+        if fix.target is not None and self._has_unsaved_changes(fix.target):
+            return
         yield self._make_action(fix, preview=False)
         if fix.kind == "fit" and self._can_preview():
             yield self._make_action(fix, preview=True)
@@ -306,6 +308,11 @@ class _ActionBuilder:
         identifier = types.OptionalVersionedTextDocumentIdentifier(document.uri, version)
         lsp_edits = [_make_lsp_edit(document, edit, preview=preview) for edit in edits]
         return types.TextDocumentEdit(identifier, lsp_edits)
+
+    def _has_unsaved_changes(self, target: FixTarget) -> bool:
+        """Return whether the editor's text differs from the file that the fix was computed for."""
+        document = self._server.services.documents.get(target.uri)
+        return document is not None and (not document.is_synced or document.text != target.text)
 
     def _can_create_files(self) -> bool:
         operations = (self._capabilities and self._capabilities.resource_operations) or []

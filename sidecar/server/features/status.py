@@ -59,7 +59,7 @@ class StatusPublisher:
         self._server.scheduler.run_now(("status", uri), partial(self._refresh, uri))
 
     def closed(self, uri: str) -> None:
-        """Forget a closed document. If no document is left, show a workspace's context."""
+        """Forget a closed document. If it was the last one, show a workspace's context."""
         self._forget(uri)
         if not self._sent:
             self._update_without_document(self._services.roots.of_document(uri))
@@ -138,9 +138,9 @@ class StatusPublisher:
             self._server.protocol.push("status/update", update)
 
     def _update_without_document(self, changed: Workspace | None) -> None:
-        """Send the status of a workspace while no document is open.
+        """Send a workspace's status while no document is open.
 
-        This is the workspace that changed last, if there is anything to show for it.
+        Prefers the workspace that changed last, unless its status is empty.
         """
         roots = list(self._services.roots)
         preferred = [root for root in (changed, self._last_workspace) if root in roots]

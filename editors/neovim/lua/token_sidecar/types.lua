@@ -73,7 +73,7 @@
 ---@field samples integer
 ---@field errorPercent? number
 
---- List the known capabilities of the endpoints. Sends no request to them.
+--- List what is known about the endpoints, without sending requests to them.
 ---@class token_sidecar.CapabilitiesParams
 ---@field workspace? string
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
@@ -288,7 +288,7 @@
 ---@field note? string
 ---@field similarModels? string[]
 
---- What to count: exactly one of `textDocument`, `text` and `messages`.
+--- The text to count. Set exactly one of `textDocument`, `text` and `messages`.
 ---@class token_sidecar.CountParams
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 ---@field text? string
@@ -299,7 +299,7 @@
 ---@field model? string
 ---@field models? string[]
 
---- The result of a count. For a document, it includes the document's version.
+--- A token count, with the document's version if a document was counted.
 ---@class token_sidecar.CountResult
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -369,7 +369,7 @@
 ---@field reason? string
 ---@field text string
 
---- Text, document or range to shorten to `maxTokens` tokens.
+--- Shorten `text`, a document or a range in it to `maxTokens` tokens.
 ---@class token_sidecar.FitTextParams
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 ---@field text? string
