@@ -28,7 +28,7 @@ ERROR_KINDS: dict[ErrorKind, str] = {
 
 
 def how_to_install(extra: str) -> str:
-    """Return the instruction to install an optional extra of this package."""
+    """Return instructions for installing an optional extra of this package."""
     return (
         f"install the extra: pipx install --force 'token-sidecar[{extra}]' "
         f"(from a clone: '.[{extra}]')"

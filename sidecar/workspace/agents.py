@@ -71,7 +71,7 @@ class SessionReader:
         )
 
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
-        """Read the new contents of some stores. Returns whether there was anything to read.
+        """Read new contents from the given stores. Returns whether there were any.
 
         Calls of agents that are not in `billed` are only recorded if the store's earlier
         calls are in the ledger.

@@ -66,7 +66,7 @@ class Budgets:
     async def choose_counters(
         self, subject: Subject, workspace: Workspace
     ) -> dict[str, CounterChoice]:
-        """Choose how to count the text for each of its models."""
+        """Choose how to count the text, for each model in its rules."""
         return {
             model: await self._counts.choose_counter(subject.snapshot, model, workspace.settings)
             for model in subject.models
@@ -197,7 +197,7 @@ def model_of(uri: str, workspace: Workspace) -> str:
 
 
 def find_lowest_budget(snapshot: Snapshot, workspace: Workspace) -> int | None:
-    """Return the document's lowest token budget, or None. The budget is for `model_of`'s model."""
+    """Return the document's lowest budget in tokens, or None. `model_of` returns its model."""
     rules = workspace.rules.of(relative_name(workspace, snapshot.uri)) if workspace.rules else []
     tightest = _tightest_rule(rules, workspace)
     return None if tightest is None or is_ignored(snapshot) else tightest.budget.max_tokens

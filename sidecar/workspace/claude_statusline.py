@@ -64,7 +64,7 @@ class RateLimits(msgspec.Struct, frozen=True):
     seven_day: Quota | None = None
 
     def reported(self) -> list[ReportedLimit]:
-        """Return the limits with a valid percentage from Claude Code."""
+        """Return the limits that have a valid percentage."""
         # Imported late to keep server startup fast.
         from sidecar.agents.events import ReportedLimit
 
@@ -142,7 +142,7 @@ class SavedWindow(msgspec.Struct, frozen=True):
 
 
 class SavedFile(msgspec.Struct, frozen=True):
-    """The saved context windows by session (newest last), and the subscription's limits."""
+    """The saved context windows by session ID, newest last, and the subscription limits."""
 
     sessions: dict[str, SavedWindow] = {}
     rate_limits: RateLimits | None = None

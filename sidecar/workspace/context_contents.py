@@ -31,7 +31,7 @@ _LABELS = {
     "summary": "Summary of earlier messages",
 }
 LARGE_FILE = 4_000_000
-"""Session files larger than this many bytes are not read for every update."""
+"""Size in bytes above which a session file is not read for every update."""
 REREAD_S = 10.0
 """The minimum time between two reads of a large session file, in seconds."""
 

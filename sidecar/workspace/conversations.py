@@ -96,7 +96,7 @@ class Conversations:
         """Apply a change. Returns the updated conversation and the result of the change.
 
         Raises:
-            RequestError: The change cannot be applied. The conversation is left as it was.
+            RequestError: The change cannot be applied. The conversation is unchanged.
         """
         await self.restore()
         name = self.sessions.id_to_change(change.session)

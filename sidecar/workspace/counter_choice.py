@@ -34,7 +34,7 @@ class CounterChoice(NamedTuple):
     whole: Measure | None = None
     """The token count of the whole text if it is known, for example from an endpoint."""
     note: str | None = None
-    """Why the endpoint provided no count. Shown to the user."""
+    """The reason why an endpoint provided no count, for display."""
 
     def measure(self, text: str) -> Measure:
         """Count the text's tokens. This function blocks."""
@@ -123,7 +123,7 @@ class CounterChooser:
         return self.endpoints(settings).known_limit(model) if settings.endpoints else None
 
     def why_not_asked(self, model: str, settings: Settings) -> str | None:
-        """Return why no endpoint is used for the model, or None if there is one."""
+        """Return the reason why no endpoint counts for the model, or None if one does."""
         how = settings.tokenize
         served = any(matches(model, endpoint.models) for endpoint in settings.endpoints)
         if how.use_endpoint:

@@ -489,7 +489,7 @@ class Counts(CounterChooser):
         workspace: Workspace,
         note: str | None = None,
     ) -> Count:
-        """Combine a measured count with the window and price of its model."""
+        """Add the model's window and price to a measured count."""
         settings = workspace.settings
         if note is None and measure.method in ("calibrated", "estimate"):
             note = self.why_not_asked(model, settings)

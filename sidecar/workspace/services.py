@@ -54,7 +54,7 @@ class Services(SharedServices):
 
     encoding: Encoding = "utf-16"
     configured: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the settings of all roots have been read."""
+    """Set when the settings of all roots have been read, or after a time limit."""
     parts: dict[str, PartCounts] = field(default_factory=dict)
     """The latest token counts of the sections and blocks in each open document."""
 

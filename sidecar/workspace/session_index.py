@@ -129,7 +129,7 @@ class SessionIndex:
     def unread(
         self, readers: Sequence[StoreReader], stores: Iterable[Store], *, preview: bool = False
     ) -> list[Store]:
-        """Return the stores with unread contents, in reading order.
+        """Return the stores that have unread contents, in the order to read them.
 
         Older stores come first. Stores that began as a copy come last, because a copied call
         belongs to the original session. Main conversations come before their sub-agents.
@@ -182,7 +182,7 @@ class SessionIndex:
         preview: bool = False,
         record: Callable[..., RecordedBatch] | None = None,
     ) -> IngestResult:
-        """Read the new contents of some stores.
+        """Read new contents from the given stores.
 
         Args:
             readers: The readers for the stores' agents.
@@ -647,7 +647,7 @@ LOCK_NAME = "agents.lock"
 
 
 def is_read(book: CostBook, sources: Sources) -> bool:
-    """Return whether all calls in the roots' session files are in the ledger.
+    """Return whether the ledger contains all calls in the roots' session files.
 
     Raises LedgerError.
     """
@@ -663,7 +663,7 @@ def ingest_all(
     rest: float = 0.0,
     progress: Callable[[float], None] = lambda _: None,
 ) -> IngestResult:
-    """Read the new contents of agents' stores, unless another process is already reading.
+    """Read new contents from agents' stores, unless another process is reading them.
 
     Args:
         book: The ledger and its prices.
@@ -689,7 +689,7 @@ def ingest_all(
 
 
 def ingest_missed(book: CostBook, sources: Sources) -> IngestResult:
-    """Read the new contents of the roots' stores, even if another process is reading them.
+    """Read new contents from the roots' stores, even if another process is reading them.
 
     No call is recorded twice. Raises LedgerError.
     """
@@ -703,7 +703,7 @@ _here = threading.Lock()
 
 @contextmanager
 def _try_process_lock(ledger: Path) -> Iterator[bool]:
-    """Try to lock the stores against other processes. Yields whether that succeeded.
+    """Try to become the only process that reads session files. Yields True on success.
 
     The operating system releases the lock when the process exits. Raises LedgerError.
     """

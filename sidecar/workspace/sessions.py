@@ -115,7 +115,7 @@ class SessionsSnapshot(NamedTuple):
         return [self._row_of(session, now) for session in newest_first]
 
     def labels(self) -> dict[str, str]:
-        """Return the labels by session ID."""
+        """Return each session's label, keyed by session ID."""
         return {session.id: label_of(session) for session in self.sessions}
 
     def _row_of(self, session: StoredSession, now: datetime) -> SessionRow:
@@ -175,7 +175,7 @@ def _stored_usage(
 
 @dataclass(eq=False)
 class ConversationState:
-    """A conversation's state besides its messages. Only `Conversations` may change it."""
+    """A conversation's state, apart from its messages. Only `Conversations` may change it."""
 
     named_model: str | None = None
     """The model that a client has set for the conversation."""
@@ -282,7 +282,7 @@ class SessionRegistry:
         """Return the ID of the conversation to change.
 
         Args:
-            session_id: The client's ID. Defaults to the newest conversation.
+            session_id: The ID in the client's request. Defaults to the newest conversation.
 
         Raises:
             BadParamsError: The session belongs to an agent.

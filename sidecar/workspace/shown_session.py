@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Session: TypeAlias = "Conversation | StoredSession"
 
 PROTOCOL = "protocol"
-"""The `source` of clients' conversations."""
+"""The `source` value for conversations from clients."""
 PROTOCOL_OUTRANKS = timedelta(minutes=30)
 """How long a client's conversation takes precedence over newer agent sessions."""
 RECENT = timedelta(hours=24)

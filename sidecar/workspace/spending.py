@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RECENT = timedelta(days=30)
 _READ_NUMBERS = itertools.count(1)
-"""Numbers the ledger reads in the order they start."""
+"""A counter for ledger reads, in the order they start."""
 
 
 class SpendingSums(NamedTuple):
@@ -69,7 +69,7 @@ class TeamSpent(NamedTuple):
 
 
 class TeamOutage(NamedTuple):
-    """The team's store cannot be read."""
+    """A period during which the team's store cannot be read."""
 
     since: datetime
     is_unreachable: bool
@@ -182,7 +182,7 @@ def read_team(settings: Settings, *, after_outage: bool) -> TeamSpent | None:
 
 
 class Spending:
-    """Access to the user's ledger for one workspace. Thread-safe."""
+    """Accesses the user's ledger for one workspace. Thread-safe."""
 
     def __init__(
         self,

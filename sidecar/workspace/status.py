@@ -209,7 +209,7 @@ def status_update(
     document: DocumentStatus | None,
     severity: Severity,
 ) -> StatusUpdate:
-    """Return the complete status of a document, a conversation and costs."""
+    """Return the status of a document, including the workspace's conversation and costs."""
     status = workspace.settings.status
     state = workspace.context
     context = context_status(state.usage, status.show, state.revision)

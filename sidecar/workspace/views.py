@@ -33,14 +33,14 @@ _COMPARED = ("model", "tokens", "of window", "input cost", "method")
 
 
 def describe_unknown_model(similar: Sequence[str]) -> str:
-    """Return text that says the model is unknown and suggests similar models."""
+    """Return a message about an unknown model that suggests similar models."""
     if similar:
         return f"not a known model; did you mean {' or '.join(similar)}?"
     return "not a known model; the count is a rough estimate"
 
 
 def format_comparison(counts: Iterable[Count]) -> str:
-    """Format the text's token counts for several models as a table, fewest tokens first."""
+    """Format a text's token counts by model as a table, fewest tokens first."""
     rows = [
         [printable(cell) for cell in _comparison_cells(count)]
         for count in sorted(counts, key=lambda count: count.tokens)
@@ -49,7 +49,7 @@ def format_comparison(counts: Iterable[Count]) -> str:
 
 
 def format_comparison_as_markdown(title: str, counts: Sequence[Count]) -> str:
-    """Format the text's token counts for several models as a Markdown table."""
+    """Format a text's token counts by model as a Markdown table."""
     lines = [f"**{markdown(title)}**\n", _markdown_row(_COMPARED), "|---|---:|---:|---:|---|"]
     for count in counts:
         model, *numbers = _comparison_cells(count)

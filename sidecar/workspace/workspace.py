@@ -61,6 +61,8 @@ class Workspace:
     rules: Rules = field(default_factory=lambda: Rules(Settings()))
     editor: Mapping[str, Any] = field(default_factory=dict)
     """The `tokenSidecar` section of the editor's settings, as last received."""
+    has_settings: bool = False
+    """Whether the settings files have been read. If not, the root's disk may not respond."""
     costs: Costs = field(default_factory=Costs)
 
     context: ContextState = field(default_factory=ContextState)
@@ -76,6 +78,7 @@ class Workspace:
             self.editor = change.editor
         if change.read is not None:
             self.loaded, self.rules = change.read
+            self.has_settings = True
 
     @property
     def settings(self) -> Settings:

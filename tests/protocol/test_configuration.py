@@ -130,10 +130,11 @@ async def test_a_root_on_a_disk_that_does_not_answer_delays_no_other_root(
     def find_late(folders: Iterable[str | os.PathLike[str]]) -> Roots:
         paths = list(folders)
         if str(tmp_path / "silent") in map(str, paths):
+            hanging.append(paths)
             answers.wait(60)
         return find(paths)
 
-    find = Roots.of
+    find, hanging = Roots.of, list[object]()
     monkeypatch.setattr(Roots, "of", find_late)
     monkeypatch.setattr(configuration, "_load_settings", load_late)
     monkeypatch.setattr(configuration, "READ_SECONDS", 2.0)
@@ -148,6 +149,7 @@ async def test_a_root_on_a_disk_that_does_not_answer_delays_no_other_root(
     assert bare.server.services.calibrations.known is not None
     await bare.take("status/update", lambda u: "usable window" in u["document"]["tooltip"])
     bare.ignore("status/update")
+    assert len(hanging) <= 1, "a root that does not respond may block one other worker"
     answers.set()
     bare.open("hello", uri=silent)
     while (await bare.count(silent))["model"] != "gpt-4o":

@@ -67,7 +67,8 @@ class AgentSessionWatcher:
                 await asyncio.wait_for(self._idle.wait(), timeout_seconds)
 
     def _workspaces(self) -> list[Workspace]:
-        return [workspace for workspace in self._services.roots if workspace.path is not None]
+        roots = self._services.roots
+        return [root for root in roots if root.path is not None and root.has_settings]
 
     def _read_soon(self, workspace: Workspace, paths: frozenset[str] | None) -> None:
         self._idle.clear()
@@ -298,8 +299,9 @@ class HistoryRecorder:
             changed = await self._services.workers.run(partial(_has_changed, spendings))
         except SidecarError:  # the error is reported when a client requests costs
             return
-        for workspace in tuple(self._services.roots) if changed else ():
-            await self.refresh(workspace)
+        for workspace in self._services.roots if changed else ():
+            if workspace.has_settings:
+                await self.refresh(workspace)
 
     async def _record_when_idle(self) -> None:
         loop = asyncio.get_running_loop()
@@ -308,7 +310,8 @@ class HistoryRecorder:
             self._server.scheduler.schedule(("idle",), left, self._record_when_idle)
             return
         for workspace in self._services.roots:
-            await self.ensure_recorded(workspace)
+            if workspace.has_settings:
+                await self.ensure_recorded(workspace)
 
     async def _read_others(self) -> None:
         workspace = next((root for root in self._services.roots if root in self._recorded), None)

@@ -1,4 +1,4 @@
-"""Opens, edits and closes documents. Documents always match the editor's buffers."""
+"""Opens, edits and closes documents, which mirror the editor's buffers."""
 
 from __future__ import annotations
 
