@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from sidecar.workspace.state import SharedConversations
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
+
+
+logger = logging.getLogger(__name__)
 
 
 class PinnedDocument:
@@ -193,4 +197,7 @@ class Services(SharedServices):
         await self.workers.run(self.state.close)
         if self.calibrations.has_unsaved:
             work = self.calibrations.begin_sync()
-            self.calibrations.finish_sync(await self.workers.run(work))
+            try:
+                self.calibrations.finish_sync(await self.workers.run(work))
+            except OSError as exc:
+                logger.warning("cannot write calibrations: %s", type(exc).__name__)

@@ -321,6 +321,24 @@ async def test_diagnostics_are_not_pushed_to_a_client_that_pulls(
     assert bare.unread == []
 
 
+async def test_document_closed_during_a_pull_leaves_no_severity(
+    bare: Client, tmp_path: Path
+) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
+    capabilities = {"textDocument": {"diagnostic": {}}}
+    await bare.initialize(root=tmp_path.as_uri(), capabilities=capabilities)
+    bare.ignore("status/update", "workspace/diagnostic/refresh")
+    uri = (tmp_path / "AGENTS.md").as_uri()
+    bare.open(LONG, uri)
+    params = {"textDocument": {"uri": uri}}
+    pulled = asyncio.ensure_future(bare.request("textDocument/diagnostic", params))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    bare.notify("textDocument/didClose", params)
+    assert (await pulled)["items"]
+    assert bare.server.diagnostics.severity_of(uri) == "ok"
+
+
 async def test_links_count_towards_sums_as_in_check(bare: Client, tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(
         '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = 3\n'

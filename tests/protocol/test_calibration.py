@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from typing import TYPE_CHECKING
 
 from sidecar.server.server import create_server
@@ -81,6 +82,20 @@ async def test_each_calibration_sample_is_one_line_of_the_debug_log(
     assert all(re.fullmatch(form, line) for line in lines), lines
     assert lines[-1].split("factor=")[1].startswith(f"{usage['calibration']['factor']:.3f}")
     assert PROSE[:20] not in caplog.text
+
+
+async def test_server_closes_even_if_calibrations_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await started(tmp_path)
+    services = client.server.services
+    client.server.scheduler.close()
+    services.calibrations.changed()
+    shutil.rmtree(services.state.folder, ignore_errors=True)
+    services.state.folder.write_text("a file where the folder should be")
+    await services.aclose()
+    assert "cannot write calibrations" in caplog.text
+    await client.aclose()
 
 
 async def test_hidden_prompts_do_not_affect_document_counts(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class DiagnosticsPublisher:
         diagnostics = await self._services.workers.run(work) if findings else []
         severities = [row.severity for row in findings if row.kind == "file" and row.over]
         worst: Severity = "error" if "error" in severities else "warning" if severities else "ok"
-        if worst != self.severity_of(uri):
+        if worst != self.severity_of(uri) and uri in self._services.documents:
             self._severities[uri] = worst
             self._server.status.changed(uri)
         return subject.version, diagnostics
