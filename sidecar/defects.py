@@ -9,7 +9,7 @@ import logging
 
 logger = logging.getLogger(__name__)
 
-_PLACES = 6
+_MAX_PLACES = 6
 
 
 def log_defect(exc: BaseException, job: str = "") -> None:
@@ -21,4 +21,4 @@ def log_defect(exc: BaseException, job: str = "") -> None:
         places.append(f"{code.co_qualname}:{trace.tb_lineno}")
         trace = trace.tb_next
     where = f"{job}: " if job else ""
-    logger.error("%s%s at %s", where, type(exc).__name__, " > ".join(places[-_PLACES:]))
+    logger.error("%s%s at %s", where, type(exc).__name__, " > ".join(places[-_MAX_PLACES:]))

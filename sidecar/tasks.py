@@ -124,12 +124,12 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.3
 """Time to wait for an endpoint before an estimate is shown."""
-_MOST_DOUBLINGS = 10
+_MAX_DOUBLINGS = 10
 
 
 def backoff(failures: int, first: float, longest: float) -> float:
     """Return the delay before the next attempt. The delay doubles with each failure."""
-    return min(longest, first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+    return min(longest, first * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
 
 
 async def wait_or_fall_back(

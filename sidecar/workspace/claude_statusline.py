@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 FILE_NAME = "claude-code-statusline.json"
 SESSIONS_KEPT = 64
-_MOST_BYTES = 1 << 20
-_MOST_PERCENT = 10_000
-_MOST_USD = 1e6  # upper limit for a plausible cost
+_MAX_BYTES = 1 << 20
+_MAX_PERCENT = 10_000
+_MAX_USD = 1e6  # upper limit for a plausible cost
 
 
 class CurrentUsage(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class RateLimits(msgspec.Struct, frozen=True):
             for minutes, quota in periods
             if quota is not None
             and quota.used_percentage is not None
-            and 0 <= quota.used_percentage <= _MOST_PERCENT
+            and 0 <= quota.used_percentage <= _MAX_PERCENT
         ]
 
 
@@ -124,7 +124,7 @@ class StatuslineInput(msgspec.Struct, frozen=True):
     def cost_usd(self) -> float | None:
         """The session's cost in USD, or None if the value is invalid."""
         cost = self.cost.total_cost_usd
-        return cost if cost is not None and 0 <= cost <= _MOST_USD else None
+        return cost if cost is not None and 0 <= cost <= _MAX_USD else None
 
     @property
     def limit(self) -> int | None:
@@ -161,7 +161,7 @@ def load(folder: Path) -> SavedFile:
     """Load the saved data. The result is empty if the file is missing or invalid."""
     try:
         with (folder / FILE_NAME).open("rb") as file:
-            return typed.decode(file.read(_MOST_BYTES), SavedFile)
+            return typed.decode(file.read(_MAX_BYTES), SavedFile)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return SavedFile()
 

@@ -63,7 +63,7 @@ GIANT_CHARACTERS = 100_000
 """Pieces of at least this length are slow to tokenize, and this cannot be interrupted."""
 GUESS_PERCENT = 25.0
 """Margin of error (±%) of an estimate based on a sample."""
-_LEARN_CHARACTERS = 200
+_MIN_CALIBRATION_CHARACTERS = 200
 """Shorter texts are not used for calibration, because endpoint overhead would distort the result.
 """
 
@@ -338,7 +338,7 @@ class Counts(CounterChooser):
         plain = self.tokenizers(settings).for_model(model)
         estimated = await self.snapshots.count(snapshot, plain)
         calibrations = self.calibrations.known
-        if calibrations is not None and snapshot.characters >= _LEARN_CHARACTERS:
+        if calibrations is not None and snapshot.characters >= _MIN_CALIBRATION_CHARACTERS:
             key = document_key(model, plain.name, kind_of(snapshot.sample))
             band = plain.band(estimated, snapshot.sample)
             error_tokens = None if band is None else estimated * band / 100

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Measure
     from sidecar.text.positions import Encoding
 
-KIND_CHARACTERS = SAMPLE_CHARACTERS
-_WALKED = 1_000_000
+_MAX_INLINE_CHARACTERS = 1_000_000
 """Texts longer than this are not counted on the event loop because that would take over 1 ms."""
 
 
@@ -90,13 +89,13 @@ class Snapshot(SplitText):
     def sample(self) -> str:
         """The beginning of the text. Used to detect the type of text."""
         if self._text is not None:
-            return self._text[:KIND_CHARACTERS]
+            return self._text[:SAMPLE_CHARACTERS]
         start = ""
         for piece in self.pieces:
-            if len(start) >= KIND_CHARACTERS:
+            if len(start) >= SAMPLE_CHARACTERS:
                 break
             start += piece.text
-        return start[:KIND_CHARACTERS]
+        return start[:SAMPLE_CHARACTERS]
 
     @property
     def is_cut(self) -> bool:
@@ -120,7 +119,7 @@ class Snapshot(SplitText):
             return None  # splitting a long text would take too long
         if not base.has_safe_cuts and self._whole is None and self.characters > most:
             return None  # the text has not been counted yet and cannot be split
-        if self.characters > _WALKED:
+        if self.characters > _MAX_INLINE_CHARACTERS:
             return None
         units = countable_pieces(self, base)
         return (

@@ -133,9 +133,9 @@ def with_slashes(path: str) -> str:
 
 
 STDIN = "-"
-_BINARY_SEARCHED = 8_000  # in bytes, as in git
+_BINARY_CHECK_BYTES = 8_000  # in bytes, as in git
 # Reading an endless device stops after this many bytes.
-_ENDLESS = 256 * 1024 * 1024
+_MAX_STREAM_BYTES = 256 * 1024 * 1024
 # UTF-32 comes first because its little-endian BOM starts with the UTF-16 BOM.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -243,8 +243,8 @@ def read_bytes(path: str) -> bytes:
     with open(path, "rb") as stream:
         if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             return stream.read()
-        data = stream.read(_ENDLESS + 1)
-    if len(data) > _ENDLESS:
+        data = stream.read(_MAX_STREAM_BYTES + 1)
+    if len(data) > _MAX_STREAM_BYTES:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     return data
 
@@ -270,7 +270,7 @@ def encoding_of(data: bytes) -> str | None:
     a byte order mark.
     """
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), None)
-    if encoding is None and b"\0" not in data[:_BINARY_SEARCHED]:
+    if encoding is None and b"\0" not in data[:_BINARY_CHECK_BYTES]:
         return "utf-8"
     return encoding
 

@@ -22,7 +22,7 @@ _OPTIONS = (
     *("-c", "safe.bareRepository=explicit"),
 )
 # Skip submodules: git would run another process with the submodule's configuration.
-_OF_VERB = {
+_VERB_OPTIONS = {
     "diff": ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all"),
     "status": ("--ignore-submodules=all",),
 }
@@ -46,7 +46,7 @@ def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
     if git is None:
         raise GitError("git is not on the PATH")
     off = _filter_options(git, folder)
-    ran = _run_git(git, folder, *off, verb, *_OF_VERB.get(verb, ()), *arguments, stdin=stdin)
+    ran = _run_git(git, folder, *off, verb, *_VERB_OPTIONS.get(verb, ()), *arguments, stdin=stdin)
     if ran.returncode != 0:
         raise GitError(ran.stderr.decode("utf-8", "replace").strip())
     return ran.stdout

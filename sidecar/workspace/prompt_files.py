@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 OUTSIDE = "skipped: outside the root folder"
-_MOST_BYTES = 1 << 20
-_MOST_FILES = 500
+_MAX_BYTES = 1 << 20
+_MAX_FILES = 500
 """Maximum number of prompt files per root, including imports."""
-_MOST_TEXT = 16 << 20
+_MAX_TEXT = 16 << 20
 """Maximum combined size of a root's prompt files, in characters."""
-_MOST_IMPORTS = 1_000
+_MAX_IMPORTS = 1_000
 """Maximum number of imports in a file."""
-_DEPTH = 5
+_MAX_DEPTH = 5
 """Maximum depth of nested imports. Claude Code has the same limit."""
 
 
@@ -99,7 +99,7 @@ class UserFile(msgspec.Struct, frozen=True):
     name: str
 
 
-MEMORIES = (
+USER_FILES = (
     UserFile("claude-code", "CLAUDE_CONFIG_DIR", ".claude", "CLAUDE.md"),
     UserFile("codex", "CODEX_HOME", ".codex", "AGENTS.md"),
     UserFile("gemini-cli", None, ".gemini", "GEMINI.md"),
@@ -113,7 +113,7 @@ MEMORIES = (
 
 
 _PUBLIC_NAMES = frozenset(
-    {rule.pattern.rpartition("/")[2] for rule in RULES} | {memory.name for memory in MEMORIES}
+    {rule.pattern.rpartition("/")[2] for rule in RULES} | {user.name for user in USER_FILES}
 )
 """File names that reveal nothing about the user and may therefore be sent to a collector."""
 
@@ -138,20 +138,20 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
     """
     files: dict[str, PromptFile] = {}
     for rule in RULES:
-        for path in _find_matching(root, rule.pattern)[: _MOST_FILES - len(files)]:
+        for path in _find_matching(root, rule.pattern)[: _MAX_FILES - len(files)]:
             if not _is_full(files):
                 _add_file(files, _read_inside(root, path, rule.agents))
     if places is None:
         return list(files.values())
     for file in list(files.values()):
         if "claude-code" in file.agents:
-            _add_imports(files, root, file, _DEPTH)
-    for memory in MEMORIES:
-        own = places.folders_in(memory.variable) or (places.home / memory.folder,)
-        for folder in dict.fromkeys((*places.from_settings(memory.agent), *own)):
-            if (folder / memory.name).is_file():
-                own_file = _read_inside(folder, folder / memory.name, frozenset({memory.agent}))
-                _add_file(files, msgspec.structs.replace(own_file, is_own=True))
+            _add_imports(files, root, file, _MAX_DEPTH)
+    for user in USER_FILES:
+        folders = places.folders_in(user.variable) or (places.home / user.folder,)
+        for folder in dict.fromkeys((*places.from_settings(user.agent), *folders)):
+            if (folder / user.name).is_file():
+                file = _read_inside(folder, folder / user.name, frozenset({user.agent}))
+                _add_file(files, msgspec.structs.replace(file, is_own=True))
     return list(files.values())
 
 
@@ -184,7 +184,7 @@ def _find_matching(root: Path, pattern: str) -> list[Path]:
 
 def _is_full(files: Mapping[str, PromptFile]) -> bool:
     size = sum(len(file.text or "") for file in files.values())
-    return len(files) >= _MOST_FILES or size > _MOST_TEXT
+    return len(files) >= _MAX_FILES or size > _MAX_TEXT
 
 
 def _add_file(files: dict[str, PromptFile], file: PromptFile) -> None:
@@ -202,7 +202,7 @@ def _read_inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
     if not real.is_relative_to(os.path.realpath(root)):
         return PromptFile(str(path), agents, None, OUTSIDE)
     try:
-        if not real.is_file() or real.stat().st_size > _MOST_BYTES:
+        if not real.is_file() or real.stat().st_size > _MAX_BYTES:
             return PromptFile(
                 str(path), agents, None, "skipped: not a regular file, or larger than 1 MB"
             )
@@ -213,7 +213,7 @@ def _read_inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
 
 def _add_imports(files: dict[str, PromptFile], root: Path, file: PromptFile, hops: int) -> None:
     claude = frozenset({"claude-code"})
-    names = dict.fromkeys(islice(find_imports(file.text or ""), _MOST_IMPORTS)) if hops else {}
+    names = dict.fromkeys(islice(find_imports(file.text or ""), _MAX_IMPORTS)) if hops else {}
     for name in names:
         if _is_full(files):
             return

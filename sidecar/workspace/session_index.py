@@ -698,7 +698,7 @@ def ingest_missed(book: CostBook, sources: Sources) -> IngestResult:
     return index.read(sources.readers, unread, record=book.record_many)
 
 
-_here = threading.Lock()
+_thread_lock = threading.Lock()
 
 
 @contextmanager
@@ -707,7 +707,7 @@ def _try_process_lock(ledger: Path) -> Iterator[bool]:
 
     The operating system releases the lock when the process exits. Raises LedgerError.
     """
-    if not _here.acquire(blocking=False):
+    if not _thread_lock.acquire(blocking=False):
         yield False
         return
     try:
@@ -716,13 +716,13 @@ def _try_process_lock(ledger: Path) -> Iterator[bool]:
             lock = ledger.with_name(LOCK_NAME)
             connection = sqlite3.connect(lock, timeout=0, isolation_level=None)
     except BaseException:
-        _here.release()
+        _thread_lock.release()
         raise
     try:
         yield _lock_exclusively(connection)
     finally:
         connection.close()
-        _here.release()
+        _thread_lock.release()
 
 
 def _lock_exclusively(connection: sqlite3.Connection) -> bool:

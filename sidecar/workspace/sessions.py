@@ -47,7 +47,7 @@ DEFAULT_ID = "default"
 SESSIONS_KEPT = 256
 NO_REPLY = "no reply yet"
 """Shown for agents' sessions without a reply, because their model is unknown."""
-_SHARED = 64
+_MAX_SHARED = 64
 """Maximum number of conversations to share with other processes."""
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 """The update time of conversations that have never been used."""
@@ -248,7 +248,7 @@ class SessionRegistry:
         if named is not None:
             return self._by_id(named)
         agents = max(self._agent_sessions.values(), key=_updated_at, default=None)
-        return choose_session(self._newest_fed(), agents)
+        return choose_session(self._newest_client_session(), agents)
 
     def next_switch_at(self) -> datetime | None:
         """Return when the shown session loses its precedence or becomes too old, or None."""
@@ -259,7 +259,7 @@ class SessionRegistry:
         """Return this server's most recently updated conversation."""
         return max(reversed(self.conversations.values()), key=_updated_at, default=None)
 
-    def _newest_fed(self) -> Session | None:
+    def _newest_client_session(self) -> Session | None:
         own = self.newest_conversation()
         remote: list[Session] = [*self._remote_conversations.values()]
         return max(remote if own is None else [*remote, own], key=_updated_at, default=None)
@@ -401,7 +401,7 @@ class SessionRegistry:
         newest_first = sorted(self._nonempty_conversations(), key=_updated_at, reverse=True)
         return [
             msgspec.structs.replace(self.usage(one), cost_usd=None)
-            for one in newest_first[:_SHARED]
+            for one in newest_first[:_MAX_SHARED]
         ]
 
     def _nonempty_conversations(self) -> list[Conversation]:

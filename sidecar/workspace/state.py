@@ -136,7 +136,7 @@ class State:
 _SHARING_LOCK_SECONDS = 1.0
 _NEW_SECONDS = 60.0
 """Lock files newer than this are kept because their server may still be starting."""
-_MOST_SHARED_BYTES = 1 << 22
+_MAX_SHARED_BYTES = 1 << 22
 
 
 class SharedConversations:
@@ -195,7 +195,7 @@ def read_shared_conversations(folder: Path, workspace: str) -> list[ContextUsage
         with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
             if _is_held(_lock_of(path)):
                 with path.open("rb") as file:
-                    usages += typed.decode(file.read(_MOST_SHARED_BYTES), list[ContextUsage])
+                    usages += typed.decode(file.read(_MAX_SHARED_BYTES), list[ContextUsage])
     return usages
 
 

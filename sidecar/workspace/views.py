@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sidecar.text.pages import Page
     from sidecar.workspace.spending import Costs
 
-_COMPARED = ("model", "tokens", "of window", "input cost", "method")
+_COLUMNS = ("model", "tokens", "of window", "input cost", "method")
 
 
 def describe_unknown_model(similar: Sequence[str]) -> str:
@@ -45,12 +45,12 @@ def format_comparison(counts: Iterable[Count]) -> str:
         [printable(cell) for cell in _comparison_cells(count)]
         for count in sorted(counts, key=lambda count: count.tokens)
     ]
-    return "\n".join(align_columns([_COMPARED, *rows]))
+    return "\n".join(align_columns([_COLUMNS, *rows]))
 
 
 def format_comparison_as_markdown(title: str, counts: Sequence[Count]) -> str:
     """Format a text's token counts by model as a Markdown table."""
-    lines = [f"**{markdown(title)}**\n", _markdown_row(_COMPARED), "|---|---:|---:|---:|---|"]
+    lines = [f"**{markdown(title)}**\n", _markdown_row(_COLUMNS), "|---|---:|---:|---:|---|"]
     for count in counts:
         model, *numbers = _comparison_cells(count)
         lines.append(_markdown_row((markdown(model), *numbers)))
@@ -130,9 +130,9 @@ BEING_READ = "being read"
 NOT_READ = "not read yet"
 """Displayed instead of a cost by commands that do not record agents' calls."""
 
-_BAR = 10
+_GAUGE_WIDTH = 10
 """Width of gauges in a terminal, in characters."""
-_LABEL = 32
+_LABEL_WIDTH = 32
 """Maximum length of labels in a terminal, in characters."""
 _SHORT_ID = 8
 
@@ -191,7 +191,7 @@ def session_rows(
             (
                 "●" if row.shown else " ",
                 _short_label(row),
-                size_text(row, _BAR),
+                size_text(row, _GAUGE_WIDTH),
                 _cost_with_noun(each.cost),
                 each.age,
                 end,
@@ -249,7 +249,7 @@ def _tree_detail(row: SessionRow, cells: RowCells) -> str:
 
 def _short_label(row: SessionRow) -> str:
     label = printable(row.label or row.source)
-    return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
+    return label if len(label) <= _LABEL_WIDTH else f"{label[: _LABEL_WIDTH - 1]}…"
 
 
 def size_text(row: SessionRow, width: int = 0) -> str:

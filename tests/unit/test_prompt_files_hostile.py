@@ -88,7 +88,7 @@ def test_imports_in_a_circle_are_read_once(root: Path) -> None:
 def test_a_repository_with_too_many_files_is_read_in_part(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_FILES", 50)
+    monkeypatch.setattr(module, "_MAX_FILES", 50)
     rules = root / ".cursor" / "rules"
     rules.mkdir(parents=True)
     for number in range(40):
@@ -101,7 +101,7 @@ def test_a_repository_with_too_many_files_is_read_in_part(
 def test_a_repository_with_too_much_text_is_read_in_part(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_TEXT", 5_000)
+    monkeypatch.setattr(module, "_MAX_TEXT", 5_000)
     for number in range(20):
         (root / f"{number}.md").write_text("x" * 1_000)
     (root / "CLAUDE.md").write_text("".join(f"@{number}.md\n" for number in range(20)))
