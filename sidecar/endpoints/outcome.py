@@ -12,6 +12,7 @@ from sidecar.text.printable import printable
 BIG_BYTES = 128 * 1024
 LARGEST_CHARACTERS = 500_000
 """Maximum number of characters in text that is sent to an endpoint."""
+TOO_LONG = f"the text is longer than {LARGEST_CHARACTERS:,} characters"
 AbilityStatus: TypeAlias = Literal[
     "supported", "unsupported", "auth", "loading", "unreachable", "lying", "unknown"
 ]

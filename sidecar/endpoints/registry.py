@@ -18,6 +18,7 @@ from sidecar.endpoints.http import IsWanted, abandon_unless, always
 from sidecar.endpoints.outcome import (
     ENDPOINTS_OFF,
     LARGEST_CHARACTERS,
+    TOO_LONG,
     Capability,
     EndpointCount,
     EndpointError,
@@ -103,7 +104,7 @@ class Endpoints:
             wanted: Called before the request is sent. Returns whether the count is still needed.
         """
         if len(text) > LARGEST_CHARACTERS:
-            return Miss(f"the text is longer than {LARGEST_CHARACTERS} characters", "too-large")
+            return Miss(TOO_LONG, "too-large")
         return await self._count_at_first(
             model, lambda e: e.count_text(model, text), seconds, wanted
         )

@@ -23,7 +23,7 @@ from sidecar.counting.fit import FitResult, Mode
 from sidecar.counting.incremental import count_pieces, count_text, countable_pieces
 from sidecar.counting.model_tokenizers import CalibratedTokenizer
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS
-from sidecar.endpoints.outcome import EndpointCount
+from sidecar.endpoints.outcome import LARGEST_CHARACTERS, TOO_LONG, EndpointCount
 from sidecar.errors import WorkStoppedError
 from sidecar.tasks import SharedTasks
 from sidecar.text.outline import Part, find_parts
@@ -244,19 +244,20 @@ class Counts(CounterChooser):
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
         """Choose how to count text without waiting. Only a cached endpoint count is used."""
-        if snapshot.characters and self.asks_endpoint(model, settings):
-            whole = self._answer_to(self._make_request(snapshot, model, settings))
-            if whole is not None:
-                return CounterChoice(
-                    model, self._scaled_tokenizer(snapshot, model, settings, whole), whole
-                )
-        return self.choose_local_counter(snapshot, model, settings)
+        whole = self._cached_answer(snapshot, model, settings)
+        if whole is None:
+            return self.choose_local_counter(snapshot, model, settings)
+        return CounterChoice(model, self._scaled_tokenizer(snapshot, model, settings, whole), whole)
 
     def has_answer(self, snapshot: Snapshot, model: str, settings: Settings) -> bool:
         """Return whether an endpoint's count of the text is cached."""
-        if not snapshot.characters or not self.asks_endpoint(model, settings):
-            return False
-        return self._answer_to(self._make_request(snapshot, model, settings)) is not None
+        return self._cached_answer(snapshot, model, settings) is not None
+
+    def _cached_answer(self, snapshot: Snapshot, model: str, settings: Settings) -> Measure | None:
+        is_sent = 0 < snapshot.characters <= LARGEST_CHARACTERS
+        if not is_sent or not self.asks_endpoint(model, settings):
+            return None
+        return self._answer_to(self._make_request(snapshot, model, settings))
 
     def _make_request(self, snapshot: Snapshot, model: str, settings: Settings) -> _AskedText:
         return _AskedText(self.endpoints(settings), model, hash(snapshot.text), len(snapshot.text))
@@ -271,6 +272,8 @@ class Counts(CounterChooser):
 
         Concurrent callers share one request. A late answer is cached and published.
         """
+        if snapshot.characters > LARGEST_CHARACTERS:
+            return None, TOO_LONG  # hashing the text would block the event loop
         text = self._make_request(snapshot, model, settings)
         measure = self._answer_to(text)
         if measure is not None:

@@ -15,12 +15,15 @@ from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.text_features import kind_of
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.server.server import create_server
+from sidecar.workspace.counts import Counts
 from tests.protocol.client import Client
 from tests.unit.endpoints_fake_server import Canned, FakeServer, llamacpp, words
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from sidecar.workspace.documents import Snapshot
 
 MODEL = "tiny"
 TEXT = "# Title\n\n" + "Some prose, and some more of it, without an end.\n" * 40
@@ -166,6 +169,27 @@ async def test_calibration_by_an_endpoint_applies_to_long_documents(
         assert shown(client, uri) == counted != before
         before = counted
     assert endpoint.posts()
+    await client.aclose()
+
+
+@pytest.mark.usefixtures("endpoint")
+async def test_event_loop_does_not_hash_text_that_is_too_long_for_an_endpoint(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await started(root)
+    hashed, make_request = list[int](), Counts._make_request
+
+    def recorded(counts: Counts, snapshot: Snapshot, *more: Any) -> Any:
+        hashed.append(snapshot.characters)
+        return make_request(counts, snapshot, *more)
+
+    monkeypatch.setattr(Counts, "_make_request", recorded)
+    uri = opened(client, root, TEXT)
+    assert (await client.count(uri))["method"] == "endpoint"
+    assert set(hashed) == {len(TEXT)}
+    client.change({"text": TEXT * (LARGEST_CHARACTERS // len(TEXT) + 1)}, uri=uri)
+    assert "longer than 500,000 characters" in (await client.count(uri))["note"]
+    assert set(hashed) == {len(TEXT)}
     await client.aclose()
 
 
