@@ -96,13 +96,13 @@ async def test_shutdown_does_not_wait_for_a_collector_that_hangs(
 async def test_delay_doubles_while_the_collector_is_unavailable(
     bare: Client, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delays: list[float] = []
+    delays: dict[int, float] = {}
     scheduler = bare.server.scheduler
     schedule = scheduler.schedule
 
     def recorded(key: JobKey, seconds: float, work: Work) -> None:
-        if key == ("shipping",) and collector.bodies:
-            delays.append(seconds)
+        if key == ("shipping",) and (failures := bare.server.shipping._failures):
+            delays[failures] = seconds
         schedule(key, seconds, work)
 
     monkeypatch.setattr(scheduler, "schedule", recorded)
@@ -113,7 +113,7 @@ async def test_delay_doubles_while_the_collector_is_unavailable(
     async with asyncio.timeout(30):
         while len(delays) < 4:
             await asyncio.sleep(0.05)
-    assert delays[:4] == pytest.approx([0.1, 0.15, 0.25, 0.45])
+    assert delays == pytest.approx({1: 0.1, 2: 0.15, 3: 0.25, 4: 0.45})
 
 
 async def test_rejected_calls_do_not_delay_later_ones(
