@@ -178,11 +178,12 @@ class Services(SharedServices):
             self._conversations[workspace] = conversations
         return conversations
 
-    def close_root(self, uri: str) -> None:
-        """Close a root folder and forget its conversations."""
+    def close_root(self, uri: str) -> Workspace | None:
+        """Close a root folder and forget its conversations. Returns the closed workspace."""
         workspace = self.roots.remove(uri)
         if workspace is not None:
             self.forget_conversations(workspace)
+        return workspace
 
     def forget_conversations(self, workspace: Workspace) -> None:
         """Forget a workspace's conversations. Saved conversations can be restored later."""

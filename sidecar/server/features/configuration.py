@@ -240,7 +240,8 @@ def _register_roots(server: SidecarServer) -> None:
     @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     def folders_changed(params: types.DidChangeWorkspaceFoldersParams) -> None:
         for folder in params.event.removed:
-            services.close_root(folder.uri)
+            closed = services.close_root(folder.uri)
+            server.scheduler.cancel(("session age", closed))
         for folder in params.event.added:
             added = services.roots.add(folder.uri)
             if not added.editor:
