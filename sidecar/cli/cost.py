@@ -363,7 +363,7 @@ def _ledger_page(book: CostBook, params: CostDetailParams, scope: dict[str, Any]
     if workspace is None:
         labels = _labels_of_all_workspaces(book, params, scope["agent"])
     else:
-        labels, files = _names_and_files(workspace, scope["since"])
+        labels, files = _names_and_files(workspace, scope["since"], scope["until"])
     with book.ledger.reader() as connection:
         source = LedgerSource(
             connection=connection,
@@ -396,7 +396,7 @@ def _write_page(html: str, target: Path) -> None:
 
 
 def _names_and_files(
-    workspace: Path, since: str | None
+    workspace: Path, since: str | None, until: str | None
 ) -> tuple[dict[str, str], dict[Period, list[FileCost]]]:
     """Return a workspace's session labels, and its prompt files' costs by period."""
     from sidecar.cli.sessions import SessionsView
@@ -408,7 +408,7 @@ def _names_and_files(
         labels = view.labels()
         starts = {each: period_start(Choice(each), today) for each in STANDING_PERIODS}
         files = {each: view.files(start or EPOCH) for each, start in starts.items()}
-        return labels, {**files, "custom": view.files(since or EPOCH)}
+        return labels, {**files, "custom": view.files(since or EPOCH, until)}
 
 
 def _print_table(report: CostReport, params: CostDetailParams) -> None:

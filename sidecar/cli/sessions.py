@@ -76,11 +76,13 @@ class SessionsView:
         """Return the labels of all sessions, by session id."""
         return {row.id: row.label for row in self.rows()}
 
-    def files(self, since: str | None, *, reported: Iterable[str] | None = None) -> list[FileCost]:
+    def files(
+        self, since: str | None, until: str | None = None, *, reported: Iterable[str] | None = None
+    ) -> list[FileCost]:
         """Return the workspace's prompt file costs. See `file_costs` for `reported`."""
         from sidecar.workspace.prompt_files import file_costs
 
-        params = CostFilesParams(since=since)
+        params = CostFilesParams(since=since, until=until)
         costs = file_costs(self.services, self.workspace, params, reported=reported)
         return self._runner.run(costs)
 

@@ -184,6 +184,8 @@ class CostFilesParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     workspace: str | None = None
     since: str | None = None
     """The start of the time range, as in `cost/detail`; defaults to 30 days ago."""
+    until: str | None = None
+    """The inclusive end of the time range, as in `cost/detail`; defaults to now."""
     uris: list[str] | None = None
     """The files to report; defaults to all prompt files in the workspace."""
 

@@ -40,7 +40,9 @@ async def cost_page(
     files: Sequence[FileCost] = ()
     if params.by == "file":
         since = period_start(choice, datetime.now().astimezone().date()) or "1970-01-01"
-        files = await file_costs(services, workspace, CostFilesParams(since=since))
+        end = (choice.until or None) if choice.period == "custom" else None
+        times = CostFilesParams(since=since, until=end)
+        files = await file_costs(services, workspace, times)
     work = partial(
         _read_page,
         services.spending(workspace),

@@ -298,7 +298,7 @@ async def file_costs(
             calls in nested workspaces are excluded as well.
 
     Raises:
-        BadParamsError: `params.since` is invalid.
+        BadParamsError: A time is invalid.
         LedgerError: The ledger cannot be read.
     """
     if workspace.path is None:
@@ -307,19 +307,22 @@ async def file_costs(
     files = await run(partial(_read_prompt_files, workspace, params.uris))
     since = params.since or (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
     spending = services.spending(workspace)
-    used = await run(partial(spending.count_calls_by_agent_and_model, since))
+    used = await run(partial(spending.count_calls_by_agent_and_model, since, params.until))
     models = [_most_called_model(file, used) or workspace.budget_model for file in files]
     counts = [
         await _count_file(services, workspace, file, model)
         for file, model in zip(files, models, strict=True)
     ]
     sizes = [count.tokens for count in counts if count is not None]
-    read = partial(spending.prompt_file_calls, since, sizes, with_worktrees=reported is None)
+    calls = partial(spending.prompt_file_calls, since, params.until, sizes)
+    read = partial(calls, with_worktrees=reported is None)
     below = f"{(workspace.uri or '').rstrip('/')}/"
     nested = [uri for uri in reported or () if uri.startswith(below)]
     groups = await run(read)
     own_groups = await run(partial(read, without=nested)) if nested else groups
     span = f"since {params.since}" if params.since else f"in {DAYS} days"
+    if params.until:
+        span = f"from {since} to {params.until}"
     rows = [
         _make_row(file, count, own_groups if file.is_own else groups, span)
         for file, count in zip(files, counts, strict=True)

@@ -264,21 +264,25 @@ class Spending:
         rows = self._report_rows("session")
         return {row.session: row.cost_usd for row in rows if isinstance(row.session, str)}
 
-    def _report_rows(self, *by: CostKey, since: str | None = None) -> list[CostRow]:
+    def _report_rows(
+        self, *by: CostKey, since: str | None = None, until: str | None = None
+    ) -> list[CostRow]:
         from sidecar.cost.protocol import CostDetailParams
 
-        wanted = CostDetailParams(workspace=self._uri or None, by=by, since=since)
+        wanted = CostDetailParams(workspace=self._uri or None, by=by, since=since, until=until)
         return self.book.detail(wanted, folders=self._folders).rows
 
-    def count_calls_by_agent_and_model(self, since: str) -> dict[str, dict[str, int]]:
+    def count_calls_by_agent_and_model(
+        self, since: str, until: str | None
+    ) -> dict[str, dict[str, int]]:
         """Return the number of this workspace's calls by agent and model.
 
         Raises:
-            BadParamsError: `since` is not a valid time.
+            BadParamsError: A time is invalid.
             LedgerError: The ledger cannot be read.
         """
         found: dict[str, dict[str, int]] = {}
-        for row in self._report_rows("agent", "model", since=since):
+        for row in self._report_rows("agent", "model", since=since, until=until):
             if row.agent and row.model:
                 found.setdefault(row.agent, {})[row.model] = row.calls
         return found
@@ -286,6 +290,7 @@ class Spending:
     def prompt_file_calls(
         self,
         since: str,
+        until: str | None,
         sizes: Iterable[int],
         *,
         with_worktrees: bool,
@@ -295,19 +300,20 @@ class Spending:
 
         Args:
             since: Earlier calls are skipped.
+            until: Later calls are skipped.
             sizes: The prompt files' sizes in tokens.
             with_worktrees: Whether to include calls in other worktrees of the repository.
             without: The URIs of nested workspaces to exclude.
 
         Raises:
-            BadParamsError: `since` is not a valid time.
+            BadParamsError: A time is invalid.
             LedgerError: The ledger cannot be read.
         """
         from sidecar.cost.ledger import workspace_key
         from sidecar.cost.prompt_file_costs import group_calls
         from sidecar.cost.protocol import CostDetailParams
 
-        wanted = CostDetailParams(workspace=self._uri or None, since=since)
+        wanted = CostDetailParams(workspace=self._uri or None, since=since, until=until)
         scope = self.book.scope(wanted, folders=self._folders if with_worktrees else ())
         scope = msgspec.structs.replace(scope, without=tuple(map(workspace_key, without)))
         return group_calls(self.book.ledger, self.book.prices, scope, sizes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sqlite3
 import threading
 from contextlib import closing
@@ -615,6 +616,34 @@ async def test_prompt_file_is_counted_for_the_same_model_everywhere(
     assert await bare.request("cost/files", {}) == [shown], (
         "an open session does not affect the costs of prompt files"
     )
+
+
+async def test_prompt_files_cost_only_what_the_chosen_days_did(
+    bare: Client, home: ClaudeHome, tmp_path: Path
+) -> None:
+    """The report used to include the calls after the last day."""
+    (tmp_path / "CLAUDE.md").write_text("Write little, and test it.\n" * 6)
+    home.clock.now = home.clock.now.replace(hour=12) - timedelta(days=5)
+    session = home.session(tmp_path)
+    session.reply()
+    first = home.clock.now.astimezone().date().isoformat()
+    home.clock.now += timedelta(days=2)
+    session.reply()
+    session.reply()
+    await bare.initialize(tmp_path.as_uri())
+    await bare.take("status/update", lambda status: bool(status["cost"]))
+    bare.ignore("status/update", "context/warning")
+    (row,) = await bare.request("cost/files", {"since": first, "until": first})
+    assert row["requests"] == 1
+    days = {"period": "custom", "since": first, "until": first, "by": "file"}
+    page = await bare.request("cost/page", days)
+    (cells,) = re.findall(
+        r'<th role="rowheader" scope="row">CLAUDE.md</th>(.*?)</tr>', page["html"]
+    )
+    assert f'<td role="cell">{usd_text(row["costUsd"])}</td>' in cells
+    html = ["cost", "--workspace", str(tmp_path), "--since", first, "--until", first]
+    result = await asyncio.to_thread(CliRunner().invoke, main, [*html, "--html", "-"])
+    assert cells in result.stdout
 
 
 async def test_a_session_file_is_not_read_for_a_closed_view(

@@ -224,6 +224,7 @@ export interface CostDetailParams {
 export interface CostFilesParams {
   workspace?: string | null;
   since?: string | null;
+  until?: string | null;
   uris?: string[] | null;
 }
 

@@ -172,6 +172,7 @@
 ---@class token_sidecar.CostFilesParams
 ---@field workspace? string
 ---@field since? string
+---@field until? string
 ---@field uris? string[]
 
 --- Requests a page that shows a report of recorded calls.
