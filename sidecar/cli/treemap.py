@@ -1,37 +1,46 @@
-"""Renders the page of `token-sidecar map --html`, which contains a treemap as inline SVG."""
+"""Renders the page of `token-sidecar map --html`, which contains a treemap.
+
+The boxes are placed in percent, so that they follow the page's width and labels stay readable.
+"""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import squarify
 
 from sidecar.text.pages import COLOURS, STYLE, escape, page_html, table_html
-from sidecar.text.printable import printable
 from sidecar.workspace.token_map import MapEntry, flatten
 
 _WIDTH, _HEIGHT = 1000.0, 620.0
+"""The layout's size in pixels. Only the page's width may differ from it."""
 _HEADER = 16.0
-"""The height of the line with a folder's name."""
+"""The height of a label."""
 _MARGIN = 2.0
 _SMALLEST = 4.0
 """Minimum side length of a folder whose contents are drawn."""
-_LETTER = 6.6
-"""The average letter width in a label."""
 _ROWS = 100
-_MAP_STYLE = """
-.map{width:100%;height:auto}.map text{fill:var(--fg);font-size:11px;pointer-events:none}
-.map rect{stroke:var(--bg)!important}.map .folder{fill:var(--card);stroke:var(--line)!important}
-td{white-space:nowrap}
+_FILLS = "".join(
+    f".map .c{number}{{background:color-mix(in srgb,var(--c{number}) 45%,var(--bg))}}"
+    for number in range(COLOURS)
+)
+_MAP_STYLE = f"""
+.map{{position:relative;height:{_HEIGHT:g}px;overflow:hidden}}
+.map div{{position:absolute;overflow:hidden}}
+.map [title]{{outline:1px solid var(--bg);outline-offset:-1px;container-type:inline-size}}
+.map .folder{{background:var(--card);outline-color:var(--edge)}}
+.map .folder>div{{inset:{_HEADER:g}px {_MARGIN:g}px {_MARGIN:g}px}}
+.map span{{display:block;padding:0 4px;font-size:11px;line-height:{_HEADER:g}px;
+white-space:nowrap;overflow:hidden;text-overflow:ellipsis}}
+@container (max-width:28px){{.map span{{display:none}}}}
+{_FILLS}
+td{{white-space:nowrap}}
 """
 
 
-class _Box(NamedTuple):
-    x: float
-    y: float
+class _Area(NamedTuple):
     width: float
     height: float
 
@@ -51,49 +60,50 @@ def treemap_page(
         prompt_files: The path, tokens and agents of each file that is sent with every request.
     """
     name = Path(folder).resolve().name or folder
-    shapes = "".join(_draw(entries, _Box(0, 0, _WIDTH, _HEIGHT), -1))
+    boxes = _draw(entries, _Area(_WIDTH, _HEIGHT), -1)
     body = (
         f"<h1>Token map of {escape(name)}</h1>"
         f"<p>{escape(head)}. Hold the pointer over a box to see its path.</p>"
-        f'<svg class="map" role="img" aria-label="Treemap of tokens by folder and file"'
-        f' viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}">{shapes}</svg>'
+        f'<div class="map" role="img" aria-label="Treemap of tokens by folder and file">{boxes}'
+        "</div>"
         f"{_prompt_table(prompt_files)}{_table(entries)}"
     )
     return page_html(f"Token map of {name}", body, STYLE + _MAP_STYLE)
 
 
-def _draw(entries: Sequence[MapEntry], box: _Box, colour: int) -> Iterator[str]:
+def _draw(entries: Sequence[MapEntry], area: _Area, colour: int) -> str:
+    """Return the boxes of a folder's contents.
+
+    Args:
+        entries: The contents.
+        area: The folder's size.
+        colour: The colour of all boxes, or -1 to give each box a colour of its own.
+    """
     counted = [entry for entry in entries if entry.tokens > 0]
-    if not counted or min(box.width, box.height) < _SMALLEST:
-        return
-    sizes = squarify.normalize_sizes([entry.tokens for entry in counted], box.width, box.height)
-    places = squarify.squarify(sizes, box.x, box.y, box.width, box.height)
-    for number, (entry, place) in enumerate(zip(counted, places, strict=True)):
-        own = number % COLOURS if colour < 0 else colour
-        inner = _Box(place["x"], place["y"], place["dx"], place["dy"])
-        yield _draw_box(entry, inner, own)
-        if entry.children:
-            below = _Box(
-                inner.x + _MARGIN,
-                inner.y + _HEADER,
-                max(0.0, inner.width - 2 * _MARGIN),
-                max(0.0, inner.height - _HEADER - _MARGIN),
-            )
-            yield from _draw(entry.children, below, own)
+    if not counted or min(area) < _SMALLEST:
+        return ""
+    sizes = squarify.normalize_sizes([entry.tokens for entry in counted], *area)
+    places = squarify.squarify(sizes, 0, 0, *area)
+    return "".join(
+        _draw_box(entry, place, area, number % COLOURS if colour < 0 else colour)
+        for number, (entry, place) in enumerate(zip(counted, places, strict=True))
+    )
 
 
-def _draw_box(entry: MapEntry, box: _Box, colour: int) -> str:
-    path = escape(entry.path)
-    name = printable(entry.path.rstrip("/").rpartition("/")[2])
-    letters = int((box.width - 6) / _LETTER)
-    label = ""
-    if letters >= 3 and box.height >= _HEADER:
-        short = name if len(name) <= letters else name[: letters - 1] + "…"
-        label = f'<text x="{box.x + 4:.1f}" y="{box.y + 12:.1f}">{html.escape(short)}</text>'
-    style = 'class="folder"' if entry.children else f'class="c{colour}" fill-opacity=".45"'
+def _draw_box(entry: MapEntry, place: Mapping[str, float], area: _Area, colour: int) -> str:
+    width, height = place["dx"], place["dy"]
+    name = entry.path.rstrip("/").rpartition("/")[2]
+    label = f"<span>{escape(name)}</span>" if height >= _HEADER else ""
+    below = _Area(max(0.0, width - 2 * _MARGIN), max(0.0, height - _HEADER - _MARGIN))
+    contents = _draw(entry.children, below, colour)
+    contents = contents and f"<div>{contents}</div>"
     return (
-        f'<g><title>{path}: {entry.tokens:,} tokens</title><rect x="{box.x:.1f}" y="{box.y:.1f}"'
-        f' width="{box.width:.1f}" height="{box.height:.1f}" {style}/>{label}</g>'
+        f'<div title="{escape(entry.path)}: {entry.tokens:,} tokens"'
+        f' class="{"folder" if entry.children else f"c{colour}"}"'
+        f' style="left:{100 * place["x"] / area.width:.3f}%;'
+        f"top:{100 * place['y'] / area.height:.3f}%;"
+        f"width:{100 * width / area.width:.3f}%;"
+        f'height:{100 * height / area.height:.3f}%">{label}{contents}</div>'
     )
 
 
