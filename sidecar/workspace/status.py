@@ -261,10 +261,10 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
     today, own = costs.today or 0, format_session_cost(costs, session)
     priced = f"{own} {API_PRICES}" if live is not None else own
     is_more = costs.workspace not in (0, today)
-    total = f", {usd_text(costs.workspace)} in this workspace" if is_more else ""
     rows = [
         ("This session", priced or ("nothing recorded" if is_agent else "")),
-        ("Today", usd_text(today) + total),
+        ("Today", f"{usd_text(today)} in all workspaces" if is_more else usd_text(today)),
+        ("This workspace", f"{usd_text(costs.workspace)} in total" if is_more else ""),
         _team_row(costs),
     ]
     return CostStatus(

@@ -43,7 +43,8 @@ async def test_todays_costs_are_reset_at_midnight(midnight_is_near: None, client
         "status/update", lambda status: status["cost"]["costUsd"] == 0, seconds=20
     )
     assert shown["cost"]["text"] == "$0.00 today"
-    assert "$1.00 in this workspace" in shown["cost"]["tooltip"]
+    assert "| Today | $0.00 in all workspaces |" in shown["cost"]["tooltip"]
+    assert "| This workspace | $1.00 in total |" in shown["cost"]["tooltip"]
     client.ignore("status/update")
 
 
