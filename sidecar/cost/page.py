@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, tzinfo
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -123,6 +124,11 @@ class PageSource(ABC):
     """A note to show above the report."""
 
     @property
+    def workspace(self) -> str | None:
+        """The URI of the workspace, if the report is about one."""
+        return None
+
+    @property
     @abstractmethod
     def title(self) -> str:
         """The page's title."""
@@ -164,8 +170,12 @@ class LedgerSource(PageSource):
     """Labels by session id. Other sessions are labelled with their id, or their first day."""
 
     @property
+    def workspace(self) -> str | None:
+        return self.scope.workspace
+
+    @property
     def title(self) -> str:
-        workspace = self.scope.workspace
+        workspace = self.workspace
         return f"Cost of {folder_name(workspace)}" if workspace else "Cost of all workspaces"
 
     @property
@@ -219,7 +229,11 @@ def panel(source: PageSource, choice: Choice, files: Sequence[FileCost] = ()) ->
         found.summary_html(),
     ]
     if found.total.calls:
-        parts.append(_file_table(files) if choice.by == "file" else found.table_html(choice.by))
+        parts.append(
+            _file_table(files, source.workspace)
+            if choice.by == "file"
+            else found.table_html(choice.by)
+        )
     return Page(title=source.title, html="".join(parts))
 
 
@@ -253,7 +267,11 @@ def whole_page(
         found = _Report(source, choice)
         parts.append(f'<div class="choice period-{period}">{found.summary_html()}')
         for key in keys if found.total.calls else ():
-            table = _file_table(files.get(period, [])) if key == "file" else found.table_html(key)
+            table = (
+                _file_table(files.get(period, []), source.workspace)
+                if key == "file"
+                else found.table_html(key)
+            )
             parts.append(f'<div class="choice by-{key}">{table}</div>')
         parts.append("</div>")
     return page_html(source.title, "".join(parts), STYLE + FILE_STYLE)
@@ -487,12 +505,12 @@ def _section(title: str, table: str, text: str, file: str) -> str:
     return f'<section><div class="tools"><h2>{title}</h2>{link}</div>{table}</section>'
 
 
-def _file_table(files: Sequence[FileCost]) -> str:
+def _file_table(files: Sequence[FileCost], workspace: str | None) -> str:
     if not files:
         return "<section><h2>By prompt file</h2><p>No prompt files in this workspace.</p></section>"
     rows = [
         [
-            unquote(urlsplit(file.uri).path).rpartition("/")[2],
+            _file_name(file.uri, workspace),
             "" if file.tokens is None else compact_number(file.tokens),
             f"{file.requests:,}",
             "" if file.cached_percent is None else percent_text(file.cached_percent),
@@ -508,6 +526,14 @@ def _file_table(files: Sequence[FileCost]) -> str:
         [[one.uri, one.tokens, one.requests, one.cached_percent, one.cost_usd] for one in files],
     )
     return _section("By prompt file", about + table, text, "cost-by-file.csv")
+
+
+def _file_name(uri: str, workspace: str | None) -> str:
+    """Return a file's path, relative to the workspace or to the home folder if possible."""
+    for folder, short in ((workspace, ""), (Path.home().as_uri(), "~/")):
+        if folder is not None and uri.startswith(f"{folder.rstrip('/')}/"):
+            return short + unquote(uri[len(folder.rstrip("/")) + 1 :])
+    return unquote(urlsplit(uri).path)
 
 
 def _columns(days: set[str]) -> tuple[CostKey, list[str]]:
