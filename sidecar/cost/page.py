@@ -586,7 +586,10 @@ def _first_days(connection: sqlite3.Connection, sessions: Sequence[str]) -> dict
 
 
 def _thin_out(values: list[float]) -> list[float]:
-    every = -(-len(values) // _MOST_POINTS)
-    if every <= 1:
+    """Return at most `_MOST_POINTS` values: the peak of each section, and the last value."""
+    if len(values) <= _MOST_POINTS:
         return values
-    return [max(values[start : start + every]) for start in range(0, len(values), every)]
+    *earlier, last = values
+    every = -(-len(earlier) // (_MOST_POINTS - 1))
+    peaks = [max(earlier[start : start + every]) for start in range(0, len(earlier), every)]
+    return [*peaks, last]
