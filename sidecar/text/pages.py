@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sidecar.text.printable import compact_number, percent_text, printable, usd_text
+from sidecar.text.printable import compact_number, printable, usd_text, whole_percents
 
 COLOURS = 8
 """Number of colours in the stylesheet (`c0` to `c7`)."""
@@ -207,7 +207,8 @@ def parts_bar(
     every = [*parts, *rest]
     whole = sum(tokens for _, tokens in every) or 1
     left, shapes, items, colours = 0.0, [], [], []
-    for index, (name, tokens) in enumerate(every):
+    shares = whole_percents([tokens for _, tokens in every])
+    for index, ((name, tokens), percent) in enumerate(zip(every, shares, strict=True)):
         unused = index - len(parts)
         colour = f"c{index % COLOURS}" if unused < 0 else f"r{unused % 2}"
         width = 100 * tokens / whole
@@ -217,7 +218,11 @@ def parts_bar(
             f'<rect class="{colour}" x="{left:.3f}%" width="{width:.3f}%" height="100%">'
             f"<title>{escape(text)}</title></rect>"
         )
-        share = "<1 %" if 0 < width < 1 else percent_text(width)
+        share = f"{percent} %"
+        if tokens and not percent:
+            share = "<1 %"
+        elif percent == 100 and tokens < whole:
+            share = ">99 %"
         items.append((name, f"{tokens:,} ({share})"))
         left += width
     return (

@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -14,7 +15,7 @@ import pytest
 
 from sidecar.cost.book import CostBook
 from sidecar.cost.page import Choice, LedgerSource, _thin_out, panel, whole_page
-from sidecar.cost.protocol import CostDetailParams, CostRecordParams
+from sidecar.cost.protocol import CostDetailParams, CostRecordParams, FileCost
 from sidecar.cost.sums import Scope
 from sidecar.text.pages import axis_maximum
 from sidecar.text.printable import usd_text
@@ -22,7 +23,6 @@ from sidecar.text.printable import usd_text
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
-    from pathlib import Path
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
@@ -168,12 +168,21 @@ def test_the_parts_of_the_tokens_add_up(book: CostBook) -> None:
     html = panel_of(book, Choice("all"))
     assert "<dt>Tokens</dt><dd>24,400</dd>" in html
     parts = re.findall(r"<span>([\w ]+)</span><b>([\d,]+) \((\d+) %\)", html)
-    assert [(name, int(tokens.replace(",", ""))) for name, tokens, _ in parts] == [
-        ("Input", 1000),
-        ("Cache writes", 3000),
-        ("Cache reads", 20_000),
-        ("Output", 400),
+    assert parts == [
+        ("Input", "1,000", "4"),
+        ("Cache writes", "3,000", "12"),
+        ("Cache reads", "20,000", "82"),
+        ("Output", "400", "2"),
     ]
+
+
+def test_no_part_of_the_tokens_is_shown_as_nothing_or_as_everything(book: CostBook) -> None:
+    usage = {"input_tokens": 1, "output_tokens": 999}
+    book.record(CostRecordParams(model="claude-sonnet-4-5", usage=usage, at=START))
+    html = panel_of(book, Choice("all"))
+    assert "<b>1 (&lt;1 %)</b>" in html
+    assert "<b>999 (&gt;99 %)</b>" in html
+    assert "<b>0 (0 %)</b>" in html
 
 
 @pytest.mark.parametrize(
@@ -301,10 +310,27 @@ def test_the_rest_of_many_sessions_is_one_row(book: CostBook) -> None:
 
 def test_a_long_session_is_thinned_to_its_peaks() -> None:
     values = [float(number) for number in range(1000)]
+    values[-1] = 5.0
     thinned = _thin_out(values)
     assert len(thinned) <= 300
-    assert thinned[-1] == 999
+    assert thinned[-2:] == [998, 5], "the last peak, then the size after a compaction"
     assert _thin_out(values[:300]) == values[:300]
+
+
+def test_prompt_files_of_the_same_name_are_told_apart(book: CostBook) -> None:
+    fill(book, workspace="file:///work/my%20project")
+    places = ("file:///work/my%20project", Path.home().as_uri() + "/.claude", "file:///srv/shared")
+    files = [
+        FileCost(
+            uri=f"{place}/CLAUDE.md", tokens=9, requests=1, cost_usd=1, cached_percent=0, text=""
+        )
+        for place in places
+    ]
+    scope = Scope(workspace="file:///work/my%20project")
+    with book.ledger.reader() as connection:
+        html = panel(source(book, connection, scope), Choice("all", "file"), files).html
+    names = [row[0] for row in cells(html)[1:]]
+    assert names == ["CLAUDE.md", "~/.claude/CLAUDE.md", "/srv/shared/CLAUDE.md"]
 
 
 @pytest.mark.parametrize(
