@@ -622,9 +622,10 @@ async def test_prompt_files_cost_only_what_the_chosen_days_did(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     """The report used to include the calls after the last day."""
-    (tmp_path / "CLAUDE.md").write_text("Write little, and test it.\n" * 6)
+    (tmp_path / "CLAUDE.md").write_text("Write little, and test it.\n" * 600)
     home.clock.now = home.clock.now.replace(hour=12) - timedelta(days=5)
     session = home.session(tmp_path)
+    session.cached = 20_000
     session.reply()
     first = home.clock.now.astimezone().date().isoformat()
     home.clock.now += timedelta(days=2)

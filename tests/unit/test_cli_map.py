@@ -130,7 +130,8 @@ def test_the_page_has_each_file_and_escapes_names(folder: Path, tmp_path: Path) 
 
 def titles(entries: list[Any]) -> Iterator[str]:
     for entry in entries:
-        yield f"{entry['path']}: {entry['tokens']:,} tokens"
+        if entry["tokens"]:
+            yield f"{entry['path']}: {entry['tokens']:,} tokens"
         yield from titles(entry["children"])
 
 
