@@ -36,7 +36,7 @@ _MAP_STYLE = f"""
 white-space:nowrap;overflow:hidden;text-overflow:ellipsis}}
 @container (max-width:28px){{.map span{{display:none}}}}
 {_FILLS}
-td{{white-space:nowrap}}
+td,thead th{{white-space:nowrap}}
 """
 
 
