@@ -466,7 +466,8 @@ class _Report:
         for session, agent in sessions:
             owner = "conversation" if agent == PROTOCOL else agent
             name = labels.get(session) or session or "no session"
-            names.append(f"{name} · {owner}" if name != owner else name)
+            is_named = f"{name} ".startswith(f"{owner} ")
+            names.append(name if is_named else f"{name} · {owner}")
         return names
 
 

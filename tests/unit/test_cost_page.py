@@ -222,6 +222,16 @@ def test_rows_and_total_are_those_of_the_report(book: CostBook) -> None:
     }
 
 
+def test_an_agent_in_a_sessions_label_is_not_repeated(book: CostBook) -> None:
+    for number, session in enumerate(("a", "b")):
+        usage = {"prompt_tokens": 1000 - number, "completion_tokens": 1}
+        params = CostRecordParams(model="gpt-5", usage=usage, session=session, at=START)
+        book.record(params)
+    labels = {"a": "conversation · 17:58", "b": "conversations are long"}
+    names = [row[0] for row in cells(panel_of(book, Choice("all", "session"), **labels))[1:-1]]
+    assert names == ["conversation · 17:58", "conversations are long · conversation"]
+
+
 def test_csv_has_ids_and_full_precision(book: CostBook) -> None:
     fill(book)
     (row,) = csv_rows(panel_of(book, Choice("today", "session"), s="Fix the parser"))

@@ -79,7 +79,8 @@ export class SessionsView implements TreeDataProvider<SessionRow> {
   }
 
   getTreeItem(row: SessionRow): TreeItem {
-    const agent = row.source === "protocol" ? "" : row.source;
+    const isNamed = row.source === "protocol" || `${row.label} `.startsWith(`${row.source} `);
+    const agent = isNamed ? "" : row.source;
     const item = new TreeItem(plain(row.label));
     item.id = `${row.source} ${row.id}`;
     item.description = plain([row.detail, agent].filter(Boolean).join(" · "));
