@@ -23,7 +23,7 @@ _SMALLEST = 4.0
 """Minimum side length of a folder whose contents are drawn."""
 _ROWS = 100
 _FILLS = "".join(
-    f".map .c{number}{{background:color-mix(in srgb,var(--c{number}) 45%,var(--bg))}}"
+    f".map .c{number}{{background:color-mix(in srgb,var(--c{number}) 30%,var(--bg))}}"
     for number in range(COLOURS)
 )
 _MAP_STYLE = f"""
@@ -36,7 +36,7 @@ _MAP_STYLE = f"""
 white-space:nowrap;overflow:hidden;text-overflow:ellipsis}}
 @container (max-width:28px){{.map span{{display:none}}}}
 {_FILLS}
-td,thead th{{white-space:nowrap}}
+td{{white-space:nowrap}}
 """
 
 

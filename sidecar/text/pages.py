@@ -81,6 +81,7 @@ table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:ta
 td,th{border-bottom:1px solid var(--line);padding:4px 8px;text-align:right;font-weight:400}
 .wide :is(td,th){white-space:nowrap}tr>:first-child{text-align:left;padding-left:0}
 .wide tr>:first-child{white-space:normal}tr>:last-child{padding-right:0}
+tr>:not(:first-child){overflow-wrap:break-word}
 thead th{color:var(--dim)}tfoot :is(th,td){font-weight:600;border-bottom:0}
 .bar{width:100%;max-width:240px;height:4px;margin-top:2px}
 .note{border-left:3px solid var(--warn);padding-left:8px;color:var(--fg)}
