@@ -227,8 +227,9 @@ def test_an_agent_in_a_sessions_label_is_not_repeated(book: CostBook) -> None:
         usage = {"prompt_tokens": 1000 - number, "completion_tokens": 1}
         params = CostRecordParams(model="gpt-5", usage=usage, session=session, at=START)
         book.record(params)
-    labels = {"a": "conversation · 17:58", "b": "conversations are long"}
-    names = [row[0] for row in cells(panel_of(book, Choice("all", "session"), **labels))[1:-1]]
+    choice = Choice("all", "session")
+    html = panel_of(book, choice, a="conversation · 17:58", b="conversations are long")
+    names = [row[0] for row in cells(html)[1:-1]]
     assert names == ["conversation · 17:58", "conversations are long · conversation"]
 
 
