@@ -325,7 +325,7 @@ async def test_document_closed_during_a_pull_leaves_no_severity(
     bare: Client, tmp_path: Path
 ) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
-    capabilities = {"textDocument": {"diagnostic": {}}}
+    capabilities: dict[str, Any] = {"textDocument": {"diagnostic": {}}}
     await bare.initialize(root=tmp_path.as_uri(), capabilities=capabilities)
     bare.ignore("status/update", "workspace/diagnostic/refresh")
     uri = (tmp_path / "AGENTS.md").as_uri()

@@ -73,8 +73,9 @@ class SettingsLoader:
         roots = set(self._services.roots)
         paths = {path for root in roots for path in settings_files(root.path)}
         self._awaited, self._modification_times = self._latest, {}
-        loads = [partial(self._load, root, self._latest) for root in roots]
-        await asyncio.gather(*map(self._wait_for, [self._read_calibrations, *loads]))
+        jobs: list[Callable[[], Awaitable[None]]] = [self._read_calibrations]
+        jobs += [partial(self._load, root, self._latest) for root in roots]
+        await asyncio.gather(*map(self._wait_for, jobs))
         await self._wait_for(self._prepare)
         self._awaited = None
         # If roots were added, the next reload reads their settings.
