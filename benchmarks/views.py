@@ -33,12 +33,20 @@ VIEWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("context/usage with contents", "context/usage", {"contents": True}),
     ("context/usage, largest file", "context/usage", {"contents": True, "session": "LARGEST"}),
     ("sessions of the last day", "context/sessions", {}),
-    ("all sessions", "context/sessions", {"all": True}),
+    ("all sessions", "context/sessions", {"all": True, "limit": 100}),
+    ("all sessions by cost", "context/sessions", {"all": True, "limit": 100, "order": "cost"}),
+    (
+        "all sessions by context",
+        "context/sessions",
+        {"all": True, "limit": 100, "order": "context"},
+    ),
+    ("all sessions, no limit", "context/sessions", {"all": True}),
     ("cost/detail by model", "cost/detail", {"by": ["model"]}),
     ("cost/detail by session", "cost/detail", {"by": ["session"]}),
     ("cost page of a month by model", "cost/page", {"period": "month", "by": "model"}),
     ("cost page of all by model", "cost/page", {"period": "all", "by": "model"}),
     ("cost page of all by session", "cost/page", {"period": "all", "by": "session"}),
+    ("cost page of all by agent", "cost/page", {"period": "all", "by": "agent"}),
     ("cost page of all by day", "cost/page", {"period": "all", "by": "day"}),
 )
 

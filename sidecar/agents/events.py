@@ -75,6 +75,8 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     began_at: datetime | None = None
     first_prompt: str | None = None
     """The start of the first prompt, if `agents.labels` is `first-prompt`."""
+    unread_names: tuple[tuple[Store, str | None], ...] = ()
+    """The stores that may contain the title, and its position in each. Empty once it is read."""
     tokens: int | None = None
     limit: int | None = None
     """The context window in tokens, as reported by the agent."""

@@ -370,7 +370,7 @@ def _ledger_page(book: CostBook, params: CostDetailParams, scope: dict[str, Any]
             prices=book.prices,
             scope=book.scope(params, scope["agent"], _workspace_paths(workspace)),
             now=datetime.now(UTC),
-            labels=labels,
+            label_of=labels.get,
         )
         return whole_page(source, files, since=scope["since"], until=scope["until"])
 

@@ -91,11 +91,23 @@ class UsageParams(SessionParams, frozen=True, kw_only=True):
     """Whether to read an agent's session file and return the parts of its context."""
 
 
+SessionOrder = Literal["updated", "cost", "context"]
+
+
 class SessionsParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Requests the sessions from the last 24 hours, or all sessions."""
 
     workspace: str | None = None
     all: bool = False
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    """The maximum number of rows. `others` of the last row counts the sessions left out.
+
+    Thousands of rows take much longer than the first hundred.
+    """
+    order: SessionOrder = "updated"
+    """The newest first, or the highest cost, or the fullest window."""
+    ended: bool = True
+    """Whether to include ended sessions. The session that the status shows is always included."""
 
 
 class SelectParams(SessionParams, frozen=True, kw_only=True):
@@ -363,6 +375,8 @@ class SessionRow(Result, frozen=True, kw_only=True):
     """Percentage, cost, age, short model name and state: `43 % · $1.92 · 3 min ago · opus-5`."""
     text: str = ""
     """The label and the detail on one line, aligned with the other rows."""
+    others: int = 0
+    """In the last row, the number of sessions that are left out because of `limit`."""
 
 
 class ContextWarning(Result, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from datetime import UTC, datetime
 from decimal import Decimal
-from operator import add
+from operator import add, sub
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -74,6 +74,9 @@ class Buckets(msgspec.Struct, frozen=True, gc=False):
 
     def __add__(self, other: Buckets) -> Buckets:
         return Buckets.of(map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
+
+    def __sub__(self, other: Buckets) -> Buckets:
+        return Buckets.of(map(sub, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
     @property
     def cache_writes(self) -> int:

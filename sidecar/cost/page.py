@@ -8,7 +8,7 @@ another.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, tzinfo
 from decimal import Decimal
@@ -22,7 +22,13 @@ from sidecar.cost.days import EPOCH, TimeRange, day_name, time_range, week_name
 from sidecar.cost.events import PROTOCOL
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
-from sidecar.cost.reports import Tallies, Tally, describe_basis, tally_calls
+from sidecar.cost.reports import (
+    Tallies,
+    Tally,
+    costliest_sessions,
+    describe_basis,
+    tally_calls,
+)
 from sidecar.cost.sums import Scope, calls_condition
 from sidecar.text.pages import (
     COLOURS,
@@ -142,10 +148,22 @@ class PageSource(ABC):
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
         """Return call sums for a time range, grouped by the given keys."""
 
-    def costliest(self, times: TimeRange, by: Sequence[CostKey], most: int) -> TopGroups:
-        """Return the groups with the highest cost. An absent key is an empty string."""
-        tallies = self.tallies(times, by)
-        return _first_groups(_by_cost({_named(name): each for name, each in tallies.items()}), most)
+    def costliest(
+        self,
+        times: TimeRange,
+        by: Sequence[CostKey],
+        most: int,
+        total: Tally,  # noqa: ARG002
+    ) -> TopGroups:
+        """Return the groups with the highest cost. An absent key is an empty string.
+
+        Args:
+            times: The time range.
+            by: The keys of a group.
+            most: The maximum number of groups.
+            total: The sum of all calls in the time range.
+        """
+        return _first_groups(_by_cost(self.tallies(times, by)), most)
 
     @abstractmethod
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
@@ -166,8 +184,8 @@ class LedgerSource(PageSource):
     prices: Prices
     scope: Scope
     """Selects whose calls to report. Each period's time range replaces the scope's."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels by session id. Other sessions are labelled with their id, or their first day."""
+    label_of: Callable[[str], str | None] = field(default=lambda _: None)
+    """Returns a session's label. Other sessions are labelled with their id, or their first day."""
 
     @property
     def workspace(self) -> str | None:
@@ -185,11 +203,20 @@ class LedgerSource(PageSource):
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
         return tally_calls(self.connection, self.prices, self._scope_in(times), by)
 
+    def costliest(
+        self, times: TimeRange, by: Sequence[CostKey], most: int, total: Tally
+    ) -> TopGroups:
+        if "session" not in by:
+            return super().costliest(times, by, most, total)
+        scope = self._scope_in(times)
+        tallies, others = costliest_sessions(self.connection, self.prices, scope, most)
+        return TopGroups(_by_cost(tallies), others, total - sum(tallies.values(), Tally()))
+
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
         return _recent_prompts(self.connection, self._scope_in(times))
 
     def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
-        labels = {session: self.labels.get(session) or session for session in sessions}
+        labels = {session: self.label_of(session) or session for session in sessions}
         unnamed = [session for session, label in labels.items() if is_generated_id(label)]
         return {**labels, **_first_days(self.connection, unnamed)}
 
@@ -390,7 +417,7 @@ class _Report:
         """
         if key in ("agent", "user", "team", "session"):
             by: Sequence[CostKey] = ("session", "agent") if key == "session" else (key,)
-            return self._source.costliest(self._times, by, _MOST_ROWS)
+            return self._source.costliest(self._times, by, _MOST_ROWS, self.total)
         found: Groups = {}
         for (model, day), tally in self._by_day.items():
             name = (model or "",) if key == "model" else (_span_name(str(day), key),)
@@ -471,11 +498,8 @@ class _Report:
         return names
 
 
-def _named(values: tuple[str | None, ...]) -> tuple[str, ...]:
-    return tuple(value or "" for value in values)
-
-
-def _by_cost(groups: Groups) -> Groups:
+def _by_cost(tallies: Mapping[tuple[str | None, ...], Tally]) -> Groups:
+    groups = {tuple(value or "" for value in name): tally for name, tally in tallies.items()}
     return dict(sorted(groups.items(), key=lambda each: (-each[1].cost, each[0])))
 
 

@@ -6,17 +6,17 @@ Costs are computed when a report is created, so corrected prices also apply to p
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
 from sidecar.cost.blocks import Block, blocks_with_calls, scope_of_block
 from sidecar.cost.days import day_name, every_day, week_name
 from sidecar.cost.events import PROTOCOL, REPORTED, THRESHOLDS, Buckets, typical_prompt
-from sidecar.cost.ledger import QUARTER_MS, usd
+from sidecar.cost.ledger import BUCKETS, QUARTER_MS, usd
 from sidecar.cost.prices import Cost, Prices, cost_of
 from sidecar.cost.protocol import (
     KEYS,
@@ -32,10 +32,14 @@ from sidecar.cost.protocol import (
 from sidecar.cost.sums import (
     SLOTS_A_DAY,
     Grouping,
+    Owner,
+    PriceKey,
     Scope,
     Sum,
     kinds_in,
     owner_condition,
+    price_keys,
+    rank_sessions,
     read_sums,
 )
 from sidecar.errors import BadParamsError
@@ -47,8 +51,6 @@ if TYPE_CHECKING:
     import sqlite3
 
     from sidecar.models.tariffs import Tariff, UnitPrices
-
-_OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 
 
 class Priced(msgspec.Struct, frozen=True):
@@ -82,16 +84,15 @@ def tally_calls(
     connection: sqlite3.Connection, prices: Prices, scope: Scope, keys: Sequence[CostKey]
 ) -> Tallies:
     """Return each group's tally, by key values."""
-    sessions = _read_sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
+    owner = _owner_for(keys)
+    sessions = _read_sessions(connection) if owner == "session" else {}
     tallies: Tallies = {}
     blocks: Sequence[Block | None] = (
         blocks_with_calls(connection, scope) if "block" in keys else [None]
     )
     for block in blocks:
         part = scope if block is None else scope_of_block(scope, block)
-        found = priced_sums(
-            connection, prices, part, sessions=bool(sessions), days=bool(SPANS.keys() & keys)
-        )
+        found = priced_sums(connection, prices, part, owner=owner, days=bool(SPANS.keys() & keys))
         for priced in found:
             values = tuple(_value_of_key(key, priced, sessions, block) for key in keys)
             known, tally = tallies.get(values), _tally_of(priced)
@@ -131,27 +132,81 @@ def priced_sums(
     prices: Prices,
     scope: Scope,
     *,
-    sessions: bool = False,
+    owner: Owner | None = None,
     days: bool = False,
 ) -> Iterator[Priced]:
-    """Yield sums of the calls in scope with their costs, optionally split by session and day."""
+    """Yield sums of the calls in scope with their costs, optionally split by owner and day."""
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
-    grouping = _grouping_for(tariffs, sessions=sessions, days=days)
-    unit_prices: dict[tuple[int, int, int, int], UnitPrices | None] = {}
+    grouping = _grouping_for(tariffs, owner=owner, days=days)
+    unit_prices: dict[PriceKey, UnitPrices | None] = {}
     for found in read_sums(connection, scope, grouping):
         if found.band == REPORTED:
             listed = _cost_by_list(tariffs[found.kind], kinds[found.kind][3], found, grouping)
             yield Priced(kinds[found.kind], found, Cost(usd(found.reported)), listed)
             continue
-        key = (found.kind, found.band, found.epoch, found.clock)
+        key = found.price_key
         if key not in unit_prices:
             tariff, tier = tariffs[found.kind], kinds[found.kind][3]
-            unit_prices[key] = _unit_prices(tariff, tier, found, grouping)
+            unit_prices[key] = _unit_prices(tariff, tier, key, grouping)
         cost = cost_of(unit_prices[key], found.buckets, found.calls)
         if cost.usd is None and found.reported:  # use the cost computed by the agents
             cost = Cost(usd(found.reported))
         yield Priced(kinds[found.kind], found, cost)
+
+
+def costliest_sessions(
+    connection: sqlite3.Connection, prices: Prices, scope: Scope, most: int
+) -> tuple[Tallies, int]:
+    """Return the tallies of the costliest sessions by session and agent, highest cost first.
+
+    Also returns the number of other sessions.
+    """
+    ranked = sessions_by_cost(connection, prices, scope, most)
+    names = tuple({name for name, _agent, _count in ranked})
+    chosen = msgspec.structs.replace(scope, sessions=names)
+    tallies = tally_calls(connection, prices, chosen, ("session", "agent"))
+    keys = [(name or None, agent or None) for name, agent, _count in ranked]
+    return {key: tallies[key] for key in keys}, ranked[0][2] - len(ranked) if ranked else 0
+
+
+def sessions_by_cost(
+    connection: sqlite3.Connection, prices: Prices, scope: Scope, most: int = -1
+) -> list[tuple[str, str, int]]:
+    """Return the names and agents of the costliest sessions, with the number of all sessions."""
+    kinds = kinds_in(connection)
+    tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
+    grouping = _grouping_for(tariffs)
+    units = {
+        key: _price_of_each_sum(
+            _unit_prices(tariffs[key[0]], kinds[key[0]][3], key, grouping)
+            if key[1] != REPORTED
+            else None
+        )
+        for key in price_keys(connection, scope, grouping)
+    }
+    return rank_sessions(connection, scope, grouping, units, most)
+
+
+def _price_of_each_sum(unit: UnitPrices | None) -> dict[str, float]:
+    """Return the price in USD of one unit of each of the ledger's sums."""
+    buckets = {name: cost_of(unit, Buckets(**{name: 1}), 0).usd or 0 for name in BUCKETS}
+    if unit is None or not any(buckets.values()):
+        return {"reported": float(usd(1))}
+    return {name: float(price) for name, price in (("calls", unit.call), *buckets.items())}
+
+
+def cost_by_session(
+    connection: sqlite3.Connection, prices: Prices, scope: Scope
+) -> dict[str, float | None]:
+    """Return the cost of each session in USD, or None if it is unknown, by the session's name."""
+    names = {number: name for number, (_, name, _) in _read_sessions(connection).items()}
+    costs: dict[str, Decimal | None] = {}
+    for priced in priced_sums(connection, prices, scope, owner="session"):
+        name, cost = names[priced.sum.owner], priced.cost.usd
+        known = costs.get(name)
+        costs[name] = cost if known is None else known + (cost or 0)
+    return {name: None if cost is None else float(cost) for name, cost in costs.items() if name}
 
 
 def _cost_by_list(
@@ -159,12 +214,14 @@ def _cost_by_list(
 ) -> Decimal | None:
     if tariff is None or tariff.thresholds:
         return None
-    base = msgspec.structs.replace(found, band=0)
-    cost = cost_of(_unit_prices(tariff, tier, base, grouping), found.buckets, found.calls)
+    key = (found.kind, 0, found.epoch, found.clock)
+    cost = cost_of(_unit_prices(tariff, tier, key, grouping), found.buckets, found.calls)
     return cost.usd if cost.whole else None
 
 
-def _grouping_for(tariffs: dict[int, Tariff | None], *, sessions: bool, days: bool) -> Grouping:
+def _grouping_for(
+    tariffs: dict[int, Tariff | None], *, owner: Owner | None = None, days: bool = False
+) -> Grouping:
     known = {kind: tariff for kind, tariff in tariffs.items() if tariff is not None}
     by_prompt = {kind for kind, tariff in known.items() if tariff.thresholds - set(THRESHOLDS)}
     by_band = {kind for kind, tariff in known.items() if tariff.thresholds} - by_prompt
@@ -173,21 +230,22 @@ def _grouping_for(tariffs: dict[int, Tariff | None], *, sessions: bool, days: bo
         by_clock=frozenset(kind for kind, tariff in known.items() if tariff.by_clock),
         by_prompt=frozenset(by_prompt),
         by_band=frozenset(by_band),
-        sessions=sessions,
+        owner=owner,
         days=days,
     )
 
 
 def _unit_prices(
-    tariff: Tariff | None, tier: str, found: Sum, grouping: Grouping
+    tariff: Tariff | None, tier: str, key: PriceKey, grouping: Grouping
 ) -> UnitPrices | None:
     if tariff is None:
         return None
+    _kind, band, epoch, clock = key
     # Prices are constant between two price changes, so any day between them can be used.
-    day = grouping.changes[found.epoch - 1] if found.epoch else min(grouping.changes, default=1) - 1
-    slot = day * SLOTS_A_DAY + found.clock
+    day = grouping.changes[epoch - 1] if epoch else min(grouping.changes, default=1) - 1
+    slot = day * SLOTS_A_DAY + clock
     at = datetime.fromtimestamp(slot * QUARTER_MS // 1000, UTC)
-    return tariff.prices(at, tier, typical_prompt(found.band))
+    return tariff.prices(at, tier, typical_prompt(band))
 
 
 def describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
@@ -215,7 +273,13 @@ def _basis_of(agent: str) -> str:
     return "at API prices; subscription charges are not known"
 
 
-def _read_sessions(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str]]:
+def _owner_for(keys: Sequence[CostKey]) -> Owner | None:
+    """Return which owners' sums are needed to group calls by the given keys."""
+    owners: list[Owner] = [key for key in get_args(Owner) if key in keys]
+    return (owners[0] if len(owners) == 1 else "session") if owners else None
+
+
+def _read_sessions(connection: sqlite3.Connection) -> Mapping[int | str, tuple[str, str, str]]:
     """Return each session's workspace, name and agent, by session id."""
     rows = connection.execute("SELECT id, workspace, name, agent FROM session")
     return {row[0]: row[1:] for row in rows} or {0: ("", "", "")}
@@ -232,7 +296,7 @@ SPANS: dict[str, Callable[[int], str]] = {
 def _value_of_key(
     key: CostKey,
     priced: Priced,
-    sessions: dict[int, tuple[str, str, str]],
+    sessions: Mapping[int | str, tuple[str, str, str]],
     block: Block | None,
 ) -> str | None:
     if key == "block":
@@ -243,7 +307,9 @@ def _value_of_key(
         return priced.kind[2]
     if key in SPANS:
         return SPANS[key](priced.sum.day)
-    workspace, name, agent = sessions[priced.sum.session]
+    if not sessions:  # the sums are those of agents or workspaces
+        return str(priced.sum.owner) or None
+    workspace, name, agent = sessions[priced.sum.owner]
     return (workspace if key == "workspace" else name if key == "session" else agent) or None
 
 
@@ -305,6 +371,11 @@ class Tally(msgspec.Struct, frozen=True):
     def __add__(self, other: Tally) -> Tally:
         return Tally(
             *map(operator.add, msgspec.structs.astuple(self), msgspec.structs.astuple(other))
+        )
+
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(
+            *map(operator.sub, msgspec.structs.astuple(self), msgspec.structs.astuple(other))
         )
 
     @property

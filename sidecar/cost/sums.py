@@ -7,7 +7,7 @@ individual calls.
 from __future__ import annotations
 
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,7 @@ from sidecar.cost.ledger import BUCKETS, DAY_MS, QUARTER_MS, SUMS
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 _HOUR_MS = 3_600_000
 _EARLIEST_MS, _LATEST_MS = 14 * _HOUR_MS, 12 * _HOUR_MS
@@ -36,7 +36,12 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     without: tuple[str, ...] = ()
     """Keys of nested workspaces whose calls are left out."""
     session: str | None = None
+    sessions: tuple[str, ...] | None = None
+    """The names of the only sessions to include."""
     agent: str | None = None
+
+
+Owner = Literal["session", "agent", "workspace"]
 
 
 class Grouping(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +57,8 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     """Other call kinds whose prices depend on the prompt size. All remaining kinds have a single
     band.
     """
-    sessions: bool = False
+    owner: Owner | None = None
+    """Separates the sums of sessions, or of agents or workspaces, which are far fewer."""
     days: bool = False
 
 
@@ -65,8 +71,8 @@ class Sum(msgspec.Struct, frozen=True):
     """The number of price changes that precede the calls."""
     clock: int
     """The quarter-hour of the UTC day if the price depends on it, otherwise 0."""
-    session: int
-    """The session's id, or 0 if the sums are not grouped by session."""
+    owner: int | str
+    """The session's id, or the agent or workspace, or 0 if the sums are not grouped by owner."""
     day: int
     """The local day since 1970, or 0 if the sums are not grouped by day."""
     calls: int
@@ -76,6 +82,10 @@ class Sum(msgspec.Struct, frozen=True):
     estimated_prompt: int
     reported: int
     """The reported cost in USD * 10**12."""
+
+    @property
+    def price_key(self) -> PriceKey:
+        return self.kind, self.band, self.epoch, self.clock
 
 
 class _Part(NamedTuple):
@@ -96,7 +106,12 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
 def read_sums(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> Iterator[Sum]:
     """Yield token and cost sums of the calls in scope, for each combination of keys."""
     added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for row in _read_rows(connection, scope, grouping):
+    rows = (
+        row
+        for query in _queries(connection, scope, grouping)
+        for row in connection.execute(_sums_sql(query), query.values)
+    )
+    for row in rows:
         key, values = row[:_KEYS], row[_KEYS:]
         known = added.get(key)
         added[key] = values if known is None else tuple(map(add, known, values))
@@ -108,35 +123,114 @@ def read_sums(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) 
 
 _KEYS = Sum.__struct_fields__.index("calls")
 """The number of key columns at the start of a row."""
+_PRICE_KEYS = Sum.__struct_fields__.index("owner")
+"""The number of key columns that determine the price."""
 
 
-def _read_rows(
-    connection: sqlite3.Connection, scope: Scope, grouping: Grouping
-) -> Iterator[tuple[Any, ...]]:
-    """Yield rows of keys and sums for each part of the time range. Keys can repeat."""
+def _sums_sql(query: _Query) -> str:
+    # Leave out constant columns, because SQLite would also sort by them.
+    kept = [str(number) for number, key in enumerate(query.keys, 1) if not key.isdigit()]
+    sums = ", ".join(f"sum({name})" for name in SUMS)
+    return f"SELECT {', '.join(query.keys)}, {sums} {query.rows} GROUP BY {', '.join(kept)}"
+
+
+PriceKey = tuple[int, int, int, int]
+"""The kind, band, epoch and clock of a `Sum`, which determine the price."""
+
+
+def price_keys(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> set[PriceKey]:
+    """Return the keys of all prices of the calls in scope."""
+    return {
+        row
+        for query in _queries(connection, scope, grouping)
+        for row in connection.execute(
+            f"SELECT DISTINCT {', '.join(query.keys[:_PRICE_KEYS])} {query.rows}", query.values
+        )
+    }
+
+
+def rank_sessions(
+    connection: sqlite3.Connection,
+    scope: Scope,
+    grouping: Grouping,
+    prices: Mapping[PriceKey, Mapping[str, float]],
+    most: int,
+) -> list[tuple[str, str, int]]:
+    """Return the names and agents of the costliest sessions, with the number of all sessions.
+
+    SQLite adds up the costs, because pricing each session takes much longer. The sums are rounded.
+
+    Args:
+        connection: The ledger.
+        scope: The calls to compare.
+        grouping: The keys that separate calls with different prices.
+        prices: The prices in USD of one unit of each of `SUMS`.
+        most: The maximum number of sessions, or -1.
+    """
+    queries = _queries(connection, scope, grouping)
+    if not queries:
+        return []
+    parts = " UNION ALL ".join(
+        f"SELECT session, {_cost_sql(query, prices)} AS cost {query.rows}" for query in queries
+    )
+    return connection.execute(
+        "SELECT name, agent, count(*) OVER () FROM session JOIN "  # noqa: S608
+        f"(SELECT session, total(cost) AS cost FROM ({parts}) GROUP BY session) ON session = id "
+        "GROUP BY name, agent ORDER BY total(cost) DESC, name, agent LIMIT ?",
+        (*(value for query in queries for value in query.values), most),
+    ).fetchall()
+
+
+def _cost_sql(query: _Query, prices: Mapping[PriceKey, Mapping[str, float]]) -> str:
+    """Return an SQL expression for a row's cost."""
+    kind, *others = query.keys[:_PRICE_KEYS]
+    by_kind: dict[int, list[str]] = {}
+    for key, units in prices.items():
+        same = " AND ".join(
+            f"{name} = {value}" for name, value in zip(others, key[1:], strict=True)
+        )
+        cost = " + ".join(f"{name} * {price!r}" for name, price in units.items() if price)
+        by_kind.setdefault(key[0], []).append(f"WHEN {same} THEN {cost or 0}")
+    cases = (f"WHEN {number} THEN CASE {' '.join(each)} END" for number, each in by_kind.items())
+    return f"CASE {kind} {' '.join(cases)} ELSE 0 END"
+
+
+class _Query(NamedTuple):
+    """Selects the calls in a part of the time range."""
+
+    keys: tuple[str, ...]
+    """SQL expressions for the keys of a `Sum`."""
+    rows: str
+    """The clauses FROM and WHERE."""
+    values: tuple[object, ...]
+
+
+def _queries(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> list[_Query]:
+    """Return queries for the keys and sums of each part of the time range. Keys can repeat."""
     # Two subqueries are needed, because SQLite uses the index only for a single min or max.
     first, last = connection.execute(
         "SELECT (SELECT min(at) FROM event), (SELECT max(at) FROM event)"
     ).fetchone()
     if first is None:
-        return
+        return []
     changes = tuple(day for day in grouping.changes if first // DAY_MS < day <= last // DAY_MS)
     past = sum(day <= first // DAY_MS for day in grouping.changes)
     epoch = " + ".join([str(past), *(f"(utc >= {day:d})" for day in changes)])
     one_by_one = grouping.by_clock | grouping.by_prompt
-    for part in _parts_of_range(connection, scope.times):
-        yield from _query_part(
-            connection, part, scope, grouping, epoch, _kind_condition("NOT IN", one_by_one)
-        )
-    if one_by_one:
-        part = _Part("event_sums", *time_condition(scope.times))
-        clock = grouping.by_clock - grouping.by_prompt
-        for kinds, exact in ((clock, False), (grouping.by_prompt, True)):
-            if kinds:
-                only = _kind_condition("IN", kinds)
-                yield from _query_part(
-                    connection, part, scope, grouping, epoch, only, clocked=True, exact=exact
-                )
+    others = _kind_condition("NOT IN", one_by_one)
+    queries = [
+        _query_of_part(part, scope, grouping, epoch, others)
+        for part in _parts_of_range(connection, scope.times)
+    ]
+    part = _Part("event_sums", *time_condition(scope.times))
+    clock = grouping.by_clock - grouping.by_prompt
+    for kinds, exact in ((clock, False), (grouping.by_prompt, True)):
+        if kinds:
+            only = _kind_condition("IN", kinds)
+            queries.append(
+                _query_of_part(part, scope, grouping, epoch, only, clocked=True, exact=exact)
+            )
+    return queries
 
 
 def _parts_of_range(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:
@@ -184,8 +278,7 @@ def time_condition(times: TimeRange) -> tuple[str, tuple[int, ...]]:
     return "at >= ? AND at < ? AND day BETWEEN ? AND ?", (start, end, *days)
 
 
-def _query_part(
-    connection: sqlite3.Connection,
+def _query_of_part(
     part: _Part,
     scope: Scope,
     grouping: Grouping,
@@ -194,24 +287,25 @@ def _query_part(
     *,
     clocked: bool = False,
     exact: bool = False,
-) -> sqlite3.Cursor:
+) -> _Query:
     band = f"iif({_kind_condition('IN', grouping.by_band)}, band, 0)"
     keys = (
         "kind",
         f"iif(band < 0, band, {'max(prompt - 1, 0)' if exact else band})",
         epoch,
         f"slot % {SLOTS_A_DAY}" if clocked else "0",
-        "session" if grouping.sessions else "0",
+        _owner_key(grouping.owner, part.source),
         "day" if grouping.days else "0",
     )
-    # Leave out constant columns, because SQLite would also sort by them.
-    kept = [str(number) for number, key in enumerate(keys, 1) if not key.isdigit()]
     owner, names = owner_condition(scope, "session")
-    return connection.execute(
-        f"SELECT {', '.join(keys)}, {', '.join(f'sum({name})' for name in SUMS)} "  # noqa: S608
-        f"FROM {part.source} WHERE {part.where} AND {kinds}{owner} GROUP BY {', '.join(kept)}",
-        (*part.values, *names),
-    )
+    rows = f"FROM {part.source} WHERE {part.where} AND {kinds}{owner}"
+    return _Query(keys, rows, (*part.values, *names))
+
+
+def _owner_key(owner: Owner | None, source: str) -> str:
+    if owner in (None, "session"):
+        return owner or "0"
+    return f"(SELECT {owner} FROM session WHERE session.id = {source}.session)"  # noqa: S608
 
 
 def calls_condition(scope: Scope) -> tuple[str, tuple[object, ...]]:
@@ -227,6 +321,9 @@ def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]
     given = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
     terms: list[str] = list(given)
     values: list[object] = list(given.values())
+    if scope.sessions is not None:
+        terms.append(f"name IN ({', '.join('?' * len(scope.sessions))})")
+        values += scope.sessions
     if scope.workspace is not None:
         places = dict.fromkeys((scope.workspace, *scope.folders))
         terms.append(f"({' OR '.join(_IN_FOLDER for _ in places)})")

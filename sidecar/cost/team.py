@@ -442,7 +442,13 @@ class TeamSource(PageSource):
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
         return self.store.tallies(times, by, agent=self.agent)
 
-    def costliest(self, times: TimeRange, by: Sequence[CostKey], most: int) -> TopGroups:
+    def costliest(
+        self,
+        times: TimeRange,
+        by: Sequence[CostKey],
+        most: int,
+        total: Tally,  # noqa: ARG002 - the store adds up the others
+    ) -> TopGroups:
         return self.store.costliest(times, by, most, self.agent)
 
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from enum import Enum
 from functools import partial
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Optional, TypeGuard, get_args, get_origin
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeGuard, get_args, get_origin
 
 import attrs
 import msgspec
@@ -189,21 +189,35 @@ def _decode_leniently(body: Body) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+class Encoded(NamedTuple):
+    """A request's result that a worker has encoded as JSON, because it may be long."""
+
+    body: bytes
+
+
 def dump(message: Any, converter: Converter) -> bytes:
-    """Encode a message as a frame. Lone surrogates are escaped, because UTF-8 cannot encode
-    them.
+    """Encode a message as a frame. See `encode`."""
+    if isinstance(message, dict) and isinstance(result := message.get("result"), Encoded):
+        head = encode({**message, "result": None}, converter).removesuffix(b"null}")
+        body = b"%s%s}" % (head, result.body)
+    else:
+        body = encode(message, converter)
+    return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def encode(value: Any, converter: Converter) -> bytes:
+    """Encode a value as JSON. Lone surrogates are escaped, because UTF-8 cannot encode them.
 
     Raises:
-        ValueError: The message contains a number that is not finite.
-        TypeError, RecursionError: The message cannot be encoded as JSON.
+        ValueError: The value contains a number that is not finite.
+        TypeError, RecursionError: The value cannot be encoded as JSON.
     """
-    body = json.dumps(
-        message,
+    return json.dumps(
+        value,
         default=lambda value: plain(value, converter),
         separators=(",", ":"),
         allow_nan=False,
     ).encode("ascii")
-    return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
 def strict_converter() -> Converter:
@@ -259,7 +273,10 @@ def _check_type(value: Any, kind: type[Any]) -> Any:
 
 def plain(value: Any, converter: Converter) -> Any:
     if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value)
+        # Converting all members at once would stop other threads for as long as it takes.
+        return dict(
+            zip(value.__struct_encode_fields__, msgspec.structs.astuple(value), strict=True)
+        )
     if attrs.has(type(value)):
         return converter.unstructure(value)
     return msgspec.to_builtins(value)
@@ -537,6 +554,10 @@ class SidecarProtocol(LanguageServerProtocol):
             self._send_error(data["id"], error)
             return
         self.writer.write(frame)
+
+    def encode(self, result: Any) -> Encoded:
+        """Encode a long result on a worker, so that the event loop does not have to."""
+        return Encoded(encode(result, self._converter))
 
     def push(self, method: str, params: msgspec.Struct) -> None:
         """Send a custom notification."""

@@ -59,7 +59,7 @@ class SessionReader:
         self.has_new_costs = False
         """Whether any calls were recorded or changed."""
 
-    def sessions(self, since: datetime | None) -> list[StoredSession]:
+    def sessions(self, since: datetime | None, *, with_names: bool = False) -> list[StoredSession]:
         sources = self._sources
         since_ms = 0 if since is None else int(since.timestamp() * 1000)
         return self._index.sessions(
@@ -68,6 +68,7 @@ class SessionReader:
             sources.roots,
             since_ms,
             with_prompts=sources.with_prompts,
+            with_names=with_names,
         )
 
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
@@ -340,7 +341,9 @@ def _sessions_with_windows(
     reading: SessionReader, since: datetime | None, folder: Path
 ) -> list[StoredSession]:
     saved = load(folder)
-    return [with_saved_window(one, saved) for one in reading.sessions(since)]
+    # Nearly all old sessions are never shown, so their names are read later.
+    sessions = reading.sessions(since, with_names=since is not None)
+    return [with_saved_window(one, saved) for one in sessions]
 
 
 NOT_KEPT = "the ledger cannot be used, so sessions are kept in memory"

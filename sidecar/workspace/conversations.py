@@ -322,6 +322,12 @@ class Conversations:
         """Return a session with up-to-date counts."""
         await self.restore()
         session = self.sessions.find(session_id)
+        if isinstance(session, StoredSession) and session.unread_names:
+            from sidecar.workspace.session_index import read_name
+
+            with_prompts = self.workspace.settings.agents.labels == "first-prompt"
+            session = await self._run(partial(read_name, session, with_prompts=with_prompts))
+            self.sessions.set_name(session)
         if not isinstance(session, Conversation):
             return session
         model = self.model_of(session.id)

@@ -69,7 +69,7 @@ def _read_page(
             prices=book.prices,
             scope=spending.scope(),
             now=now,
-            labels=sessions.labels(),
+            label_of=sessions.label,
             note=note,
         )
         return panel(source, choice, files)

@@ -31,6 +31,7 @@ from sidecar.agents.events import (
     StoreRead,
     StoreReader,
 )
+from sidecar.agents.registry import reader_of
 from sidecar.agents.stores import REWOUND
 from sidecar.cost.events import LedgerEvent, check_event, split
 from sidecar.cost.ledger import create_folder, translated
@@ -267,6 +268,7 @@ class SessionIndex:
         since_ms: int = 0,
         *,
         with_prompts: bool = False,
+        with_names: bool = True,
     ) -> list[StoredSession]:
         """Return the roots' sessions, newest first.
 
@@ -279,6 +281,7 @@ class SessionIndex:
             roots: The workspace's folders.
             since_ms: Older sessions are skipped, except for the newest session of each agent.
             with_prompts: Whether to read the first prompt of sessions without a title.
+            with_names: Whether to read titles and prompts now instead of with `read_name`.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -302,10 +305,10 @@ class SessionIndex:
             agents.add(session.source)
             reader = by_agent[session.source]
             limit = session.limit or reader.window(places, session)
-            title = next(filter(None, (_read_title(reader, row) for row in rows)), None)
-            prompt = _first_prompt(rows) if with_prompts and title is None else None
+            names = tuple((row.store, row.session.title_at) for row in rows)
+            unnamed = msgspec.structs.replace(session, limit=limit, unread_names=names)
             shown.append(
-                msgspec.structs.replace(session, limit=limit, title=title, first_prompt=prompt)
+                read_name(unnamed, reader, with_prompts=with_prompts) if with_names else unnamed
             )
         return shown
 
@@ -579,18 +582,35 @@ def _ask_reader(agent: str, ask: Callable[[], T], default: T) -> T:
         return default
 
 
-def _read_title(reader: StoreReader, row: _Row) -> str | None:
-    at = row.session.title_at
+def read_name(
+    session: StoredSession, reader: StoreReader | None = None, *, with_prompts: bool
+) -> StoredSession:
+    """Return a session with its title, or with its first prompt if it has no title.
+
+    Args:
+        session: The session.
+        reader: The reader of the session's agent. Defaults to the agent's usual reader.
+        with_prompts: Whether to read the first prompt of a session without a title.
+    """
+    if not session.unread_names:
+        return session
+    reader = reader or reader_of(session.source)
+    titles = (_read_title(reader, store, at) for store, at in session.unread_names)
+    title = next(filter(None, titles), None)
+    prompt = _first_prompt(session) if with_prompts and title is None else None
+    return msgspec.structs.replace(session, title=title, first_prompt=prompt, unread_names=())
+
+
+def _read_title(reader: StoreReader, store: Store, at: str | None) -> str | None:
     if at is None:
         return None
-    title: object = _ask_reader(row.store.agent, lambda: reader.title(row.store, at), None)
+    title: object = _ask_reader(store.agent, lambda: reader.title(store, at), None)
     return title[:LONGEST_ID] if isinstance(title, str) else None
 
 
-def _first_prompt(rows: Sequence[_Row]) -> str | None:
-    for row in rows:
-        store = row.store
-        key = store.agent, store.path, row.session.name, store.mtime_ns
+def _first_prompt(session: StoredSession) -> str | None:
+    for store, _ in session.unread_names:
+        key = store.agent, store.path, session.id, store.mtime_ns
         if prompt := _ask_reader(store.agent, partial(_read_first_prompt, *key), None):
             return prompt
     return None
@@ -600,7 +620,6 @@ def _first_prompt(rows: Sequence[_Row]) -> str | None:
 def _read_first_prompt(agent: str, path: str, session: str, _mtime_ns: int) -> str | None:
     """Read a session's first prompt. The result is cached until the session changes."""
     from sidecar.agents.contents import first_prompt
-    from sidecar.agents.registry import reader_of
 
     return first_prompt(reader_of(agent).contents(path, session))
 

@@ -16,7 +16,13 @@ import msgspec
 
 from sidecar.agents.events import Activity, StoredSession
 from sidecar.context.occupancy import Limit, NamedLimits, Window, level, resolve_limit, severity
-from sidecar.context.protocol import ContextUsage, ContextWarning, SessionInfo, SessionRow
+from sidecar.context.protocol import (
+    ContextUsage,
+    ContextWarning,
+    SessionInfo,
+    SessionOrder,
+    SessionRow,
+)
 from sidecar.context.usage import budget_message, crossed, in_window
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.errors import BadParamsError
@@ -93,7 +99,8 @@ def label_of(session: Session) -> str:
 class SessionsSnapshot(NamedTuple):
     """An immutable copy of all data in the session list, for use on a worker thread."""
 
-    sessions: tuple[StoredSession, ...]
+    sessions: Mapping[str, StoredSession]
+    """The sessions by ID, in the order of the list."""
     limits: Mapping[tuple[str | None, int | None], Limit | None]
     """Context windows of agents' sessions, by the model and the window that the agent reported."""
     context: ContextSettings
@@ -102,25 +109,67 @@ class SessionsSnapshot(NamedTuple):
     """The ID of the session that the status shows."""
     pinned: str | None
     """The ID of the session that the user has selected."""
+    with_prompts: bool
+    """Whether the first prompt names a session without a title."""
+    others: int = 0
+    """The number of sessions that were left out."""
 
     @property
     def models_without_limit(self) -> set[str]:
         """The models in agents' sessions whose context windows are not loaded yet."""
         return {model for (model, _), limit in self.limits.items() if model and limit is None}
 
-    def rows(self) -> list[SessionRow]:
-        """Return a row for each session, newest first."""
-        now = datetime.now(UTC)
-        newest_first = sorted(self.sessions, key=_updated_at, reverse=True)
-        return [self._row_of(session, now) for session in newest_first]
+    def first(
+        self, limit: int | None, order: SessionOrder, *, ended: bool, costliest: Iterable[str] = ()
+    ) -> SessionsSnapshot:
+        """Return the first sessions in an order.
 
-    def labels(self) -> dict[str, str]:
-        """Return each session's label, keyed by session ID."""
-        return {session.id: label_of(session) for session in self.sessions}
+        Args:
+            limit: The maximum number of sessions.
+            order: How to sort the sessions.
+            ended: Whether to include sessions that have ended and are not shown in the status.
+            costliest: The sessions' IDs, highest cost first, if they are sorted by cost.
+        """
+        now = datetime.now(UTC)
+        listed = [
+            session
+            for session in self.sessions.values()
+            if ended or session.id == self.shown or session.state(now) != "ended"
+        ]
+        if order == "cost":
+            ranks = {name: rank for rank, name in enumerate(costliest)}
+            listed.sort(key=lambda session: ranks.get(session.id, len(ranks)))
+        elif order == "context":
+            listed.sort(key=lambda session: -(self._usage_of(session).percent or 0))
+        first = {session.id: session for session in listed[:limit]}
+        return self._replace(sessions=first, others=len(listed) - len(first))
+
+    def rows(self) -> list[SessionRow]:
+        """Return the rows of the list."""
+        now = datetime.now(UTC)
+        rows = [self._row_of(self._named(session), now) for session in self.sessions.values()]
+        if self.others and rows:
+            rows[-1] = msgspec.structs.replace(rows[-1], others=self.others)
+        return rows
+
+    def label(self, session_id: str) -> str | None:
+        """Return a session's label, or None if the session is unknown."""
+        session = self.sessions.get(session_id)
+        return None if session is None else label_of(self._named(session))
+
+    def _named(self, session: StoredSession) -> StoredSession:
+        if not session.unread_names:
+            return session
+        from sidecar.workspace.session_index import read_name
+
+        return read_name(session, with_prompts=self.with_prompts)
+
+    def _usage_of(self, session: StoredSession) -> ContextUsage:
+        limit, cost = self.limits.get(_limit_key(session)), self.costs.sessions.get(session.id)
+        return _stored_usage(session, limit, self.context, cost)
 
     def _row_of(self, session: StoredSession, now: datetime) -> SessionRow:
-        limit, cost = self.limits.get(_limit_key(session)), self.costs.sessions.get(session.id)
-        usage = _stored_usage(session, limit, self.context, cost)
+        usage = self._usage_of(session)
         info = usage.session
         return SessionRow(
             id=session.id,
@@ -349,8 +398,16 @@ class SessionRegistry:
         self.publish()
 
     def set_older_agent_sessions(self, sessions: Iterable[StoredSession]) -> None:
-        """Replace the older agent sessions."""
-        self._older_agent_sessions = {one.id: one for one in sessions}
+        """Replace the older agent sessions. A name that has been read is kept."""
+        known = self._older_agent_sessions
+        self._older_agent_sessions = {
+            one.id: _keep_name(one, known.get(one.id)) for one in sessions
+        }
+
+    def set_name(self, named: StoredSession) -> None:
+        """Keep the name of an older agent session after it has been read."""
+        if named.id in self._older_agent_sessions:
+            self._older_agent_sessions[named.id] = named
 
     def set_remote_conversations(self, usages: Iterable[ContextUsage]) -> None:
         """Replace other servers' conversations."""
@@ -375,14 +432,16 @@ class SessionRegistry:
         since = LONG_AGO if every else datetime.now(UTC) - RECENT
         listed = [one for one in self._sessions(every=every) if one.updated_at >= since]
         stored = [one for one in map(self._stored, listed) if one is not None]
+        stored.sort(key=_updated_at, reverse=True)
         agents = (one for one in stored if not isinstance(one, RemoteConversation))
         return SessionsSnapshot(
-            sessions=tuple(stored),
+            sessions={one.id: one for one in stored},
             limits={key: self._agent_limit(*key) for key in set(map(_limit_key, agents))},
             context=self._workspace.settings.context,
             costs=self._workspace.costs.copy(),
             shown=self._shown.id if self._shown else None,
             pinned=self._selected(),
+            with_prompts=self._workspace.settings.agents.labels == "first-prompt",
         )
 
     def _sessions(self, *, every: bool) -> Iterable[Session]:
@@ -555,6 +614,14 @@ class SessionRegistry:
 
 def _has_ended(session: StoredSession) -> bool:
     return session.state(datetime.now(UTC)) == "ended"
+
+
+def _keep_name(session: StoredSession, known: StoredSession | None) -> StoredSession:
+    if known is None or not (known.title or known.first_prompt):
+        return session
+    return msgspec.structs.replace(
+        session, title=known.title, first_prompt=known.first_prompt, unread_names=()
+    )
 
 
 def _updated_at(session: Session) -> datetime:

@@ -61,6 +61,14 @@ class SpendingSums(NamedTuple):
     """The number of tokens in these calls."""
 
 
+class SessionCosts(NamedTuple):
+    """The costs of some sessions in USD, by ID. None means that a cost is unknown."""
+
+    usd: Mapping[str, float | None]
+    read_number: int
+    """See `SpendingSums.read_number`."""
+
+
 class TeamSpent(NamedTuple):
     """The team's spending this month in USD, as last read from the team's store."""
 
@@ -144,10 +152,15 @@ class Costs:
             recorded = spent.calls, spent.tokens
             self.revision += recorded != self._recorded
             self._recorded = recorded
-        for session, usd in {**spent.sessions, spent.session: spent.session_usd}.items():
-            if spent.read_number >= self._session_read_numbers.get(session, 0):
+        usd = {**spent.sessions, spent.session: spent.session_usd}
+        self.update_sessions(SessionCosts(usd, spent.read_number))
+
+    def update_sessions(self, costs: SessionCosts) -> None:
+        """Replace the costs of some sessions, unless the current costs are from a later read."""
+        for session, usd in costs.usd.items():
+            if costs.read_number >= self._session_read_numbers.get(session, 0):
                 self.sessions[session] = usd
-                self._session_read_numbers[session] = spent.read_number
+                self._session_read_numbers[session] = costs.read_number
 
 
 _SEVERITIES: Mapping[str, Severity] = MappingProxyType(
@@ -260,9 +273,35 @@ class Spending:
             return [row.model for row in sorted(rows, key=lambda row: -row.calls) if row.model]
         return []
 
-    def _cost_by_session(self) -> dict[str, float | None]:
-        rows = self._report_rows("session")
-        return {row.session: row.cost_usd for row in rows if isinstance(row.session, str)}
+    def cost_by_session(self, sessions: Iterable[str] | None = None) -> dict[str, float | None]:
+        """Return the cost of each session in USD, or None if it is unknown.
+
+        Args:
+            sessions: The sessions' IDs. Defaults to all sessions of the workspace.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        from sidecar.cost.reports import cost_by_session
+
+        scope = self.scope()
+        if sessions is not None:
+            scope = msgspec.structs.replace(scope, sessions=tuple(sessions))
+        with self.book.ledger.reader() as connection:
+            return cost_by_session(connection, self.book.prices, scope)
+
+    def session_costs(self, sessions: Iterable[str]) -> SessionCosts:
+        """Return the costs of some sessions. Raises LedgerError."""
+        read_number = next(_READ_NUMBERS)
+        return SessionCosts(self.cost_by_session(sessions), read_number)
+
+    def sessions_by_cost(self) -> list[str]:
+        """Return the IDs of the workspace's sessions, highest cost first. Raises LedgerError."""
+        from sidecar.cost.reports import sessions_by_cost
+
+        with self.book.ledger.reader() as connection:
+            rows = sessions_by_cost(connection, self.book.prices, self.scope())
+        return [name for name, _agent, _count in rows]
 
     def _report_rows(
         self, *by: CostKey, since: str | None = None, until: str | None = None
@@ -352,7 +391,7 @@ class Spending:
             spend.day if recorded and "day" not in spend.unknown else None,
             spend.workspace,
             _SEVERITIES[verdict],
-            self._cost_by_session() if every else {},
+            self.cost_by_session() if every else {},
             read_number,
             spend.calls,
             spend.tokens,

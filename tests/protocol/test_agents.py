@@ -21,6 +21,7 @@ from sidecar.cli import main
 from sidecar.cli.check import check_paths as run
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.private_files import make_folder
+from sidecar.cost import reports
 from sidecar.server.features import agents as agents_feature
 from sidecar.server.features import configuration
 from sidecar.text.printable import usd_text
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from sidecar.agents.events import StoredSession
     from sidecar.budget.findings import Finding
     from sidecar.cli.checking.report import ReportedFinding
+    from sidecar.cost.sums import Scope
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.workspace.shown_session import Session
     from tests.protocol.client import Client
@@ -315,9 +318,109 @@ async def test_rows_and_labels_are_made_on_a_worker(
     assert sorted(row["id"] for row in rows) == sorted(names)
     assert all(row["label"] and row["text"] for row in rows)
     assert sorted(name for name, _ in labelled) == sorted(names)
-    await bare.request("cost/page", {"by": "session"})
-    assert len(labelled) == 2 * len(names)
+    await bare.request("cost/page", {"period": "all", "by": "session"})
+    assert {name for name, _ in labelled[len(names) :]} == set(names)
     assert threading.main_thread() not in {thread for _, thread in labelled}
+
+
+async def test_first_rows_of_a_long_list_are_made_and_the_others_counted(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, replies = [], [3, 9, 1, 5, 7]
+    for age, count in enumerate(replies):
+        home.clock.now = datetime.now(UTC) - timedelta(days=10 + age)
+        session = home.session(tmp_path)
+        session.user()
+        for _ in range(count):
+            session.reply()
+        session.write({"type": "custom-title", "customTitle": f"Session {age}"})
+        os.utime(session.path, (home.clock.now.timestamp(),) * 2)
+        made.append(session.id)
+    bare.ignore("status/update", "context/warning")
+    await bare.initialize(tmp_path.as_uri())
+    await bare.request("cost/detail", {})
+    by_cost = sorted(range(5), key=lambda age: -replies[age])
+    by_context = sorted(range(5), key=lambda age: -(home.truth.context[made[age]] or 0))
+    named, labelled = list[str](), list[str]()
+    read_name, label_of = session_index.read_name, sessions.label_of
+
+    def recorded_name(session: StoredSession, **options: Any) -> StoredSession:
+        named.append(session.id)
+        return read_name(session, **options)
+
+    def recorded_label(session: Session) -> str:
+        labelled.append(session.id)
+        return label_of(session)
+
+    for order, ages in (("updated", [0, 1]), ("cost", by_cost[:2]), ("context", by_context[:2])):
+        with monkeypatch.context() as patch:
+            patch.setattr(session_index, "read_name", recorded_name)
+            if order != "context":  # the percentages of all sessions are compared
+                patch.setattr(sessions, "label_of", recorded_label)
+            params = {"all": True, "limit": 2, "order": order}
+            rows = await bare.request("context/sessions", params)
+        assert [row["label"] for row in rows] == [f"Session {age}" for age in ages], order
+        assert [row["others"] for row in rows] == [0, 3]
+        assert set(named) <= {made[age] for age in ages}, order
+        assert set(labelled) <= {made[age] for age in ages}, order
+        named.clear()
+        labelled.clear()
+    everything = await bare.request("context/sessions", {"all": True, "limit": 5})
+    assert everything == await bare.request("context/sessions", {"all": True})
+    assert [row["others"] for row in everything] == [0] * 5
+    assert [row["costUsd"] for row in everything if row["id"] == rows[0]["id"]] == [
+        rows[0]["costUsd"]
+    ]
+    assert await bare.request("context/sessions", {"all": True, "ended": False}) == []
+    with pytest.raises(RpcError, match="limit"):
+        await bare.request("context/sessions", {"limit": 0})
+
+
+async def test_old_session_is_named_when_it_is_selected(
+    bare: Client, home: ClaudeHome, tmp_path: Path
+) -> None:
+    home.clock.now = datetime.now(UTC) - timedelta(days=6)
+    old = home.session(tmp_path)
+    old.user()
+    old.reply()
+    old.write({"type": "custom-title", "customTitle": "Mend the parser"})
+    os.utime(old.path, (home.clock.now.timestamp(),) * 2)
+    old_sessions(home, tmp_path)
+    bare.ignore("context/warning")
+    await bare.initialize(tmp_path.as_uri())
+    usage = await bare.request("context/usage", {"session": old.id})
+    assert usage["session"]["label"] == "Mend the parser"
+    await bare.request("context/select", {"session": old.id})
+    await bare.take("status/update", lambda one: "Mend the parser" in json.dumps(one["context"]))
+    await bare.request("context/sessions", {"all": True, "limit": 1})
+    selected = await bare.request("context/usage", {})
+    assert selected["session"]["label"] == "Mend the parser"
+
+
+async def test_costs_of_all_sessions_are_not_added_up_while_no_list_is_open(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, session = home.session(tmp_path), home.session(tmp_path)
+    for each in (other, session):
+        each.user()
+        each.reply()
+    await start_and_read(bare, tmp_path)
+    before = {row["id"]: row["costUsd"] for row in await bare.request("context/sessions", {})}
+    asked, cost_by_session = list[object](), reports.cost_by_session
+
+    def recorded(connection: Any, prices: Any, scope: Scope) -> dict[str, float | None]:
+        asked.append(scope.sessions)
+        return cost_by_session(connection, prices, scope)
+
+    monkeypatch.setattr(reports, "cost_by_session", recorded)
+    for each in (other, session):
+        each.reply()
+    async with asyncio.timeout(60):
+        while (await bare.request("context/usage", {}))["costUsd"] == before[session.id]:
+            await asyncio.sleep(0.05)
+    assert asked == []
+    after = {row["id"]: row["costUsd"] for row in await bare.request("context/sessions", {})}
+    assert all(after[name] > before[name] for name in before)
 
 
 async def test_hidden_session_changes_the_revision_of_the_list(
@@ -675,5 +778,4 @@ async def test_session_files_are_read_once_for_all_cost_reports(
             page = await bare.request("cost/page", {"period": "all", "by": "session"})
             assert "Mend the parser" in page["html"]
             counts.append(len(reads))
-    assert counts[0] > 0
     assert counts == counts[:1] * 3

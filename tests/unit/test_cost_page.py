@@ -103,7 +103,7 @@ def source(
         scope=scope or Scope(),
         now=now,
         zone=UTC,
-        labels=labels,
+        label_of=labels.get,
     )
 
 

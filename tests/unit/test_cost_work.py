@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import sqlite3
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sidecar.cost import ledger as ledger_file
+from sidecar.cost import reports
 from sidecar.cost.days import TimeRange, local_day
-from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.events import Buckets, LedgerEvent, milliseconds
 from sidecar.cost.ledger import Ledger, LedgerError, ReadCancelledError
 from sidecar.cost.prices import Prices
-from sidecar.cost.reports import priced_sums, report
-from sidecar.cost.sums import Grouping, Scope, read_sums
+from sidecar.cost.reports import (
+    Tally,
+    cost_by_session,
+    costliest_sessions,
+    priced_sums,
+    report,
+    tally_calls,
+)
+from sidecar.cost.sums import Grouping, Scope, Sum, read_sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from sidecar.cost.protocol import CostKey
 
 START = datetime(2026, 6, 1, tzinfo=UTC)
 CALLS = 60
@@ -110,6 +121,73 @@ def test_prompt_sizes_are_separated_only_if_the_price_depends_on_them(
         found = list(priced_sums(connection, Prices(), Scope(session="sizes")))
     assert len(found) == sums
     assert sum(one.sum.calls for one in found) == 2
+
+
+MODELS = ("gpt-5", "claude-sonnet-4-5", "nobody-knows-me", "reported")
+
+
+@pytest.fixture
+def many_sessions(ledger: Ledger) -> Ledger:
+    """Add sessions with every kind of price. Some names are used by two agents."""
+    ledger.record_many(
+        LedgerEvent(
+            at=START + timedelta(hours=number),
+            model=MODELS[number % 4],
+            provider="openai",
+            agent="codex" if number % 3 else "claude-code",
+            session=f"m{number * 7 % 50}",
+            buckets=Buckets(input=100 + number * 3_000, cache_read=number, output=number % 11),
+            reported_cost=Decimal(number) / 1000 if number % 4 == 3 else None,
+        )
+        for number in range(200)
+    )
+    return ledger
+
+
+@pytest.mark.parametrize("most", [1, 10, 1_000])
+@pytest.mark.parametrize("times", [TimeRange(), TimeRange(start_ms=milliseconds(START) + 7)])
+def test_costliest_sessions_are_those_of_the_whole_report(
+    many_sessions: Ledger, most: int, times: TimeRange
+) -> None:
+    prices, scope = Prices(), Scope(times=times)
+    with many_sessions.reader() as connection:
+        everything = tally_calls(connection, prices, scope, ("session", "agent"))
+        shown, others = costliest_sessions(connection, prices, scope, most)
+        costs = cost_by_session(connection, prices, scope)
+        rows = report(connection, prices, scope, ["session"]).rows
+    ranked = sorted(everything, key=lambda name: (-everything[name].cost, name))
+    assert list(shown) == ranked[:most]
+    assert shown == {name: everything[name] for name in ranked[:most]}
+    assert others == len(ranked[most:])
+    assert costs == {row.session: row.cost_usd for row in rows}
+
+
+def test_only_the_shown_sessions_are_tallied(
+    many_sessions: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, read_sums = list[Sum](), reports.read_sums
+
+    def recorded(*arguments: Any) -> Iterator[Sum]:
+        for one in read_sums(*arguments):
+            found.append(one)
+            yield one
+
+    monkeypatch.setattr(reports, "read_sums", recorded)
+    with many_sessions.reader() as connection:
+        shown, others = costliest_sessions(connection, Prices(), Scope(), 2)
+    assert (len(shown), others > 50) == (2, True)
+    assert len({one.owner for one in found if one.owner}) <= 4, "two agents can use the same name"
+
+
+@pytest.mark.parametrize("key", ["agent", "workspace"])
+def test_few_owners_are_summed_by_the_ledger(many_sessions: Ledger, key: CostKey) -> None:
+    with many_sessions.reader() as connection:
+        by_owner = tally_calls(connection, Prices(), Scope(), (key,))
+        by_session = tally_calls(connection, Prices(), Scope(), (key, "session"))
+    added: dict[tuple[str | None, ...], Tally] = {}
+    for (owner, _), tally in by_session.items():
+        added[owner,] = added.get((owner,), Tally()) + tally
+    assert by_owner == added
 
 
 @pytest.mark.parametrize("how", ["cancelled", "faulty"])

@@ -4,17 +4,23 @@ import type { ContextUsage, FitResult, SessionRow } from "./generated";
 import type { Server } from "./server";
 import { workspaceParam } from "./workspaceParam";
 
+/** The number of sessions that are listed at first. */
+const FIRST = 100;
+
 /** Let the user choose the session that the status shows. Returns null for the newest session. */
-export async function chooseSession(server: Server): Promise<string | null | undefined> {
+export async function chooseSession(server: Server, limit: number | null = FIRST): Promise<string | null | undefined> {
   const where = workspaceParam(server);
-  const rows = await server.request<SessionRow[]>("context/sessions", { ...where, all: true });
+  const rows = await server.request<SessionRow[]>("context/sessions", { ...where, all: true, limit });
   if (rows.length === 0) {
     void window.showInformationMessage("No sessions yet. They appear when a coding agent works in this folder or an AI extension reports a conversation.");
     return undefined;
   }
   const automatic: QuickPickItem & { id: string | null } = { label: "Automatic: newest session", id: null };
-  const chosen = await window.showQuickPick([automatic, ...rows.map(item)], { title: "Show the session" });
+  const others = rows.at(-1)?.others ?? 0;
+  const more = others ? [{ label: `Show ${counted(others, "more session")}`, id: null }] : [];
+  const chosen = await window.showQuickPick([automatic, ...rows.map(item), ...more], { title: "Show the session" });
   if (!chosen) return undefined;
+  if (chosen === more[0]) return chooseSession(server, null);
   await server.request("context/select", { ...where, session: chosen.id });
   return chosen.id;
 }

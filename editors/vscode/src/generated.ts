@@ -744,6 +744,7 @@ export interface SessionRow {
   label: string;
   detail: string;
   text: string;
+  others: number;
 }
 
 /**
@@ -752,6 +753,9 @@ export interface SessionRow {
 export interface SessionsParams {
   workspace?: string | null;
   all?: boolean;
+  limit?: number | null;
+  order?: "context" | "cost" | "updated";
+  ended?: boolean;
 }
 
 /**

@@ -5,12 +5,13 @@ import {
   ThemeIcon,
   type TreeDataProvider,
   TreeItem,
+  TreeItemCollapsibleState,
   type TreeView,
   window,
 } from "vscode";
 import { setState, state } from "./applicable";
-import { plain } from "./format";
-import type { SessionRow } from "./generated";
+import { counted, plain } from "./format";
+import type { SessionRow, SessionsParams } from "./generated";
 import type { Server } from "./server";
 import { workspaceParam } from "./workspaceParam";
 
@@ -18,22 +19,25 @@ const REFRESH_MS = 200;
 const AGES_MS = 60_000;
 const ORDER = "sessionOrder";
 const ENDED_HIDDEN = "endedHidden";
-const ORDERS = {
-  "Last used": (one: SessionRow, other: SessionRow) => other.updatedAt.localeCompare(one.updatedAt),
-  "Cost": (one: SessionRow, other: SessionRow) => (other.costUsd ?? 0) - (one.costUsd ?? 0),
-  "Context": (one: SessionRow, other: SessionRow) => (other.percent ?? 0) - (one.percent ?? 0),
-} as const;
+const ORDERS = { "Last used": "updated", "Cost": "cost", "Context": "context" } as const;
+/** The number of sessions that are shown at first. */
+const FIRST = 100;
 const COLOURS: Record<SessionRow["severity"], ThemeColor | undefined> = {
   ok: undefined,
   warning: new ThemeColor("list.warningForeground"),
   error: new ThemeColor("list.errorForeground"),
 };
 
+/** The item that contains all sessions after the first ones. */
+interface Others {
+  readonly others: number;
+}
+
 /** A tree of the workspace's sessions. Its items are the rows of `context/sessions`. */
-export class SessionsView implements TreeDataProvider<SessionRow> {
+export class SessionsView implements TreeDataProvider<SessionRow | Others> {
   private readonly changed = new EventEmitter<undefined>();
   readonly onDidChangeTreeData = this.changed.event;
-  private readonly view: TreeView<SessionRow>;
+  private readonly view: TreeView<SessionRow | Others>;
   private readonly disposables: { dispose(): unknown }[];
   private readonly ages: NodeJS.Timeout;
   private timer: NodeJS.Timeout | undefined;
@@ -78,7 +82,12 @@ export class SessionsView implements TreeDataProvider<SessionRow> {
     this.refresh();
   }
 
-  getTreeItem(row: SessionRow): TreeItem {
+  getTreeItem(row: SessionRow | Others): TreeItem {
+    if (!("id" in row)) {
+      const others = new TreeItem(`${counted(row.others, "more session")}`, TreeItemCollapsibleState.Collapsed);
+      others.id = "others";
+      return others;
+    }
     const isNamed = row.source === "protocol" || `${row.label} `.startsWith(`${row.source} `);
     const agent = isNamed ? "" : row.source;
     const item = new TreeItem(plain(row.label));
@@ -92,15 +101,15 @@ export class SessionsView implements TreeDataProvider<SessionRow> {
     return item;
   }
 
-  async getChildren(row?: SessionRow): Promise<SessionRow[]> {
-    if (row) return [];
-    const asked = this.server.request<SessionRow[]>("context/sessions", { ...workspaceParam(this.server), all: true });
-    const rows = await asked.catch(() => []);
+  async getChildren(parent?: SessionRow | Others): Promise<(SessionRow | Others)[]> {
+    if (parent && "id" in parent) return [];
     const order = this.context.workspaceState.get<keyof typeof ORDERS>(ORDER, "Last used");
-    return rows
-      .filter(({ tokens, note }) => tokens !== null || note !== null)
-      .filter((each) => each.shown || each.state !== "ended" || !state.endedHidden)
-      .sort(ORDERS[order]);
+    const params: SessionsParams = { ...workspaceParam(this.server), all: true, order: ORDERS[order], ended: !state.endedHidden };
+    const asked = this.server.request<SessionRow[]>("context/sessions", parent ? params : { ...params, limit: FIRST });
+    const rows = (await asked.catch(() => [])).slice(parent ? FIRST : 0);
+    const others = rows.at(-1)?.others ?? 0;
+    const known = rows.filter(({ tokens, note }) => tokens !== null || note !== null);
+    return others ? [...known, { others }] : known;
   }
 }
 

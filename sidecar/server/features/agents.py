@@ -267,13 +267,13 @@ class HistoryRecorder:
         return self._recorded.get(workspace) == workspace.settings.agents
 
     async def refresh(self, workspace: Workspace) -> None:
-        """Add up the costs of all sessions in a workspace, and publish them."""
+        """Add up the costs of a workspace and of the shown session, and publish them."""
         usage = workspace.context.usage
         session = usage.session.id if usage and usage.session else ""
         self._summed[workspace] = session
         spending = self._services.spending(workspace)
         try:
-            spent = await self._services.workers.run(partial(spending.spent, session, every=True))
+            spent = await self._services.workers.run(partial(spending.spent, session))
         except SidecarError:  # the error is reported when a client requests costs
             return
         self._services.show_sums(workspace, spent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +12,7 @@ import msgspec
 from sidecar.agents.events import StoredSession
 from sidecar.context.protocol import ContextUsage, SessionRow
 from sidecar.context.usage import calibration_info
-from sidecar.errors import BadParamsError
+from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.usage import MOST_TOKENS, Usage, normalise_usage
 from sidecar.workspace.changes import (
     AppendTurns,
@@ -38,9 +39,12 @@ if TYPE_CHECKING:
     from sidecar.context import protocol as p
     from sidecar.context.protocol import AssembleResult, FitResult, PreflightResult, ResponseResult
     from sidecar.cost.caps import CostVerdict
+    from sidecar.server.protocol import Encoded
     from sidecar.server.server import SidecarServer
     from sidecar.text.pages import Page
     from sidecar.workspace.conversations import Conversations
+    from sidecar.workspace.sessions import SessionsSnapshot
+    from sidecar.workspace.spending import Spending
     from sidecar.workspace.workspace import Workspace
 
 T = TypeVar("T")
@@ -147,10 +151,23 @@ async def _find_session(
         await conversations.services.counts.load_window_and_price(stored.model, workspace.settings)
 
 
+async def _read_cost(conversations: Conversations, session: str | None) -> None:
+    """Read the cost of a session, which is kept up to date only for the shown session."""
+    if session is None:
+        return
+    services, workspace = conversations.services, conversations.workspace
+    spending = services.spending(workspace)
+    with suppress(SidecarError):  # the error is reported when a client requests costs
+        workspace.costs.update_sessions(
+            await services.workers.run(partial(spending.session_costs, [session]))
+        )
+
+
 async def _usage(
     server: SidecarServer, conversations: Conversations, params: p.UsageParams
 ) -> ContextUsage:
     await _find_session(server, conversations, params.session)
+    await _read_cost(conversations, params.session)
     session = await conversations.find_counted(params.session)
     workspace = conversations.workspace
     if session is None:
@@ -170,7 +187,7 @@ async def _page(server: SidecarServer, conversations: Conversations, params: p.U
 
 async def _sessions(
     server: SidecarServer, conversations: Conversations, params: p.SessionsParams
-) -> list[SessionRow]:
+) -> Encoded:
     workspace = conversations.workspace
     await conversations.recount()
     if params.all:
@@ -182,15 +199,31 @@ async def _sessions(
         for model in models:
             await services.counts.load_window_and_price(model, workspace.settings)
         snapshot = conversations.sessions.snapshot(every=params.all)
-    if any(one.source != PROTOCOL for one in snapshot.sessions):
+    if any(one.source != PROTOCOL for one in snapshot.sessions.values()):
         server.history.record_soon(workspace)
-    return await services.workers.run(lambda: session_rows(snapshot.rows(), snapshot.costs))
+    work = partial(_list_sessions, snapshot, services.spending(workspace), params)
+    return await services.workers.run(lambda: server.protocol.encode(work()))
+
+
+def _list_sessions(
+    snapshot: SessionsSnapshot, spending: Spending, params: p.SessionsParams
+) -> list[SessionRow]:
+    costs, costliest = snapshot.costs, list[str]()
+    with suppress(SidecarError):  # the error is reported when a client requests costs
+        costliest = spending.sessions_by_cost() if params.order == "cost" else []
+    first = snapshot.first(params.limit, params.order, ended=params.ended, costliest=costliest)
+    with suppress(SidecarError):
+        costs.sessions.update(spending.cost_by_session(first.sessions if params.limit else None))
+    return session_rows(first.rows(), costs)
 
 
 async def _select(
     server: SidecarServer, conversations: Conversations, params: p.SelectParams
 ) -> ContextUsage:
     await _find_session(server, conversations, params.session)
+    if params.session is not None:
+        await _read_cost(conversations, params.session)
+        await conversations.find_counted(params.session)  # reads the name
     conversations.sessions.select(params.session)
     await conversations.refresh()
     return conversations.sessions.context.usage or ContextUsage()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         CostReport,
         FileCost,
     )
+    from sidecar.server.protocol import Encoded
     from sidecar.server.server import SidecarServer
     from sidecar.text.pages import Page
     from sidecar.workspace.workspace import Workspace
@@ -101,7 +102,7 @@ def register(server: SidecarServer) -> None:
         services.show_sums(workspace, spent)
         return recorded
 
-    async def detail(params: CostDetailParams) -> CostReport:
+    async def detail(params: CostDetailParams) -> CostReport | Encoded:
         await services.configured.wait()
         if params.scope == "team":
             return await _team_detail(server, params)
@@ -109,16 +110,15 @@ def register(server: SidecarServer) -> None:
         stop, spending = threading.Event(), services.spending(workspace)
         async with progress(server, "Cost report") as report:
 
-            def work() -> CostReport:
+            def work(note: str) -> Encoded:
                 costs = spending.detail(params, stop.is_set, report)
-                if costs.rows:
-                    return costs
-                return msgspec.structs.replace(costs, text=NO_COST, overview=NO_COST)
+                if not costs.rows:
+                    costs = msgspec.structs.replace(costs, text=NO_COST, overview=NO_COST)
+                return server.protocol.encode(msgspec.structs.replace(costs, note=note))
 
             await server.history.ensure_recorded(workspace, report)
             try:
-                costs = await services.workers.run(work)
-                return msgspec.structs.replace(costs, note=_note(workspace))
+                return await services.workers.run(partial(work, _note(workspace)))
             except asyncio.CancelledError:
                 stop.set()
                 raise

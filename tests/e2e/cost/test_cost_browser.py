@@ -64,7 +64,7 @@ def costs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             scope=Scope(),
             now=now,
             zone=UTC,
-            labels=labels,
+            label_of=labels.get,
         )
         target.write_text(whole_page(source, {}), encoding="utf-8")
     book.close()

@@ -7,6 +7,7 @@ local report = require('token_sidecar.report')
 
 local NO_ENDPOINT = 'no endpoint is configured: `token-sidecar config init --user` creates a sample configuration'
 local LABEL_COLUMNS, NUMBER_COLUMNS = 32, 8
+local FIRST_SESSIONS = 100
 
 ---@alias token_sidecar.Ask fun(method: string, params: table, done: fun(result: any, client: vim.lsp.Client))
 
@@ -20,8 +21,9 @@ end
 
 --- Lists the workspace's sessions in the user's picker. The status shows the chosen session until it ends.
 ---@param ask token_sidecar.Ask
-function M.sessions(ask)
-  ask('context/sessions', { all = true }, function(rows)
+---@param limit? integer the number of sessions to list, or nil for all
+local function choose_session(ask, limit)
+  ask('context/sessions', { all = true, limit = limit }, function(rows)
     if #rows == 0 then
       return notify('no sessions yet: they appear when a coding agent works in this folder or a chat plugin is used', vim.log.levels.WARN)
     end
@@ -31,18 +33,28 @@ function M.sessions(ask)
       details = math.max(details, vim.fn.strdisplaywidth(row.detail))
     end
     columns = math.max(12, math.min(columns, vim.o.columns - details - NUMBER_COLUMNS))
+    local others = #rows > 0 and rows[#rows].others or 0
     local function line(row)
       if row == false then return '  Newest session (automatic)' end
+      if row == others then return ('  Show %s more sessions'):format(format.integer(others)) end
       return ('%s %s  %s'):format(row.shown and '●' or ' ', to_columns(row.label, columns), row.detail)
     end
     local options = { prompt = 'Show in the status:', format_item = line, kind = 'token_sidecar_session' }
-    vim.ui.select(vim.list_extend({ false }, rows), options, function(row)
+    local items = vim.list_extend({ false }, rows)
+    if others > 0 then table.insert(items, others) end
+    vim.ui.select(items, options, function(row)
       if row == nil then return end
+      if row == others then return choose_session(ask) end
       ask('context/select', { session = row and row.id or vim.NIL }, function()
         notify(row and ('showing %s until it ends'):format(row.label) or 'showing the newest session')
       end)
     end)
   end)
+end
+
+---@param ask token_sidecar.Ask
+function M.sessions(ask)
+  choose_session(ask, FIRST_SESSIONS)
 end
 
 --- Shows the pruning plan for the conversation and its cost in cached tokens. The user is asked before it is applied.

@@ -572,11 +572,15 @@
 ---@field label string
 ---@field detail string
 ---@field text string
+---@field others integer
 
 --- Requests the sessions from the last 24 hours, or all sessions.
 ---@class token_sidecar.SessionsParams
 ---@field workspace? string
 ---@field all? boolean
+---@field limit? integer
+---@field order? "context"|"cost"|"updated"
+---@field ended? boolean
 
 --- Sets parts of a conversation other than its turns. Null removes a part.
 ---@class token_sidecar.SetParams
