@@ -163,7 +163,7 @@ class PageSource(ABC):
             most: The maximum number of groups.
             total: The sum of all calls in the time range.
         """
-        return _first_groups(_by_cost(self.tallies(times, by)), most)
+        return _first_groups(_by_cost(self.tallies(times, by).items()), most)
 
     @abstractmethod
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
@@ -210,7 +210,7 @@ class LedgerSource(PageSource):
             return super().costliest(times, by, most, total)
         scope = self._scope_in(times)
         tallies, others = costliest_sessions(self.connection, self.prices, scope, most)
-        return TopGroups(_by_cost(tallies), others, total - sum(tallies.values(), Tally()))
+        return TopGroups(_by_cost(tallies.items()), others, total - sum(tallies.values(), Tally()))
 
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
         return _recent_prompts(self.connection, self._scope_in(times))
@@ -422,7 +422,9 @@ class _Report:
         for (model, day), tally in self._by_day.items():
             name = (model or "",) if key == "model" else (_span_name(str(day), key),)
             found[name] = found.get(name, Tally()) + tally
-        groups = _by_cost(found) if key == "model" else dict(sorted(found.items(), reverse=True))
+        groups = (
+            _by_cost(found.items()) if key == "model" else dict(sorted(found.items(), reverse=True))
+        )
         return _first_groups(groups, _MOST_ROWS)
 
     def _spend_html(self) -> str:
@@ -498,8 +500,8 @@ class _Report:
         return names
 
 
-def _by_cost(tallies: Mapping[tuple[str | None, ...], Tally]) -> Groups:
-    groups = {tuple(value or "" for value in name): tally for name, tally in tallies.items()}
+def _by_cost(tallies: Iterable[tuple[tuple[str | None, ...], Tally]]) -> Groups:
+    groups = {tuple(value or "" for value in name): tally for name, tally in tallies}
     return dict(sorted(groups.items(), key=lambda each: (-each[1].cost, each[0])))
 
 

@@ -273,10 +273,7 @@ def _check_type(value: Any, kind: type[Any]) -> Any:
 
 def plain(value: Any, converter: Converter) -> Any:
     if isinstance(value, msgspec.Struct):
-        # Converting all members at once would stop other threads for as long as it takes.
-        return dict(
-            zip(value.__struct_encode_fields__, msgspec.structs.astuple(value), strict=True)
-        )
+        return msgspec.to_builtins(value)
     if attrs.has(type(value)):
         return converter.unstructure(value)
     return msgspec.to_builtins(value)

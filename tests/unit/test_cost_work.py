@@ -165,7 +165,7 @@ def test_costliest_sessions_are_those_of_the_whole_report(
 def test_only_the_shown_sessions_are_tallied(
     many_sessions: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, read_sums = list[Sum](), reports.read_sums
+    found = list[Sum]()
 
     def recorded(*arguments: Any) -> Iterator[Sum]:
         for one in read_sums(*arguments):

@@ -84,7 +84,7 @@ export class SessionsView implements TreeDataProvider<SessionRow | Others> {
 
   getTreeItem(row: SessionRow | Others): TreeItem {
     if (!("id" in row)) {
-      const others = new TreeItem(`${counted(row.others, "more session")}`, TreeItemCollapsibleState.Collapsed);
+      const others = new TreeItem(counted(row.others, "more session"), TreeItemCollapsibleState.Collapsed);
       others.id = "others";
       return others;
     }
