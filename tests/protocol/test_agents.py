@@ -338,9 +338,10 @@ async def test_first_rows_of_a_long_list_are_made_and_the_others_counted(
         made.append(session.id)
     bare.ignore("status/update", "context/warning")
     await bare.initialize(tmp_path.as_uri())
-    await bare.request("cost/detail", {})
-    by_cost = sorted(range(5), key=lambda age: -replies[age])
-    by_context = sorted(range(5), key=lambda age: -(home.truth.context[made[age]] or 0))
+    report = await bare.request("cost/detail", {"by": ["session"]})
+    by_cost = [made.index(row["session"]) for row in report["rows"]]
+    rows = await bare.request("context/sessions", {"all": True})
+    by_context = sorted(range(5), key=lambda age: -rows[age]["percent"])
     named, labelled = list[str](), list[str]()
     read_name, label_of = session_index.read_name, sessions.label_of
 
