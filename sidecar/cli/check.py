@@ -26,7 +26,7 @@ GIT_FAILED = "git cannot list tracked files, so all files that .gitignore matche
 
 
 class ProjectLocation(NamedTuple):
-    """The configuration file and the root folder given on the command line, if any."""
+    """The file given as `--config` and the folder given as `--root`."""
 
     config: Path | None = None
     root: Path | None = None
@@ -169,6 +169,7 @@ def _merge_reports(
 
     return Report(
         files=tuple(file for part in parts for file in part.files),
+        distinct_findings=tuple(each for part in parts for each in part.distinct_findings),
         growth=None
         if base is None
         else tuple(growth for part in parts for growth in part.growth or ()),

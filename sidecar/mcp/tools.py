@@ -143,7 +143,7 @@ class Tools:
         location = ProjectLocation(root=project.root.resolve())
         work = partial(check_paths, paths, location=location)
         report, problems = await project.services.workers.run(work)
-        findings = report.distinct_findings()
+        findings = report.distinct_findings
         errors = [str(problem) for problem in problems if problem.severity == "error"]
         lines = [
             f"{project.display_path(file.path)}:{finding.line}: {finding.message}"

@@ -279,6 +279,19 @@ def test_group_budgets_include_other_files(project: Path) -> None:
     assert len(run(".").stdout.splitlines()) == 2  # one line for the finding, and the summary
 
 
+def test_groups_of_two_projects_are_both_reported(project: Path, tmp_path: Path) -> None:
+    """The rules of both groups have the same key, which is `budget[0]`."""
+    other = tmp_path / "other"
+    for root in (project, other):
+        text = '[[budget]]\nfiles = "*.txt"\nmax-tokens = 1\nsum = true\n'
+        write(root, ".token-sidecar.toml", text)
+        for name in ("x.txt", "y.txt"):
+            write(root, name, "more than one token")
+    lines = run(".", str(other)).stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines[:-1]] == ["fine.txt", str(other / "x.txt")]
+    assert lines[-1].endswith("2 over budget, 0 near")
+
+
 def test_standard_input(project: Path) -> None:
     text = "word " * 40
     result = run("--stdin-name", "AGENTS.md", "-", stdin=text)

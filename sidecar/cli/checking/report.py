@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -129,6 +130,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The result of checking files."""
 
     files: tuple[FileReport, ...]
+    distinct_findings: tuple[tuple[FileReport, ReportedFinding], ...]
+    """All findings with their files. A budget that files share is included only once."""
     growth: tuple[Growth, ...] | None = None
     """How files have grown, or None without `--diff`."""
     skipped: tuple[Unchecked, ...] = ()
@@ -155,17 +158,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             return True
         return any(finding.over for file in self.files for finding in file.findings)
 
-    def distinct_findings(self) -> list[tuple[FileReport, ReportedFinding]]:
-        """Return the findings with their files. Each group rule's findings are included once."""
-        seen: set[str] = set()
-        findings: list[tuple[FileReport, ReportedFinding]] = []
-        for file in self.files:
-            for finding in file.findings:
-                if finding.files > 1 and finding.rule in seen:
-                    continue
+
+def find_distinct(files: Iterable[FileReport]) -> tuple[tuple[FileReport, ReportedFinding], ...]:
+    """Return a project's findings with their files, and each shared budget only once."""
+    seen: set[str] = set()
+    findings: list[tuple[FileReport, ReportedFinding]] = []
+    for file in files:
+        for finding in file.findings:
+            if finding.files == 1 or finding.rule not in seen:
                 seen.add(finding.rule)
                 findings.append((file, finding))
-        return findings
+    return tuple(findings)
 
 
 def as_text(report: Report) -> str:
@@ -173,7 +176,7 @@ def as_text(report: Report) -> str:
     lines = [
         f"{file.path}:{finding.line}:{finding.column}: {finding.severity}: "
         f"{finding.message} [{finding.code}]"
-        for file, finding in report.distinct_findings()
+        for file, finding in report.distinct_findings
     ]
     lines += [
         f"{growth.path}: information: {growth.message} [budget-growth]"
@@ -212,7 +215,7 @@ def as_github(report: Report) -> str:
     ]
     lines += [
         f"::{commands[finding.severity]} {_annotation(file, finding)}::{_escape(finding.message)}"
-        for file, finding in report.distinct_findings()
+        for file, finding in report.distinct_findings
     ]
     lines += [
         f"::notice file={_escape_value(growth.path)},title=Token budget::{_escape(growth.message)}"
@@ -229,7 +232,7 @@ def as_github(report: Report) -> str:
 
 def as_sarif(report: Report) -> str:
     """Format the report as a SARIF 2.1.0 log, with paths relative to the current folder."""
-    results = [_sarif_result(file, finding) for file, finding in report.distinct_findings()]
+    results = [_sarif_result(file, finding) for file, finding in report.distinct_findings]
     results += [
         _sarif_file_result("budget-growth", growth.path, growth.message)
         for growth in report.growth or ()
@@ -262,7 +265,7 @@ def as_sarif(report: Report) -> str:
 
 
 def _summary_line(report: Report) -> str:
-    over = Counter(bool(finding.over) for _, finding in report.distinct_findings())
+    over = Counter(bool(finding.over) for _, finding in report.distinct_findings)
     files = f"{counted(len(report.files), 'file')} checked"
     if over:
         return f"{files}: {over[True]} over budget, {over[False]} near"

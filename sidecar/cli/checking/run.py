@@ -28,6 +28,7 @@ from sidecar.cli.checking.report import (
     Report,
     ReportedFinding,
     Unchecked,
+    find_distinct,
     report_finding,
 )
 from sidecar.counting.count import Measure
@@ -149,8 +150,10 @@ class Checker:
         skipped = [
             (result.skipped, self.has_budget(result.target)) for result in checked if result.skipped
         ]
+        files = tuple(result.report for result in checked if result.report)
         return Report(
-            files=tuple(result.report for result in checked if result.report),
+            files=files,
+            distinct_findings=find_distinct(files),
             growth=growth,
             skipped=tuple(Unchecked(file.path, file.reason, budget) for file, budget in skipped),
             budgets=len(self._all_rules),
