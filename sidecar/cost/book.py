@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from sidecar.messages.usage import Usage
 
     Cancelled = Callable[[], bool]
-    Progress = Callable[[str, float], None]
-    """A callback that receives the current step and the completed fraction, from 0 to 1."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +51,7 @@ class BlockCost(NamedTuple):
 
 
 class CostBook:
-    """The user's ledger and a configuration's prices. Thread-safe."""
+    """Records model calls in the user's ledger, and reports their costs. Thread-safe."""
 
     def __init__(
         self,
@@ -148,7 +146,6 @@ class CostBook:
         agent: str | None = None,
         folders: Iterable[str] = (),
         cancelled: Cancelled | None = None,
-        progress: Progress | None = None,
     ) -> CostReport:
         """Return the report for `cost/detail`.
 
@@ -157,7 +154,6 @@ class CostBook:
             agent: The agent whose calls to report; defaults to all agents.
             folders: Additional folders of the workspace.
             cancelled: Called repeatedly. The report is cancelled when it returns true.
-            progress: Called with the progress.
 
         Raises:
             BadParamsError: The params are invalid.
@@ -167,8 +163,6 @@ class CostBook:
 
         made, scope = overview if params.charts else report, self.scope(params, agent, folders)
         with self.ledger.reader(cancelled) as connection:
-            if progress is not None:
-                progress("adding up", 0.0)
             return made(connection, self.prices, scope, params.by)
 
     def scope(
@@ -200,7 +194,7 @@ class CostBook:
         return self.prices.price(buckets, model, provider_of(model))
 
     def spend(self, workspace: str, session: str, folders: Iterable[str] = ()) -> Spend:
-        """Return three amounts: spent today, by the session, and in the workspace."""
+        """Return the amounts spent today, in the session and in the workspace."""
         with self.ledger.reader() as connection:
             return spend_so_far(
                 connection,

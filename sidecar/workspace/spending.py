@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Settings
     from sidecar.context.occupancy import Severity
-    from sidecar.cost.book import Cancelled, CostBook, Progress
+    from sidecar.cost.book import Cancelled, CostBook
     from sidecar.cost.caps import CostVerdict
     from sidecar.cost.prompt_file_costs import CallGroup
     from sidecar.cost.protocol import (
@@ -241,9 +241,7 @@ class Spending:
             recorded = self.book.record_usage(call, reply.usage, raw, reply.cost)
         return recorded, self._spent_or_none(params.session or "")
 
-    def detail(
-        self, params: CostDetailParams, cancelled: Cancelled, progress: Progress
-    ) -> CostReport:
+    def detail(self, params: CostDetailParams, cancelled: Cancelled) -> CostReport:
         """Return a report about this workspace's costs.
 
         Raises:
@@ -252,9 +250,7 @@ class Spending:
             LedgerError: The ledger cannot be read.
         """
         placed = msgspec.structs.replace(params, workspace=self._uri or None)
-        return self.book.detail(
-            placed, folders=self._folders, cancelled=cancelled, progress=progress
-        )
+        return self.book.detail(placed, folders=self._folders, cancelled=cancelled)
 
     def scope(self) -> Scope:
         """Return a filter for this workspace's calls."""

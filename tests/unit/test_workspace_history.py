@@ -77,7 +77,7 @@ class World:
         return Spending(self.state, Settings(), root.as_uri(), "gpt-5", root)
 
     def calls(self, root: Path) -> int:
-        found = self.spending(root).detail(CostDetailParams(), lambda: False, lambda *_: None)
+        found = self.spending(root).detail(CostDetailParams(), lambda: False)
         return found.totals.calls
 
     def stores(self) -> list[str]:

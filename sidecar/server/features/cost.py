@@ -111,7 +111,7 @@ def register(server: SidecarServer) -> None:
         async with progress(server, "Cost report") as report:
 
             def work(note: str) -> Encoded:
-                costs = spending.detail(params, stop.is_set, report)
+                costs = spending.detail(params, stop.is_set)
                 if not costs.rows:
                     costs = msgspec.structs.replace(costs, text=NO_COST, overview=NO_COST)
                 return server.protocol.encode(msgspec.structs.replace(costs, note=note))
