@@ -17,10 +17,10 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from sidecar.config.private_files import locked
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from sidecar.cost.ledger import Ledger
     from sidecar.cost.prices import Prices
 
-T = TypeVar("T")
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 """A function that runs blocking work on a thread."""
 
@@ -67,7 +66,7 @@ _MOST_REFUSALS = 16
 _FIRST_REFUSED_RETRY, _LONGEST_REFUSED_RETRY = 900.0, 86_400.0
 """The first and the longest delay in seconds before a rejected call is sent again."""
 _DRY_RUN = "dry run"
-"""A destination that has never accepted a call."""
+"""The destination of a dry run, for which no calls have been accepted."""
 _TOO_LARGE = 413
 _TRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
 _HEADER_VARIABLES = ("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
@@ -145,7 +144,7 @@ class QueuedCall(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """How many of the calls a destination has accepted."""
+    """A destination's position in the queue."""
 
     event: int = 0
     """The row id of the last accepted call."""
@@ -191,10 +190,10 @@ class ShippingQueue:
         self.ledger, self.prices, self.identity = ledger, prices, identity
         self._destination = destination
         self._report_days: dict[str, int] = {}
-        """The last UTC day with a known prompt file report for a workspace."""
+        """The last UTC day on which each workspace's prompt files were reported."""
 
     def next_batch(self, limit: int = BATCH, after: Cursor | None = None) -> Batch:
-        """Return the next calls, starting with amended calls, without rejected calls.
+        """Return the next calls, with amended calls first. Rejected calls are excluded.
 
         Args:
             limit: The maximum number of calls.
@@ -230,14 +229,21 @@ class ShippingQueue:
         event = max([before.event, *(call.row for call in due)])
         return Batch(due, before, Cursor(event, before.change))
 
-    def accepted_calls(self) -> Iterator[QueuedCall]:
-        """Yield the calls that the collector has accepted, except for calls queued again."""
+    def accepted_calls(self, days: Iterable[int] | None = None) -> Iterator[QueuedCall]:
+        """Yield the calls that the collector has accepted, except for calls queued again.
+
+        Args:
+            days: The UTC days to read, counted from 1970-01-01; defaults to all days.
+        """
+        which = _NEW
+        if days is not None:
+            which = f"event.at / {DAY_MS} IN ({', '.join(map(str, days))}) AND {_NEW}"
         row = 0
         with self.ledger.reader() as connection:
             accepted = self._cursor(connection)
         while row < accepted.event:
             with self.ledger.reader() as connection:
-                calls = self._select(connection, _NEW, row, BATCH)
+                calls = self._select(connection, which, row, BATCH)
             for call in calls:
                 if call.row <= accepted.event and call.change <= accepted.change:
                     yield call
@@ -281,7 +287,7 @@ class ShippingQueue:
         """Queue calls to be sent again with a higher version.
 
         Args:
-            versions: The calls' row ids, with versions that the new ones must exceed.
+            versions: The versions in the store, by row id. The new versions are higher.
 
         Raises:
             LedgerError: Storage failed.
@@ -426,7 +432,7 @@ def open_queue(
 
 
 def _destination_of(endpoint: str, identity: Identity) -> str:
-    """Return a name for an endpoint and the salt, user and team of the calls that it is sent."""
+    """Return a destination's name, which identifies the endpoint, salt, user and team."""
     names = (identity.salt or identity.secret, identity.user, identity.team)
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
     return f"{endpoint} {digest}"
@@ -487,7 +493,7 @@ def _random_value(connection: sqlite3.Connection, table: str) -> str:
 
 
 class Collector:
-    """An OTLP/HTTP collector. It is sent one request at a time."""
+    """A client for an OTLP/HTTP collector. It sends one request at a time."""
 
     def __init__(
         self, endpoint: str, resource: Mapping[str, str], headers: Mapping[str, str]

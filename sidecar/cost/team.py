@@ -97,15 +97,13 @@ class DayDifference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The differences between the calls that a collector has accepted and the store."""
+    """How the store differs from the calls that the collector has accepted."""
 
     days: Sequence[DayDifference]
     outdated: Mapping[int, int]
-    """The calls that must be sent again: row ids, and the versions in the store. The version of a
-    call that the store lacks is 0.
-    """
+    """The calls to send again: their versions in the store by row id, or 0 for missing calls."""
     repeated: int
-    """The number of calls on these days that share another call's id."""
+    """The number of calls on these days whose id belongs to another call, too."""
 
 
 class _StoredCall(NamedTuple):
@@ -287,7 +285,7 @@ class TeamStore:
     def compare(self, queue: ShippingQueue) -> Comparison:
         """Compare each day's totals and, for days that differ, the accepted calls.
 
-        Days of which the store has begun to delete calls are ignored.
+        Days with calls that are older than the store's retention period are ignored.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -307,7 +305,7 @@ class TeamStore:
         }
         if not days:
             return Comparison([], {}, 0)
-        doubtful = [call for call in queue.accepted_calls() if _day_of(call) in days]
+        doubtful = list(queue.accepted_calls(days))
         outdated: dict[int, int] = {}
         ids: set[str] = set()
         for part in _parts(doubtful, _IDS_PER_QUERY):

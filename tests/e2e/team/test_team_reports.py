@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
+    from sidecar.cost.prices import Cost
     from sidecar.cost.protocol import CostKey
     from sidecar.cost.records import Record
     from sidecar.cost.shipping import QueuedCall
@@ -119,6 +120,24 @@ def queue_of(book: CostBook, user: int) -> ShippingQueue:
         team=f"team{user % 2}",
     )
     return ShippingQueue(book.ledger, book.prices, identity, f"user{user}")
+
+
+def accepted_queue(
+    book: CostBook, calls: list[LedgerEvent]
+) -> tuple[ShippingQueue, list[QueuedCall]]:
+    """Record calls. Return their queue after the collector has accepted them, and the calls."""
+    book.ledger.record_many(calls)
+    queue = queue_of(book, 0)
+    batch = queue.next_batch()
+    queue.accept(batch)
+    return queue, batch.calls
+
+
+def delete(store: ClickHouse, call: QueuedCall) -> None:
+    store.run(
+        "ALTER TABLE llm.calls DELETE WHERE call_id = unhex({id:String}) SETTINGS mutations_sync = 1",
+        id=call.record.attributes["token_sidecar.call.id"],
+    )
 
 
 def configure(store: ClickHouse, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
@@ -284,20 +303,13 @@ def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(
         )
         for days in (500, 350)
     )
-    book.ledger.record_many([*events(0), oldest, expired])
-    queue = queue_of(book, 0)
-    batch = queue.next_batch()
-    queue.accept(batch)
-    settings = load(None).settings
-    with TeamStore(settings.team) as target:
-        assert target.compare(queue).outdated == {call.row: 0 for call in batch.calls[:-1]}
-        insert(own_store, batch.calls[:-1], queue.identity.resource())
+    queue, calls = accepted_queue(book, [*events(0), oldest, expired])
+    with TeamStore(load(None).settings.team) as target:
+        assert target.compare(queue).outdated == {call.row: 0 for call in calls[:-1]}
+        insert(own_store, calls[:-1], queue.identity.resource())
         assert target.compare(queue) == ([], {}, 0)
-        wrong = batch.calls[4]
-        own_store.run(
-            "ALTER TABLE llm.calls DELETE WHERE call_id = unhex({id:String}) SETTINGS mutations_sync = 1",
-            id=wrong.record.attributes["token_sidecar.call.id"],
-        )
+        wrong = calls[4]
+        delete(own_store, wrong)
         differing = target.compare(queue)
         assert differing.outdated == {wrong.row: 0}
         assert [day.local.calls - day.stored.calls for day in differing.days] == [1]
@@ -308,25 +320,26 @@ def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(
     book.close()
 
 
-def test_verifying_reads_the_accepted_calls_once_if_no_day_differs(
+def test_verifying_reads_only_calls_on_differing_days_twice(
     own_store: ClickHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book = CostBook(tmp_path / "state")
-    book.ledger.record_many(events(0))
-    queue = queue_of(book, 0)
-    batch = queue.next_batch()
-    queue.accept(batch)
-    insert(own_store, batch.calls, queue.identity.resource())
-    accepted, reads = queue.accepted_calls, list[None]()
+    queue, calls = accepted_queue(book, events(0))
+    insert(own_store, calls, queue.identity.resource())
+    price, priced = book.prices.cost, list[LedgerEvent]()
 
-    def counted() -> Iterator[QueuedCall]:
-        reads.append(None)
-        return accepted()
+    def counted(event: LedgerEvent) -> Cost:
+        priced.append(event)
+        return price(event)
 
-    monkeypatch.setattr(queue, "accepted_calls", counted)
+    monkeypatch.setattr(book.prices, "cost", counted)
     with TeamStore(load(None).settings.team) as target:
         assert target.compare(queue) == ([], {}, 0)
-    assert len(reads) == 1
+        assert len(priced) == 40
+        priced.clear()
+        delete(own_store, calls[4])
+        assert target.compare(queue).outdated == {calls[4].row: 0}
+    assert len(priced) == 40 + 8, "eight calls are on the same day"
     book.close()
 
 
@@ -334,14 +347,11 @@ def test_calls_that_two_installations_have_sent_do_not_differ(
     own_store: ClickHouse, tmp_path: Path
 ) -> None:
     books = [CostBook(tmp_path / name) for name in ("old", "new")]
-    queues = [queue_of(book, 0) for book in books]
-    for book, queue in zip(books, queues, strict=True):
-        book.ledger.record_many(events(0))
-        batch = queue.next_batch()
-        queue.accept(batch)
-        insert(own_store, batch.calls, queue.identity.resource())
+    sent = [accepted_queue(book, events(0)) for book in books]
+    for queue, calls in sent:
+        insert(own_store, calls, queue.identity.resource())
     with TeamStore(load(None).settings.team) as target:
-        assert [target.compare(queue) for queue in queues] == [([], {}, 0)] * 2
+        assert [target.compare(queue) for queue, _ in sent] == [([], {}, 0)] * 2
     for book in books:
         book.close()
 
