@@ -103,7 +103,7 @@ def test_missing_user_file_is_reported_with_the_command_to_create_it(
         CliRunner().invoke(main, arguments).output
     )
     assert CliRunner().invoke(main, ["config", "init", "--user"]).exit_code == 0
-    assert "not there" not in CliRunner().invoke(main, arguments).output
+    assert "(missing; " not in CliRunner().invoke(main, arguments).output
 
 
 def configured(tmp_path: Path, text: str) -> list[str]:

@@ -497,10 +497,6 @@ def test_the_price_of_a_call(case: Case) -> None:
     assert found == by_hand == Decimal(case.cost)
 
 
-def test_there_are_enough_cases() -> None:
-    assert len(CASES) >= 40
-
-
 def test_reported_cost_takes_precedence() -> None:
     event = LedgerEvent(
         at=datetime.fromisoformat(NOW),
