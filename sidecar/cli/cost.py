@@ -12,8 +12,16 @@ import click
 import msgspec
 
 from sidecar.cli.group import workspace_option
-from sidecar.cli.ledger import exit_on_errors, ingest_agents, load_settings, open_ledger
-from sidecar.cli.output import echo, print_json, print_lines, print_problems, to_encodable, warn
+from sidecar.cli.ledger import exit_on_errors, ingest_agents, open_ledger
+from sidecar.cli.output import (
+    echo,
+    flush_output,
+    print_json,
+    print_lines,
+    print_problems,
+    to_encodable,
+    warn,
+)
 from sidecar.cli.ship import ship
 from sidecar.errors import how_to_install
 from sidecar.models.names import short_names
@@ -23,6 +31,7 @@ from sidecar.text.tables import draw_bar
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from sidecar.config.settings import Settings
     from sidecar.cost.book import CostBook
     from sidecar.cost.protocol import (
         CostDetailParams,
@@ -77,7 +86,8 @@ def scope_options(command: Command) -> Command:
         click.option(
             "--since",
             metavar="WHEN",
-            help="Only calls since this time: 2026-11-21, 2026-11-21T10:30, today or yesterday.",
+            help="Only calls since this time: 2026-11-21, 2026-11-21T10:30, 12h, 7d or 2w ago, "
+            "today or yesterday.",
         ),
     ):
         command = option(command)
@@ -122,17 +132,21 @@ def cost(
         return
     if team and scope["workspace"]:
         raise click.UsageError("--team cannot be combined with --workspace")
-    with open_ledger() as book:
+    with open_ledger() as (book, loaded):
+        settings = loaded.settings
         params = _build_params(scope, by, team=team)
         if html is not None:
-            _write_page(_team_page(scope) if team else _ledger_page(book, params, scope), html)
+            if team:
+                page = _team_page(settings, scope)
+            else:
+                page = _ledger_page(book, settings, params, scope)
+            _write_page(page, html)
             return
         if team:
-            report = _read_team(params, scope["agent"])
+            report = _read_team(settings, params, scope["agent"])
         else:
-            ingest_agents(book, scope["workspace"])
-            folders = _workspace_paths(scope["workspace"])
-            report = book.detail(params, agent=scope["agent"], folders=folders)
+            with_labels = sys.stdout.isatty() and not as_json
+            report = _read_ledger(book, settings, params, scope, with_labels=with_labels)
     if as_json:
         print_json({"rows": report.rows, "totals": report.totals})
     elif not report.rows and team:
@@ -141,14 +155,30 @@ def cost(
         print_lines(NONE_MATCH if any(scope.values()) else NO_CALLS)
         _warn_if_unknown_agent(scope["agent"])
     elif sys.stdout.isatty():
-        if "session" in params.by and not team:
-            report = _name_sessions(report, _session_labels(params, scope))
         _print_table(report, params)
     else:
         print_lines(*_plain_lines(report))
 
 
-def _session_labels(params: CostDetailParams, scope: dict[str, Any]) -> dict[str, str]:
+def _read_ledger(
+    book: CostBook,
+    settings: Settings,
+    params: CostDetailParams,
+    scope: dict[str, Any],
+    *,
+    with_labels: bool,
+) -> CostReport:
+    ingest_agents(book, settings, scope["workspace"])
+    folders = _workspace_paths(scope["workspace"])
+    report = book.detail(params, agent=scope["agent"], folders=folders)
+    if with_labels and "session" in params.by:
+        return _name_sessions(report, _session_labels(book, settings, params, scope))
+    return report
+
+
+def _session_labels(
+    book: CostBook, settings: Settings, params: CostDetailParams, scope: dict[str, Any]
+) -> dict[str, str]:
     """Return session labels for the workspace, or for all workspaces."""
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
@@ -158,12 +188,11 @@ def _session_labels(params: CostDetailParams, scope: dict[str, Any]) -> dict[str
         labels = view.labels()
     if workspace is not None:
         return labels
-    with open_ledger() as book:
-        return _labels_of_all_workspaces(book, params, scope["agent"]) | labels
+    return _labels_of_all_workspaces(book, settings, params, scope["agent"]) | labels
 
 
 def _labels_of_all_workspaces(
-    book: CostBook, params: CostDetailParams, agent: str | None
+    book: CostBook, settings: Settings, params: CostDetailParams, agent: str | None
 ) -> dict[str, str]:
     """Return agents' session labels for the workspaces in a report."""
     from sidecar.cli.sessions import labels_in_folders
@@ -172,7 +201,8 @@ def _labels_of_all_workspaces(
     by_workspace = msgspec.structs.replace(params, by=("workspace",))
     rows = book.detail(by_workspace, agent=agent).rows
     paths = [path_of(row.workspace) for row in rows if isinstance(row.workspace, str)]
-    return labels_in_folders(book.ledger, [Path(path) for path in paths if path])
+    folders = [Path(path) for path in paths if path]
+    return labels_in_folders(book.ledger, settings.agents, folders)
 
 
 def _name_sessions(report: CostReport, labels: dict[str, str]) -> CostReport:
@@ -199,10 +229,10 @@ def _plain_lines(report: CostReport) -> list[str]:
     return lines
 
 
-def _read_team(params: CostDetailParams, agent: str | None) -> CostReport:
+def _read_team(settings: Settings, params: CostDetailParams, agent: str | None) -> CostReport:
     from sidecar.cost.team import TeamStore
 
-    with TeamStore(load_settings().team) as store:
+    with TeamStore(settings.team) as store:
         return store.report(params, agent)
 
 
@@ -241,14 +271,15 @@ def export(form: str, output: Path | None, **scope: Any) -> None:
 
     if form == "parquet" and output is None:
         raise click.UsageError("--format parquet requires --output FILE")
-    with open_ledger() as book:
-        ingest_agents(book, scope["workspace"])
+    with open_ledger() as (book, loaded):
+        ingest_agents(book, loaded.settings, scope["workspace"])
         wanted = book.scope(
             _build_params(scope), scope["agent"], _workspace_paths(scope["workspace"])
         )
         events = read_events(book.ledger, wanted)
         if output is None:
-            write_calls(events, book.prices, sys.stdout, "jsonl" if form == "jsonl" else "csv")
+            with flush_output():
+                write_calls(events, book.prices, sys.stdout, "jsonl" if form == "jsonl" else "csv")
             return
         try:
             if form == "parquet":
@@ -281,10 +312,13 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
     from sidecar.config.load import find_root
 
     root = find_root(workspace.resolve())
-    with open_ledger() as book:
-        ingest_agents(book, root)
+    with open_ledger() as (book, loaded):
+        ingest_agents(book, loaded.settings, root)
     with exit_on_errors(), SessionsView(root) as view:
-        has_errors = print_problems(view.problems)
+        # The problems in the user's own configuration have already been printed.
+        has_errors = print_problems(
+            problem for problem in view.problems if problem not in loaded.problems
+        )
         rows = view.files(since)
     if as_json:
         print_json({"files": rows})
@@ -354,14 +388,16 @@ def _build_params(
     )
 
 
-def _ledger_page(book: CostBook, params: CostDetailParams, scope: dict[str, Any]) -> str:
+def _ledger_page(
+    book: CostBook, settings: Settings, params: CostDetailParams, scope: dict[str, Any]
+) -> str:
     from sidecar.cost.page import LedgerSource, whole_page
 
     workspace: Path | None = scope["workspace"]
-    ingest_agents(book, workspace)
+    ingest_agents(book, settings, workspace)
     files: dict[Period, list[FileCost]] = {}
     if workspace is None:
-        labels = _labels_of_all_workspaces(book, params, scope["agent"])
+        labels = _labels_of_all_workspaces(book, settings, params, scope["agent"])
     else:
         labels, files = _names_and_files(workspace, scope["since"], scope["until"])
     with book.ledger.reader() as connection:
@@ -375,11 +411,11 @@ def _ledger_page(book: CostBook, params: CostDetailParams, scope: dict[str, Any]
         return whole_page(source, files, since=scope["since"], until=scope["until"])
 
 
-def _team_page(scope: dict[str, Any]) -> str:
+def _team_page(settings: Settings, scope: dict[str, Any]) -> str:
     from sidecar.cost.page import whole_page
     from sidecar.cost.team import TeamSource, TeamStore
 
-    with TeamStore(load_settings().team) as store:
+    with TeamStore(settings.team) as store:
         source = TeamSource(store=store, agent=scope["agent"], now=datetime.now(UTC), zone=UTC)
         return whole_page(source, {}, since=scope["since"], until=scope["until"])
 

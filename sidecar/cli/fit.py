@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.output import print_json, replace_invalid_utf8
+from sidecar.cli.output import flush_output, print_json, replace_invalid_utf8
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
@@ -52,8 +52,8 @@ def fit(
     if as_json:
         _print_json(fitted, name, measure)
     else:
-        sys.stdout.buffer.write(fitted.text.encode("utf-8", "surrogateescape"))
-        sys.stdout.buffer.flush()
+        with flush_output():
+            sys.stdout.buffer.write(fitted.text.encode("utf-8", "surrogateescape"))
     warn_if_unknown_model(name, settings)
     sys.exit(2 if has_errors else 0)
 

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 from sidecar.cli.output import print_problems, warn
 
 if TYPE_CHECKING:
+    from sidecar.config.options import Loaded
     from sidecar.config.settings import Settings
     from sidecar.cost.book import CostBook
 
 
-def ingest_agents(book: CostBook, workspace: Path | None) -> None:
+def ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) -> None:
+    """Record the agents' new calls in a workspace, or in all workspaces."""
     from sidecar.agents.registry import Sources
     from sidecar.config.load import find_root
     from sidecar.workspace.session_index import ingest_all
 
     root = find_root(Path.cwd()) if workspace is None else workspace.resolve()
-    sources = Sources.of(load_settings().agents, str(root))
+    sources = Sources.of(settings.agents, str(root))
     if sources is None:
         return
     # Also finds agents that keep their sessions in the project.
@@ -31,20 +33,26 @@ def ingest_agents(book: CostBook, workspace: Path | None) -> None:
 
 
 @contextmanager
-def open_ledger() -> Iterator[CostBook]:
+def open_ledger() -> Iterator[tuple[CostBook, Loaded]]:
+    """Open the ledger with the user's settings. Print errors and exit with code 2."""
+    from sidecar.config.load import load
     from sidecar.config.paths import state_dir
     from sidecar.cost.book import CostBook
 
+    loaded = load(None)
+    if print_problems(loaded.problems):
+        sys.exit(2)
     with exit_on_errors():
-        book = CostBook(state_dir(), load_settings().prices)
+        book = CostBook(state_dir(), loaded.settings.prices)
         try:
-            yield book
+            yield book, loaded
         finally:
             book.close()
 
 
 @contextmanager
 def exit_on_errors() -> Iterator[None]:
+    """Print expected errors, and exit with code 2."""
     from sidecar.cost.ledger import LedgerError
     from sidecar.cost.price_list import UpdateError
     from sidecar.cost.shipping import ShippingError
@@ -55,12 +63,3 @@ def exit_on_errors() -> Iterator[None]:
     except (ValueError, LedgerError, ShippingError, TeamStoreError, UpdateError) as error:
         warn(str(error))
         sys.exit(2)
-
-
-def load_settings() -> Settings:
-    from sidecar.config.load import load
-
-    loaded = load(None)
-    if print_problems(loaded.problems):
-        sys.exit(2)
-    return loaded.settings

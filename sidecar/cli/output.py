@@ -8,7 +8,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from sidecar.operating_system import use_utf8
@@ -51,14 +52,23 @@ def escape_unencodable(stream: object) -> None:
 def echo(text: str, *, err: bool = False) -> None:
     """Print text and flush the stream. Exit with code 2 if the disk is full."""
     stream = sys.stderr if err else sys.stdout
-    if stream is not None:  # there is no stream under pythonw
-        try:
-            stream.write(f"{text}\n")
-            stream.flush()
-        except OSError as error:
-            if err or error.errno != errno.ENOSPC:
-                raise
-            _exit_on_full_disk(error)
+    if stream is None:  # there is no stream under pythonw
+        return
+    with nullcontext() if err else flush_output():
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
+@contextmanager
+def flush_output() -> Iterator[None]:
+    """Flush standard output after the block. Exit with code 2 if the disk is full."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _exit_on_full_disk(error)
 
 
 def _exit_on_full_disk(error: OSError) -> NoReturn:

@@ -6,6 +6,8 @@ import json
 
 import click
 
+from sidecar.cli.output import echo
+
 
 @click.command()
 @click.option(
@@ -22,4 +24,4 @@ def schema(markdown: bool, as_json: bool) -> None:  # noqa: ARG001 - the default
     from sidecar.server import schema as source
 
     text = source.markdown() if markdown else json.dumps(source.json_schema(), indent=2)
-    click.echo(text.rstrip("\n"))
+    echo(text.rstrip("\n"))

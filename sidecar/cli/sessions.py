@@ -11,7 +11,6 @@ from sidecar.agents.places import Places
 from sidecar.agents.registry import readers_here
 from sidecar.agents.roots import Roots
 from sidecar.budget.rules import Rules
-from sidecar.cli.ledger import load_settings
 from sidecar.config.load import load
 from sidecar.cost.protocol import CostFilesParams, FileCost
 from sidecar.errors import BadParamsError, SidecarError
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from sidecar.config.settings import Agents
     from sidecar.context.protocol import ContextUsage, SessionRow
     from sidecar.cost.ledger import Ledger
     from sidecar.workspace.workspace import Workspace
@@ -38,14 +38,13 @@ MAX_UNREAD_BYTES = 64 << 20
 _MAX_LISTED = 10
 
 
-def labels_in_folders(ledger: Ledger, folders: Iterable[Path]) -> dict[str, str]:
+def labels_in_folders(ledger: Ledger, settings: Agents, folders: Iterable[Path]) -> dict[str, str]:
     """Return agents' session labels for folders, by session id.
 
     Raises:
         LedgerError: The ledger cannot be read.
     """
-    settings, roots = load_settings().agents, Roots.of(folders)
-    places = Places.of(settings)
+    roots, places = Roots.of(folders), Places.of(settings)
     readers = readers_here(settings, places, roots)
     with_prompts = settings.labels == "first-prompt"
     found = SessionIndex(ledger).sessions(readers, places, roots, with_prompts=with_prompts)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from sidecar.cli.ledger import ingest_agents, load_settings, open_ledger
+from sidecar.cli.ledger import ingest_agents, open_ledger
 from sidecar.cli.output import print_json, print_lines, warn
 from sidecar.text.printable import counted
 
@@ -61,13 +61,13 @@ def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -
         raise click.UsageError(
             "--verify queues missing calls, so it cannot be combined with --dry-run"
         )
-    with open_ledger() as book:
-        settings = load_settings()
+    with open_ledger() as (book, loaded):
+        settings = loaded.settings
         queue = open_queue(book, settings, dry_run=dry_run)
         if queue is None:
             warn("no collector is configured; set [ledger] otel-endpoint in your own configuration")
             sys.exit(2)
-        ingest_agents(book, None)
+        ingest_agents(book, settings, None)
         if dry_run:
             _print_records(queue)
             return
@@ -146,7 +146,7 @@ async def _follow(
                 failures += 1
                 delay = max(backoff(failures, FIRST_RETRY, LONGEST_RETRY), error.retry_after)
             await asyncio.sleep(delay)
-            await asyncio.to_thread(ingest_agents, book, None)
+            await asyncio.to_thread(ingest_agents, book, settings, None)
 
 
 async def _ship_once(
@@ -177,7 +177,7 @@ async def _ship_once(
     else:
         if before is not None and before.outdated:
             missing = counted(len(before.outdated), "call")
-            print_lines(f"The store lacked {missing}, or had other numbers for them.")
+            print_lines(f"Missing or different in the store: {missing}.")
         if shipped.busy:
             print_lines("Another process is sending the calls.")
         else:
@@ -189,7 +189,11 @@ async def _ship_once(
 
 
 async def _send(queue: ShippingQueue, collector: Collector) -> tuple[Shipped, str]:
-    """Send calls and prompt file costs. Return why these costs were rejected, or ""."""
+    """Send calls and prompt file costs.
+
+    Returns:
+        How many calls were sent, and why prompt file costs were rejected, if they were.
+    """
     from sidecar.cost.shipping import send_file_report, ship
 
     shipped, problem = await ship(queue, collector), ""
@@ -250,9 +254,9 @@ def _print_differences(comparison: Comparison, queue: ShippingQueue, *, is_busy:
         )
     if comparison.repeated:
         lines.append(
-            f"{counted(comparison.repeated, 'call')} here with the id of another call: the agent "
-            "reports no ids, and both have the same tokens; the store counts them once, and "
-            "`token-sidecar cost` has the exact sum"
+            f"{counted(comparison.repeated, 'call')} with the same id as another call, because the "
+            "agent reports no ids; the store counts such calls once; run `token-sidecar cost` for "
+            "the exact total"
         )
     if any(each.stored.calls > each.local.calls for each in days):
         lines.append(

@@ -1,12 +1,13 @@
 """Parses time ranges, and formats days and weeks.
 
-A range starts and ends with a date such as `2026-11-21`, a time, `today` or `yesterday`. A call
-belongs to the local day on which it was recorded. A date therefore selects the same calls in
-every time zone.
+A range starts and ends with a date such as `2026-11-21`, a time, an age such as `7d`, `today` or
+`yesterday`. A call belongs to the local day on which it was recorded. A date therefore selects the
+same calls in every time zone.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import NamedTuple
 
@@ -17,11 +18,13 @@ END_MS = 253_402_300_800_000
 """The end of an open-ended time range: the start of the year 10000."""
 EPOCH = date(1970, 1, 1)
 LAST_DAY = (date.max - EPOCH).days
+_AGE = re.compile(r"(\d{1,5})([hdw])", re.ASCII)
 
 
 class TimeRange(NamedTuple):
-    """A range of local days since 1970 and of times. `last_day` is inclusive, `end_ms` is
-    exclusive.
+    """Limits for a call's local day, counted from 1970-01-01, and for its time.
+
+    `last_day` is inclusive, and `end_ms` is exclusive.
     """
 
     first_day: int = 0
@@ -80,17 +83,21 @@ def every_day(known: set[str], most: int) -> list[str]:
 
 def _parse_time(text: str, zone: tzinfo | None, now: datetime | None) -> date | datetime:
     word = text.strip().lower()
-    if word in ("today", "yesterday"):
-        today = (now or datetime.now(UTC)).astimezone(zone).date()
-        return today - timedelta(days=word == "yesterday")
+    word = {"today": "0d", "yesterday": "1d"}.get(word, word)
+    if age := _AGE.fullmatch(word):
+        moment, number = now or datetime.now(UTC), int(age[1])
+        if age[2] == "h":
+            return moment - timedelta(hours=number)
+        days = timedelta(weeks=number) if age[2] == "w" else timedelta(days=number)
+        return moment.astimezone(zone).date() - days
     try:
         if len(word) == len("2026-11-21"):
             return date.fromisoformat(word)
         return datetime.fromisoformat(text.strip())
     except ValueError:
         raise BadParamsError(
-            f"{text!r} is not a valid time; use 2026-11-21, 2026-11-21T10:30:00Z, today or "
-            "yesterday"
+            f"{text!r} is not a valid time; use 2026-11-21, 2026-11-21T10:30:00Z, 12h, 7d, 2w, "
+            "today or yesterday"
         ) from None
 
 

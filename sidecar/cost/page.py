@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from sidecar.cost.days import EPOCH, TimeRange, day_name, time_range, week_name
+from sidecar.cost.days import EPOCH, LAST_DAY, TimeRange, day_name, time_range, week_name
 from sidecar.cost.events import PROTOCOL
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
@@ -81,7 +81,7 @@ _MOST_POINTS = 300
 _MOST_CALLS = 5_000
 """Maximum number of calls in the chart of growing contexts."""
 _MOST_DAYS, _MOST_WEEKS = 45, 60
-"""The longest ranges, in days, that the spending chart divides into days and weeks."""
+"""The spending chart has a column for each day, each week, or each month in longer ranges."""
 _CSV_HEADS = (
     "calls", "input_tokens", "cache_write_tokens", "cache_read_tokens", "output_tokens", "cost_usd",
     "unpriced",
@@ -116,7 +116,7 @@ class TopGroups(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PageSource(ABC):
-    """Where a report's calls come from."""
+    """The source of a report's calls, such as a ledger."""
 
     keys: ClassVar[Sequence[PageKey | CostKey]] = PAGE_KEYS
     """The groupings that a file contains."""
@@ -185,11 +185,7 @@ class LedgerSource(PageSource):
     scope: Scope
     """Selects whose calls to report. Each period's time range replaces the scope's."""
     label_of: Callable[[str], str | None] = field(default=lambda _: None)
-    """Returns a session's label. Other sessions are labelled with their id, or their first day."""
-
-    @property
-    def workspace(self) -> str | None:
-        return self.scope.workspace
+    """Returns a session's label. Other sessions are labeled with their id, or their first day."""
 
     @property
     def title(self) -> str:
@@ -285,8 +281,10 @@ def whole_page(
     if len(periods) > 1:
         parts.append(_radios("Period", "period", PERIODS, periods, "month"))
     else:
-        span = f"From {since or 'the first call'} to {until or 'now'}."
-        parts.append(f"<p>{escape(span)}</p>")
+        times = time_range(since, until, source.zone, source.now)
+        start = day_name(times.first_day) if times.first_day > 0 else since or "the first call"
+        end = day_name(times.last_day) if times.last_day < LAST_DAY else until or "now"
+        parts.append(f"<p>{escape(f'From {start} to {end}.')}</p>")
         parts.append('<input type="radio" id="period-custom" checked hidden>')
     parts.append(f"{_radios('Group by', 'by', KEYS, keys, 'model')}</form>")
     for period in periods:

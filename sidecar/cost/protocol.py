@@ -20,7 +20,7 @@ KEYS: tuple[CostKey, ...] = tuple(key for key in get_args(CostKey) if key not in
 TEAM_KEYS: tuple[CostKey, ...] = (
     "model", "category", "session", "day", "week", "month", "agent", "user", "team",
 )  # fmt: skip
-"""The keys of reports with the scope `team`."""
+"""The keys that team reports accept."""
 PageKey = Literal["model", "agent", "session", "day", "week", "month", "file"]
 Period = Literal["today", "week", "month", "all", "custom"]
 
@@ -28,7 +28,9 @@ DEFAULT_KEYS: tuple[CostKey, ...] = ("model", "category")
 
 
 class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A group of calls with the same values of the report's keys. Other keys are null or absent."""
+    """A group of calls, such as all calls to one model. Keys that were not requested are null or
+    absent.
+    """
 
     model: str | None = None
     category: str | None = None
@@ -45,16 +47,16 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The coding agent that made the calls, or `protocol` for calls reported by a client."""
     workspace: str | UnsetType | None = UNSET
     user: str | UnsetType | None = UNSET
-    """The hash of a user, only with the scope `team`."""
+    """A user's hash. Only set in reports with the scope `team`."""
     team: str | UnsetType | None = UNSET
-    """The name of a team, only with the scope `team`."""
+    """A team's name. Only set in reports with the scope `team`."""
     calls: int
     prompt_tokens: int
     """All input tokens: uncached input, cache reads and cache writes."""
     estimated_tokens: int | None
-    """The sum of the estimates made before the calls were sent; null if there are none."""
+    """The total prompt size that was estimated before sending; null without estimates."""
     estimated_prompt_tokens: int | None
-    """The actual prompt tokens of the calls whose prompts were estimated."""
+    """The actual prompt size of the calls with an estimate."""
     completion_tokens: int
     cache_read_tokens: int
     cache_write_tokens: int
@@ -63,9 +65,9 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     reported_cost_usd: float = 0.0
     """The part of `cost_usd` that vendors reported."""
     listed_cost_usd: float | None = None
-    """The list price of the calls with a reported cost; null if unknown."""
+    """What the calls with a reported cost would cost at list prices; null if unknown."""
     agent_cost_usd: float | None = None
-    """The cost computed by agents, which is used for calls without a price; null if unknown."""
+    """The cost that agents computed. Used for calls without a known price; null if unknown."""
     unpriced: bool
     """Whether a call, or part of a call, has no known price and is excluded from `cost_usd`."""
     note: str
@@ -75,7 +77,7 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The totals of a report. `cost_usd` excludes the tokens in `unpriced_tokens`."""
+    """A report's totals. `cost_usd` excludes the tokens in `unpriced_tokens`."""
 
     calls: int
     input_tokens: int
@@ -98,9 +100,7 @@ class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostTable(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A report as a table of text cells. `total` is the last row, or empty if there is one row
-    only.
-    """
+    """A report as a table of text cells. `total` is the last row, or empty for a single row."""
 
     heads: list[str]
     names: int
@@ -136,11 +136,11 @@ class CostReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     totals: CostTotals
     text: str
     basis: str = ""
-    """How the costs of each agent were determined: at API prices or from reported credits."""
+    """How each agent's costs were determined: at API prices or from reported credits."""
     note: str = ""
     """A note while calls are still being read; otherwise empty."""
     table: CostTable | None = None
-    """The report as a table. This field and those below are only set if `charts` is requested."""
+    """The report as a table. This field, `charts` and `overview` require the param `charts`."""
     charts: list[CostChart] = []
     overview: str = ""
     """The table, the charts and `basis` as plain text."""
@@ -201,7 +201,7 @@ class FileCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cost_usd: float | None
     """The cost, based on how each call used the cache; null if no call has a price."""
     cached_percent: int | None
-    """The percentage of requests that read the file from a cache; null if there are no requests."""
+    """The percentage of requests that read the file from a cache; null without requests."""
     text: str
     model: str | None = None
     """The model for which `tokens` was counted: the most frequently used or the configured model.
@@ -218,14 +218,14 @@ class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     scope: Literal["user", "team"] = "user"
     """`team` reports the calls in the team's store (`[team] store`)."""
     since: str | None = None
-    """The start: a local day (`2026-11-21`), an RFC 3339 time, `today` or `yesterday`."""
+    """The start: a local day (`2026-11-21`), an RFC 3339 time, an age (`12h`, `7d` or `2w`),
+    `today` or `yesterday`.
+    """
     until: str | None = None
     """The inclusive end, in the same format as `since`. A day is included as a whole."""
     by: tuple[CostKey, ...] = DEFAULT_KEYS
     charts: bool = False
-    """Whether to add a table and charts by day, model and agent, which are also given as plain
-    text.
-    """
+    """Whether to add a table, charts by day, model and agent, and both as plain text."""
 
 
 class CostPageParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -69,14 +69,18 @@ def test_log_messages_have_the_same_form(tmp_path: Path) -> None:
     assert result.stderr.startswith("token-sidecar: tokenizer nowhere.json: ")
 
 
-def test_full_disk_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [("count", "a.md"), ("fit", "a.md", "--max-tokens", "9"), ("cost", "export"), ("schema",)],
+)
+def test_full_disk_is_reported(arguments: tuple[str, ...], tmp_path: Path) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no device here is always full")
     (tmp_path / "a.md").write_text("hello\n")
-    command = [sys.executable, "-P", "-m", "sidecar", "count", str(tmp_path / "a.md")]
+    command = [sys.executable, "-P", "-m", "sidecar", *arguments]
     with open("/dev/full", "w") as full:
         result = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert result.returncode == 2
     assert result.stderr.startswith("token-sidecar: cannot write to standard output: ")

@@ -148,6 +148,7 @@ def test_options_select_calls(tmp_path: Path) -> None:
     assert calls("--since", "today") == 2
     assert calls("--since", "yesterday") == 3
     assert calls("--until", "yesterday") == 1
+    assert calls("--since", "7d") == calls("--since", "48h") == 3
     assert calls("--workspace", str(tmp_path / "two")) == 2
     assert calls("--agent", "protocol") == 3
     assert calls("--agent", "claude-code") == 0
@@ -185,6 +186,19 @@ def test_damaged_ledger_exits_with_2() -> None:
     result = run("--json")
     assert result.exit_code == 2
     assert "damaged" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("export",), ("files",), ("ship",), ("ship", "--dry-run"), ("--html", "-"), ("--team",)],
+)
+def test_configuration_problem_is_reported_once(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    endpoint = "" if arguments == ("ship",) else '[ledger]\notel-endpoint = "http://127.0.0.1:9"\n'
+    config_file().write_text(f"unheard-of = 1\n{endpoint}")
+    assert run(*arguments).stderr.count("unheard-of") == 1
 
 
 @pytest.mark.usefixtures("book")

@@ -41,6 +41,9 @@ def ms(text: str) -> int:
         ("2026-11-21", "2026-11-21"),
         ("today", "2026-11-21"),
         (" Yesterday ", "2026-11-20"),
+        ("0d", "2026-11-21"),
+        ("7d", "2026-11-14"),
+        ("2W", "2026-11-07"),
     ],
 )
 @pytest.mark.parametrize("zone", [BERLIN, None])
@@ -89,7 +92,21 @@ def test_extreme_times_select_all_or_nothing(time_of_day: str, zone: ZoneInfo | 
         assert not holds(late, None)
 
 
-@pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01", "21.11.2026", "2026-11-21T25:00"])
+@pytest.mark.parametrize("zone", [BERLIN, None])
+def test_an_age_in_hours_is_a_time(zone: ZoneInfo | None) -> None:
+    now = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)
+    start = ms("2026-11-20T11:30Z")
+    assert time_range("12h", "12h", zone, now) == TimeRange(start_ms=start, end_ms=start + 1)
+    assert time_range("99999w", None, zone, now) == TimeRange()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "tomorrow", "2026-13-01", "21.11.2026", "2026-11-21T25:00"),
+        *("7", "d", "7 d", "-7d", "7m", "100000d", "\u0667d"),
+    ],
+)
 def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a valid time; use 2026-11-21"):
         time_range(text, None, BERLIN)

@@ -157,6 +157,14 @@ def test_a_range_is_the_only_period(book: CostBook) -> None:
     assert cells(html)[-1][:2] == ["Total", "2"]
 
 
+def test_an_age_is_shown_as_its_date(book: CostBook) -> None:
+    fill(book)
+    with book.ledger.reader() as connection:
+        html = whole_page(source(book, connection, None), {}, since="3d")
+    assert "From 2026-11-02 to now." in html
+    assert cells(html)[-1][:2] == ["Total", "4"]
+
+
 def test_the_parts_of_the_tokens_add_up(book: CostBook) -> None:
     usage = {
         "input_tokens": 1000,

@@ -281,7 +281,8 @@ export interface CostReport {
 }
 
 /**
- * A group of calls with the same values of the report's keys. Other keys are null or absent.
+ * A group of calls, such as all calls to one model. Keys that were not requested are null or
+ * absent.
  */
 export interface CostRow {
   model: string | null;
@@ -326,8 +327,7 @@ export interface CostStatus {
 }
 
 /**
- * A report as a table of text cells. `total` is the last row, or empty if there is one row
- * only.
+ * A report as a table of text cells. `total` is the last row, or empty for a single row.
  */
 export interface CostTable {
   heads: string[];
@@ -337,7 +337,7 @@ export interface CostTable {
 }
 
 /**
- * The totals of a report. `cost_usd` excludes the tokens in `unpriced_tokens`.
+ * A report's totals. `cost_usd` excludes the tokens in `unpriced_tokens`.
  */
 export interface CostTotals {
   calls: number;

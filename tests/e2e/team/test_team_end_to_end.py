@@ -399,7 +399,7 @@ def test_verifying_names_the_days_whose_totals_still_differ(ledger: Path) -> Non
         f"{DAY}: 3 calls, 3,000 / 205 tokens, $0.0058 here; 2 calls, 2,000 / 105 tokens, "
         "$0.00355 in the store"
     ) in done.output
-    assert "1 call here with the id of another call" in done.output
+    assert "1 call with the same id as another call" in done.output
     found = json.loads(CliRunner().invoke(cost, ["ship", "--verify", "--json"]).stdout)
     (difference,) = found["differences"]
     assert (difference["day"], difference["local"]["calls"]) == (DAY, 3)
@@ -426,9 +426,7 @@ def test_verifying_replaces_calls_with_other_numbers_and_a_higher_version(
     assert store.rows(sums) != expected
     done = CliRunner().invoke(cost, ["ship", "--verify"])
     assert done.exit_code == 0, done.output
-    assert done.output == (
-        "The store lacked 1 call, or had other numbers for them.\nSent 1 call.\nVerified.\n"
-    )
+    assert done.output == ("Missing or different in the store: 1 call.\nSent 1 call.\nVerified.\n")
     assert store.rows(sums) == expected
     assert CliRunner().invoke(cost, ["ship", "--verify"]).output == "Sent 0 calls.\nVerified.\n"
 

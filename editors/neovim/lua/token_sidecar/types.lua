@@ -215,7 +215,8 @@
 ---@field charts token_sidecar.CostChart[]
 ---@field overview string
 
---- A group of calls with the same values of the report's keys. Other keys are null or absent.
+--- A group of calls, such as all calls to one model. Keys that were not requested are null or
+--- absent.
 ---@class token_sidecar.CostRow
 ---@field model? string
 ---@field category? string
@@ -254,15 +255,14 @@
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
 
---- A report as a table of text cells. `total` is the last row, or empty if there is one row
---- only.
+--- A report as a table of text cells. `total` is the last row, or empty for a single row.
 ---@class token_sidecar.CostTable
 ---@field heads string[]
 ---@field names integer
 ---@field rows string[][]
 ---@field total string[]
 
---- The totals of a report. `cost_usd` excludes the tokens in `unpriced_tokens`.
+--- A report's totals. `cost_usd` excludes the tokens in `unpriced_tokens`.
 ---@class token_sidecar.CostTotals
 ---@field calls integer
 ---@field inputTokens integer
