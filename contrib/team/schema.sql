@@ -4,7 +4,7 @@
 -- llm.calls         one row per call, even if several programs report it; kept for 400 days. Query it with FINAL.
 -- llm.daily         sums by day, session and model, which dashboards and `cost --team` read
 -- llm.prompt_files  what each prompt file has cost in 30 days, by the day of the report; kept for 400 days
--- llm.names, llm.budgets    filled by you: who a hash is, and what a team may spend per month
+-- llm.names, llm.budgets    tables that you fill: users' names by hash, and each team's budget per month
 
 CREATE DATABASE IF NOT EXISTS otel;
 CREATE DATABASE IF NOT EXISTS llm;
@@ -34,8 +34,8 @@ ORDER BY (ServiceName, Timestamp)
 TTL Received + INTERVAL 30 DAY
 SETTINGS ttl_only_drop_parts = 1;
 
--- The row with the highest version of each id remains. Reports of agents have version 0, so what
--- token-sidecar reports for the same call replaces them. FINAL also merges rows across partitions.
+-- Only the row with the highest version is kept for each id. Agents' own reports have version 0, so reports
+-- from token-sidecar replace them. FINAL also merges rows across partitions.
 CREATE TABLE IF NOT EXISTS llm.calls (
     call_id FixedString(16),
     at DateTime64(3, 'UTC') CODEC(Delta(8), ZSTD(1)),
@@ -66,7 +66,7 @@ ORDER BY call_id
 TTL toDateTime(at) + INTERVAL 400 DAY
 SETTINGS ttl_only_drop_parts = 1;
 
--- `a - b`, but 0 where an agent reports a part that is larger than the whole.
+-- `whole - part`, or 0 if an agent reports a part that is larger than the whole.
 CREATE OR REPLACE FUNCTION llm_rest AS (whole, part) -> toUInt32(greatest(0, toInt64(whole) - toInt64(part)));
 CREATE OR REPLACE FUNCTION llm_id AS (name) -> toFixedString(substring(SHA256(name), 1, 16), 16);
 
@@ -136,7 +136,7 @@ FROM otel.otel_logs
 WHERE ServiceName = 'claude-code' AND a['request_id'] != ''
     AND (EventName = 'claude_code.api_request' OR a['event.name'] IN ('api_request', 'claude_code.api_request'));
 
--- Codex with an `[otel]` exporter. Its events have no id of the call, so thread and tokens identify it.
+-- Codex with an `[otel]` exporter. Its events have no call id, so a call is identified by thread and tokens.
 -- For each call, Codex sends a second `response.completed` event, which has no tokens and is ignored.
 CREATE OR REPLACE MATERIALIZED VIEW llm.from_codex TO llm.calls AS
 WITH
@@ -200,7 +200,7 @@ WHERE ServiceName = 'copilot-chat' AND a['gen_ai.response.id'] != ''
     AND (EventName = 'gen_ai.client.inference.operation.details'
         OR a['event.name'] = 'gen_ai.client.inference.operation.details');
 
--- Sums are computed for whole days. Each computation has a number, and only a day's last one counts.
+-- Sums of whole days. If a day is computed again, the rows with the latest `computed` replace all others.
 CREATE TABLE IF NOT EXISTS llm.daily_sums (
     day Date,
     user LowCardinality(String),
@@ -233,8 +233,8 @@ ORDER BY (day, team, user, agent, model, provider, category, session)
 TTL day + INTERVAL 1200 DAY
 SETTINGS ttl_only_drop_parts = 1;
 
--- The first UTC day of which no calls have expired. NULL if the retention of llm.calls is not given in days,
--- weeks, months, quarters or years.
+-- The first UTC day whose calls are all kept. NULL if the retention of llm.calls is not given in days, weeks,
+-- months, quarters or years.
 CREATE OR REPLACE VIEW llm.first_kept_day AS
 SELECT
     multiIf(
@@ -259,9 +259,8 @@ FROM (
     FROM system.tables WHERE database = 'llm' AND name = 'calls'
 );
 
--- The days that have received calls since the last computation, and their neighbours, because two
--- reports of a call near midnight may name different days. Days whose calls have begun to expire keep
--- their sums.
+-- Days with new calls since the last computation. The days before and after are included, because two reports
+-- of a call near midnight can have different days. Days that have lost calls to retention keep their sums.
 CREATE OR REPLACE VIEW llm.changed_days AS
 SELECT DISTINCT changed AS day
 FROM (
@@ -296,7 +295,7 @@ SELECT
 FROM llm.calls AS c FINAL
 WHERE toDate(at) IN (SELECT day FROM llm.changed_days)
 GROUP BY day, user, team, agent, provider, model, category, session
-UNION ALL  -- an empty row, so that the sums of a day that has lost all its calls are also replaced
+UNION ALL  -- an empty row, so that the old sums of a day without calls are also replaced
 SELECT
     day, '', '', '', '', '', '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     toDateTime64(0, 3, 'UTC'), toDateTime64(0, 3, 'UTC'), now64(3, 'UTC')
@@ -305,7 +304,7 @@ FROM llm.changed_days;
 CREATE OR REPLACE MATERIALIZED VIEW llm.refresh_daily
 REFRESH EVERY 5 MINUTE APPEND TO llm.daily_sums AS SELECT * FROM llm.compute_daily;
 
--- Without FINAL, because one computation has each key once.
+-- FINAL is not needed, because each key occurs once in a computation.
 CREATE OR REPLACE VIEW llm.daily AS
 SELECT * FROM llm.daily_sums
 WHERE calls > 0 AND (day, computed) IN (SELECT day, max(computed) FROM llm.daily_sums GROUP BY day);
@@ -338,7 +337,7 @@ SELECT
     sum(d.cost) AS cost, sum(d.calls) AS calls, min(d.first_at) AS first_at, max(d.last_at) AS last_at
 FROM llm.daily AS d WHERE session != 0 GROUP BY session;
 
--- What prompt files such as CLAUDE.md have cost in the 30 days before `day`. The last report of a day remains.
+-- What prompt files such as CLAUDE.md have cost in the 30 days before `day`. Only a day's last report is kept.
 -- `file` and `workspace` are hashes of paths, and `cost` is NULL if the model has no known price.
 CREATE TABLE IF NOT EXISTS llm.prompt_files (
     day Date,
@@ -375,7 +374,7 @@ SELECT
 FROM otel.otel_logs
 WHERE ServiceName = 'token-sidecar' AND length(a['token_sidecar.file.id']) = 32;
 
--- Each prompt file by its last report. A user's own file, which is sent in several workspaces, is one row.
+-- The latest report of each prompt file. A user's own file, which is sent in several workspaces, has one row.
 CREATE OR REPLACE VIEW llm.expensive_prompt_files AS
 SELECT
     file, name, user, any(l.team) AS team, max(l.day) AS day, max(l.tokens) AS tokens,

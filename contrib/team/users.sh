@@ -1,8 +1,8 @@
 #!/bin/sh
-# Creates the users of the collector, which may only insert records, and of readers.
+# Creates two users: `collector`, which may only insert records, and `reader`.
 set -eu
 
-# Writes a text as a string of SQL.
+# Prints text as an SQL string.
 quoted() {
   printf "'%s'" "$(printf %s "$1" | sed "s/[\\\\']/\\\\&/g")"
 }

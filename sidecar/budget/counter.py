@@ -72,7 +72,7 @@ class TextCounter:
 def excess_start(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
     """Return the number of characters before the first token that exceeds `allowance`.
 
-    If that token starts inside a character, the whole character is left out.
+    If that token starts inside a character, the character is not counted.
     """
     at, left, tokenizer = 0, tokenizer.unscale(allowance), tokenizer.base
     for piece in pieces:

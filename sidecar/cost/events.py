@@ -164,9 +164,9 @@ def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
 
 
 def _media_buckets(found: Modalities, fresh: int, read: int, output: int) -> dict[str, int]:
-    """Return the media buckets. None is larger than the bucket that contains it.
+    """Return the media buckets, limited to the size of the buckets that contain them.
 
-    Media input tokens beyond the uncached input count as cached.
+    Media input tokens that exceed the uncached input are assumed to be cached.
     """
     audio, image = min(found.audio_input, fresh), min(found.image_input, fresh)
     audio_read = found.audio_cache_read + found.audio_input - audio

@@ -54,7 +54,7 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     web_searches: int
     file_searches: int
     audio_input_tokens: int
-    """Audio tokens in `input_tokens`. Each media column counts tokens of another column again."""
+    """Audio tokens, which are also included in `input_tokens`."""
     audio_cache_read_tokens: int
     audio_output_tokens: int
     image_input_tokens: int

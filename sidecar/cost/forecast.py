@@ -91,8 +91,8 @@ def next_input(
         context: The context's size in tokens.
         prices: The prices.
         now: The time for which prices are looked up.
-        is_compacted: Whether the context was compacted. What the cache holds is unknown until the
-            next call.
+        is_compacted: Whether the context was compacted. In this case, the contents of the cache are
+            unknown until the next call.
     """
     main = _main_calls(calls)
     if not main:

@@ -582,7 +582,7 @@ class Ledger:
 
 
 class MemoryLedger(Ledger):
-    """A ledger in memory, used if the state folder is not usable."""
+    """A ledger in memory, used if the state folder is unusable."""
 
     def __init__(self, zone: tzinfo | None = None) -> None:
         super().__init__(Path(":memory:"), zone)

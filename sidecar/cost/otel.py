@@ -29,7 +29,7 @@ class OtelMissingError(SidecarError):
 
 
 class OtelExporter:
-    """Exports calls in the background. It neither waits for the collector nor raises its errors."""
+    """Exports calls in the background. Errors from the collector are ignored."""
 
     def __init__(self, endpoint: str, prices: Prices) -> None:
         """Create an exporter.
@@ -74,7 +74,7 @@ class OtelExporter:
         at = milliseconds(event.at) * 1_000_000
         span = self._tracer.start_span(
             f"chat {event.model}",
-            kind=_make_client(),
+            kind=_span_kind(),
             start_time=at,
             attributes=shared | _span_attributes(event, None if cost is None else float(cost)),
         )
@@ -107,7 +107,7 @@ def _make_providers(endpoint: str) -> tuple[Any, Any]:
     return traces, metrics
 
 
-def _make_client() -> Any:
+def _span_kind() -> Any:
     from opentelemetry.trace import SpanKind
 
     return SpanKind.CLIENT

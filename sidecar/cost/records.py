@@ -49,19 +49,19 @@ _MODEL = re.compile(r"[\w.:@+/\[\]-]{1,120}", re.ASCII)
 _PUBLIC_PREFIXES = frozenset(
     {*KNOWN_PROVIDERS, "meta-llama", "microsoft", "mistralai", "nvidia", "qwen", "z-ai"}
 )
-"""Providers and makers that model names may start with, as in `anthropic/claude-haiku-4-5`."""
+"""Providers and vendors that are kept in a model's name, as in `anthropic/claude-haiku-4-5`."""
 _PRIVATE = re.compile(
     r"^(~|\.{1,2}|[a-z]:)?[/\\]|^(sk|pk|key|ghp)[-_]|@[\w-]+\.[a-z]", re.IGNORECASE
 )
-"""Matches paths, keys and email addresses in place of a model name."""
+"""Matches paths, keys and email addresses that were given as a model name."""
 _HASH_LENGTH = 32
 _PICO = Decimal("1e-12")
 _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "copilot"}
-"""Prefixes of ids that agents' telemetry also contains. `contrib/team/schema.sql` repeats them."""
+"""Id prefixes for agents whose own telemetry has the same ids, as in `contrib/team/schema.sql`."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity that calls are shipped under."""
+    """The installation, user and team that shipped calls belong to."""
 
     installation: str
     """The ledger's random id."""
@@ -114,9 +114,9 @@ def provider_name(provider: str) -> str:
 
 
 def model_name(model: str) -> str:
-    """Return a model's name without folders, accounts and organisations.
+    """Return a model's name without folders, accounts and organizations.
 
-    Slashes are kept only after well-known providers and makers.
+    Slashes are kept only after well-known providers and vendors.
     """
     *prefixes, bare = re.split(r"[/\\]", model)
     if bare.lower().endswith(".gguf"):
@@ -133,9 +133,9 @@ def model_name(model: str) -> str:
 def call_id(event: LedgerEvent, row: int, installation: str) -> str:
     """Return a call's id in the store, as 32 hex digits.
 
-    A call keeps the same id if an agent's telemetry or another client reports it as well, or if it
-    is read from the agent's files again into a new ledger. All other calls are identified by their
-    row in this installation's ledger.
+    The id stays the same if the agent's telemetry or another client also reports the call, or if a
+    new ledger is created from the agent's files. All other calls are identified by their row in
+    this ledger.
     """
     request = event.request_id
     if event.telemetry_id and event.agent in _SHARED_IDS:
@@ -144,7 +144,7 @@ def call_id(event: LedgerEvent, row: int, installation: str) -> str:
         name = f"{event.provider}/{request}"
     elif request and event.agent != PROTOCOL and not re.search(r"[/\\]", event.session):
         name = f"{event.agent}/{event.session}/{request}/{milliseconds(event.at)}"
-    else:  # without a key, the hash of a session that is a path could be guessed
+    else:  # a session can be a path, whose hash could be guessed
         name = f"{installation}/{row}"
     return hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
 
@@ -195,10 +195,10 @@ def file_record(
 
     Args:
         file: The file's cost.
-        name: The file's name, if it is a well-known one that says nothing about the user.
+        name: The file's name if it is well known, such as `CLAUDE.md`; otherwise empty.
         workspace: The URI of the workspace whose calls contained the file.
-        nanoseconds: The time of the report since 1970. Of two reports on a day, the later one
-            replaces the earlier one.
+        nanoseconds: The time of the report, in nanoseconds since 1970. It replaces earlier reports
+            on the same day.
         identity: The identity under which the record is shipped.
     """
     known: dict[str, str | int | None] = {

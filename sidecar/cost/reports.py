@@ -290,7 +290,7 @@ SPANS: dict[str, Callable[[int], str]] = {
     "week": week_name,
     "month": lambda day: day_name(day)[:7],
 }
-"""Time keys, with functions that format a local day's group."""
+"""The time keys, each with a function that names the period of a local day."""
 
 
 def _value_of_key(
@@ -342,7 +342,7 @@ def _sort_key(line: CostRow) -> tuple[str, float, str]:
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """A call group's sums. Tallies are combined with `+`. Amounts are in USD."""
+    """The sums of a group of calls. Tallies are combined with `+`. Amounts are in USD."""
 
     calls: int = 0
     priced_calls: int = 0
@@ -362,10 +362,9 @@ class Tally(msgspec.Struct, frozen=True):
     agent: Decimal = Decimal(0)
     """The cost that agents computed from their price lists."""
     reported_calls: int = 0
-    """The number of calls with a reported cost. For `listed_calls` of them, the total list price is
-    `listed`.
-    """
+    """The number of calls with a reported cost."""
     listed: Decimal = Decimal(0)
+    """What `listed_calls` of the calls with a reported cost would cost at list prices."""
     listed_calls: int = 0
 
     def __add__(self, other: Tally) -> Tally:

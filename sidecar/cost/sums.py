@@ -30,11 +30,11 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
     times: TimeRange = TimeRange()
     workspace: str | None = None
-    """The workspace's key. Calls in subfolders are included."""
+    """The workspace's URI. Calls in subfolders are included."""
     folders: tuple[str, ...] = ()
-    """Additional workspace keys, such as those of its other git worktrees."""
+    """URIs of additional folders, such as other git worktrees."""
     without: tuple[str, ...] = ()
-    """Keys of nested workspaces whose calls are left out."""
+    """URIs of nested workspaces to exclude."""
     session: str | None = None
     sessions: tuple[str, ...] | None = None
     """The names of the only sessions to include."""
@@ -45,14 +45,14 @@ Owner = Literal["session", "agent", "workspace"]
 
 
 class Grouping(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys that separate sums, in addition to call kind and price band."""
+    """Selects how calls are grouped, in addition to their kind and price band."""
 
     changes: tuple[int, ...] = ()
     """The UTC days with a price change. Calls before and after a change are summed separately."""
     by_clock: frozenset[int] = frozenset()
     """Call kinds whose prices depend on the time of day."""
     by_prompt: frozenset[int] = frozenset()
-    """Call kinds with a price threshold outside `THRESHOLDS`."""
+    """Call kinds with a price threshold that is not in `THRESHOLDS`."""
     by_band: frozenset[int] = frozenset()
     """Other call kinds whose prices depend on the prompt size. All remaining kinds have a single
     band.
@@ -68,7 +68,7 @@ class Sum(msgspec.Struct, frozen=True):
     kind: int
     band: int
     epoch: int
-    """The number of price changes that precede the calls."""
+    """The number of price changes before the calls."""
     clock: int
     """The quarter-hour of the UTC day if the price depends on it, otherwise 0."""
     owner: int | str
@@ -104,7 +104,7 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
 
 
 def read_sums(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> Iterator[Sum]:
-    """Yield token and cost sums of the calls in scope, for each combination of keys."""
+    """Yield the token and cost sums of all calls in scope, one for each group."""
     added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     rows = (
         row
@@ -234,9 +234,7 @@ def _queries(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -
 
 
 def _parts_of_range(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:
-    """Split a time range into whole days, which have daily sums, and ranges that are read call by
-    call.
-    """
+    """Split a time range into whole days, which have stored sums, and the remaining hours."""
     first, last = _whole_days(times)
     if first > last:
         yield _Part("event_sums", *time_condition(times))
@@ -267,7 +265,7 @@ def _whole_days(times: TimeRange) -> tuple[int, int]:
 def time_condition(times: TimeRange) -> tuple[str, tuple[int, ...]]:
     """Return the SQL condition that selects the calls in a time range, and its parameters."""
     start, end = times.start_ms, times.end_ms
-    # The index is on the time. The calls of a local day are always within these hours.
+    # Only the time has an index. These limits include the local day in every time zone.
     if times.first_day > 0:
         start = max(start, times.first_day * DAY_MS - _EARLIEST_MS)
     if times.last_day < LAST_DAY:

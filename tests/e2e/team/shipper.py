@@ -1,7 +1,7 @@
-"""Ships and verifies the calls of users in processes that start in a few milliseconds.
+"""Ships and verifies users' calls in processes that start within milliseconds.
 
-They are forked from a server that has imported everything, so that most of their time is spent on
-sending calls, and so that a kill hits them while they do.
+The processes are forked from a server that has already imported everything. They spend most of
+their time sending calls, so the tests can kill them at that point.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Imports what shippers need, in the server that they are forked from."""
+"""Imports the modules that `shipper` needs before its processes are forked."""
 
 from __future__ import annotations
 
