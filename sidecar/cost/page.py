@@ -188,6 +188,10 @@ class LedgerSource(PageSource):
     """Returns a session's label. Other sessions are labeled with their id, or their first day."""
 
     @property
+    def workspace(self) -> str | None:
+        return self.scope.workspace
+
+    @property
     def title(self) -> str:
         workspace = self.workspace
         return f"Cost of {folder_name(workspace)}" if workspace else "Cost of all workspaces"
