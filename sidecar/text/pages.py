@@ -12,7 +12,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from sidecar.text.printable import compact_number, printable, usd_text, whole_percents
+from sidecar.text.printable import (
+    compact_number,
+    percent_text,
+    printable,
+    usd_text,
+    whole_percents,
+)
 
 COLOURS = 8
 """Number of colours in the stylesheet (`c0` to `c7`)."""
@@ -219,7 +225,7 @@ def parts_bar(
             f'<rect class="{colour}" x="{left:.3f}%" width="{width:.3f}%" height="100%">'
             f"<title>{escape(text)}</title></rect>"
         )
-        share = f"{percent} %"
+        share = percent_text(percent)
         if tokens and not percent:
             share = "<1 %"
         elif percent == 100 and tokens < whole:

@@ -38,7 +38,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def home(tmp_path: Path) -> ClaudeHome:
     made = ClaudeHome(tmp_path / "home" / ".claude")
-    made.clock.now = datetime.now(UTC) - timedelta(minutes=50)
+    now = datetime.now().astimezone()
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)  # all calls are of today
+    made.clock.now = max(now - timedelta(minutes=50), midnight).astimezone(UTC)
     return made
 
 
