@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 
 class Usage(NamedTuple):
-    """A call's tokens. The four input and output classes do not overlap."""
+    """A call's tokens. `uncached`, `cache_read`, `cache_write` and `output` do not overlap."""
 
     uncached: int
     cache_read: int = 0
@@ -40,7 +40,7 @@ class Usage(NamedTuple):
 
     @property
     def context(self) -> int:
-        """Return how many of these tokens the conversation's next request contains."""
+        """Return the conversation's size after this call, in tokens."""
         return self.prompt + self.output
 
 
@@ -64,7 +64,7 @@ class Reply:
     status: int = 200
     """The HTTP status. If it is not 200, the request fails and uses no tokens."""
     after: Kind | None = None
-    """The kind of call, such as a sub-agent's, that must be answered before this one."""
+    """The kind of call, such as a sub-agent's, whose reply must be sent before this one."""
     hangs: bool = False
     """Whether to send only the start of the reply, and wait until the client disconnects."""
 
@@ -98,7 +98,7 @@ class VendorCall:
     kind: Kind
     reply: Reply
     usage: Usage | None = None
-    """The usage, if the client received it completely."""
+    """The usage, or None if the client has not received the complete reply."""
     started_at: float = field(default_factory=time.monotonic)
     finished_at: float | None = None
     disconnected: bool = False
@@ -230,8 +230,8 @@ def _usage(call: VendorCall) -> Usage:
     return Usage(uncached, cache_read, cache_write, output, reasoning, cache_write // 3)
 
 
-# The format of each vendor's replies, complete and as a stream of events. A reply that hangs ends
-# before the first event that contains output usage.
+# Each function returns a vendor's reply twice: as a whole, and as a list of events. A reply that
+# hangs consists of the first event only, so this event must not contain the final usage.
 
 
 def _anthropic(call: VendorCall, usage: Usage) -> tuple[Event, list[Event]]:
@@ -468,7 +468,7 @@ _PATHS: list[tuple[str, Api]] = [
 
 
 def _request(path: str, body: dict[str, Any]) -> Request | None:
-    """Parse the request, or return None if the path is not a model's."""
+    """Parse a request, or return None if its path is not part of a vendor's API."""
     for pattern, api in _PATHS:
         if found := re.search(pattern, path):
             if api == "gemini":

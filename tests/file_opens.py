@@ -21,7 +21,7 @@ _recordings: dict[str, list[str]] = {}
 
 @contextmanager
 def recorded_opens(path: Path) -> Iterator[list[str]]:
-    """Record each time that a path, or a path below it, is opened within the context."""
+    """Record each path that is opened at or below `path` within the `with` block."""
     _add_hook()
     opened = _recordings[str(path)] = []
     try:

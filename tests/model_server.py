@@ -136,7 +136,7 @@ class ModelServer:
         self._thread.join()
 
     def take(self, body: dict[str, Any]) -> tuple[Received, Reply]:
-        """Register a request, and return its reply. If `waits` is true, wait for the test first."""
+        """Register a request, and return it with its reply. If `waits`, first wait for the test."""
         reply = self.answer(body)
         output = reply_tokens(reply) + reply.reasoning
         received = Received(body, request_tokens(body), output, reply.reasoning, threading.Event())

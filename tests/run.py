@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 EDITABLE = ["--no-deps", "--no-build-isolation", "--editable", "."]
-"""This project, without its dependencies, which are pinned in `tests/requirements.txt`."""
+"""pip arguments for this project only. `tests/requirements.txt` pins its dependencies."""
 ELSEWHERE = ("win32", "darwin")
 """Operating systems whose code is only type-checked on this machine."""
 MYPY_CACHE = ("--cache-dir", ".mypy_cache/elsewhere")

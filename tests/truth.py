@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def encoding(name: str = "o200k_base") -> tiktoken.Encoding:
-    """Return tiktoken's encoding with the bundled rank files, whose SHA-256 is in tiktoken's
-    source.
+    """Return a tiktoken encoding with the bundled rank file. tiktoken's source contains the SHA-256
+    of this file.
     """
     return Reference(name)._get_encoding()
 

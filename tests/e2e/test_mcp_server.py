@@ -1,4 +1,4 @@
-"""Tests `token-sidecar mcp` with the SDK's client, in both versions of the protocol."""
+"""Tests `token-sidecar mcp` with the MCP SDK's client, in both versions of the protocol."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def goose(folder: Path, root: Path) -> Generator[Truth]:
 
 
 def sessions_of(home: Any, root: Path) -> Generator[Truth]:
-    """Yield the agents' sessions. Each step adds a new, longer session."""
+    """Yield the expected numbers. Each step first adds a new, longer session."""
     begin_now(home.clock)
     for turns in range(1, STEPS + 1):
         home.session(root, turns, 400)
@@ -170,8 +170,7 @@ async def test_a_growing_session_is_the_same_everywhere(
                 assert {field: tool[field] for field in FIELDS} == {
                     field: output[field] for field in FIELDS
                 }
-        # The server loads context windows after it has started, and adds up costs after the context
-        # has changed.
+        # At first, the server's context window and costs may be missing or outdated.
         until = time.monotonic() + SETTLED_SECONDS
         asked = server.request("context/usage", {})
         while any(asked[field] != tool[field] for field in FIELDS) and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""Traces with strace which programs a process and its children start, and where they connect."""
+"""Uses strace to find which programs a process and its children start, and where they connect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def peak_bytes(pid: int) -> int:
 
 
 class Trace:
-    """Traces the processes under `prefix`. On Debian, strace is installed if it is missing."""
+    """Traces commands that start with `prefix`. On Debian, strace is installed if necessary."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -1,8 +1,8 @@
 """Runs `context/fit` on many random conversations: `python -m tests.fuzz.context_soak`.
 
-Each plan is computed and applied twice and then undone, with all checks in
-`tests/unit/test_context_fit_properties.py`. The default is 100,000 conversations. If one fails,
-Hypothesis prints it.
+For each conversation, a plan is computed and applied. Repeating this must change nothing, and undo
+must restore the conversation. All checks are in `tests/unit/test_context_fit_properties.py`. The
+default is 100,000 conversations. If one fails, Hypothesis prints it.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def _check_no_orphans(asked: list[Seen], kept: list[Seen], turns: list[Turn]) ->
 
 
 def _may_wait(asked: list[Seen], turns: list[Turn]) -> set[str]:
-    """Return the pending calls, which are followed only by results and system turns."""
+    """Return the call ids of the last turn with calls, if only results and system turns follow."""
     for index in range(len(turns) - 1, -1, -1):
         seen = asked[index]
         if seen.calls:
@@ -272,8 +272,8 @@ def _check_order(kept: list[Seen]) -> None:
 
 
 def _check_required_turns(case: Case, asked: list[Seen], kept: list[Seen]) -> None:
-    """Check that system turns, and the last user turns with everything after them except orphans,
-    are kept.
+    """Check that the plan keeps all system turns, the last `keep_turns` user turns, and everything
+    after the first of these user turns except orphans.
     """
     there = {mark for seen in kept for mark in seen.marks}
     calls = {call for seen in kept for call in seen.calls}

@@ -27,7 +27,7 @@ CONTEXTS = (
     "'{c}",
     "a'{c}b 1{c}2 '{c}e 'r{c}",
     "\n{c}\n {c}.{c}",
-    # Neighbours that can be merged. The class of the character between them determines where.
+    # In these contexts, the character's class determines where the text around it is split.
     "{c}'sx 'll{c}'rex",
     "12{c}345{c}6 a\u0301{c}x",
     "{c}\r\n\r\n//{c}/ {c}\n\n  {c}",

@@ -98,8 +98,8 @@ def cuts(text: str, fitted: FitResult, mode: Mode) -> list[int]:
 
 
 def check(text: str, tokens: int, mode: Mode, model: str, tokenizers: Tokenizers) -> float | None:
-    """Check a result. Return the fraction of the limit that is used if all lines are short,
-    otherwise None.
+    """Check a result, and return the fraction of the limit that it uses. Return None if the
+    fraction may be small, for example because the text has long lines.
     """
     tokenizer = tokenizers.for_model(model)
     fitted = fit(text, tokens, mode, tokenizer)

@@ -2,9 +2,9 @@
 
 The messages are valid, mutated (missing, swapped or wrongly typed fields, deep nesting, infinite
 numbers) or arbitrary bytes. Some have reused or unknown ids, precede `initialize`, follow
-`shutdown`, or are unexpected responses. Each request must get one response, and the server must run
-until `exit` or a message over the size limit. Otherwise, or if memory grows by more than a tenth
-after the first 100,000 messages, the exit code is 1.
+`shutdown`, or are unexpected responses. Each request must get one response. The server must run
+until it gets `exit` or a message over the size limit. If a check fails, or memory grows by more
+than a tenth after the first 100,000 messages, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_OPEN = 64
 """The maximum number of unanswered requests."""
 PATIENCE_SECONDS = 30.0
 SETTLED = 100_000
-"""After this many messages, memory may grow only by `GROWTH`."""
+"""The number of messages after which memory may grow only by the fraction `GROWTH`."""
 GROWTH = 0.1
 EVERY = 10_000
 """The number of messages between progress reports."""

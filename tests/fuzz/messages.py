@@ -122,8 +122,8 @@ class Messages:
         return value
 
     def _mangled(self, message: Message) -> bytes:
-        """Return the message as bytes, some of which are removed or changed. The id remains
-        unique.
+        """Give the message a unique id, and return its bytes with some of them removed or
+        changed.
         """
         if message.get("method") in ("exit", "shutdown", "initialize"):
             message["method"] = "tokens/count"

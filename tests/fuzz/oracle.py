@@ -34,7 +34,7 @@ def lines(text: str) -> list[tuple[int, int]]:
 
 
 def offset(text: str, position: Position, encoding: Encoding) -> int:
-    """Return a position's offset, limited to the end of the line and the text."""
+    """Return a position's offset. Past the end of the line or the text, return that end."""
     spans = lines(text)
     if position.line >= len(spans):
         return len(text)
@@ -47,7 +47,7 @@ def offset(text: str, position: Position, encoding: Encoding) -> int:
 
 
 def position(text: str, at: int, encoding: Encoding) -> Position:
-    """Return an offset's position. Between CR and LF, this is the end of the line."""
+    """Return an offset's position. Between CR and LF, return the end of the line."""
     number, (start, end) = max(
         (number, span) for number, span in enumerate(lines(text)) if span[0] <= at
     )

@@ -48,7 +48,7 @@ class Session:
         """Edit a document `wanted` times, and return whether it is larger than 20 KB."""
         rng = random.Random(seed)
         size = rng.randrange(20_500, 60_000) if seed % 3 == 0 else rng.randrange(1, 4_000)
-        # One of our own documents generates valid edits, and the reference model applies them.
+        # `doc` is needed only to choose valid edits. The reference model gives the expected text.
         doc = TextDocument("untitled:soak", edits.document_text(rng, size), encoding=self.encoding)
         uri, text = f"file:///soak/{seed}.txt", doc.text
         model, name = rng.choice((("gpt-5", "o200k_base"), ("gpt-4", "cl100k_base")))

@@ -31,7 +31,7 @@ class RpcError(Exception):
 
 
 class Client:
-    """A client of an in-process server. The test fails if it leaves notifications unread."""
+    """A client of an in-process server. A test must read or ignore every notification."""
 
     def __init__(self, server: SidecarServer) -> None:
         self.server = server

@@ -356,7 +356,7 @@ async def test_first_rows_of_a_long_list_are_made_and_the_others_counted(
     for order, ages in (("updated", [0, 1]), ("cost", by_cost[:2]), ("context", by_context[:2])):
         with monkeypatch.context() as patch:
             patch.setattr(session_index, "read_name", recorded_name)
-            if order != "context":  # the percentages of all sessions are compared
+            if order != "context":  # this order needs the usage of all sessions
                 patch.setattr(sessions, "label_of", recorded_label)
             params = {"all": True, "limit": 2, "order": order}
             rows = await bare.request("context/sessions", params)
@@ -629,7 +629,7 @@ async def test_a_selected_session_shows_its_own_cost(
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     first, second = home.session(tmp_path), home.session(tmp_path)
     first.reply()
-    home.clock.now -= timedelta(minutes=20)  # The second session is never the newest one.
+    home.clock.now -= timedelta(minutes=20)  # The first session stays the newest one.
     await bare.initialize(tmp_path.as_uri())
     settings = bare.server.services.roots.default.settings.agents
     status = await bare.take("status/update", lambda one: bool(one["cost"]))
@@ -649,7 +649,7 @@ def shows_cost(cost: float) -> Callable[[Any], bool]:
 
 
 def has_other_sums(before: Any) -> Callable[[Any], bool]:
-    """Return whether a status contains newer totals than the given ones."""
+    """Return a function that checks whether a status's costs differ from those in `before`."""
     return lambda one: bool(one["cost"]) and one["cost"]["tooltip"] != before["cost"]["tooltip"]
 
 
@@ -725,7 +725,7 @@ async def test_prompt_file_is_counted_for_the_same_model_everywhere(
 async def test_prompt_files_cost_only_what_the_chosen_days_did(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
-    """The report used to include the calls after the last day."""
+    """Previously, the report included calls that were made after the last chosen day."""
     (tmp_path / "CLAUDE.md").write_text("Write little, and test it.\n" * 600)
     home.clock.now = home.clock.now.replace(hour=12) - timedelta(days=5)
     session = home.session(tmp_path)

@@ -1,4 +1,4 @@
-"""Tests which model is used: the selected model, the session's model, or a reply's model."""
+"""Tests when the selected model, the session's model or a reply's model is used."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def test_preflight_returns_the_cost_and_enforces_caps(bare: Client, tmp_path: Path) -> None:
-    config = tmp_path / "user-config.toml"  # The workspace is named in conftest.py.
+    config = tmp_path / "user-config.toml"  # tests/conftest.py makes this the user's settings file
     config.write_text("[cost]\nhard-cap-usd = 0.001\n")
     await bare.initialize(root=tmp_path.as_uri())
     bare.ignore("status/update")
@@ -168,7 +168,7 @@ async def test_models_in_use_and_current_models_come_first(talker: Client) -> No
 async def test_bare_total_sets_the_size_and_is_not_billed(
     talker: Client, thought: int, shown: int
 ) -> None:
-    """Excess tokens are reasoning, which is not part of the next prompt."""
+    """If the total exceeds the count, the excess is reasoning, which the next prompt omits."""
     await talker.request("context/set", {"session": "s", "model": "gpt-4o", "systemPrompt": "Hi."})
     await talker.request("context/append", {"session": "s", "turns": [USER]})
     counted = (await talker.request("context/append", {"session": "s", "turns": [REPLY]}))["tokens"]

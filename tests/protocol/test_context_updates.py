@@ -144,7 +144,7 @@ async def test_plan_can_be_undone_after_a_change_of_tokenizer(
 
 
 async def test_hidden_sessions_are_recounted_with_a_new_tokenizer(client: Client) -> None:
-    """The session list and recorded calls' estimates use the new tokenizer."""
+    """The session list and the estimates in the ledger use the new tokenizer."""
     await begun(client)
     await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
     await client.request("context/append", {"session": "other", "turns": [USER]})

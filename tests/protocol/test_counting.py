@@ -228,7 +228,7 @@ async def test_document_closed_during_the_request_is_counted(
 async def test_memory_is_released_after_a_tokenizer_is_loaded(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker releases memory once per tokenizer."""
+    """After a tokenizer is loaded, a worker thread releases memory exactly once."""
     given, threads = asyncio.Event(), list[threading.Thread]()
     loop = asyncio.get_running_loop()
 

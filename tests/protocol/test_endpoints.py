@@ -132,7 +132,7 @@ def retries(client: Client) -> list[Any]:
 
 
 def shows(mark: str) -> Callable[[Any], bool]:
-    """Return a function that checks whether a status shows an estimate, or another count."""
+    """Return a function that checks whether a status shows an estimate ("~") or another count."""
     return lambda one: one["document"] and ("~" in one["document"]["text"]) == (mark == "~")
 
 
@@ -168,7 +168,7 @@ async def test_recovered_endpoint_recounts_untouched_documents(
         while usage["method"] != "endpoint":
             usage = await client.request("context/usage", {"session": "s"})
         asked = server.posts()
-        # The probe sends two texts and two conversations. The document and the session follow.
+        # The probe sends two texts and two conversations. The rest is the document and the session.
         assert (asked.count("/tokenize"), len(asked)) == (3, 6), asked
         assert retries(client) == []
         client.ignore("status/update")
@@ -220,7 +220,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def counted_by_the_endpoint(client: Client, name: str = "s") -> None:
-    """Wait until the endpoint has counted a session, without triggering a count."""
+    """Wait until the endpoint has counted a session. `context/usage` does not trigger a count."""
     async with asyncio.timeout(60):
         usage: Any = {"method": ""}
         while usage["method"] != "endpoint":

@@ -229,7 +229,7 @@ async def test_model_with_a_user_price_is_known(client: Client) -> None:
 
 
 async def test_window_of_an_unknown_model_is_marked_as_assumed(client: Client) -> None:
-    await client.request("models/list", {"query": "gpt-5"})  # The catalogue has been loaded.
+    await client.request("models/list", {"query": "gpt-5"})  # waits for the model catalogue
     params = {"text": "word " * 20_000, "models": ["nobody-knows-me", "gpt-4", "gpt-5"]}
     answer = await client.request("tokens/count", params)
     unknown, small, wide = answer["models"]

@@ -165,7 +165,7 @@ WRITERS = {
     "workspace": ("workspace.py", "sessions.py"),
     "state": ("conversations.py",),
 }
-"""The modules that may assign fields of an object, by the name of the variable."""
+"""For each variable name, the modules that may assign attributes of the object."""
 
 
 def test_state_is_assigned_only_by_its_owner() -> None:
@@ -193,7 +193,7 @@ def targets_of(node: ast.AST) -> list[ast.expr]:
 async def test_memory_ledger_is_created_once_on_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two roots find at the same time that the ledger is unusable."""
+    """Two roots discover the unusable ledger at the same time."""
     loop, given, made = asyncio.get_running_loop(), list[Found](), list[int]()
     real_run, real_init = loop.run_in_executor, MemoryLedger.__init__
     monkeypatch.setenv("HOME", str(tmp_path))

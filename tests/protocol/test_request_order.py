@@ -100,7 +100,7 @@ async def test_turns_after_a_reply_are_not_part_of_its_prompt(
 async def test_first_requests_take_effect_in_order(
     client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The requests arrive while their feature is being loaded. The first request takes longest."""
+    """The requests arrive while their feature is being loaded. Only the first load is blocked."""
     client.ignore("status/update")
     monkeypatch.setattr(server_module, "feature_of", hold.first(server_module.feature_of))
     question = {"role": "user", "content": "What is the weather?"}

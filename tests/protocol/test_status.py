@@ -122,7 +122,7 @@ async def test_document_outside_every_root_has_a_status(client: Client) -> None:
 
 
 async def test_context_is_shown_after_the_last_document_is_closed(client: Client) -> None:
-    """The context is up to date, although it was not sent while a document was open."""
+    """The status without a document shows a context that changed while a document was open."""
     await client.request("context/append", {"session": "s", "turns": [user("hello " * 40)]})
     bare = await client.take("status/update")
     assert bare["uri"] is None

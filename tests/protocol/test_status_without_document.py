@@ -1,4 +1,4 @@
-"""Tests the status while no document is open. It shows a workspace that is not empty."""
+"""Tests the status without an open document. It shows a workspace that has a conversation."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def midnight_is_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Set a time zone where the day ends in a few seconds."""
-    # The UTC offset in seconds of a time zone where midnight is four seconds away.
+    # In a time zone that is this many seconds east of UTC, midnight is four seconds away.
     east = -int(time.time() + 4) % 86_400
     west = -east if east <= 43_200 else 86_400 - east
     hours, rest = divmod(abs(west), 3_600)

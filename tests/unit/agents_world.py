@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RecordingReader:
-    """A reader that also adds what it returns to a `World`."""
+    """A reader that also records its calls and malformed lines in a `World`."""
 
     def __init__(self, reader: StoreReader, world: World) -> None:
         self._reader, self._world = reader, world
@@ -47,7 +47,7 @@ class World:
 
         Args:
             home: The path of the home folder.
-            agents: The name of an agent, or the `agents` settings.
+            agents: The `agents` settings, or the name of the only agent.
             env: Additional environment variables.
         """
         self.home = home

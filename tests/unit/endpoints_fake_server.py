@@ -164,4 +164,4 @@ REASONS: list[tuple[Any, str]] = [
     (listing("another", owned_by="llamacpp"), "choose a model that the server has"),
     (listing("tiny", owned_by="library"), "tokenizer.json"),
 ]
-"""Responses to a model list request, each with the next step shown to users."""
+"""Responses to a request for the models, each with a part of the advice that users get."""

@@ -1,4 +1,4 @@
-"""Documents that `python -m benchmarks fit-estimates` does not use for fitting, with token counts.
+"""Documents with token counts. `python -m benchmarks fit-estimates` does not use them for fitting.
 
 Each generation's own vocabulary provides the counts. The exceptions are Claude, whose counts come
 from ctok, and Gemini, whose counts come from Gemma 3.

@@ -186,7 +186,7 @@ def test_summary_does_not_set_the_context_size(world: World, session: Transcript
 
 
 def summaries(world: World) -> list[tuple[str, int, int]]:
-    """Return the model, prompt tokens and output tokens of each call for a summary."""
+    """Return the model, prompt tokens and output tokens of each call that created a summary."""
     world.ingest()
     made = (call for call in world.calls if call.category == "summary")
     return [(call.model, call.usage.prompt_tokens, call.usage.output_tokens) for call in made]
@@ -246,7 +246,7 @@ def test_agent_cost_of_a_resumed_session_counts_in_full(world: World, session: T
 def test_error_does_not_change_the_context_size(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """Another program's status line shows 0 % after an error."""
+    """Another program's status line wrongly shows 0 % after an error."""
     session.user()
     session.synthetic()
     world.check_context(home.truth)
@@ -256,7 +256,7 @@ def test_error_does_not_change_the_context_size(
 def test_subagent_does_not_change_the_context_size(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """Other status lines show the sub-agent's context instead."""
+    """Other programs' status lines wrongly show the sub-agent's context."""
     session.sidechain()
     session.subagent()
     world.check_context(home.truth)
@@ -424,7 +424,7 @@ def test_reading_changes_no_file_and_no_access_time(
 def test_line_without_a_time_has_the_time_of_the_previous_line(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """The previous line may be a prompt, and may have been read in an earlier step."""
+    """The time may come from a prompt, or from a line that was read in an earlier step."""
     session.user()
     asked = parse_iso_time(stamp(home.clock.now))
     for name in ("msg_a", "msg_b"):

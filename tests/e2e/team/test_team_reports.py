@@ -1,4 +1,4 @@
-"""Tests that reports from the team's store match the ledgers, with users and teams as keys."""
+"""Tests that reports from the team's store match the users' ledgers, also by user and by team."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def events(user: int) -> list[LedgerEvent]:
 
 
 def insert(store: ClickHouse, calls: list[QueuedCall], resource: dict[str, str]) -> None:
-    """Write calls to the store like the collector."""
+    """Write calls to the store as the collector does."""
     insert_records(store, [call.record for call in calls], resource)
 
 
 def insert_records(store: ClickHouse, records: list[Record], resource: dict[str, str]) -> None:
-    """Write records to the store like the collector."""
+    """Write records to the store as the collector does."""
     rows = [
         {
             "Timestamp": f"{record.nanoseconds / 1e9:.3f}",
@@ -125,7 +125,7 @@ def queue_of(book: CostBook, user: int) -> ShippingQueue:
 def accepted_queue(
     book: CostBook, calls: list[LedgerEvent]
 ) -> tuple[ShippingQueue, list[QueuedCall]]:
-    """Record calls. Return their queue after the collector has accepted them, and the calls."""
+    """Record calls, and mark them as accepted by the collector. Return the queue and the calls."""
     book.ledger.record_many(calls)
     queue = queue_of(book, 0)
     batch = queue.next_batch()
@@ -479,7 +479,7 @@ async def test_the_status_warns_of_the_teams_caps(
 
 @asynccontextmanager
 async def forwarded(url: str, port: int = 0) -> AsyncIterator[int]:
-    """Forward a port to a store. Afterwards, nothing listens on the port."""
+    """Yield a local port that is forwarded to a store. On exit, the port is closed."""
     host = urlsplit(url)
 
     async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
@@ -508,7 +508,7 @@ async def forwarded(url: str, port: int = 0) -> AsyncIterator[int]:
         server.close()
         for connection in connections:
             connection.cancel()
-        await asyncio.sleep(0.05)  # until the connections are closed
+        await asyncio.sleep(0.05)  # lets the connections close
 
 
 async def test_an_outage_of_the_store_is_shown_until_it_is_over(

@@ -1,4 +1,4 @@
-"""Imports the modules that `shipper` needs before its processes are forked."""
+"""Imports the modules for `shipper` once, before its processes are forked."""
 
 from __future__ import annotations
 

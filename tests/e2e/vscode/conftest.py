@@ -1,8 +1,8 @@
 """Fixtures for VS Code and a browser.
 
-Opening a window takes longer than most tests, so windows are shared where possible: `window` by all
-modules, and `module_window` by the tests of a module. `open_window` is for tests that need their
-own workspace.
+Opening a window takes longer than most tests, so tests share windows where possible. All modules
+share `window`. The tests of one module share `module_window`. `open_window` is for tests that need
+their own workspace.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def _new_window(
 
 _session_window = pytest.fixture(scope="session", name="session_window")(_new_window)
 module_window = pytest.fixture(scope="module")(_new_window)
-"""A window that a module's tests share. Call `tidy` before each test."""
+"""A window that a module's tests share. Call `tidy` at the start of each test."""
 
 
 @pytest.fixture
 def window(session_window: Window) -> Window:
-    """A window that all modules share. All editors are closed. Each test writes its own files."""
+    """A window that all modules share, with all editors closed. Each test writes its own files."""
     session_window.tidy()
     return session_window
 

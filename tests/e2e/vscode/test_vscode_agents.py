@@ -37,10 +37,10 @@ SEEDS = itertools.count(1)
 
 
 class Agents:
-    """The agents' folders in the home folder of the VS Code server, and the expected numbers."""
+    """The agents' folders in the VS Code server's home folder, and the numbers to expect."""
 
     def __init__(self, server: CodeServer) -> None:
-        # ids are based on the seed, and the server's ledger is kept between tests
+        # the ids depend on the seed, and must be new because the server's ledger outlives a test
         self.claude = ClaudeHome(server.home / ".claude", seed=next(SEEDS))
         self.codex = CodexHome(server.home / ".codex", seed=next(SEEDS))
         begin_now(self.claude.clock)
@@ -74,7 +74,7 @@ def installed_agents(code_server: CodeServer) -> Agents:
 
 @pytest.fixture
 def agents(installed_agents: Agents) -> Agents:
-    """The agents. Their next sessions are newer than earlier tests' sessions."""
+    """The agents, with clocks set so that new sessions are newer than those of earlier tests."""
     clocks = installed_agents.claude.clock, installed_agents.codex.clock
     latest = max(clock.now for clock in clocks)
     for clock in clocks:

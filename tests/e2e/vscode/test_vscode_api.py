@@ -54,7 +54,7 @@ def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
     before = notes.ask("cost/detail")["totals"]["calls"]
     notes.host(LISTEN)
     assert notes.host(SAMPLE + "return await sample.send(args[0]);", "Does it fit?") == "ok"
-    # ids are recorded only once, and all windows share one ledger
+    # the id must be new, because all windows share a ledger that records each id only once
     reply = REPLY | {"id": f"chatcmpl-{uuid4()}"}
     notes.host(SAMPLE + "return await sample.received(args[0]);", reply)
     shown = SAMPLE + "return sample.tokens();"
@@ -64,7 +64,7 @@ def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
         return f"1,234, not {notes.host(shown)}; heard {heard}; {usage}; {notes.messages()}"
 
     wait_for(lambda: notes.host(shown) == 1234, missed)
-    notes.host(OPEN_OUTSIDE, outside)  # VS Code sometimes shows its settings editor like this
+    notes.host(OPEN_OUTSIDE, outside)  # VS Code sometimes opens its settings in this way
     assert notes.host(shown) == 1234, missed()
     assert notes.ask("cost/detail")["totals"]["calls"] == before + 1
 

@@ -32,7 +32,7 @@ def diagnostics(window: Window) -> list[dict[str, Any]]:
 
 
 def text_of(window: Window) -> str:
-    """Return the active document's text, with the same line endings."""
+    """Return the active document's text without changing its line endings."""
     return str(window.host("return vscode.window.activeTextEditor.document.getText()"))
 
 
@@ -49,7 +49,7 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
     window.page("await page.keyboard.press('Control+End')")
     window.page("await page.keyboard.insertText(args[0])", TEXT[60:])
     wait_for(lambda: text_of(window) == TEXT, "the text")
-    # while VS Code is typing, the text first reaches the warning level
+    # while the text is being inserted, it first reaches only the warning level
     wait_for(
         lambda: [diagnostic["code"] for diagnostic in diagnostics(window)] == ["budget-exceeded"],
         "the diagnostic of the whole text",

@@ -25,7 +25,7 @@ def count(window: Window) -> Any:
 
 
 def text_of(window: Window) -> str:
-    """Return the active document's text, with the same line endings."""
+    """Return the active document's text without changing its line endings."""
     return str(window.host("return vscode.window.activeTextEditor.document.getText()"))
 
 
@@ -142,7 +142,7 @@ def test_several_selections_are_summed(window: Window) -> None:
 
 
 def test_a_large_document_is_counted_exactly(window: Window) -> None:
-    """The document has one megabyte, and is counted again after an edit."""
+    """The document is about 1 MB long, and is counted again after an edit."""
     text = "The quick brown 狐 jumps over 13 lazy dogs.\n" * 20_000
     window.show("large.md", text)
     window.wait_status(exact(text))

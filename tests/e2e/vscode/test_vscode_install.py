@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TEXT = "No server yet.\n"
 COUNT = f"{truth(TEXT)} tokens"
 INSTALL_SECONDS = 600.0
-"""pip downloads about 30 packages and compiles their modules."""
+"""The timeout for pip, which downloads about 30 packages and compiles their modules."""
 INSTALLED = """
 import importlib.metadata as m, json, re
 print(json.dumps({re.sub("[-_.]+", "-", each.metadata["Name"]).lower(): each.version
@@ -53,7 +53,7 @@ def repository(tmp_path: Path) -> Hostile:
 
 @pytest.fixture
 def bare(browser: Browser, tmp_path: Path, repository: Hostile) -> Iterator[Window]:
-    """A window on the hostile folder, which is first on PATH. There is a Python 3.11, but no
+    """A window on the hostile folder. PATH starts with this folder, and contains Python but no
     server.
     """
     programs = tmp_path / "programs"

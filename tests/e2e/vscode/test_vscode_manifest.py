@@ -56,7 +56,7 @@ def leaves(table: type[msgspec.Struct], prefix: str = "") -> dict[str, Any]:
 
 
 def test_every_setting_of_the_server_is_declared_with_its_default() -> None:
-    """The manifest also declares no settings that are unknown to the server."""
+    """The manifest must not declare any settings that the server does not know."""
     shown = {key: value["default"] for key, value in DECLARED.items() if "server." not in key}
     known = leaves(Settings)
     assert set(shown) == set(known)

@@ -29,6 +29,6 @@ def test_agents_in_vscode_can_call_the_tools(window: Window) -> None:
     names = window.host(START, "count_tokens")
     assert len(names) == 1
     text = "Tokens that an agent asks for.\n"
-    # If a result contains both text and structured content, VS Code passes on only the latter.
+    # If a result has structured content, VS Code does not pass on the result's text.
     answer = json.loads(window.host(CALL, {"text": text}))
     assert (answer["tokens"], answer["method"]) == (truth(text), "exact")

@@ -56,7 +56,7 @@ LATEST_SECONDS = 1
 
 
 def in_report(window: Window, body: str, *args: Any) -> Any:
-    """Run JavaScript in the `frame` of the report, or return None if there is no report."""
+    """Run JavaScript with the report's `frame`, and return its result, or None without a report."""
     return window.page(_IN_REPORT.replace("BODY", body), *args)
 
 

@@ -7,8 +7,9 @@ If BYTES is given, 300 keys are typed into a 10 KB file, and a file of BYTES is 
 key. The time that VS Code takes to open this file is included for both servers.
 
 Each run opens a new window, types at full speed, and measures the time from each key event to the
-next painted frame. Runs with token-sidecar alternate with runs of the idle server. The p99 of each
-server's median run and the ratio between the two are printed. The final count must be exact.
+next painted frame. Runs with token-sidecar alternate with runs of the idle server. For each
+server, the median of the runs' p99 is printed, followed by the ratio of the two medians. The final
+count must be exact.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.e2e.vscode.harness import (
 
 RUNS = 5
 MOST = 1.25
-"""The maximum acceptable ratio to the latency with an idle server."""
+"""The maximum acceptable ratio of token-sidecar's latency to the idle server's latency."""
 KEYS = 1000
 LINE = "The quick brown fox jumps over the lazy dog, then rests.\n"
 TEXT = LINE * (1_000_000 // len(LINE))
@@ -111,9 +112,7 @@ def _type(window: Window, text: str, before: str) -> None:
 
 
 def main() -> int:
-    """Alternate runs with both servers, and print the results. Return 1 if the ratio is too
-    high.
-    """
+    """Run both servers alternately, and print the results. Return 1 if the ratio is too high."""
     runs, beside = [*map(int, sys.argv[1:]), *(RUNS, 0)[len(sys.argv) - 1 :]][:2]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -129,7 +128,7 @@ def main() -> int:
         try:
             for turn in range(runs):
                 pair = (("idle server", idle), ("token-sidecar", None))
-                # a run influences the next one, so runs alternate
+                # a run affects the next one, so the servers take turns going first
                 for kind, program in pair[:: -1 if turn % 2 else 1]:
                     place = folder / f"{turn}-{program is None}" / "folder"
                     results[kind].append(run(code_server, browser, place, program, beside))
