@@ -32,7 +32,7 @@ _MOST_BYTES_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 8.0, 1.5
 _ENOUGH_BYTES = 2_000
 """If the context has grown by fewer bytes, a default number of bytes per token is used."""
 _ATTACHMENT_BYTES = 6_000
-"""Assumed size of an image or attached file, because its token count is unrelated to its bytes."""
+"""Assumed size of an image or attached file, whose real size says little about its tokens."""
 _SEARCHED_FOR_PROMPT = 200
 _LONGEST_PROMPT = 80
 """Maximum length of a first prompt that is shown as a label, in characters."""
@@ -246,7 +246,8 @@ _decode_text: Callable[[bytes], _Text] = typed.decoder(_Text)  # type: ignore[ar
 def first_prompt(entries: Iterable[ContentEntry]) -> str | None:
     """Return the start of the first prompt as one line, or None if there is no prompt yet.
 
-    Messages that start with any other tag are skipped, because they come from the agent itself.
+    Tags around the user's prompt are removed. Messages that start with another tag are skipped,
+    because they come from the agent itself.
     """
     for entry in islice(entries, _SEARCHED_FOR_PROMPT):
         if isinstance(entry, Part) and entry.kind == "user":

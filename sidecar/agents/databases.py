@@ -129,7 +129,7 @@ class DatabaseState(msgspec.Struct):
     """The number of malformed rows in the last read."""
 
     def advance(self, at: object) -> None:
-        """Update `at` if this time is later."""
+        """Set `self.at` to `at` if `at` is later."""
         if isinstance(at, str | int | float):
             both = (self.at, at) if isinstance(at, type(self.at)) else (at,)
             self.at = max(both)  # type: ignore[type-var]
@@ -216,7 +216,7 @@ def column_text(value: object) -> str | None:
 
 
 def column_time(value: object) -> datetime | None:
-    """Convert a column's value to a time: ISO 8601, or seconds or milliseconds since 1970."""
+    """Convert an ISO 8601 text, or a number of seconds or milliseconds since 1970, to a time."""
     if isinstance(value, int | float):
         return time_from_ms(value if value > 1e11 else value * 1000)
     return parse_iso_time(value if isinstance(value, str) else None)

@@ -281,5 +281,5 @@ class StoreReader(Protocol):
         return ()
 
     def contents(self, path: str, session: str) -> Iterable[ContentEntry]:  # noqa: ARG002
-        """Read a session's parts in order, or nothing if the store contains no text."""
+        """Read a session's parts in order. The result is empty if the store contains no text."""
         return ()

@@ -26,7 +26,7 @@ TokenCount = Annotated[int, msgspec.Meta(ge=0, le=10**12)] | None
 
 
 Number = float | None
-"""A JavaScript number, which may have a fractional part, or None if it is missing."""
+"""A JavaScript number, which may have a fractional part. None means that it is missing."""
 
 
 def token_count(number: object) -> int:
@@ -133,7 +133,7 @@ def time_from_ns(nanoseconds: int) -> datetime:
 
 
 def parse_usd(amount: Number) -> Decimal | None:
-    """Convert a cost in USD from an agent's price list, in which 0 means an unknown price."""
+    """Convert a cost in USD from an agent's price list. 0 means that the price is unknown."""
     return Decimal(repr(amount)) if amount is not None and 0 < amount < 1e6 else None
 
 

@@ -34,7 +34,7 @@ def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store
 
 
 def with_size_of(store: Store, *others: Store) -> Store:
-    """Return a copy of the store whose size and time include the other files."""
+    """Return a copy of the store with the total size and the latest time of all the files."""
     files = (store, *others)
     size, newest = sum(file.size for file in files), max(file.mtime_ns for file in files)
     return msgspec.structs.replace(store, size=size, mtime_ns=newest)
@@ -52,7 +52,7 @@ def database_files(path: str | Path) -> tuple[str, ...]:
 
 
 def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
-    """Yield a folder's entries, or nothing if it is missing or unreadable."""
+    """Yield a folder's entries. A missing or unreadable folder has no entries."""
     try:
         with os.scandir(folder) as scan:
             yield from scan

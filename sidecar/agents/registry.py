@@ -35,7 +35,7 @@ def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -
 
 
 _MODULES = {"continue": "continue_dev"}
-"""Module names, for agents whose name is a Python keyword."""
+"""The module names of agents whose own name is a Python keyword."""
 
 
 def readers_of(settings: Agents) -> tuple[StoreReader, ...]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ENCODED = 50_000
 """Maximum characters to encode at once. Longer texts can make tiktoken overflow."""
 _FINER = 512
-"""Maximum characters to decode token by token, which is slow."""
+"""Maximum characters to decode token by token. Decoding single tokens is slow."""
 
 
 class TextCounter:
@@ -26,8 +26,8 @@ class TextCounter:
         text: The text.
         tokenizer_for: Returns the tokenizer of a model.
         pieces: An open document's pieces, whose cached counts are reused.
-        whole: Token counts of the whole text by model, for example from an endpoint. They take
-            precedence.
+        whole: Token counts of the whole text by model, for example from an endpoint. These
+            counts take precedence.
     """
 
     def __init__(

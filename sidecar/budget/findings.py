@@ -77,7 +77,7 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class RestOfGroup(msgspec.Struct, frozen=True):
-    """The other files' total tokens in a group, and the number of all files in the group."""
+    """The total tokens of a group's other files, and the number of all files in the group."""
 
     tokens: int
     files: int

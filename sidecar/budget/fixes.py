@@ -124,7 +124,8 @@ def move_fix(
 def drop_fix(text: str, finding: Finding, counter: TextCounter) -> Fix | None:
     """Return a fix that removes a section.
 
-    This is the finding's section, or the smallest section whose removal is sufficient.
+    If the finding is about a section, this section is removed. Otherwise, the smallest section
+    whose removal is sufficient is removed.
     """
     if finding.kind == "section":
         tokens = tokens_text(finding.tokens, finding.method)
@@ -337,7 +338,7 @@ def _common_prefix_length(one: str, other: str) -> int:
 
 @cache
 def _comment_styles() -> dict[str, str]:
-    """Return how a comment is written, by language id, file extension or file name."""
+    """Return the comment templates by language id, file extension or file name."""
     styles = typed.read_table("sidecar.budget", "comments.toml", dict[str, str])
     return {name: style for style, names in styles.items() for name in names.split()}
 

@@ -283,7 +283,7 @@ def _create_entry(kind: type[Table], values: dict[str, Any]) -> tuple[Table | No
 
 
 def _value_of(layer: Layer, values: Mapping[str, Any], key: str) -> object:
-    """Return a key's value, looked up in kebab-case and then in the layer's spelling, or None."""
+    """Return a key's value, or None. Tries the kebab-case spelling before the layer's spelling."""
     value = values.get(key)
     return values.get(layer.spell_key(key)) if value is None else value
 

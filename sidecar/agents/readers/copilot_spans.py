@@ -187,7 +187,7 @@ class CallSpan(msgspec.Struct, frozen=True):
 
 
 def _read_spans(connection: sqlite3.Connection, after: str | float) -> Iterator[CallSpan]:
-    """Yield the calls after a row, or nothing if the tables have an unknown format."""
+    """Yield the calls after a row. Yields nothing if the tables have an unknown format."""
     known = columns(connection, "spans")
     if not known >= _COLUMNS:
         return

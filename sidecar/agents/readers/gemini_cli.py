@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 AGENT = "gemini-cli"
 _KEPT = 50
-"""Messages to keep between reads. If a rewind goes back further, the file is read again."""
+"""How many messages to keep between reads. If a rewind goes further, the file is read again."""
 _NOTHING = (b"", b"null", b"[]", b'""')
 
 

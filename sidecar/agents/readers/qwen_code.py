@@ -199,7 +199,7 @@ class _Chat(SessionLines):
     without_telemetry: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """The prompt and output tokens of replies without a matching telemetry call."""
     undecided: list[CallFinished] = msgspec.field(default_factory=list)
-    """The calls since the last reply, whose category depends on the following lines."""
+    """The calls since the last reply. Their category depends on the lines that follow."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records(_line):
