@@ -64,6 +64,13 @@ _FIELD_TITLES = {
 }
 
 
+until_option = click.option(
+    "--until",
+    metavar="WHEN",
+    help="Only calls until this time, inclusive; same formats as --since.",
+)
+
+
 def scope_options(command: Command) -> Command:
     """Add the options that select calls to a command."""
     for option in (
@@ -78,11 +85,7 @@ def scope_options(command: Command) -> Command:
             metavar="DIR",
             help="Only calls of this workspace (default: all).",
         ),
-        click.option(
-            "--until",
-            metavar="WHEN",
-            help="Only calls until this time, inclusive; same formats as --since.",
-        ),
+        until_option,
         click.option(
             "--since",
             metavar="WHEN",
@@ -299,8 +302,9 @@ def export(form: str, output: Path | None, **scope: Any) -> None:
 @cost.command()
 @workspace_option("Workspace folder")
 @click.option("--since", metavar="WHEN", help="Only calls since this time (default: 30 days ago).")
+@until_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def files(workspace: Path, since: str | None, as_json: bool) -> None:
+def files(workspace: Path, since: str | None, until: str | None, as_json: bool) -> None:
     """Report the cost of prompt files.
 
     Agents send these files with every request. Examples are AGENTS.md, rules,
@@ -319,7 +323,7 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
         has_errors = print_problems(
             problem for problem in view.problems if problem not in loaded.problems
         )
-        rows = view.files(since)
+        rows = view.files(since, until)
     if as_json:
         print_json({"files": rows})
     elif not rows:

@@ -748,6 +748,10 @@ async def test_prompt_files_cost_only_what_the_chosen_days_did(
     html = ["cost", "--workspace", str(tmp_path), "--since", first, "--until", first]
     result = await asyncio.to_thread(CliRunner().invoke, main, [*html, "--html", "-"])
     assert cells in result.stdout
+    files = ["cost", "files", "--workspace", str(tmp_path), "--since", first, "--until", first]
+    result = await asyncio.to_thread(CliRunner().invoke, main, [*files, "--json"])
+    (printed,) = json.loads(result.stdout)["files"]
+    assert (printed["requests"], printed["costUsd"]) == (1, row["costUsd"])
 
 
 async def test_a_session_file_is_not_read_for_a_closed_view(
