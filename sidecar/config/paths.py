@@ -61,9 +61,9 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
 
 
 def _xdg_folder(variable: str, usual: str) -> Path | None:
-    """Return the path that `platformdirs` would return, or None if it cannot be determined.
+    """Return the app's XDG folder, or None if only `platformdirs` can determine it.
 
-    This avoids importing platformdirs, which would slow down every start.
+    This usually avoids importing platformdirs, which would slow down every start.
     """
     if not IS_LINUX:
         return None
@@ -72,15 +72,15 @@ def _xdg_folder(variable: str, usual: str) -> Path | None:
 
 
 _PLAIN = re.compile(r"(?:/[\w.-]+)+").fullmatch
-"""Matches an absolute path that needs no expansion."""
+"""Matches absolute paths that contain no variables, `~` or special characters."""
 
 
 LEDGER_FILES = ("ledger.db", "ledger.db-wal")
-"""The ledger and its write-ahead log. Watching both detects every write."""
+"""The files to watch for changes to the ledger: the database and its write-ahead log."""
 
 
 def project_files(root: Path) -> tuple[Path, Path]:
-    """Return the files that may configure a project. The first file with settings is used."""
+    """Return the files that may contain a project's settings. The first with settings is used."""
     return root / PROJECT_FILE, root / PYPROJECT
 
 

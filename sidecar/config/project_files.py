@@ -21,7 +21,7 @@ MAX_BYTES = 1_000_000
 
 
 class RefusedError(SidecarError, OSError):
-    """A file must not be read. The message explains why."""
+    """A file was not read, because doing so may be unsafe. The message explains why."""
 
     kind = "config"
 

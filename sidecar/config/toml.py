@@ -42,7 +42,7 @@ _QUOTING = {
     "Found invalid character": "illegal character",
     "Invalid hex value": "invalid escape sequence",
 }
-"""Maps the start of `tomllib` messages that quote the text to messages that do not."""
+"""Replacements for `tomllib` messages that quote the text, by the start of the message."""
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -180,7 +180,7 @@ def find_value_spans(text: str) -> Mapping[KeyPath, Span]:
 
 
 def find_spans(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span]]:
-    """Return the spans of values, and the spans of keys, including dotted keys and headers."""
+    """Return the spans of values, and the spans of all parts of keys, including headers."""
     scanner = _Scanner(text)
     with suppress(_BrokenError, RecursionError, ValueError, OverflowError):  # invalid escapes
         scanner.document()
@@ -188,7 +188,7 @@ def find_spans(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span
 
 
 def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
-    """Return the span at a path, or the nearest enclosing table's span, or None."""
+    """Return a path's span, or else the span of its nearest parent. None if both are missing."""
     for length in range(len(path), 0, -1):
         span = spans.get(path[:length]) or spans.get((*path[:length], 0))
         if span is not None:
@@ -197,7 +197,7 @@ def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
 
 
 def find_line(spans: Mapping[KeyPath, Span], path: KeyPath) -> int | None:
-    """Return the line of a path, or the nearest enclosing table's line, or None."""
+    """Return a path's line, or else the line of its nearest parent. None if both are missing."""
     span = find_span(spans, path)
     return span.line if span else None
 

@@ -23,7 +23,7 @@ _MESSAGE = (
 
 
 def remove_trusted_keys(layer: Layer) -> tuple[Layer, list[Problem]]:
-    """Return the layer without keys that it must not set, and a warning for each removed key."""
+    """Return the layer without keys that a project must not set, and a warning for each of them."""
     refused = sorted(TRUSTED_KEYS & layer.values.keys()) if layer.source == "project" else []
     kept = {key: value for key, value in layer.values.items() if key not in refused}
     problems = [layer.problem((key,), _MESSAGE, "warning", at_key=True) for key in refused]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SKIPPED_SENSORS = frozenset({"heartbeat", "delegation"})
-"""Values of `sensor` for which a request contains no context."""
+"""Values of the `sensor` param. Requests with one of these values contain no context."""
 LOG_LINES = 5
 PREFIXES_KEPT = 8
 COUNTS_KEPT = 256
@@ -41,9 +41,7 @@ class _Context(msgspec.Struct, frozen=True):
     keys: tuple[object, ...]
     text: str
     items: int
-    """The number of items in the context, which the placeholder mentions if the context is
-    removed.
-    """
+    """The number of items in the context. If the context is removed, its placeholder shows it."""
     parts: tuple[PackPart, ...] = ()
 
 

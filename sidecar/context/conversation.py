@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 SYSTEM = -1
-"""The system prompt's key in mappings from turn indices to texts."""
+"""The key that stands for the system prompt in mappings by turn index."""
 SHRUNK = 0.7
 """If a reported prompt is below this fraction of its expected size, the client compacted it."""
 SAME = 0.01
@@ -129,7 +129,7 @@ class Conversation:
         return self.would_be_empty_with(self.turns)
 
     def would_be_empty_with(self, turns: Sequence[Turn]) -> bool:
-        """Return whether the conversation would be empty with the given turns."""
+        """Return whether the conversation would be empty if `turns` were its turns."""
         return not any((self.system, self.tools, self.sections, turns, self.model_counts().anchor))
 
     def record_assembled(self, parts: dict[str, int]) -> None:
@@ -205,8 +205,8 @@ class Conversation:
 
         Args:
             index: The section's index.
-            now: The count of its current text.
-            then: The same tokenizer's count of the text in the last usage report.
+            now: The count of the section's current text.
+            then: The same tokenizer's count of the section's text when usage was last reported.
         """
         self.sections[index], change = self.sections[index].with_counts(now, then)
         counts = self._counts_by_model.get(self.model)
@@ -218,7 +218,7 @@ class Conversation:
 
     @property
     def has_uncounted_sections(self) -> bool:
-        """Whether any section lacks a document count for the current model."""
+        """Whether any section has not been counted as a document for the current model."""
         return any(section.document_count_for(self.model) is None for section in self.sections)
 
     def total(self, upto: int | None = None) -> Sums:
@@ -253,7 +253,7 @@ class Conversation:
             self._attach_reply(assistants[0])
         update = UsageUpdate()
         if total is not None:
-            # The split is an estimate, so it cannot serve as a calibration sample.
+            # A calibration sample needs the prompt's reported size, which is only estimated here.
             self._anchor_appended(self._usage_of(total))
         elif usage is not None and usage.prompt_tokens:
             update = self._anchor_appended(usage)
@@ -366,7 +366,7 @@ class Conversation:
             if prompt < SHRUNK * (expected.tokens() - unsent):
                 return UsageUpdate(compacted=True)
         own = self.count_without_reports(prompt_covers)
-        # An endpoint's count says nothing about the accuracy of estimates.
+        # A size that an endpoint partly counted does not show how accurate estimates are.
         if self.compacted or not prompt or own.endpoint:
             return UsageUpdate()
         has_same_sections = own.documents == (
@@ -452,7 +452,7 @@ class Conversation:
 
 
 def uncounted_texts(conversation: Conversation) -> dict[int, str]:
-    """Return texts without a reliable count, by turn index.
+    """Return the texts whose counts are estimates, by turn index.
 
     Turns in the last reported prompt are left out.
     """

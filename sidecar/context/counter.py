@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MARKS = 12
-"""Maximum number of markup tokens around a reply that the markup formula does not include."""
+"""Maximum number of markup tokens around a reply that are missing from the markup formula."""
 
 
 class Counter:
@@ -59,7 +59,7 @@ class Counter:
         return self._server is not None or self.basis == other.basis
 
     def served_by(self, server: str) -> Counter:
-        """Return a copy for a conversation whose texts are counted by `server`."""
+        """Return a copy for a conversation whose texts `server` counts."""
         return Counter(self.key, self._tokenizer, server)
 
     def text(self, text: str) -> Measure:
@@ -109,7 +109,7 @@ class Calibration(Protocol):
         """The tokens that the client adds to each prompt, and their error band; None if unknown."""
 
     def band_factor(self, kind: str | None = None) -> float:
-        """Return the factor to apply to an estimate's error band, based on past errors."""
+        """Return the factor that scales an estimate's error band, based on past errors."""
 
 
 class Sums(NamedTuple):
@@ -184,7 +184,7 @@ def factor_of(calibration: Calibration | None) -> float:
 
 
 def has_samples(calibration: Calibration | None) -> TypeGuard[Calibration]:
-    """Return whether the calibration is based on reports for this model or its generation."""
+    """Return whether there are reports for the model, or for another model of its generation."""
     return calibration is not None and (calibration.samples > 0 or calibration.factor != 1.0)
 
 
@@ -223,7 +223,7 @@ def measure_of(
 
 
 def with_hidden_tokens(measure: Measure, calibration: Calibration | None) -> Measure:
-    """Add the client's hidden tokens to a count, unless the count comes from a server."""
+    """Add the tokens that the client adds to each prompt, unless a server counted the prompt."""
     if calibration is None or calibration.hidden is None or measure.method == "endpoint":
         return measure
     around, margin = calibration.hidden

@@ -38,7 +38,7 @@ The difference comes from the markup that ends the reply and starts the next mes
 PREAMBLE = 24
 """Maximum number of tokens that a template adds before the first message."""
 MARKS_RATE = 0.1
-"""Minimum weight of a new report in the learned markup. The first report has a weight of 0.5."""
+"""Minimum weight of a new report when the request markup is updated. The first weight is 0.5."""
 CORRECTION = 16.0
 """Maximum correction to a message's markup, in tokens."""
 
@@ -151,8 +151,8 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["usage", "chat"]
     """`usage` if a vendor reported the size with a reply; `chat` if an endpoint counted it."""
     base: int
-    """The reported tokens. For `usage`, these are the prompt and the part of the output that is
-    sent back.
+    """The reported tokens. With `usage`, this is the prompt plus the output that the client sends
+    back with the next request.
     """
     covers: int
     """The number of turns included in `base`."""
@@ -172,10 +172,10 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     adjust: Sums = Sums()
     """The change in size caused by pruning."""
     reply_estimate: Sums = Sums()
-    """The estimated correction for a cut-off reply, which is added to `base`."""
+    """An estimated correction for a cut-off reply. It is added to `base`."""
 
     def rebased(self, change: Sums) -> Anchor:
-        """Return a copy with `change` added to the count of everything except the turns."""
+        """Return a copy with `change` added to `fixed`, the count of all parts except the turns."""
         return msgspec.structs.replace(self, fixed=self.fixed.plus(change))
 
     @property
@@ -193,7 +193,7 @@ class Sample(msgspec.Struct, frozen=True):
     margin: float | None = None
     """The estimate's error band in tokens, or None if unknown."""
     section_tokens: int = 0
-    """The estimated size of the sections, which `reported` includes."""
+    """The sections' estimated size. `reported` includes the sections, but `estimated` does not."""
     section_error: float = 0.0
     has_same_sections: bool = True
     """Whether the sections are unchanged since the last report."""
@@ -251,8 +251,8 @@ class ModelCounts:
         """Markup tokens per message that the markup formula does not include, learned from reports.
         """
         self.excess: tuple[int, int] | None = None
-        """The number of turns in the last reported prompt, and by how much the report exceeded the
-        count.
+        """The number of turns in the last reported prompt, and its reported size minus its counted
+        size.
         """
         self.markup = 0.0
         """Markup tokens per request that the markup formula does not include, learned from reports.
@@ -380,7 +380,7 @@ class Edit(msgspec.Struct, frozen=True):
     turns: list[Turn]
     measures: list[Measure]
     origins: list[int]
-    """The former index of each turn, or the index of the turn it replaces, in ascending order."""
+    """Each turn's index before the edit, or the index of the turn that it replaces. Ascending."""
     changes: bool
     cached_lost: int
 
@@ -411,7 +411,7 @@ class UndoState(msgspec.Struct, frozen=True):
         Args:
             old: The conversation's anchor before the change.
             new: The conversation's anchor after the change.
-            change: The change in the fixed parts' count.
+            change: The difference to add to `Anchor.fixed`.
         """
         anchor, edited = self.anchor, self.edited_anchor
         if anchor is not None and anchor.with_sections:
@@ -422,13 +422,13 @@ class UndoState(msgspec.Struct, frozen=True):
     def recounted(
         self, old: Anchor | None, now: ModelCounts, change: Sums, measures: tuple[Measure, ...]
     ) -> UndoState:
-        """Return the state recounted with another tokenizer.
+        """Return the state with counts from another tokenizer.
 
         Args:
-            old: The anchor after the edit, from the previous tokenizer.
-            now: The counts after the edit, from the new tokenizer.
+            old: The anchor after the edit, counted with the previous tokenizer.
+            now: The counts after the edit, counted with the new tokenizer.
             change: The change in the combined count of the system prompt and the tools.
-            measures: The new counts of the turns before the edit.
+            measures: The new tokenizer's counts of the turns before the edit.
         """
         return msgspec.structs.replace(
             self,
@@ -440,7 +440,7 @@ class UndoState(msgspec.Struct, frozen=True):
 
 
 def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) -> Anchor:
-    """Return the anchor after an edit, based on the turn counts before and after the edit."""
+    """Adjust an anchor for an edit, given the counts of the turns before and after the edit."""
     covers = bisect_left(edit.origins, anchor.covers)
     change = new.between(0, covers).minus(old.between(0, anchor.covers))
     return msgspec.structs.replace(

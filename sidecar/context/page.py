@@ -33,7 +33,7 @@ def context_page(
     Args:
         usage: The context, with contents and forecast.
         cost: The session's formatted cost.
-        updated: When the session was last used, formatted.
+        updated: The formatted time when the session was last used.
         empty: The text to show if there is no session.
         now: The current time.
     """

@@ -24,7 +24,7 @@ class SavedSection(msgspec.Struct, frozen=True):
     name: str
     measure: Measure
     is_document: bool = False
-    """Whether the count is calibrated like a document's count."""
+    """Whether the section was counted as a document. Documents are calibrated separately."""
 
 
 class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     turns: list[Measure]
     anchor: Anchor | None
     kind: Kind = "prose"
-    """The most recent text's kind, which affects the error band."""
+    """The kind of the most recent text. The error band depends on it."""
     markup: float = 0.0
     reports: int = 0
     """Number of reports that `markup` is based on."""

@@ -312,8 +312,7 @@ class ToolPairs:
         self.orphans: dict[int, set[tuple[Place, int]]] = {}
         """The positions of unpaired calls and results, by turn."""
         self.pending: set[int] = set()
-        """The last turns, if they contain calls without results yet. These calls are not orphans.
-        """
+        """The turns at the end whose calls have no results yet. These calls are not orphans."""
         self._leader: dict[int, int] = {}
         self._by_id: dict[str, list[PairedCall]] = {}
         self._latest: list[PairedCall] = []
@@ -326,7 +325,7 @@ class ToolPairs:
         self._judge(calls, _open_from(turns))
 
     def group(self, turn: int) -> int:
-        """Return the first turn of the group that must be removed together with this turn."""
+        """Return the first turn of this turn's group. A group must be removed as a whole."""
         leader = self._leader.get(turn, turn)
         while leader != turn:
             turn, leader = leader, self._leader.get(leader, leader)
@@ -410,9 +409,9 @@ class Cleanup(msgspec.Struct, frozen=True):
     turns: dict[int, Turn]
     measures: dict[int, Measure]
     gone: dict[int, RemovalReason]
-    """Why turns are removed, by turn index."""
+    """The indices of the turns to remove, each with the reason."""
     stripped: dict[int, RemovalReason]
-    """Why parts of turns are removed, by turn index."""
+    """The indices of the turns from which parts are removed, each with the reason."""
 
 
 class Removal(msgspec.Struct, frozen=True):
@@ -521,7 +520,7 @@ def _is_question(turn: Turn) -> bool:
 def _group_exchanges(
     turns: Sequence[Turn], pairs: ToolPairs, free: dict[int, list[int]], tail: int
 ) -> Iterable[RemovalUnit]:
-    """Yield whole exchanges of dialogue, so that the rest still starts with a user turn."""
+    """Yield units of whole dialogue exchanges. Without them, the rest starts with a user turn."""
     members: list[int] = []
     for index, turn in enumerate(turns[:tail]):
         if starts_exchange(turn) and index not in pairs.parts and members:

@@ -163,7 +163,7 @@ def _anchor(conversation: Conversation, reply: Reply, dropped: Sequence[ToolCall
 def _kept_output(
     counter: Counter, reply: Reply, dropped: Sequence[ToolCall], written: int
 ) -> tuple[int, Sums]:
-    """Return the output's size without dropped calls: reported tokens, and an estimate to add.
+    """Return the kept output's size: a number of reported tokens, and an estimate to add to it.
 
     Vendors do not report token counts for individual calls. The result is either the reported
     output minus the estimated size of the dropped calls, or an estimate of the kept output,

@@ -146,7 +146,7 @@ class SectionCount(msgspec.Struct, frozen=True):
     measure: Measure
     source: SectionSource
     cache_key: Hashable = None
-    """Everything besides the text that the count depends on."""
+    """Everything that the count depends on besides the text."""
     final: bool = True
     """Whether the count is final. False while an endpoint's count is still expected."""
 
@@ -169,11 +169,11 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: SectionSource
     document_count: SectionCount | None = None
-    """The text's count as a document, or None if it has not been counted."""
+    """The section's count as a document, or None if it has not been counted as one."""
     reported: SectionCount | None = None
-    """The most reliable count of the text that the last usage report included."""
+    """The most reliable count of the section's text when usage was last reported."""
     in_report: SectionCount | None = None
-    """The section's count within the reported size."""
+    """The count of this section that `Anchor.fixed` includes, before the token limit is applied."""
     cap: int | None = None
     """The section's token limit."""
     priority: int = 0
@@ -206,7 +206,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, reported=in_report, in_report=in_report)
 
     def with_counts(self, now: SectionCount, then: SectionCount | None) -> tuple[Section, Sums]:
-        """Return the section with new counts, and the resulting change in the reported size.
+        """Return the section with new counts, and the resulting change of `Anchor.fixed`.
 
         Args:
             now: The current text's count.
@@ -230,7 +230,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 def largest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> list[tuple[str, int]]:
     """Return the names and sizes of the largest tool schemas.
 
-    The sizes exclude tokens that every tool schema needs.
+    The size of a minimal schema is subtracted from each size.
     """
     if not isinstance(tools, ToolSet):
         return []

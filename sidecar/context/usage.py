@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 LARGEST_SHOWN = 5
 _TYPICAL = "The quick brown fox jumps over the lazy dog, and then takes a nap. " * 20
-"""Sample text that provides the error band for requests without stored texts."""
+"""Sample text. Its error band is used for assembled requests, whose texts are not stored."""
 UNSEEN = "the client's system prompt and tools are not included until usage is reported"
 _APART = ("logs", "config", "time")
 
@@ -246,10 +246,10 @@ def _tokens(measure: Measure, factor: float) -> int:
 def in_window(
     found: ContextUsage, window: Window, warn_at: tuple[float, ...], reported: int | None = None
 ) -> ContextUsage:
-    """Return a copy with all fields that depend on the window filled in.
+    """Return a copy in which the fields that depend on the window are filled in.
 
     Args:
-        found: The usage.
+        found: The usage without these fields.
         window: The context window.
         warn_at: The thresholds, as shares of the usable window.
         reported: The last size that a vendor or agent reported, in tokens. If it exceeds an
@@ -278,7 +278,7 @@ def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> boo
 
 
 def crossed(before: int, usage: ContextUsage, warn_at: Sequence[float]) -> tuple[int, bool]:
-    """Return how many thresholds are reached, and whether that is more than `before`."""
+    """Return the number of thresholds reached, and whether it is greater than `before`."""
     if usage.tokens is None or usage.usable is None:
         return 0, False
     now = level(usage.tokens, usage.usable, warn_at)

@@ -114,7 +114,7 @@ def context_rows(
     Args:
         usage: The context.
         cost: The session's formatted cost.
-        updated: When the session was last used, formatted.
+        updated: The formatted time when the session was last used.
         now: The current time.
     """
     summary = _summary_rows(usage)

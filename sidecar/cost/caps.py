@@ -38,11 +38,11 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     session: Decimal = Decimal(0)
     workspace: Decimal = Decimal(0)
     unknown: frozenset[CapSpan] = frozenset()
-    """The spans (day, session or workspace) that contain calls, but no call with a known price."""
+    """Spans (day, session or workspace) that contain calls, none of which has a known price."""
     calls: int = 0
-    """The number of calls in the workspace."""
+    """The number of calls ever made in the workspace."""
     tokens: int = 0
-    """The number of tokens in these calls."""
+    """The number of tokens in all of the workspace's calls."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):

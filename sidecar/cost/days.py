@@ -22,9 +22,9 @@ _AGE = re.compile(r"(\d{1,5})([hdw])", re.ASCII)
 
 
 class TimeRange(NamedTuple):
-    """Limits for a call's local day, counted from 1970-01-01, and for its time.
+    """Limits for the local day and for the time of a call.
 
-    `last_day` is inclusive, and `end_ms` is exclusive.
+    Days are counted from 1970-01-01. `last_day` is inclusive, and `end_ms` is exclusive.
     """
 
     first_day: int = 0
@@ -75,7 +75,7 @@ def week_name(day: int) -> str:
 
 
 def every_day(known: set[str], most: int) -> list[str]:
-    """Return every day from the earliest to the latest known day, but at most the last `most`."""
+    """Return the days from the earliest to the latest known day, limited to the last `most`."""
     first, last = date.fromisoformat(min(known)), date.fromisoformat(max(known))
     first = max(first, last - timedelta(days=most - 1))
     return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]

@@ -55,7 +55,7 @@ class Buckets(msgspec.Struct, frozen=True, gc=False):
     file_searches: int = 0
     """Number of searches in stored files, which are billed separately."""
     audio_input: int = 0
-    """Audio tokens, which are also included in `input`. The name of a media field ends with the
+    """Audio tokens, which are also part of `input`. A media field's name ends with the name of the
     field that includes its tokens.
     """
     audio_cache_read: int = 0
@@ -96,7 +96,8 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A model call.
 
     `reported_cost` is the cost in USD that the vendor reported. `agent_cost` is the cost in USD
-    that the agent computed from its price list. It is used if the model has no known price.
+    that the agent computed from its price list. An agent's cost is used only
+    if the vendor reported no cost and the model has no known price.
     """
 
     at: datetime
@@ -255,9 +256,10 @@ def check_names(**names: str) -> None:
         raise BadParamsError("model is empty")
 
 
-# The price per token can depend on the prompt's size, so a sum may only contain calls between the
-# same two thresholds. The list contains the thresholds of genai-prices 0.2.3, and round numbers
-# that may follow. Changing the list requires a migration that recomputes all sums.
+# The price per token can depend on the prompt's size. A sum may therefore only contain calls whose
+# prompts are between the same two thresholds. The list contains the thresholds of genai-prices
+# 0.2.3, and round numbers that later versions may use. Changing the list requires a migration that
+# recomputes all sums.
 THRESHOLDS = (
     32_000,
     64_000,
@@ -275,7 +277,7 @@ THRESHOLDS = (
 )
 
 REPORTED = -1
-"""The price band of calls with a vendor-reported cost."""
+"""Stored instead of a price band for calls whose cost the vendor reported."""
 
 
 def band(prompt_tokens: int) -> int:

@@ -81,7 +81,7 @@ COLUMNS = (
     "at, workspace, session.name, agent, provider.name, model, category, tier, request, telemetry, "
     f"estimated, band, reported, {', '.join(BUCKETS)}"
 )
-"""The columns of `TABLES` that `event_of_row` expects."""
+"""The columns to select from `TABLES` for `event_of_row`."""
 TABLES = (
     "event JOIN session ON session.id = event.session JOIN kind ON kind.id = event.kind "
     "JOIN provider ON provider.id = kind.provider"

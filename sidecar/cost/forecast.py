@@ -34,8 +34,8 @@ class NextInput(NamedTuple):
 
     tokens: int
     cached_usd: Decimal | None
-    """The price if the cache is used. None if it is unknown, after a compaction, or if the session
-    uses no cache.
+    """The price if the input is read from the cache. None if the price is unknown, the context was
+    compacted, or the session uses no cache.
     """
     uncached_usd: Decimal | None
     """The price without a cache, or after the cache has expired."""

@@ -286,7 +286,7 @@ def _sum_statements() -> Iterator[str]:
         f"CREATE TRIGGER event_fold AFTER INSERT ON event WHEN NEW.id % {FOLD_EVERY} = 0 "  # noqa: S608
         f"BEGIN {_fold_statement('NEW.id')}; UPDATE folded SET upto = NEW.id; END"
     )
-    # Subtract a changed call's old values, and add its new values.
+    # Subtract a changed call's old values from the daily sums, and add its new values.
     for name, when, sign in (("before", "BEFORE", "-"), ("after", "AFTER", "+")):
         changes = ", ".join(f"{column} = {column} {sign} excluded.{column}" for column in SUMS)
         yield (
@@ -398,9 +398,11 @@ class Ledger:
         *,
         amend: bool,
     ) -> Recorded:
-        """Record an event whose key already exists, possibly for another provider's call.
+        """Record an event whose key is already used by the same call or by another one.
 
-        If an agent's file is read again, a call's provider can differ from the recorded provider.
+        A key is a hash of the request id, so calls of different providers can have the same key. If
+        an agent's file is read again, the provider of the same call can differ from the recorded
+        one.
         """
         by_agent = event.agent if event.agent != PROTOCOL else None
         with nested(connection):
@@ -537,7 +539,7 @@ class Ledger:
                 connection = sqlite3.connect(":memory:", isolation_level=None)
                 prepare(connection)
                 return connection
-            self._open()  # imports a ledger from an earlier version
+            self._open()  # also imports a ledger from an earlier version
             return connect_reader(self.path)
 
     def _row_of(self, connection: sqlite3.Connection, event: LedgerEvent) -> tuple[Any, ...]:
@@ -657,10 +659,10 @@ def _output_tokens(numbers: dict[str, Any]) -> int:
 
 
 def workspace_key(named: str) -> str:
-    r"""Return the `file:` URI of a folder that is given as a URI or a path.
+    r"""Return the `file:` URI of a folder that is given as a URI or as an absolute path.
 
-    Other names are returned unchanged. Different spellings, such as `file:///c%3A/work/` and
-    `C:\work`, have the same key.
+    Anything else is returned unchanged. Different spellings of a folder, such as
+    `file:///c%3A/work/` and `C:\work`, result in the same URI.
     """
     path = _local_path(named)
     return named if path is None or not path.is_absolute() else path.as_uri()

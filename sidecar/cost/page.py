@@ -81,7 +81,9 @@ _MOST_POINTS = 300
 _MOST_CALLS = 5_000
 """Maximum number of calls in the chart of growing contexts."""
 _MOST_DAYS, _MOST_WEEKS = 45, 60
-"""The spending chart has a column for each day, each week, or each month in longer ranges."""
+"""The longest ranges with a column per day or per week in the spending chart. Longer ranges have a
+column per month.
+"""
 _CSV_HEADS = (
     "calls", "input_tokens", "cache_write_tokens", "cache_read_tokens", "output_tokens", "cost_usd",
     "unpriced",
@@ -101,15 +103,15 @@ FILE_STYLE = f"""
 
 
 Groups = dict[tuple[str, ...], Tally]
-"""Each group's tally, in display order."""
+"""Groups of calls in display order, each with its tally."""
 
 
 class TopGroups(NamedTuple):
-    """The first groups of calls, and the sum of all others."""
+    """The groups of calls to display, and a summary of the omitted groups."""
 
     shown: Groups
     others: int = 0
-    """The number of omitted groups."""
+    """The number of groups that are omitted."""
     rest: Tally = Tally()
     """The calls in the omitted groups."""
 
@@ -155,11 +157,13 @@ class PageSource(ABC):
         most: int,
         total: Tally,  # noqa: ARG002
     ) -> TopGroups:
-        """Return the groups with the highest cost. An absent key is an empty string.
+        """Return the groups with the highest cost.
+
+        If calls have no value for a key, the value is an empty string.
 
         Args:
             times: The time range.
-            by: The keys of a group.
+            by: The keys to group by.
             most: The maximum number of groups.
             total: The sum of all calls in the time range.
         """
@@ -167,7 +171,7 @@ class PageSource(ABC):
 
     @abstractmethod
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
-        """Return the prompt sizes of main calls in the latest sessions, by session id and agent."""
+        """Return the prompt sizes of `main` calls in the latest sessions, by session and agent."""
 
     @abstractmethod
     def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
@@ -183,9 +187,9 @@ class LedgerSource(PageSource):
     connection: sqlite3.Connection
     prices: Prices
     scope: Scope
-    """Selects whose calls to report. Each period's time range replaces the scope's."""
+    """Selects the calls to report, except for their time range, which depends on the period."""
     label_of: Callable[[str], str | None] = field(default=lambda _: None)
-    """Returns a session's label. Other sessions are labeled with their id, or their first day."""
+    """Returns a session's label, or None to show the session's id or its first day instead."""
 
     @property
     def workspace(self) -> str | None:
@@ -356,7 +360,7 @@ class _Report:
         self.total = sum(self._by_day.values(), Tally())
 
     def summary_html(self) -> str:
-        """Return the cards and the charts."""
+        """Return cards with the totals, notes on the costs, and charts."""
         total, choice = self.total, self._choice
         if not total.calls:
             period = "" if choice.period == "all" else f" {PERIODS[choice.period].lower()}"
@@ -388,7 +392,7 @@ class _Report:
         )
 
     def table_html(self, key: CostKey) -> str:
-        """Return the table for one grouping, with a total, and with the numbers as CSV."""
+        """Return a table with the cost of each group, a total row, and the numbers as CSV."""
         groups, others, rest = self._groups(key)
         shown, names = list(groups.values()), list(groups)
         most = max((tally.cost for tally in shown), default=Decimal(0)) or Decimal(1)
@@ -584,7 +588,7 @@ def _span_name(day: str, unit: CostKey) -> str:
 def _recent_prompts(
     connection: sqlite3.Connection, scope: Scope
 ) -> dict[tuple[str, str], list[float]]:
-    """Return the prompt sizes of main calls in the latest sessions, by session id and agent."""
+    """Return the prompt sizes of `main` calls in the latest sessions, by session and agent."""
     where, values = calls_condition(scope)
     rows = connection.execute(
         f"SELECT session.name, agent, {PROMPT_SQL} FROM event "  # noqa: S608

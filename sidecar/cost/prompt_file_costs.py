@@ -20,7 +20,7 @@ _CACHE_BUCKET = (
     "CASE WHEN cache_read > 0 THEN 'cache_read' WHEN cache_write_1h > 0 THEN 'cache_write_1h' "
     "WHEN cache_write_5m + cache_write > 0 THEN 'cache_write' ELSE 'input' END"
 )
-"""The bucket of a prompt's first tokens. A cache always covers the beginning of a prompt."""
+"""Selects the bucket of a prompt's first tokens. A cache always covers the start of a prompt."""
 
 
 class CallGroup(NamedTuple):
@@ -28,12 +28,14 @@ class CallGroup(NamedTuple):
 
     agent: str
     bucket: str
-    """`cache_read`, `cache_write_1h`, `cache_write` or `input`."""
+    """The bucket of the first prompt tokens: `cache_read`, `cache_write_1h`, `cache_write` or
+    `input`.
+    """
     calls: int
     unit: UnitPrices | None
     """The calls' prices, or None if unknown."""
     largest_file: int = 0
-    """The size of the largest prompt file that fits into these prompts, in tokens."""
+    """The size in tokens of the largest prompt file that fits into the calls' prompts."""
 
 
 class PromptFileCost(NamedTuple):

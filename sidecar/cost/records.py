@@ -30,7 +30,7 @@ EVENT = "gen_ai.client.inference.operation.details"
 FILE_EVENT = "token_sidecar.prompt_file"
 """The event that describes what a prompt file costs."""
 OTHER = "other"
-"""Replaces names that might contain text or paths."""
+"""Sent instead of a name that might contain text or paths."""
 
 _PROVIDER_NAMES = {
     "google": "gcp.gemini",
@@ -57,7 +57,10 @@ _PRIVATE = re.compile(
 _HASH_LENGTH = 32
 _PICO = Decimal("1e-12")
 _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "copilot"}
-"""Id prefixes for agents whose own telemetry has the same ids, as in `contrib/team/schema.sql`."""
+"""Id prefixes of agents whose own telemetry reports the same calls.
+
+`contrib/team/schema.sql` uses the same prefixes.
+"""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +134,7 @@ def model_name(model: str) -> str:
 
 
 def call_id(event: LedgerEvent, row: int, installation: str) -> str:
-    """Return a call's id in the store, as 32 hex digits.
+    """Return a call's id in the team's store, as 32 hex digits.
 
     The id stays the same if the agent's telemetry or another client also reports the call, or if a
     new ledger is created from the agent's files. All other calls are identified by their row in
@@ -197,8 +200,8 @@ def file_record(
         file: The file's cost.
         name: The file's name if it is well known, such as `CLAUDE.md`; otherwise empty.
         workspace: The URI of the workspace whose calls contained the file.
-        nanoseconds: The time of the report, in nanoseconds since 1970. It replaces earlier reports
-            on the same day.
+        nanoseconds: The time of the report, in nanoseconds since 1970. In the store, a report
+            replaces earlier reports of the same day.
         identity: The identity under which the record is shipped.
     """
     known: dict[str, str | int | None] = {

@@ -189,7 +189,7 @@ def sessions_by_cost(
 
 
 def _price_of_each_sum(unit: UnitPrices | None) -> dict[str, float]:
-    """Return the price in USD of one unit of each of the ledger's sums."""
+    """Return the price in USD per unit of each sum, such as one call or one input token."""
     buckets = {name: cost_of(unit, Buckets(**{name: 1}), 0).usd or 0 for name in BUCKETS}
     if unit is None or not any(buckets.values()):
         return {"reported": float(usd(1))}
@@ -199,7 +199,7 @@ def _price_of_each_sum(unit: UnitPrices | None) -> dict[str, float]:
 def cost_by_session(
     connection: sqlite3.Connection, prices: Prices, scope: Scope
 ) -> dict[str, float | None]:
-    """Return the cost of each session in USD, or None if it is unknown, by the session's name."""
+    """Return each session's cost in USD by the session's name. A cost is None if it is unknown."""
     names = {number: name for number, (_, name, _) in _read_sessions(connection).items()}
     costs: dict[str, Decimal | None] = {}
     for priced in priced_sums(connection, prices, scope, owner="session"):
@@ -274,7 +274,7 @@ def _basis_of(agent: str) -> str:
 
 
 def _owner_for(keys: Sequence[CostKey]) -> Owner | None:
-    """Return which owners' sums are needed to group calls by the given keys."""
+    """Return the kind of owner by which sums must be split to group calls by the given keys."""
     owners: list[Owner] = [key for key in get_args(Owner) if key in keys]
     return (owners[0] if len(owners) == 1 else "session") if owners else None
 
@@ -307,7 +307,7 @@ def _value_of_key(
         return priced.kind[2]
     if key in SPANS:
         return SPANS[key](priced.sum.day)
-    if not sessions:  # the sums are those of agents or workspaces
+    if not sessions:  # each sum belongs to an agent or a workspace
         return str(priced.sum.owner) or None
     workspace, name, agent = sessions[priced.sum.owner]
     return (workspace if key == "workspace" else name if key == "session" else agent) or None
@@ -364,7 +364,7 @@ class Tally(msgspec.Struct, frozen=True):
     reported_calls: int = 0
     """The number of calls with a reported cost."""
     listed: Decimal = Decimal(0)
-    """What `listed_calls` of the calls with a reported cost would cost at list prices."""
+    """The total list price of the calls with both a reported cost and a list price."""
     listed_calls: int = 0
 
     def __add__(self, other: Tally) -> Tally:
@@ -389,7 +389,7 @@ class Tally(msgspec.Struct, frozen=True):
 
     @property
     def listed_usd(self) -> float | None:
-        """The list price of all calls with a reported cost, or None if any of them is unknown."""
+        """The list price of all calls with a reported cost, or None if not all are known."""
         is_known = self.listed_calls == self.reported_calls > 0
         return float(self.listed) if is_known else None
 
@@ -490,12 +490,12 @@ def overview(
     scope: Scope,
     by: Sequence[CostKey],
 ) -> CostReport:
-    """Return a report with a table and charts, which are also rendered as plain text."""
+    """Return a report with a table, charts and a plain text version of both."""
     return add_charts(lambda keys: report(connection, prices, scope, keys), ordered_keys(by))
 
 
 def add_charts(report_by: Callable[[list[CostKey]], CostReport], keys: list[CostKey]) -> CostReport:
-    """Create a report by the given keys, and add a table and charts, also as plain text."""
+    """Create a report by the given keys, and add a table, charts and a plain text version."""
     found = report_by(keys)
     charts = []
     for key, title in _CHARTS if found.rows else ():

@@ -136,7 +136,7 @@ class CollectorError(SidecarError):
 
 
 class QueuedCall(NamedTuple):
-    """A call that a destination has not yet accepted."""
+    """A queued call, with its row id in the ledger and its last amendment's number."""
 
     row: int
     change: int
@@ -209,8 +209,8 @@ class ShippingQueue:
             ).fetchone()
             changed = self._select(connection, _CHANGED, before.change, before.event, limit)
             new = self._select(connection, _NEW, before.event, limit - len(changed))
-        # If the batch has room for more calls, it contains all changes of sent calls. Calls that
-        # have not been sent yet will be sent with their latest change.
+        # If the batch has room for more changed calls, it contains all changes to sent calls. Calls
+        # that have not been sent yet will be sent with their latest change.
         change = changed[-1].change if len(changed) == limit else newest
         event = new[-1].row if new else before.event
         return Batch([*changed, *new], before, Cursor(event, change))
@@ -250,7 +250,7 @@ class ShippingQueue:
             row = calls[-1].row if calls else accepted.event
 
     def accept(self, batch: Batch, refused: Sequence[QueuedCall] = ()) -> None:
-        """Move the cursor past a batch, and send the rejected calls again later.
+        """Move the cursor past a batch, and schedule its rejected calls for a retry.
 
         Does nothing if another process has moved the cursor.
 
@@ -287,7 +287,7 @@ class ShippingQueue:
         """Queue calls to be sent again with a higher version.
 
         Args:
-            versions: The versions in the store, by row id. The new versions are higher.
+            versions: The calls' versions in the store, by row id. The new versions will be higher.
 
         Raises:
             LedgerError: Storage failed.
@@ -439,7 +439,7 @@ def _destination_of(endpoint: str, identity: Identity) -> str:
 
 
 def _is_replaced(connection: sqlite3.Connection, endpoint: str, destination: str) -> bool:
-    """Return whether the endpoint's last calls had another identity.
+    """Return whether the last calls were sent to the endpoint under another identity.
 
     If so, the rows in the store have that identity's hash and team, so everything must be sent
     again. This is checked when a queue is opened, not when calls are accepted. Otherwise, two
