@@ -22,7 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from sidecar.endpoints.outcome import EndpointError, EndpointTimeoutError, RequestAbandonedError
+from sidecar.endpoints.outcome import EndpointError, RequestAbandonedError
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -186,6 +186,8 @@ class RequestQueue:
 
 REQUEST_SECONDS = 2.0
 BODY_BYTES = 4 * 1024 * 1024
+_LARGE_BYTES = 128 * 1024
+"""Larger requests may exceed the time limit although the server is healthy."""
 _IDLE_SECONDS = 4.0  # less than the 5 s after which llama.cpp and uvicorn close an idle connection
 _INLINE_BYTES = 64 * 1024  # larger JSON is decoded and encoded on a thread
 _MAX_CONTAINERS = 150_000  # an empty container takes 2 bytes of JSON but 64 bytes of memory
@@ -263,7 +265,8 @@ class Connection:
                     return await self._send(client, method, path, content)
             except TimeoutError:
                 reason = f"{without_secrets(self.root)} did not answer within {REQUEST_SECONDS:g} s"
-                raise EndpointTimeoutError(reason, len(content or b"")) from None
+                is_large = len(content or b"") > _LARGE_BYTES
+                raise EndpointError("unreachable", reason, is_request_specific=is_large) from None
 
     async def _send(
         self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None

@@ -9,7 +9,6 @@ import msgspec
 from sidecar.errors import SidecarError
 from sidecar.text.printable import printable
 
-BIG_BYTES = 128 * 1024
 LARGEST_CHARACTERS = 500_000
 """Maximum number of characters in text that is sent to an endpoint."""
 TOO_LONG = f"the text is longer than {LARGEST_CHARACTERS:,} characters"
@@ -113,43 +112,31 @@ class EndpointError(SidecarError):
 
     kind = "endpoint"
 
-    def __init__(self, status: AbilityStatus, reason: str, step: str = "") -> None:
+    def __init__(
+        self,
+        status: AbilityStatus,
+        reason: str,
+        step: str = "",
+        *,
+        is_request_specific: bool = False,
+    ) -> None:
         """Create an error.
 
         Args:
             status: The kind of failure.
             reason: The reason, as shown to the user.
             step: Advice that replaces the usual advice for the status.
+            is_request_specific: Whether only this request failed, so others may succeed.
         """
         super().__init__(reason)
         self.status: AbilityStatus = status
         self.reason, self.step = printable(reason), printable(step)
-
-    @property
-    def is_request_specific(self) -> bool:
-        """Whether only this request is malformed or too large, so others may succeed."""
-        return self.status == "unsupported" and "HTTP 4" in self.reason
+        self.is_request_specific = is_request_specific
 
 
 class RequestAbandonedError(EndpointError):
     """The request was not sent, because its caller stopped waiting."""
 
     def __init__(self) -> None:
-        super().__init__("unknown", "the request was not sent, because the caller stopped waiting")
-
-    @property
-    def is_request_specific(self) -> bool:
-        return True
-
-
-class EndpointTimeoutError(EndpointError):
-    """A request exceeded its time limit."""
-
-    def __init__(self, reason: str, sent_bytes: int) -> None:
-        super().__init__("unreachable", reason)
-        self.sent_bytes = sent_bytes
-
-    @property
-    def is_request_specific(self) -> bool:
-        """Whether the request is so large that even a healthy server may exceed the time limit."""
-        return self.sent_bytes > BIG_BYTES
+        reason = "the request was not sent, because the caller stopped waiting"
+        super().__init__("unknown", reason, is_request_specific=True)

@@ -195,8 +195,12 @@ def refuse_unless_ok(answer: Answer, sender: str) -> None:
     if status == 400 and _error_mentions(body, "not loaded", "not running", "no model"):
         raise EndpointError("unknown", f"{sender} does not have the model loaded")
     if status != 200:
-        step = URL_IN_DOUBT if status == 404 else ""
-        raise EndpointError("unsupported", f"{sender} answered HTTP {status}", step)
+        raise EndpointError(
+            "unsupported",
+            f"{sender} answered HTTP {status}",
+            URL_IN_DOUBT if status == 404 else "",
+            is_request_specific=400 <= status < 500,
+        )
     if body is None:
         raise EndpointError("unsupported", f"{sender} sent a response that is not JSON")
     if isinstance(body, Mapping) and body.get("error"):

@@ -349,6 +349,21 @@ async def test_bad_request_does_not_disable_the_endpoint() -> None:
         await endpoints.aclose()
 
 
+async def test_url_that_mentions_a_status_does_not_hide_a_fault() -> None:
+    async with llamacpp() as server:
+        server.routes = {
+            (method, f"/HTTP%204{path}"): route for (method, path), route in server.routes.items()
+        }
+        endpoints = Endpoints([Endpoint(url=f"{server.url}/HTTP 4")], True, {})
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        server.routes["POST", "/HTTP%204/tokenize"] = Canned(body=b"not JSON")
+        assert isinstance(await endpoints.count_text("tiny", f"{HELLO}!"), Miss)
+        asked = len(server.asked)
+        assert isinstance(await endpoints.count_text("tiny", f"{HELLO}?"), Miss)
+        assert len(server.asked) == asked, "the fault is remembered"
+        await endpoints.aclose()
+
+
 async def test_chats_are_counted_by_a_server_without_text_counts() -> None:
     async with llamacpp() as server:
         server.routes["POST", "/tokenize"] = Canned(404)
