@@ -47,6 +47,7 @@ from sidecar.endpoints.servers import (
     single_message,
 )
 from sidecar.errors import SidecarError, how_to_install
+from sidecar.messages.content import read_message
 from sidecar.models.names import matches
 from sidecar.tasks import SharedTasks, backoff
 
@@ -249,7 +250,8 @@ class DeclaredEndpoint:
     ) -> EndpointCount:
         """Return a whole request's token count, using the model's chat template."""
         tokens = await self._count(model, Chat(messages, tools))
-        size = sum(len(str(message.get("content"))) for message in messages)
+        # Reading a long conversation on the event loop would delay other requests.
+        size = await asyncio.to_thread(_characters_in, messages)
         await self._check_varies(model, "chat", size, tokens)
         result = self._asked[model]
         name = require_server(result).name
@@ -371,7 +373,9 @@ class DeclaredEndpoint:
         what: Aspect = "text" if isinstance(content, str) else "chat"
         for _ in range(2):
             result = await self._require(model, what)
-            request, read = counting_request(require_server(result), result.model, content)
+            request, read = await asyncio.to_thread(
+                counting_request, require_server(result), result.model, content
+            )
             try:
                 answer = await self._connection.post(request.path, request.body)
                 if answer.reconnected and not self._cloud:
@@ -424,6 +428,10 @@ class DeclaredEndpoint:
 def reconnect_delay(failures: int) -> float:
     """Return how many seconds to wait after consecutive failures."""
     return backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)
+
+
+def _characters_in(messages: Sequence[ChatMessage]) -> int:
+    return sum(len(text) for message in messages for text in read_message(message).texts)
 
 
 def _expiry_of(_: str, result: ProbeResult, now: float) -> float:

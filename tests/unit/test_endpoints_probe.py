@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -361,6 +364,27 @@ async def test_url_that_mentions_a_status_does_not_hide_a_fault() -> None:
         asked = len(server.asked)
         assert isinstance(await endpoints.count_text("tiny", f"{HELLO}?"), Miss)
         assert len(server.asked) == asked, "the fault is remembered"
+        await endpoints.aclose()
+
+
+async def test_messages_are_not_read_on_the_event_loop() -> None:
+    readers: set[str] = set()
+
+    class Blocks(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            readers.add(threading.current_thread().name)
+            return super().__iter__()
+
+        def __repr__(self) -> str:
+            readers.add(threading.current_thread().name)
+            return super().__repr__()
+
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        messages = [{"role": "user", "content": Blocks([{"type": "text", "text": HELLO}])}]
+        assert isinstance(await endpoints.count_chat("tiny", messages), EndpointCount)
+        assert readers
+        assert threading.current_thread().name not in readers
         await endpoints.aclose()
 
 
