@@ -7,7 +7,7 @@ import warnings
 
 
 def start() -> None:
-    """Run the command line. The server starts without click, whose import takes 20 ms."""
+    """Run the command line. `serve` does not import click, which takes 20 ms."""
     # watchdog may watch a new folder twice. This is harmless.
     warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, "watchdog")
     if sys.argv[1:] in (["serve"], ["serve", "--stdio"]):

@@ -30,7 +30,7 @@ ContentKind = Literal[
 _BYTES_PER_TOKEN = 4.0
 _MOST_BYTES_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 8.0, 1.5
 _ENOUGH_BYTES = 2_000
-"""If the context has grown by fewer bytes, a default number of bytes per token is used."""
+"""Growth in bytes from which bytes per token are measured. Below it, a default is used."""
 _ATTACHMENT_BYTES = 6_000
 """Assumed size of an image or attached file, whose real size says little about its tokens."""
 _SEARCHED_FOR_PROMPT = 200
@@ -52,7 +52,7 @@ class PromptSize(NamedTuple):
 
     tokens: int
     has_all_before: bool = False
-    """Whether the prompt contains all preceding parts. If false, it ends before the first reply."""
+    """Whether the prompt contains all preceding parts. If not, it ends before the current reply."""
 
 
 class Compaction(NamedTuple):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sidecar.agents.roots import Roots
 
 Quality = Literal["exact", "lower bound", "estimate"]
-"""How accurate a context size is. A `lower bound` may miss some calls or tokens."""
+"""How accurate a context size is. The actual size may be larger than a `lower bound`."""
 
 Category = Literal["main", "subagent", "summary"]
 
@@ -37,9 +37,9 @@ Activity = Literal["running", "idle", "ended"]
 
 _ENDED_AFTER = timedelta(hours=24)
 _SILENT_AFTER = timedelta(minutes=10)
-"""A running turn without new lines counts as idle after this time. Tools can run for minutes."""
+"""A running turn counts as idle after this time without new lines. Tools can run for minutes."""
 _QUIET_AFTER = timedelta(minutes=1)
-"""A session without new lines counts as idle after this time, if its agent records no turns."""
+"""Without recorded turns, a session counts as idle after this time without new lines."""
 
 
 class CallSize(msgspec.Struct, frozen=True, gc=False):
@@ -76,7 +76,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     first_prompt: str | None = None
     """The start of the first prompt, if `agents.labels` is `first-prompt`."""
     unread_names: tuple[tuple[Store, str | None], ...] = ()
-    """The stores that may contain the title, and its position in each. Empty once it is read."""
+    """Stores that may contain the title, each with the title's position. Empty once it is read."""
     tokens: int | None = None
     limit: int | None = None
     """The context window in tokens, as reported by the agent."""
@@ -205,7 +205,7 @@ class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
     state: bytes
     """The state for the next read. It includes a position, such as an offset or a row id."""
     restarted: bool = False
-    """Whether the store was read from the start. If so, `sessions` replaces all of its sessions."""
+    """Whether the store was read from the start. If so, `sessions` replaces its sessions."""
     has_lost_state: bool = False
     """Whether the read began without a usable state, as on the first read."""
     is_complete: bool = True

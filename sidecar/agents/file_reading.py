@@ -88,17 +88,17 @@ def last_lines(path: str, most: int) -> list[bytes]:
 
 
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
-    """Yield chunks of complete lines, each with a number of skipped bytes.
+    """Yield `(lines, skipped)` for each chunk of the file after the current position.
 
-    Reading starts at the file's current position. An incomplete last line is not yielded. For a
-    line longer than `LONGEST_LINE`, the chunk is empty and the number is the length of the line.
+    `lines` contains complete lines, and `skipped` is 0. For a line longer than `LONGEST_LINE`,
+    `lines` is empty and `skipped` is the line's length. An incomplete last line is not yielded.
     """
     held: list[bytes] = []
     while data := file.read(size):
         end, length = data.rfind(b"\n") + 1, sum(map(len, held))
         if end:
             whole, held = b"".join((*held, memoryview(data)[:end])), [data[end:]]
-            data = b""  # frees the memory while the caller uses the lines
+            data = b""  # free this memory before the caller uses the lines
             yield whole, 0
         elif length + len(data) <= LONGEST_LINE:
             held.append(data)
@@ -109,7 +109,7 @@ def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
 
 
 def _skip_line(file: IO[bytes], length: int, size: int) -> int:
-    """Skip the rest of a line, and return the line's length, or 0 if the line has no end."""
+    """Skip the rest of a line. Returns the length of the whole line, or 0 if it is incomplete."""
     while data := file.read(size):
         end = data.find(b"\n") + 1
         if end:

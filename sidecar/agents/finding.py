@@ -41,7 +41,7 @@ def with_size_of(store: Store, *others: Store) -> Store:
 
 
 def database_store(agent: str, path: str | Path) -> Store | None:
-    """Return the store of a SQLite database. The size and time include the write-ahead log."""
+    """Return a SQLite database as a store. Its size and time include the write-ahead log."""
     found, log = store_from_path(agent, path), store_from_path(agent, f"{path}-wal")
     return with_size_of(found, log) if found and log else found
 
@@ -113,7 +113,7 @@ class FileStores(StoreReader):
         return store_from_path(self.agent, path)
 
     def stores_in(self, folder: str, start: str) -> Iterator[Store]:
-        """Yield the stores below `start`, which is one of the searched folders or inside it."""
+        """Yield the stores below `start`, which is `folder` or a folder inside it."""
         for path in walk(start, self.levels):
             if store := self._store_in(folder, path):
                 yield store

@@ -36,7 +36,7 @@ class Places(msgspec.Struct, frozen=True):
         return cls(Path(home) if home else Path.home(), env, settings.paths)
 
     def from_settings(self, agent: str) -> tuple[Path, ...]:
-        """Return the folder in `agents.paths` for an agent, or an empty tuple if there is none."""
+        """Return an agent's folder from `agents.paths`, or an empty tuple if it is not set."""
         return (self.expand(self.paths[agent]),) if agent in self.paths else ()
 
     def defaults(self, agent: str) -> tuple[Path, ...]:
@@ -136,7 +136,7 @@ def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[st
 
 
 def project_files(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths of an agent's files in projects."""
+    """Return the path of the agent's project file in each root folder. The file may not exist."""
     name = AGENTS[agent].project_file
     return tuple(os.path.join(root, name) for root in roots) if name else ()
 

@@ -1,6 +1,6 @@
-"""Finds the readers for the agents that have files on this machine, and the paths to watch.
+"""Finds agents' readers, and the paths to watch.
 
-A module in `sidecar.agents.readers` is imported only if its agent has files.
+A module in `sidecar.agents.readers` is imported only if its agent has files on this machine.
 """
 
 from __future__ import annotations
@@ -65,10 +65,9 @@ def reader_of(agent: str) -> StoreReader:
 def paths_to_watch(
     settings: Agents, folders: Iterable[str], places: Places | None = None
 ) -> tuple[str, ...]:
-    """Return the files and folders to watch for changes to sessions. This call blocks.
+    """Return the files and folders to watch for changes to sessions. This function blocks.
 
-    They may not exist. For an agent that has not been used yet, they are the paths that it would
-    create.
+    Some may not exist: for an agent without files, these are the paths that it would create.
 
     Args:
         settings: The `agents` settings.

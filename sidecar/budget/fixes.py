@@ -55,7 +55,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
 def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix]:
     """Yield fixes that shorten text to its budget, such as `Fit to budget: keep the start`.
 
-    There are no fixes unless the budget is exceeded. The fix for the rule's `truncation` is
+    Yields nothing if the budget is not exceeded. The fix with the rule's `truncation` mode is
     preferred.
     """
     if finding.over == 0:

@@ -47,17 +47,17 @@ def load(
     project_file: Path | None = None,
     previous: Loaded | None = None,
 ) -> Loaded:
-    """Load a root folder's settings from the user's file, the project's file and the editor.
+    """Load the settings of a root folder from the user's file, the project's file and the editor.
 
-    Never raises. Problems are included in the result.
+    Never raises. The result contains all problems.
 
     Args:
-        root: The folder, or None for documents outside of all folders.
+        root: The root folder, or None for documents outside of all root folders.
         editor: The editor's `tokenSidecar` section, with camelCase keys. It may set trusted keys,
             so clients must read them only from the user's own settings.
         env: The environment variables. Defaults to `os.environ`.
-        project_file: A file to read instead of the project's file.
-        previous: The previous result. Its values are used for files that are now broken.
+        project_file: A file to read instead of the project's own settings file.
+        previous: The previous result, whose values are used for files that are now broken.
     """
     environ = os.environ if env is None else env
     files = _Files(previous.files if previous else {})
@@ -67,7 +67,7 @@ def load(
     elif root is not None:
         files.read_project(root)
     resolved = resolve([*files.layers.values(), Layer("editor", dict(editor or {}))])
-    # Values of a broken file come from an earlier version, so their line numbers may be wrong.
+    # Values of a broken file come from its last valid version, so their line numbers may be wrong.
     problems = [problem for problem in resolved.problems if problem.file not in files.broken]
     problems = [*files.problems, *problems]
     loaded = Loaded(resolved.settings, tuple(problems), resolved.origins, files.layers)

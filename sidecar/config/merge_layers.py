@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sidecar.config.toml import KeyPath
 
 EDITOR_ONLY = frozenset({"server", "trace"})
-"""Keys of the editor's section that only its plugin reads."""
+"""Keys in the editor's section that only the editor plugin uses."""
 
 _EXAMPLES = {"sections": '{ "Context" = 1500 }', "paths": '{ codex = "~/elsewhere/.codex" }'}
 """Examples for settings that are tables with arbitrary keys."""
@@ -139,7 +139,7 @@ class _Resolver:
             entry = self._resolve_entry(kind, (*path, index), layer, values)
             if entry is None:
                 continue
-            # Invalid entries are missing from the settings, so the index does not count them.
+            # The settings do not contain invalid entries, so `kept` does not count them.
             self.origins[format_key((*path, kept))] = layer.origin((*path, index))
             kept += 1
             yield entry

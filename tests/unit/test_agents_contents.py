@@ -1,4 +1,4 @@
-"""Tests the estimated shares of a context, with generated sessions whose parts are known."""
+"""Tests the breakdown of a context by part, with generated sessions whose parts are known."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Script:
         self.count = Tokenizers().for_model("gpt-4o").count
 
     def text(self, label: str, words: int) -> str:
-        """Return random text of about this number of words, and add its tokens."""
+        """Return half to twice `words` random words, and add their tokens to the total of `label`."""
         count = self.rng.randrange(words // 2, 2 * words)
         text = " ".join(self.rng.choices(WORDS.split(), k=count))
         self.tokens[label] += self.count(text)
@@ -277,8 +277,8 @@ def anthropic_messages(steps: list[Step], sizes: Callable[[int], dict[str, Any]]
     """Return messages in Anthropic's format.
 
     Args:
-        steps: The calls.
-        sizes: Returns the fields of a reply that contain the given prompt size.
+        steps: The model calls.
+        sizes: Given a prompt size, returns the fields of a reply that report this size.
     """
     messages: list[Any] = []
     for step in steps:
@@ -414,7 +414,8 @@ def write_copilot_chat(folder: Path, root: Path, script: Script) -> tuple[str, s
             chat.save()
         if compacted:
             script.tokens = Counter({"System prompt and tools": SYSTEM})
-            # The next turn stores the summary, which replaces everything up to the named round.
+            # The turn after a compaction stores the summary. `toolCallRoundId` is the last round
+            # that the summary replaces.
             summary = {"toolCallRoundId": rounds[-1]["id"], "text": script.text(SUMMARY, 300)}
             summaries = [summary]
     return str(chat.path), chat.id
@@ -594,9 +595,7 @@ def pad(path: str) -> None:
 
 
 async def test_a_large_file_is_read_at_most_every_ten_seconds(tmp_path: Path) -> None:
-    """Between two reads, the shares are scaled to the current context size. A small file is read
-    each time.
-    """
+    """Between reads, a large file's shares are scaled to the current context size."""
     root = tmp_path / "project"
     root.mkdir()
     script = Script(1)

@@ -88,7 +88,6 @@ def test_growing_prompt_of_a_turn_is_not_added_up(
 
 
 def test_removed_messages_stay_billed(world: World, home: CodeHome, chat: ChatLog) -> None:
-    """A `push` entry with a length first truncates the list. Two other programs ignore this."""
     chat.undo(1)
     chat.turn()
     world.ingest()
@@ -371,7 +370,9 @@ def test_empty_window_uses_the_working_folder_of_its_session(world: World, home:
 
 @pytest.fixture
 def log(world: World, home: CodeHome) -> DebugLog:
-    """Return the debug log of a session with one turn, which is recorded from the log."""
+    """Return a session's debug log without calls. Calls are recorded from the log, not from the
+    session's turn.
+    """
     chat = home.session(world.root)
     made = chat.debug_log()
     made.begin()
@@ -432,7 +433,7 @@ def test_truncated_or_deleted_debug_log_counts_nothing_twice(
 
 
 def test_window_may_come_from_the_model_list_of_the_debug_log(world: World, log: DebugLog) -> None:
-    """The three limits are independent maximums, so they cannot be added."""
+    """The prompt and output limits are separate maximums, so their sum is not the window."""
     limits = {
         "max_context_window_tokens": 264_000,
         "max_prompt_tokens": 200_000,
@@ -504,7 +505,7 @@ def test_no_text_of_a_message_is_stored(world: World, home: CodeHome, flat: bool
 
 
 def test_running_turn_has_the_time_of_its_file(world: World, home: CodeHome) -> None:
-    """A turn contains only its start time, so a long turn would look too old."""
+    """The file stores only the start of a running turn, so its age comes from the file's timestamp."""
     chat = everyday(home, world.root, 1)
     chat.begin()
     chat.save()

@@ -93,7 +93,7 @@ def test_tier_determines_the_window(world: World, newer: CliHome) -> None:
 
 
 def test_session_with_only_events_is_a_lower_bound(world: World, newer: CliHome) -> None:
-    """It is unknown which part of a session its totals cover, so they are not added."""
+    """Totals in the events are ignored, because they may cover only a part of the session."""
     session = everyday(newer, world.root)
     newer.db.execute("DELETE FROM assistant_usage_events")
     newer.event(session, "assistant.message", messageId="other", outputTokens=50)

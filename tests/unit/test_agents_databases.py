@@ -48,7 +48,7 @@ def zed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[World,
 
 @pytest.mark.parametrize("ledger", [True, False])
 def test_goose_calls_count_once(goose: tuple[World, GooseStore], ledger: bool) -> None:
-    """Costs come from the ledger, if there is one, and otherwise from the `accumulated` columns."""
+    """Calls come from Goose's ledger or, if there is none, from the `accumulated` columns."""
     world, store = goose
     for _ in range(2):
         store.session(world.root, ledger=ledger)

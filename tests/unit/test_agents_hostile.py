@@ -52,7 +52,7 @@ LINES = {
 
 
 class Machine:
-    """A home folder with a session of Claude Code, and a repository with its own file."""
+    """A home folder with a Claude Code session for the project folder `work`."""
 
     def __init__(self, home: Path) -> None:
         self.root = home / "work"

@@ -287,7 +287,7 @@ def test_fifo_instead_of_git_does_not_block(tmp_path: Path) -> None:
 
 
 class Watching:
-    """A file watcher for a root folder's agents, without polling, and its reports."""
+    """Watches one root folder's agents without polling, and collects the reported changes."""
 
     def __init__(self, places: Places, root: Path) -> None:
         self._reports: queue.SimpleQueue[Changes] = queue.SimpleQueue()
@@ -348,7 +348,7 @@ def test_existing_files_in_a_new_folder_are_reported(
 def test_first_use_of_an_agent_is_reported_before_the_next_poll(
     root: Path, tmp_path: Path, watching: Callable[[], Watching]
 ) -> None:
-    """The first agent's folder is not next to a watched folder. The second agent's is."""
+    """An agent's new folder is noticed whether or not it is next to a watched folder."""
     started = watching()
     codex = CodexHome(tmp_path / ".codex").thread(root)
     started.wait_for_rescan()

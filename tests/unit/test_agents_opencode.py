@@ -81,7 +81,7 @@ def test_row_that_is_updated_in_place_counts_once(world: World, home: OpenHome, 
 
 @pytest.mark.parametrize("form", ["first", "second"])
 def test_messages_copied_by_a_fork_count_once(world: World, home: OpenHome, form: Form) -> None:
-    """The copies have new ids. Another program therefore counts them again."""
+    """A fork copies the messages under new ids."""
     made = everyday(home, world.root, form)
     check(world, home.truth)
     fork = made.fork()

@@ -168,7 +168,7 @@ def test_continue_bills_copied_messages_to_the_parent(session: ContinueSession) 
 
 
 def test_continue_bills_totals_once_when_the_state_is_lost(session: ContinueSession) -> None:
-    """After an update, a new version may read all stores from the start."""
+    """An update may discard the saved states, so that all stores are read from the start."""
     for prompt in (300, 70):
         session.call(prompt)  # the call was aborted, so it has no message
         session.history += [USER, session.call(100)]

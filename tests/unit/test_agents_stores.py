@@ -82,7 +82,7 @@ class Tree(msgspec.Struct):
     newest: int = 0
     begun: int = 0
     known: list[int] = []
-    """The ids of all lines in the current read. They are not saved."""
+    """The ids of the lines seen in the current read. They are not saved."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records(_line):

@@ -38,9 +38,9 @@ class Written(NamedTuple):
     limit: int | None = None
     model: str = ""
     has_only_totals: bool = False
-    """Whether the agent's files contain only the total of some calls."""
+    """Whether some calls appear in the agent's files only as a total."""
     missing_kind: str = ""
-    """The call kind that is missing from the files."""
+    """The kind of call that the agent does not write to its files."""
     has_cache_reads: bool = True
     """Whether the files contain each call's cached tokens."""
 
@@ -79,7 +79,7 @@ RUNS = (
 
 
 def install(world: World, folder: str) -> None:
-    """Copy a run's files to a world's home folder."""
+    """Copy the home folder of a recorded run to `world.home`."""
     home = FIXTURES / folder / "home"
     for source in home.rglob("*"):
         if source.is_file():
@@ -193,7 +193,7 @@ def test_kimi_code_shows_a_later_title_and_that_a_session_is_archived(tmp_path: 
 
 
 def test_vibe_reads_no_generation_that_is_still_being_written(tmp_path: Path) -> None:
-    """The calls in an incomplete generation are also in a journal."""
+    """Vibe's journals already contain the calls of an unfinished generation."""
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
     world.ingest()
@@ -247,8 +247,8 @@ def test_gemini_cli_file_with_a_reply_is_preferred(tmp_path: Path) -> None:
 
 
 def test_gemini_cli_resumption_in_the_same_file_keeps_the_size(tmp_path: Path) -> None:
-    """A session that is resumed within a minute continues in the same file, without the replies'
-    tokens.
+    """A session that is resumed within a minute repeats its messages in the same file, without
+    token counts.
     """
     world = World(tmp_path, "gemini-cli")
     install(world, "gemini-cli-aborted")
@@ -319,7 +319,7 @@ def test_vibe_bills_missed_calls_although_its_subagent_was_read_first(tmp_path: 
 
 
 def test_vibe_session_without_its_description_is_read_later(tmp_path: Path) -> None:
-    """The calls are then recorded once, as part of the main conversation."""
+    """No calls are recorded until the session's `meta.json` exists."""
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
     (meta,) = world.home.rglob("meta.json")
@@ -345,7 +345,7 @@ def test_continue_costs_are_recorded(tmp_path: Path) -> None:
 def test_continue_aborted_call_is_recorded_after_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until a session has been idle for an hour, the call's message may still be saved."""
+    """Until then, Continue may still save the message of the call."""
     world = World(tmp_path, "continue")
     install(world, "continue-abort")
     world.ingest()

@@ -215,7 +215,6 @@ def test_model_names_are_matched_in_one_module() -> None:
 
 
 def test_typed_decoding_is_in_one_module() -> None:
-    """The module `sidecar.typed` explains why."""
     by_type = re.compile(r"msgspec\.convert\(|json\.Decoder\(|json\.decode\(.*\btype=")
     users = [path for path in MODULES if by_type.search(path.read_text("utf-8"))]
     assert {path.relative_to(PACKAGE).as_posix() for path in users} == {"typed.py"}
@@ -243,9 +242,10 @@ def test_no_server_exists_at_module_level() -> None:
     assert result.stdout.strip() == "[]"
 
 
-# All other modules start tasks and timers through `sidecar.tasks`. Each request is a task. The same
-# task must open and close LM Studio's SDK. stdio has a timer without an event loop, so that the
-# process exits even if a worker hangs.
+# Only these modules create tasks and timers directly. All others use `sidecar.tasks`.
+# - protocol.py runs each request as a task.
+# - stdio.py needs a timer without an event loop, so that the process exits even if a worker hangs.
+# - lmstudio.py must open and close LM Studio's SDK in the same task.
 TASK_MODULES = {
     "tasks.py",
     "server/protocol.py",

@@ -114,7 +114,7 @@ def test_the_ledgers_peer_stores_every_column() -> None:
 
 
 def test_a_part_restores_the_environment(tmp_path: Path) -> None:
-    """Benchmarks run in one process. If HOME were lost, Neovim would not start the server."""
+    """All benchmarks run in one process, so a changed HOME would affect the next benchmark."""
     before, home, state = dict(os.environ), tmp_path / "another-home", tmp_path / "its-state"
     state.mkdir()
     (home / "work" / "0").mkdir(parents=True)

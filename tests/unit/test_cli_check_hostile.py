@@ -290,9 +290,7 @@ def test_a_fifo_with_a_budget_is_a_finding(project: Path, arguments: list[str]) 
 
 
 def test_fifo_as_gitignore_does_not_block(project: Path) -> None:
-    """git must not read the FIFO, because it would wait for data. This test would then take two
-    minutes.
-    """
+    """git must not open the FIFO, because it would wait for data."""
     git("init", "-q")
     write(project / "sub/AGENTS.md", LONG)
     git("add", "sub/AGENTS.md")

@@ -85,7 +85,6 @@ def test_byte_order_mark_selects_the_encoding(tmp_path: Path, encoding: str) -> 
 def test_broken_configuration_is_reported_and_the_text_is_shortened(
     form: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Invalid configuration is reported as in `count` and `check`."""
     (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
     (tmp_path / "a.txt").write_bytes(TEXT.encode())
     result = CliRunner().invoke(fit, ["a.txt", "--max-tokens", "70", *form])

@@ -176,9 +176,7 @@ def test_usage_lists_every_session_however_old(root: Path, home: ClaudeHome) -> 
 def test_subfolder_belongs_to_the_project(
     root: Path, home: ClaudeHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for other commands, the root is the nearest parent folder with `.git` or a
-    configuration.
-    """
+    """Commands use the nearest parent folder that contains `.git` or a configuration."""
     (root / ".git").mkdir()
     session = home.session(root)
     session.reply()
@@ -373,11 +371,11 @@ def test_costs_of_prompt_files(root: Path, home: ClaudeHome) -> None:
 
 
 def test_call_smaller_than_a_file_did_not_contain_it(root: Path, home: ClaudeHome) -> None:
-    """Title and subscription limit requests do not contain the prompt files."""
+    """Agents also send small requests without prompt files, for example to create titles."""
     _priced(root, home)
     prompts = sorted(tokens.prompt for _, tokens in home.truth.calls.values())
     assert prompts[0] + 1 < prompts[-1]
-    text = "word " * prompts[0] + "\n"  # one token per word, plus one more than the smallest prompt
+    text = "word " * prompts[0] + "\n"  # one token more than the smallest prompt
     (root / "CLAUDE.md").write_text(text)
     (root / "CLAUDE.local.md").write_text("short\n")
     rows = {row["uri"]: row for row in json.loads(run("cost", "files", "--json"))["files"]}
@@ -431,7 +429,6 @@ HOSTILE_LINES = (
 
 @pytest.mark.parametrize("fields", HOSTILE_LINES, ids=range(len(HOSTILE_LINES)))
 def test_a_hostile_input_is_one_short_line_of_text(root: Path, fields: dict[str, Any]) -> None:
-    """Only the --chain command's output can contain colours."""
     assert root.exists()
     line = run("statusline", told=told("s", **fields))
     assert len(line) < 300

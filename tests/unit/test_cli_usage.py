@@ -100,7 +100,7 @@ def test_listing_all_sessions_reads_a_bounded_amount(
 
 @pytest.mark.parametrize("verb", [("usage",), ("usage", "--all"), ("cost", "files")])
 def test_broken_configuration_is_reported(verb: tuple[str, ...], tmp_path: Path) -> None:
-    """The problem is reported as in `count` and `check`, and the usage is still printed."""
+    """The command still prints its result."""
     (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
     result = CliRunner().invoke(main, [*verb, "--workspace", str(tmp_path)])
     assert result.exit_code == 2
@@ -110,14 +110,13 @@ def test_broken_configuration_is_reported(verb: tuple[str, ...], tmp_path: Path)
 
 
 def hear_interrupts() -> None:
-    """Make a subprocess react to SIGINT, which background jobs ignore."""
+    """Make a subprocess react to SIGINT even if the tests run as a background job."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT to a process alone")
 @pytest.mark.parametrize("used", [True, False], ids=["watched", "waited for"])
 def test_watching_ends_quietly_at_ctrl_c(used: bool, tmp_path: Path) -> None:
-    """Tested with and without agent files."""
     if used:
         ClaudeHome(tmp_path / ".claude").session(tmp_path).reply()
     variables = os.environ | {"HOME": str(tmp_path), "TOKEN_SIDECAR_STATE": str(tmp_path / "state")}

@@ -25,7 +25,7 @@ CODE = "if (x == 1) { y[2] += f(x); }\n"
 
 
 class ReportedChat:
-    """A conversation whose reported prompts have 300 tokens plus `ratio` times the estimate."""
+    """A conversation whose reported prompt sizes are 300 tokens plus `ratio` times the estimate."""
 
     def __init__(self, ratio: float) -> None:
         tokenizer = Tokenizers().for_model(MODEL)
@@ -113,9 +113,9 @@ def test_pictures_and_empty_turns_have_no_kind(turn: Turn) -> None:
 def test_only_added_text_determines_the_kind() -> None:
     grown = (("json", 900), ("prose", 100))
 
-    assert dominant_kind(grown, 100) == "prose"  # only this reply has been used for calibration
+    assert dominant_kind(grown, 100) == "prose"  # text before the latest reply is ignored
     assert dominant_kind(grown, 110) == "prose"
     assert dominant_kind(grown, 200) is None
     assert dominant_kind(grown, 1000) == "json"
-    assert dominant_kind(grown, 2000) is None  # more text than has been counted
+    assert dominant_kind(grown, 2000) is None  # the growth exceeds the known texts
     assert dominant_kind((), 100) is None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.messages.turns import Turn
 
 MARKS = 4
-"""The chat template's tokens at the end of a reply, which are not reported."""
+"""The number of template tokens after each reply. The reported usage does not include them."""
 
 
 class Server:

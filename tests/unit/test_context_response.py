@@ -190,7 +190,7 @@ def test_a_reply_that_fills_the_window_exhausted_the_window() -> None:
 
 
 def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
-    """Uses llama.cpp's error response."""
+    """llama.cpp's error response contains the prompt size and the window."""
     error = {"type": "exceed_context_size_error", "n_prompt_tokens": 5_031, "n_ctx": 1_024}
     counter = FakeCounter(method="estimate", error_percent=None)
     conversation = session(counter, [user("x" * 4_000), reply("y"), user("z")])
@@ -311,7 +311,7 @@ def test_a_short_cut_call_is_subtracted_from_a_long_reply() -> None:
     conversation = session(FakeCounter(method="estimate", error_percent=10.0), [user("x" * 993)])
     broken = '{"path": "a", "text": "b'
     gone = len("write ") + len(broken)
-    # The text has 5 % fewer tokens than estimated, so the reported number is more accurate.
+    # The text is estimated at 5,000 tokens, but 4,750 tokens are reported for it.
     cut = cut_call("z" * 5_000, broken, {"prompt_tokens": 1_000, "completion_tokens": 4_750 + gone})
     apply_reply(conversation, read_reply(cut), window())
     size = occupancy(conversation)

@@ -273,7 +273,7 @@ class TestChatTotals:
 
 
 def test_error_band_survives_a_restart() -> None:
-    """The band depends on the kind of the last text. The kind is saved, but not the text."""
+    """The band depends on the kind of the newest text. The kind is saved, but the text is not."""
     conversation = session(turns=[user("if (x == 1) { y[2] += f(x); }\n" * 9), reply("{};" * 9)])
     restored = restore(save(conversation), FakeCounter())
     assert restored.newest_kind() == conversation.newest_kind() == "code"

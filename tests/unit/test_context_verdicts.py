@@ -273,7 +273,7 @@ class TestAlternatives:
         ],
     )
     def test_only_usable_models_are_suggested(self, model: str) -> None:
-        """The price list also contains fine-tuned and regional models, which have a prefix."""
+        """The price list also contains models that few users have: fine-tuned and regional ones."""
         catalogue.warm()
         known = AlternativeModels(model, FakeCounter(model), None, ()).all()
         names = [one.model for one in known]
@@ -295,7 +295,7 @@ class TestAlternatives:
         assert names & {"claude-sonnet-4-5", "gpt-4.1", "gemini-2.5-pro"}
 
     def test_models_of_other_makers_are_not_suggested(self) -> None:
-        """Google offers Claude and Mistral offers GLM, but through another vendor's API."""
+        """Google also offers Claude, for example, but not through the Gemini API."""
         catalogue.warm()
         for model, guest in (("gemini-pro", "claude"), ("mistral-7b", "glm")):
             known = AlternativeModels(model, FakeCounter(model), None, ()).all()

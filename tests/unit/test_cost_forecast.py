@@ -109,7 +109,7 @@ def test_calls_left_are_within_30_percent_in_most_sessions(tmp_path: Path) -> No
         ("qwen-code", "qwen3-coder-plus", 200_000, 167_000),
         ("qwen-code", "qwen3-coder-plus", 1_000_000, 850_000),
         ("vibe", "devstral-2512", 200_000, 160_000),
-        # The agents' reserves are for larger windows.
+        # These windows are too small for the agents' reserves, which are meant for larger windows.
         ("kimi-code", "kimi-k2-0905-preview", 65_536, 65_036),
         ("qwen-code", "qwen3-coder-plus", 65_536, 65_036),
     ],
@@ -203,7 +203,7 @@ def test_cost_per_hour_is_that_of_the_last_hour(tmp_path: Path) -> None:
     each = book.prices.price(Buckets(input=4, cache_read=19_996), MODEL, "anthropic") or Decimal(0)
     prediction = forecast(book, usage_of(20_000, at), at + timedelta(minutes=45))
     assert prediction is not None
-    # The hour that ends at minute 75 contains the calls at minutes 15 to 30.
+    # At minute 75, the last hour contains the calls from minutes 15 to 30.
     assert prediction.usd_per_hour == pytest.approx(float(16 * each), rel=0.001)
     later = forecast(book, usage_of(20_000, at), at + timedelta(hours=2))
     assert later is not None

@@ -88,9 +88,7 @@ def test_a_file_that_another_process_locks(ledger: Ledger, monkeypatch: pytest.M
 
 
 def test_a_full_disk(ledger: Ledger) -> None:
-    """While no file can grow, recorded calls are kept. Later calls are recorded after the disk has
-    space again.
-    """
+    """Earlier calls are kept while the disk is full, and recording continues once there is space."""
     resource = pytest.importorskip("resource", reason="Windows has no limits of this kind")
     kept = record(ledger, range(50))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

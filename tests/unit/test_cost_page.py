@@ -82,7 +82,7 @@ def outline(html: str) -> Outline:
 
 
 def made(book: CostBook, scope: Scope | None = None, **labels: str) -> str:
-    """Return the cost page after writing it to a file."""
+    """Return the HTML of the cost page."""
     with book.ledger.reader() as connection:
         return whole_page(source(book, connection, scope, **labels), {})
 

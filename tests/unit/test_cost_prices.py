@@ -1,4 +1,4 @@
-"""Tests call prices against a manually computed table, and their precedence."""
+"""Tests the prices of calls against prices computed by hand, and the precedence of price sources."""
 
 from __future__ import annotations
 
@@ -554,7 +554,7 @@ def test_an_unlisted_cache_price_of_the_users_is_the_inputs() -> None:
 
 
 def test_every_threshold_of_the_list_is_a_band() -> None:
-    """Totals can be priced only if no price threshold is inside a band."""
+    """Reports price the sum of all calls in a band, so prices must not change within a band."""
     for provider in price_list().providers:
         for model in provider.models:
             if model.prices:

@@ -1,6 +1,4 @@
-"""Tests that the totals in reports equal the costs of single calls, and that texts are as
-documented.
-"""
+"""Tests that totals in reports equal the sum of the calls' costs, and tests the reports' texts."""
 
 from __future__ import annotations
 
@@ -330,7 +328,7 @@ def _calls(draw: st.DrawFn) -> LedgerEvent:
     )
 
 
-# These prices have a threshold inside a band, so each call is priced separately.
+# The price changes inside a band, so each call must be priced separately.
 HOUSE = [
     {
         "id": "house",

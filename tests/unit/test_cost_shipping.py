@@ -101,8 +101,9 @@ def send(book: CostBook, settings: Settings, limit: int = shipping.BATCH) -> Shi
 
 
 def refuse_some(collector: Collector, queue: ShippingQueue, start: int, end: int) -> set[str]:
-    """Make the collector reject some of the queued calls. Removing ids from the result accepts them
-    again.
+    """Make the collector reject the queued calls from `start` to `end`.
+
+    Returns the ids of the rejected calls. The collector accepts a call again if its id is removed.
     """
     calls = queue.next_batch().calls[start:end]
     refused = {str(call.record.attributes["token_sidecar.call.id"]) for call in calls}
@@ -502,7 +503,7 @@ def test_a_dry_run_as_another_team_queues_nothing_for_the_former_team(
 def test_two_open_queues_with_different_identities_do_not_send_in_turn(
     collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A running editor keeps the former salt until it is restarted."""
+    """After the salt changes, an editor that is still running uses the old one."""
     book.ledger.record_many(numbered(3))
     settings = configure(collector, '[team]\nsalt-env = "SALT"\n')
     queues = []

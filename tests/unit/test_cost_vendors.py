@@ -1,7 +1,7 @@
-"""Tests the costs of vendors' usage objects, such as for caches, audio, images and searches.
+"""Tests the costs of vendors' usage objects, including caches, audio, images and searches.
 
-`parts` contains token counts and their prices in USD per million tokens. `each` contains numbers of
-searches and their prices in USD. All other tokens and searches are unpriced.
+Each case lists its priced tokens in `parts`, with prices in USD per million tokens. `each` lists
+numbers of searches and the price of one search in USD. Nothing else has a price.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ def responses(
 
 
 def gemini(prompt: dict[str, int], output: dict[str, int], **more: Any) -> dict[str, Any]:
-    """Return a reply of Gemini with token counts by modality. The number of cached tokens is
-    `cached`.
-    """
+    """Return a Gemini reply with token counts by modality. Pass the cached tokens as `cached`."""
     cached = more.pop("cached", {})
     usage: dict[str, Any] = {
         "promptTokenCount": sum(prompt.values()),
@@ -101,8 +99,9 @@ def anthropic(**usage: Any) -> dict[str, Any]:
 def realtime(
     text: int, audio: int, output_text: int, output_audio: int, **more: int
 ) -> dict[str, Any]:
-    """Return `response.done` of the realtime API. Cached tokens are passed as `text_read` and so
-    on.
+    """Return a `response.done` event of the realtime API.
+
+    Pass cached tokens as `text_read`, `audio_read` and `image_read`.
     """
     read = {f"{name}_tokens": more.get(f"{name}_read", 0) for name in ("text", "audio", "image")}
     image = more.get("image", 0)

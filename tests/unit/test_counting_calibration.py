@@ -89,7 +89,7 @@ def whole_prompt_errors(truth: Tokenizer, estimate: Tokenizer, seed: int) -> lis
         calibration.update(estimated, real)
         estimated += estimate.count(reply) + 4
         real += truth.count(reply) + 5
-        anchor = (estimated, real)  # the reply's output has been reported
+        anchor = (estimated, real)  # the usage report includes the reply
     return errors
 
 
@@ -346,7 +346,7 @@ def test_least_recently_updated_entry_is_removed_first(tmp_path: Path) -> None:
         if number % 100 == 0:
             shared.update("daily", 1000, 1500)
             shared.update_hidden("daily", 1500)
-            calibration_file.save(tmp_path, shared)  # also in a process that has just started
+            calibration_file.save(tmp_path, shared)  # the next process continues from the file
             shared = calibration_file.load(tmp_path)
 
     daily, hidden = shared.learned("daily"), shared.hidden("daily")

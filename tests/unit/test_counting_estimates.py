@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODELS = {
-    # model: (generation, maximum mean error in percent). For Llama 3, it is higher than the 4 % in
-    # the documentation, because these texts are short.
+    # model: (generation, maximum mean error in percent). Llama 3's limit is higher than the
+    # documented 4 %, because these texts are short.
     "claude-sonnet-4-5": ("claude", 8),
     "claude-opus-4-7": ("claude-4.7", 9),
     "gemini-3-pro": ("gemma", 7),
@@ -124,7 +124,7 @@ def test_band_of_an_unknown_name_covers_older_vocabularies_and_claude() -> None:
 
     assert mean(found.values()) >= 0.95
     assert min(found[one] for one in MODERN) >= 0.95
-    assert min(found.values()) >= 0.85  # the lowest is Claude 4.7, which needs 1.5 times as many
+    assert min(found.values()) >= 0.85  # the lowest is Claude 4.7, with 1.5 times as many tokens
     assert width <= 70
 
 

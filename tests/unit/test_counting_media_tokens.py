@@ -263,7 +263,7 @@ PDF = "application/pdf"
         (pdf(12), 12),
         (pdf(12, nested=True), 12),
         (pdf(7, packed=True), 7),
-        (pdf(3_000), 3_000),  # an array of 24 KB is between the type and the count
+        (pdf(3_000), 3_000),  # 24 KB of page references are between `/Type` and `/Count`
         ("data:application/pdf;base64," + pdf(3), 3),
         (base64.b64encode(b"%PDF-1.4\n1 0 obj<</Linearized 1/L 9/N 44/T 1>>endobj").decode(), 44),
         (base64.b64encode(b"<< /Type /Pages /Count 9 >>").decode(), None),  # not a PDF
@@ -290,7 +290,8 @@ def test_page_count_never_raises(data: str) -> None:
         # Anthropic's page "PDF support" says 1,500 to 3,000 tokens. We measured 1,592 to 2,481.
         ("claude-opus-5", 1_500, 2_250, 3_000),
         ("claude-haiku-4-5", 1_500, 2_250, 3_000),
-        # From Google's pages "Media resolution" and "Document understanding". We measured 560.
+        # From Google's pages "Media resolution" and "Document understanding". We measured 560
+        # tokens.
         ("gemini-3.8-flash", 560, 560, 560),
         ("gemini-2.5-pro", 258, 258, 258),
     ],

@@ -186,7 +186,7 @@ def test_cached_tool_set_uses_the_current_band() -> None:
 
 
 def test_priming_tokens_widen_the_band() -> None:
-    """Vendors do not publish the number of these tokens, so half of them are added to the band."""
+    """The number of priming tokens is often unpublished, so the band includes its possible error."""
     message = {"role": "user", "content": "hello"}
 
     def margin(model: str) -> float:

@@ -1,4 +1,4 @@
-"""Tests that the features of text are the sum of its pieces' features, at all safe split points."""
+"""Tests that a text's features equal the sum of its pieces' features for all safe split points."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ KINDS = "aZ5é \t\n\r./'ññßłΓяѓեאعکހกकẻა’あ漢한ﬁ😀\
 
 
 def differing(text: str) -> list[str]:
-    """Return the features whose sum over the pieces differs from the whole text's, at any split
-    point.
-    """
+    """Return the features whose sum over all pieces differs from the whole text's value."""
     summed = map(sum, zip_longest(*map(features, split(text, 1)), fillvalue=0))
     whole = zip_longest(NAMES, features(text), fillvalue=0)
     return [str(name) for (name, one), other in zip(whole, summed, strict=False) if one != other]
@@ -42,9 +40,6 @@ def test_features_of_documents_add_up() -> None:
 
 @pytest.mark.parametrize("text", ["uno y dos ", "        y= 1 y , y.\n", "x y y y1 y. Y y\ny\ty "])
 def test_features_of_a_single_cyrillic_letter_add_up(text: str) -> None:
-    """A single-letter word between blanks is a feature of Spanish. A split point may precede the
-    second blank.
-    """
     assert_none_differs((text, text * 100))
 
 

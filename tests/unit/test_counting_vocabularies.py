@@ -254,7 +254,7 @@ def test_tekken_file_uses_the_declared_number_of_tokens(tmp_path: Path) -> None:
     (tmp_path / "tekken.json").write_text(json.dumps({"config": config, "vocab": vocab}))
 
     tokenizer = load_tekken(tmp_path / "tekken.json", "mine")
-    assert tokenizer.count("abc") == 2  # "abc" is the 258th token, but only 257 are in use
+    assert tokenizer.count("abc") == 2  # "abc" is token 258, but only 257 tokens are in use
     assert tokenizer.has_safe_cuts
 
 

@@ -73,7 +73,7 @@ class Step(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Steps that run in the same folder: those in a block, or a single command in a sentence."""
+    """Commands that run in the same folder: all steps of a code block, or one inline command."""
 
     page: str
     steps: tuple[Step, ...]

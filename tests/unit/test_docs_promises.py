@@ -89,8 +89,9 @@ def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.
 
 
 def test_options_with_a_row_belong_to_the_named_commands() -> None:
-    """A row names an option as "`option` of `command` and `command`". All commands that print
-    results have `--json`.
+    """Tests rows such as "`--since` of `cost` and `usage`".
+
+    All commands that print results must also have `--json`.
     """
     known = {
         name: {opt for param in it.params for opt in param.opts} for name, it in commands(main)

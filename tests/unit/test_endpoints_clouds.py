@@ -320,9 +320,7 @@ MODELS_THAT_ARE_PATHS = (
 async def test_model_name_cannot_change_the_request_path(
     name: str, model: str, pretend: Any
 ) -> None:
-    """Requests are only sent to the vendor's count endpoint, or to paths under its list of
-    models.
-    """
+    """Requests go only to the vendor's count endpoint or to paths below its model list."""
     pretend(name)
     routes = VENDORS[name][0]
     counts = {path.rpartition("m-1")[2] for method, path in routes if method == "POST"}

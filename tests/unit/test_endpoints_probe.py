@@ -40,7 +40,7 @@ def test_the_reference_has_a_row_for_every_kind_of_server() -> None:
         name.replace("-", ""): (bool(kind.text) or kind.text_by_chat, bool(kind.chat))
         for name, kind in KINDS.items()
     }
-    expected["lmstudio"] = (True, False)  # counts with its SDK, not over HTTP
+    expected["lmstudio"] = (True, False)  # LM Studio counts with its SDK, not over HTTP
     assert found == expected
 
 

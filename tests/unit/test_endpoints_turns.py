@@ -100,9 +100,7 @@ async def test_unsent_request_does_not_change_the_servers_status() -> None:
 
 
 async def test_restart_is_noticed_after_the_caller_stopped_waiting() -> None:
-    """The first response shows that the server has been restarted, but its models have not been
-    requested yet.
-    """
+    """The response to a cancelled request still shows that the server has been restarted."""
     async with llamacpp("tiny") as server:
         endpoints = server.endpoints("tiny")
         assert isinstance(

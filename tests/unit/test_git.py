@@ -17,7 +17,7 @@ from tests import hostile
 if TYPE_CHECKING:
     from tests.hostile import Hostile
 
-# Ordinary git triggers each of these traps, which shows that they work.
+# Traps that git triggers without protection. This shows that the traps work.
 ORDINARY = {
     ("status",): {"fsmonitor", "hook", "module-fsmonitor", "module-clean", "module-hook"},
     ("diff", "HEAD", "--", "CLAUDE.md"): {"external", "clean", "smudge"},
@@ -76,7 +76,7 @@ def test_a_check_against_a_revision_runs_nothing_else(
     command = [str(program), "check", "--diff", "main", "CLAUDE.md", "lazy.md"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert repository.fired() == set()
-    # A blob is missing, which is reported, because git must not fetch it.
+    # git must not fetch the missing blob, so the command fails.
     assert result.returncode == 2
     assert "git cannot compare" in result.stderr
     hostile.give_back(repository)
@@ -118,7 +118,7 @@ def test_a_folder_that_contains_the_home_belongs_to_the_user(
 def test_a_link_in_the_repository_to_an_outside_program_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link outside of the repository that points into the repository is not used, either."""
+    """Nor is a link outside the repository that points to a program inside it."""
     outside, inside = tmp_path / "outside", tmp_path / "repository/bin"
     for folder in (outside, inside):
         folder.mkdir(parents=True)

@@ -389,7 +389,7 @@ def test_reader_never_crashes(response: object, format: str | None) -> None:
 
 
 def test_failed_call_has_no_arguments() -> None:
-    """Without a failure, a call without arguments means that the tool has no parameters."""
+    """A successful call without arguments has `{}`, because its tool has no parameters."""
     packets = [
         {"type": "toolCallGenerationStart", "toolCallId": "c"},
         {"type": "toolCallGenerationNameReceived", "name": "write"},

@@ -99,7 +99,7 @@ def test_the_tests_run_on_what_users_install() -> None:
 
 
 def test_all_dependencies_have_accepted_licences(tmp_path: Path) -> None:
-    """Uses this environment's bill of materials. Releases create theirs in the same way."""
+    """Reads the licences from a bill of materials (SBOM), which is created as in a release."""
     file = tmp_path / "sbom.json"
     command = ["cyclonedx_py", "environment", "--output-file", str(file), sys.prefix]
     subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)

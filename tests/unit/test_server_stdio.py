@@ -63,7 +63,7 @@ async def test_spurious_wake_up_is_not_the_end_of_input(
 ) -> None:
     taken, sent, _, written = pipes
     os.set_blocking(taken, False)
-    twin = os.dup(taken)  # Both pipes become ready, and the first handler reads all data.
+    twin = os.dup(taken)  # both become readable, but the first handler reads all data
     frames: list[Frames] = []
     loop = asyncio.get_running_loop()
     for end in (taken, twin):

@@ -40,7 +40,7 @@ def test_a_cut_is_safe(before: str, after: str) -> None:
         ("3", "d"),
         (" ", "word"),
         ("!", "\n"),
-        (";\n", "/ slash"),  # o200k merges it with the punctuation before it
+        (";\n", "/ slash"),  # o200k merges the slash with the preceding punctuation
         (";\n", "   "),  # cl100k matches all trailing blanks at once
         (";\n", " \n x"),
         (";\n", ""),

@@ -1,4 +1,4 @@
-"""Tests that at each safe split point, both parts' tokens add up to the whole text's."""
+"""Tests that the parts of a text, split at a safe point, have as many tokens as the whole text."""
 
 from __future__ import annotations
 

@@ -236,9 +236,7 @@ class WatchedPiece(Piece):
 
 
 def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
-    """Return how many pieces each of several random edits accesses, including the count after the
-    edit.
-    """
+    """Return the number of pieces that each random edit reads, including the count that follows."""
     for module in ("pieces", "document"):
         monkeypatch.setattr(f"sidecar.text.{module}.Piece", WatchedPiece)
     rng, line = random.Random(characters), "some words; and others\n"

@@ -80,7 +80,7 @@ def ours(lines: list[str], paths: list[str]) -> list[str]:
 @example("[a/b]", "a", "b", "a")
 @example("a/**/", "a", "b", "a")
 def test_gitignore_lines_match_like_git(line: str, top: str, middle: str, deep: str) -> None:
-    """The documented exception is `**` next to other characters, which git treats as `*`."""
+    """Excludes a documented difference: git treats `**` next to other characters as `*`."""
     assume(path_glob_problem(line) is None)
     assume(not re.search(r"[^/]\*\*|\*\*[^/]", line))
     folders = [f"{top}/", f"{top}/{middle}/", f"{top}/{middle}/{deep}/"]
@@ -174,7 +174,7 @@ def test_matching_takes_linear_time(pattern: str, path: str) -> None:
 
 
 def test_a_path_is_compared_once_with_many_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RE2 reads a path once for each set of patterns with 10,000 characters in total."""
+    """Patterns are compiled into sets of 10,000 characters, and each set reads the path once."""
     compared: list[str] = []
     original = PathSpec.check_file
 

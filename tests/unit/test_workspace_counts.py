@@ -33,7 +33,7 @@ class BlockingTokenizer(Tokenizer):
         self.given: list[int] = []
 
     def count(self, text: str) -> int:
-        if len(text) > 1:  # Loading the tokenizer counts one character.
+        if len(text) > 1:  # loading the tokenizer counts a single character
             self.given.append(len(text))
         if len(text) > GIANT_CHARACTERS:
             self.begun.set()

@@ -47,7 +47,7 @@ class Subscriber:
             pass
 
     def reported_before(self, last: Path, change: Callable[[], object]) -> set[str]:
-        """Return everything that is reported before a change of `last`."""
+        """Make a change, and return all paths that are reported up to `last`."""
         change()
         seen: set[str] = set()
         while str(last) not in seen:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     [
         (29, 0, "mine"),  # A client's conversation is displayed for half an hour.
         (31, 0, "agents"),
-        (31, 40, "mine"),  # Later, the most recently updated session is displayed.
+        (31, 40, "mine"),  # After half an hour, the most recently updated session is displayed.
         (0, 5, "mine"),
         (None, 40, "agents"),
         (40, None, "mine"),
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def test_shown_session_is_chosen_by_age(
     tmp_path: Path, mine: int | None, agents: int | None, shown: str | None
 ) -> None:
-    """Each parameter is a session's age in minutes."""
+    """`mine` and `agents` are the ages of the two sessions in minutes."""
     services = Services(state=State(tmp_path))
     sessions = services.sessions(services.roots.default)
     now = datetime.now(UTC)
@@ -60,8 +60,11 @@ def test_shown_session_is_chosen_by_age(
 @pytest.mark.parametrize(
     ("minutes", "until"),
     [
-        (5, timedelta(minutes=30)),  # Later, the agent's session is displayed.
-        (40, timedelta(hours=24)),  # Later, the session is too old to be displayed.
+        (
+            5,
+            timedelta(minutes=30),
+        ),  # then an agent's session comes first
+        (40, timedelta(hours=24)),  # after a day, the session is too old to be displayed
     ],
 )
 def test_remote_conversation_is_shown_like_a_local_one(
@@ -107,7 +110,7 @@ def test_window_of_each_model_is_looked_up_once_for_a_list(
 
 
 def test_row_of_a_conversation_keeps_its_usage(tmp_path: Path) -> None:
-    """Conversations change on the event loop, so a list shows a copy of their usage."""
+    """A list of sessions is a snapshot. Later changes do not affect it."""
     services = Services(state=State(tmp_path))
     registry = services.sessions(services.roots.default)
     own = Conversation("mine", FakeCounter())

@@ -2,8 +2,8 @@
 
 Usage: `python windows_simulation.py ARGUMENT…`.
 
-Only `sidecar.operating_system` uses its Windows branch. The C modules that it calls are replaced.
-Functions that do not exist on Windows are removed, so that any use elsewhere fails.
+Only `sidecar.operating_system` takes its Windows branch, with replacements for the C modules it
+uses. Functions that Windows lacks are removed, so that any other module that uses one fails.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def remove_what_windows_lacks() -> None:
 
 
 def _not_on_windows(*_: object) -> NoReturn:
-    raise NotImplementedError  # same behaviour as the proactor event loop
+    raise NotImplementedError  # like the proactor event loop on Windows
 
 
 def _winapi() -> Any:

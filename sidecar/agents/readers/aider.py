@@ -79,7 +79,7 @@ READER = Aider()
 class _History(msgspec.Struct, dict=True):
     folder: str
     chat: SessionState
-    """The latest chat. Its time is unknown, because only headings have timestamps."""
+    """The latest chat. Its last message's time is unknown: only headings have timestamps."""
     started: datetime | None = None
     calls: int = 0
 

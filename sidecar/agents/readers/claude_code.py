@@ -244,7 +244,7 @@ def five_minutes(numbers: Usage, usage: MessageUsage) -> int:
 
 
 def tier_of(usage: MessageUsage) -> str:
-    """Return the service tier with fast mode and region, which affect the price."""
+    """Return the service tier, including fast mode and region. All three affect the price."""
     tier = normal_tier(usage.speed) or normal_tier(usage.service_tier)
     return tier + region_suffix(usage.inference_geo)
 
@@ -293,7 +293,7 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
 _MOST_MESSAGES = 500
-"""The usage of summaries is unknown if there are more messages between two `cost-state` lines."""
+"""Maximum messages between two `cost-state` lines. With more, the summaries' usage is unknown."""
 
 
 class CostCheck(msgspec.Struct):
@@ -306,7 +306,7 @@ class CostCheck(msgspec.Struct):
     messages: dict[str, tuple[str, ModelParts]] = {}
     """The model and usage of each message since the latest `cost-state` line."""
     compacted_model: str | None = None
-    """The model of the conversation that was compacted since `at`, or None."""
+    """The model of the compacted conversation, or None if there was no compaction since `at`."""
 
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
         """Add a message's usage. If it was added before, the version with more output is kept."""
@@ -567,8 +567,8 @@ class _Transcript(SessionLines):
             model,
             provider_of(model) or "anthropic",
             session=line.session_id,
-            # The transcript has no request id for summaries. The session and the token counts are
-            # also in Claude Code's telemetry.
+            # Transcripts have no request ids for summaries. This id uses values that Claude Code's
+            # telemetry also contains.
             telemetry_id=f"{line.session_id}/{usage.prompt_tokens}/{usage.output_tokens}",
             workspace=self.folder,
             category="summary",
@@ -631,9 +631,9 @@ def _calls_of_line(request: str, entry: TranscriptLine, session: str) -> Iterato
 
 
 def _project_name_prefix(path: str) -> str:
-    """Return the common prefix of the folder names for a project and its subfolders.
+    """Return the prefix that the folder names of a project and its subfolders share.
 
-    Different paths may share a prefix, but the lines of each session contain the actual path.
+    Other projects may have the same prefix, but each session's lines contain the actual path.
     """
     name = re.sub(r"[^a-zA-Z0-9]", "-", unicodedata.normalize("NFC", path))
     return name[:_LONGEST_SLUG]

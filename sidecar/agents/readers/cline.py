@@ -163,11 +163,11 @@ class Tasks(DocumentReader):
         return StoreContents(calls, [session.snapshot()])
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        """Yield the latest request's parts, which are in a separate file."""
+        """Yield the parts of the latest request, which are in `api_conversation_history.json`."""
         shown = decode_file(path, list[_Message])
         sizes = [one.numbers.usage.prompt_tokens for one in shown if one.numbers]
         if any(one.say == "condense_context" for one in shown):
-            return  # the requests contained unknown subsets of the messages
+            return  # it is unknown which messages each request contained
         tools, calls = dict[str, str](), iter(sizes)
         sent = Path(path).with_name("api_conversation_history.json")
         for message in decode_file(str(sent), list[_SentMessage]):

@@ -98,7 +98,7 @@ class Payload(Record):
     subagent_history_start_ordinal: int | str | None = None
     turn_id: str | None = None
     root_turn_id: str | None = None
-    """The id of the turn that the user started. For a sub-agent, it is in another thread."""
+    """The turn that the user started. For a sub-agent, this is a turn of another thread."""
     started_at: float | str | None = None
     thread_name: str | None = None
     thread_settings: ThreadSettings | None = None
@@ -335,7 +335,7 @@ def _parse_time(value: float | str | None) -> datetime | None:
 
 
 def parent_of(path: str, thread: str | None) -> Parent:
-    """Return a parent thread's turns and totals, which are empty if the thread has no file."""
+    """Return a parent thread's turns and totals. Both are empty if its file is missing."""
     if thread is None:
         return Parent()
     for found in _files_of(path, thread):
@@ -368,10 +368,7 @@ def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
 
 
 def _files_of(path: str, thread: str) -> Iterator[str]:
-    """Yield a thread's files.
-
-    The thread may be archived, or in the folder of the day on which it was created.
-    """
+    """Yield a thread's files from its possible day folders, the archive and `path`'s folder."""
     home = next(
         (one.parent for one in Path(path).parents if one.name in ("sessions", "archived_sessions")),
         None,
@@ -452,7 +449,7 @@ class Codex(LineReader):
         return line.payload.thread_name if line and line.payload else None
 
     def limits(self, path: str) -> list[ReportedLimit]:
-        """Return the latest limits in the file. Compressed files are too old for this."""
+        """Return the latest limits in the file. Compressed files are too old to be read."""
         if path.endswith(".zst"):
             return []
         found = _RateLimits()
@@ -552,7 +549,7 @@ class _Rollout(RolloutState):
         return self._call(line, parts, request, info.model, is_summary=is_summary)
 
     def _record(self, line: RolloutLine, payload: Payload) -> Sequence[CallFinished]:
-        """Apply a usage record. It may be a copied record of another thread."""
+        """Apply a usage record. A copy from another thread sets only the context size."""
         if payload.usage is None:
             return ()
         is_named = payload.response_id is not None and payload.response_id == self.summary

@@ -96,7 +96,7 @@ class CopilotChat(StoreReader):
         return _title_of_line(store.path, title_at)
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the parts of a session from its chat session, whichever store `path` is."""
+        """Yield the parts of a session's chat file. `path` may be any of the session's stores."""
         chat_path = _chat_of(path, session)
         if chat_path is None:
             return
@@ -132,7 +132,7 @@ class _State(msgspec.Struct):
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
     until: float | None = None
-    """When the session's calls begin in a more accurate store, in milliseconds since 1970."""
+    """The time from which a more accurate store has the calls, in milliseconds since 1970."""
     is_shown: bool = False
 
     @classmethod
@@ -166,13 +166,13 @@ class _State(msgspec.Struct):
         return calls.values()
 
     def find_better_stores(self) -> None:
-        """Determine when the session's calls begin in the traces or in a debug log."""
+        """Set `until` to the time of the first call in the traces or the debug log."""
         traced = spans.traced_since(str(_traces_of(self.path)), _session_of(self.path))
         begins = (traced, spans.log_begins(str(_log_of(self.path))), self.until)
         self.until = min((at for at in begins if at is not None), default=None)
 
     def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
-        """Return the calls of the given turns by id, without calls in a more accurate store."""
+        """Return the given turns' calls by id, except turns that started at `until` or later."""
         name, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
         return {

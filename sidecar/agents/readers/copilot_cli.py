@@ -1,8 +1,7 @@
-"""Reads Copilot CLI's calls from `session-store.db` and its sessions' `events.jsonl`.
+"""Reads Copilot CLI's calls from `session-store.db` and from sessions' `events.jsonl`.
 
-The database has one row per call. A session's events are in `session-state/<session>` and contain
-only the number of output tokens. The totals at the end of a session are ignored, because they may
-cover only a part of it.
+The database has one row per call. `session-state/<session>/events.jsonl` reports only output
+tokens. Totals at the end of a session are ignored, because they may cover only a part of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parses the requests in VS Code's chat sessions, without their text.
 
-`promptTokens` is the prompt size of a request's latest call, which is the context size and not the
-billed input. `completionTokens` is the output of the complete turn. Only `modelTotals` contains
-the total input of a turn.
+`promptTokens` is the prompt size of the latest call. This is the context size, not the billed
+input. `completionTokens` is the output of the whole turn. Only `modelTotals` contains the total
+input of a turn.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def compacted(self) -> bool:
-        """Whether the turn ended with a compaction. `prompt` is then the size before it."""
+        """Whether the turn ended with a compaction. If so, `prompt` is the size before it."""
         names = [one.name for one in (self.agent, self.slash_command) if one]
         return "compact" in names or self._metadata.compacted
 
@@ -305,7 +305,7 @@ class ContentTurn(CopilotTurn):
 
     @property
     def summaries(self) -> dict[str, msgspec.Raw]:
-        """The summaries in this turn, each by the id of the last round that it replaces."""
+        """The turn's summaries, by the id of the last round that each summary replaces."""
         made = (self._metadata.summary, *(self._metadata.summaries or ()))
         return {one.tool_call_round_id or "": one.text for one in made if one and one.worked}
 
@@ -346,7 +346,7 @@ class ContentTurn(CopilotTurn):
                 yield Part("result", result, call.name or "")
 
     def _shown_reply(self) -> _ContentRound:
-        """Return the displayed reply, for a turn that is running or has no rounds."""
+        """Return the displayed text as a round. Used for a turn without recorded rounds."""
         texts = (bytes(one.value) for one in self.response or () if one.kind is None)
         return _ContentRound(response=msgspec.Raw(b"".join(texts)))
 

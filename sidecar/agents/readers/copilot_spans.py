@@ -132,7 +132,7 @@ def log_begins(path: str) -> float | None:
     """Return when the calls in a debug log begin, in milliseconds since 1970.
 
     Returns None if there is no log. If the log does not start with `session_start`, its oldest
-    lines were deleted. It then counts as complete, because these lines have been read before.
+    lines were deleted. They were read before, so the log counts as complete.
     """
     with suppress(OSError):
         for line in first_lines(path, _HEAD):

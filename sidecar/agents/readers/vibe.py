@@ -1,9 +1,9 @@
 """Reads Mistral Vibe's sessions.
 
-In version 3 and later, a session is a folder `logs/session/unified/<session>/` with journals,
-generations and `meta.json`. A `core_input` line in a journal is a call if it reports a reply. Vibe
-deletes a journal after it has saved two more generations. The total usage in each generation
-includes the calls in deleted journals.
+Since version 3, each session has a folder `logs/session/unified/<session>/` with journals,
+generations and `meta.json`. Each `core_input` line in a journal that reports a reply is a call.
+Vibe deletes a journal once two newer generations are saved. A generation's total usage includes
+the calls of deleted journals.
 
 Older versions store `logs/session/<session>/meta.json` with the context size and totals.
 """
@@ -109,7 +109,7 @@ class VibeStats(DocumentReader):
 
 _UNIFIED, _META = "unified", "meta.json"
 _CURRENT = "CURRENT"
-"""The name of a file in every session's folder. Sub-agents' folders have no `meta.json`."""
+"""A file that every session's folder contains. Sub-agents' folders have no `meta.json`."""
 
 
 class _Tokens(Record):
