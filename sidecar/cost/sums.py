@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HOUR_MS = 3_600_000
 _EARLIEST_MS, _LATEST_MS = 14 * _HOUR_MS, 12 * _HOUR_MS
-"""How long before and after midnight UTC a local day can start, in milliseconds."""
+"""A local day starts at most this long before or after midnight UTC, in milliseconds."""
 SLOTS_A_DAY = DAY_MS // QUARTER_MS
 
 
@@ -37,7 +37,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """URIs of nested workspaces to exclude."""
     session: str | None = None
     sessions: tuple[str, ...] | None = None
-    """The names of the only sessions to include."""
+    """If set, only sessions with these names are included."""
     agent: str | None = None
 
 
@@ -45,7 +45,7 @@ Owner = Literal["session", "agent", "workspace"]
 
 
 class Grouping(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects how calls are grouped, in addition to their kind and price band."""
+    """Selects how calls are grouped. Calls of different kinds are never grouped together."""
 
     changes: tuple[int, ...] = ()
     """The UTC days with a price change. Calls before and after a change are summed separately."""
@@ -54,11 +54,11 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     by_prompt: frozenset[int] = frozenset()
     """Call kinds with a price threshold that is not in `THRESHOLDS`."""
     by_band: frozenset[int] = frozenset()
-    """Other call kinds whose prices depend on the prompt size. All remaining kinds have a single
-    band.
+    """Call kinds whose price thresholds are all in `THRESHOLDS`. Kinds without thresholds have a
+    single band.
     """
     owner: Owner | None = None
-    """Separates the sums of sessions, or of agents or workspaces, which are far fewer."""
+    """If set, calls are also grouped by session, by agent or by workspace."""
     days: bool = False
 
 
@@ -68,20 +68,20 @@ class Sum(msgspec.Struct, frozen=True):
     kind: int
     band: int
     epoch: int
-    """The number of price changes before the calls."""
+    """The number of price changes before the calls were made."""
     clock: int
-    """The quarter-hour of the UTC day if the price depends on it, otherwise 0."""
+    """The quarter-hour of the UTC day, or 0 if the price does not depend on the time of day."""
     owner: int | str
-    """The session's id, or the agent or workspace, or 0 if the sums are not grouped by owner."""
+    """The session's id, the agent or the workspace, or 0 if the sums are not grouped by owner."""
     day: int
-    """The local day since 1970, or 0 if the sums are not grouped by day."""
+    """The local day, counted from 1970-01-01, or 0 if the sums are not grouped by day."""
     calls: int
     buckets: Buckets
     estimated_calls: int
     estimated: int
     estimated_prompt: int
     reported: int
-    """The reported cost in USD * 10**12."""
+    """The reported cost in USD, multiplied by 10**12."""
 
     @property
     def price_key(self) -> PriceKey:
@@ -139,7 +139,7 @@ PriceKey = tuple[int, int, int, int]
 
 
 def price_keys(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> set[PriceKey]:
-    """Return the keys of all prices of the calls in scope."""
+    """Return the distinct price keys of the calls in scope."""
     return {
         row
         for query in _queries(connection, scope, grouping)
@@ -156,16 +156,16 @@ def rank_sessions(
     prices: Mapping[PriceKey, Mapping[str, float]],
     most: int,
 ) -> list[tuple[str, str, int]]:
-    """Return the names and agents of the costliest sessions, with the number of all sessions.
+    """Return the costliest sessions, as rows of name, agent and the number of all sessions.
 
-    SQLite adds up the costs, because pricing each session takes much longer. The sums are rounded.
+    SQLite adds up approximate costs, because pricing each session exactly takes much longer.
 
     Args:
         connection: The ledger.
         scope: The calls to compare.
         grouping: The keys that separate calls with different prices.
         prices: The prices in USD of one unit of each of `SUMS`.
-        most: The maximum number of sessions, or -1.
+        most: The maximum number of sessions, or -1 for all sessions.
     """
     queries = _queries(connection, scope, grouping)
     if not queries:
@@ -196,17 +196,17 @@ def _cost_sql(query: _Query, prices: Mapping[PriceKey, Mapping[str, float]]) -> 
 
 
 class _Query(NamedTuple):
-    """Selects the calls in a part of the time range."""
+    """An SQL query for some of the calls in scope."""
 
     keys: tuple[str, ...]
     """SQL expressions for the keys of a `Sum`."""
     rows: str
-    """The clauses FROM and WHERE."""
+    """The FROM and WHERE clauses."""
     values: tuple[object, ...]
 
 
 def _queries(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> list[_Query]:
-    """Return queries for the keys and sums of each part of the time range. Keys can repeat."""
+    """Return queries that together select all calls in scope. Several may return the same key."""
     # Two subqueries are needed, because SQLite uses the index only for a single min or max.
     first, last = connection.execute(
         "SELECT (SELECT min(at) FROM event), (SELECT max(at) FROM event)"
@@ -265,7 +265,8 @@ def _whole_days(times: TimeRange) -> tuple[int, int]:
 def time_condition(times: TimeRange) -> tuple[str, tuple[int, ...]]:
     """Return the SQL condition that selects the calls in a time range, and its parameters."""
     start, end = times.start_ms, times.end_ms
-    # Only the time has an index. These limits include the local day in every time zone.
+    # Only the time has an index, so limit it too. The limits include the local days in every time
+    # zone.
     if times.first_day > 0:
         start = max(start, times.first_day * DAY_MS - _EARLIEST_MS)
     if times.last_day < LAST_DAY:

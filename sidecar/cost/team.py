@@ -38,7 +38,7 @@ _IDS_PER_QUERY = 5_000
 _DAY_NS = 86_400_000_000_000
 _CODE, _HTTP_STATUS = re.compile(r"Code: (\d+)"), re.compile(r"HTTP status (\d+)")
 _REFUSED_CODES = frozenset({192, 193, 194, 497, 516})
-"""ClickHouse's error codes for an unknown user, a wrong password and missing rights."""
+"""ClickHouse's error codes for an unknown user, a wrong password and missing permissions."""
 _SCHEMA_CODES = frozenset({10, 16, 46, 47, 60, 81})
 """ClickHouse's error codes for unknown databases, tables, columns and functions."""
 _TIMEOUT_CODES = frozenset({159, 160, 209})
@@ -54,7 +54,7 @@ _COLUMNS: Mapping[CostKey, str] = {
     "week": "toUInt32(day)",
     "month": "toUInt32(day)",
 }
-"""SQL expressions for the keys. The names of weeks and months are formatted in Python."""
+"""SQL expressions for the cost keys. Python combines days into weeks and months."""
 _BUCKETS = ("input", "cache_read", "cache_write", "output", "reasoning")
 _SUMS = (
     *_BUCKETS, "calls", "estimated_calls", "estimated", "estimated_prompt", "cost", "reported",
@@ -72,7 +72,7 @@ class TeamStoreError(SidecarError):
     def __init__(self, message: str, *, is_unreachable: bool = False) -> None:
         super().__init__(message)
         self.is_unreachable = is_unreachable
-        """Whether the server could not be reached."""
+        """Whether the cause is that the server cannot be reached."""
 
 
 class DayTotals(NamedTuple):
@@ -101,9 +101,11 @@ class Comparison(NamedTuple):
 
     days: Sequence[DayDifference]
     outdated: Mapping[int, int]
-    """The calls to send again: their versions in the store by row id, or 0 for missing calls."""
+    """The calls to send again. Maps each row id to the call's version in the store, or to 0 if the
+    call is missing there.
+    """
     repeated: int
-    """The number of calls on these days whose id belongs to another call, too."""
+    """The number of calls on these days that have the same id as an earlier call."""
 
 
 class _StoredCall(NamedTuple):
@@ -215,7 +217,7 @@ class TeamStore:
     def costliest(
         self, times: TimeRange, keys: Sequence[CostKey], most: int, agent: str | None
     ) -> TopGroups:
-        """Return the groups with the highest cost. The store adds up all others.
+        """Return the groups with the highest cost, and the total of all other groups.
 
         Raises:
             BadParamsError: The time range does not consist of whole days.
@@ -245,7 +247,10 @@ class TeamStore:
     def recent_prompts(
         self, times: TimeRange, agent: str | None, sessions: int
     ) -> dict[tuple[str, str], list[float]]:
-        """Return the prompt sizes of main calls in the latest sessions, by session and agent."""
+        """Return the prompt sizes in the latest sessions, by session and agent.
+
+        Only calls of the category `main` are included.
+        """
         where, values = _condition(times, agent=agent)
         where = f"{where} AND category = 'main'"
         found = self._query(
@@ -254,7 +259,7 @@ class TeamStore:
             "input + cache_read + cache_write AS prompt FROM llm.calls WHERE session IN ("
             f"SELECT session FROM llm.daily WHERE {where} GROUP BY session "
             f"ORDER BY max(last_at) DESC LIMIT {int(sessions)}) "
-            # Faster than FINAL, which would read all calls.
+            # LIMIT BY is faster than FINAL, which would read all calls.
             "ORDER BY version DESC LIMIT 1 BY call_id"
             f") WHERE {where} GROUP BY session, agent ORDER BY max(at) DESC",
             values,
@@ -277,7 +282,7 @@ class TeamStore:
         """Check that the store can be read.
 
         Raises:
-            TeamStoreError: The store cannot be read, or its retention is not recognised.
+            TeamStoreError: The store cannot be read, or its retention period is not recognised.
         """
         self._query("SELECT day FROM llm.daily LIMIT 1", {})
         self._first_kept_day()
@@ -289,7 +294,7 @@ class TeamStore:
 
         Raises:
             LedgerError: The ledger cannot be read.
-            TeamStoreError: The store cannot be read, or its retention is not recognised.
+            TeamStoreError: The store cannot be read, or its retention period is not recognised.
         """
         identity, first_day = queue.identity, self._first_kept_day()
         owner = (identity.user_hash or identity.installation, identity.team)
@@ -320,7 +325,7 @@ class TeamStore:
                 ):
                     outdated[call.row] = own.version if own else 0
                 elif own.installation != identity.installation and name not in ids:
-                    # Another installation of the same user has sent the call, too.
+                    # Another installation of the same user has also sent this call.
                     stored[day] = stored.get(day, DayTotals()).plus(own.totals)
                 ids.add(name)
         differences = [
@@ -354,7 +359,7 @@ class TeamStore:
         return {day: DayTotals(*totals) for day, *totals in found}
 
     def _stored_calls(self, ids: Sequence[str]) -> dict[str, _StoredCall]:
-        """Return the calls with these ids, except for calls that only agents have reported."""
+        """Return the stored calls with these ids that token-sidecar has sent, by id."""
         found = self._query(
             "SELECT lower(hex(call_id)), toUInt32(toDate(at)), input + cache_read + cache_write, "
             "output + reasoning, cost, version, installation, user, team FROM llm.calls FINAL "
@@ -418,7 +423,7 @@ def _explained(error: Exception, store: str) -> TeamStoreError:
 
 @dataclass(frozen=True, kw_only=True)
 class TeamSource(PageSource):
-    """A team's calls as a page's source. Days are in UTC, as in the store."""
+    """Supplies a report with the calls in the team's store. Days are in UTC, as in the store."""
 
     keys: ClassVar[Sequence[PageKey | CostKey]] = (
         "model", "agent", "user", "team", "session", "day", "week", "month"

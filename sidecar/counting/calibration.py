@@ -1,11 +1,11 @@
 """Corrects estimated token counts with the usage that vendors report.
 
-A calibration factor is the ratio of reported to estimated tokens. Each conversation has one factor
-per model, tokenizer generation and estimator. The factor is computed from the growth of the prompt
-between two reports, so a hidden system prompt or a template does not distort it. Documents have a
-separate factor for each kind of text (`document_key`), because a single factor for mixed files
-makes the estimates worse. These factors are computed from the same growth and from the counts of
-endpoints.
+A calibration factor is the ratio of reported to estimated tokens. All conversations share one
+factor per model, tokenizer generation and estimator. The factor is computed from the growth of the
+prompt between two reports, so a hidden system prompt or a template does not distort it. Documents
+have a separate factor for each kind of text (`document_key`), because a single factor for all kinds
+would make their estimates worse. The factors of documents are computed from the same growth and
+from the counts of endpoints.
 
 Hidden tokens are a client's own system prompt and tools. They are computed for each model and
 client from the first two reports of a conversation, and are used in the next conversation.
@@ -14,7 +14,8 @@ A factor is a ratio of two sums in which older samples lose weight. Long turns t
 more than short ones, and a single unusual sample cannot distort the factor. Each sample is compared
 with the prediction that was made before it. An error band covers 95 of 100 recent samples. It is
 stored as a multiple of the estimate's uncalibrated band, because that band depends on the kind of
-text. For a new kind of text, the band starts at full width and narrows as samples confirm it.
+text. For a new kind of text, the error band starts at full width and narrows if the samples are
+close to their predictions.
 
 This module does no I/O. It stores numbers and model names, never text.
 """
@@ -37,8 +38,8 @@ from sidecar.models.names import parse
 from sidecar.text.printable import printable
 
 DECAY = 0.95
-"""Each new sample multiplies the weight of all earlier samples by this factor. After 14 further
-samples, half of a sample's weight is left.
+"""Each new sample multiplies the weight of all earlier samples by this factor. A sample therefore
+loses half of its weight within 14 samples.
 """
 PRIOR_TOKENS = 300.0
 """Weight of the initial factor, in tokens."""
@@ -51,11 +52,11 @@ MIN_FACTOR, MAX_FACTOR = 0.25, 4.0
 RECENT_SAMPLES = 24
 """Number of recent samples that determine an error band."""
 MIN_BAND_FACTOR = 0.8
-"""The narrowest error band that samples can confirm, relative to the uncalibrated band. In held-out
-conversations, narrower bands contained only 93 % of the turns.
+"""Minimum width of an error band, relative to the uncalibrated band. In held-out conversations,
+narrower bands contained only 93 % of the turns.
 """
 BAND_RESERVE = 1.2
-"""How much to widen an error band, because recent samples rarely include the largest error."""
+"""Factor that widens an error band, because recent samples rarely include the largest error."""
 HIDDEN_MARGIN_SHARE = 0.25
 """Margin of error (±) of hidden tokens after one report, as a fraction of the hidden tokens."""
 MIN_HIDDEN_MARGIN = 24.0
@@ -143,7 +144,7 @@ class HiddenTokens(msgspec.Struct, frozen=True):
 
     tokens: float
     largest_error: float = 0.0
-    """The largest prediction error so far. It decreases with every further conversation."""
+    """The largest recent prediction error. Each conversation reduces earlier errors by 20 %."""
     samples: int = 1
 
     def updated(self, tokens: float) -> HiddenTokens:
@@ -245,13 +246,13 @@ VERSION = 4
 different estimates.
 """
 FULL_PROMPT_WEIGHT = 0.25
-"""Weight of a sample from a complete prompt, relative to a sample from growth. The weight is lower
-because a complete prompt also contains a template.
+"""Weight of a sample from a complete prompt, relative to a sample from a prompt's growth. The
+weight is lower because a complete prompt also contains a template.
 """
 MIN_SAMPLE_TOKENS = 16
 """Samples of fewer tokens are ignored, because rounding and template tokens would dominate them."""
 DOMINANT_SHARE = 0.9
-"""A document kind is calibrated only if it makes up at least this share of the growth."""
+"""Minimum share of the growth that a kind of text must make up for its factor to be updated."""
 MAX_EXCLUDED_MARGIN = 0.1
 """Maximum margin of error (±) of a prompt's excluded tokens, as a fraction of the prompt's
 estimated size. Prompts with a larger margin are not used for calibration.
@@ -294,7 +295,7 @@ class Calibrations:
         """
         generation = _generation_of_key(key)
         if generation.startswith(f"{UNKNOWN} "):
-            return 1.0  # unknown generations share no calibration
+            return 1.0  # models of unknown generations may have different tokenizers
         entries = self._learned.entries.items()
         pooled = LearnedFactor()
         for name, learned in entries:
@@ -435,7 +436,7 @@ def _generation_of_key(key: str) -> str:
 
 
 def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str | None:
-    """Return the kind of almost all text added to a conversation, or None if it is mixed.
+    """Return the dominant kind of the text added to a conversation, or None if it is mixed.
 
     Args:
         added: Each added text's kind and tokens, oldest first.
@@ -461,7 +462,8 @@ class ConversationCalibration:
         self._model, self._tokenizer, self._client = model, tokenizer, client
         self._key = key_of(model, tokenizer)
         self._last: tuple[int, int, float] | None = None
-        # The first estimate and report are kept until a second report determines the hidden tokens.
+        # The first prompt's estimated and reported tokens, until a later report determines the
+        # hidden tokens.
         self._first: tuple[int, int] | None = None
 
     @property
@@ -519,7 +521,7 @@ class ConversationCalibration:
         return ConversationCalibration(self._shared, model, tokenizer, self._client)
 
     def copy(self) -> ConversationCalibration:
-        """Return a draft that updates a draft of the shared calibrations."""
+        """Return a draft of this calibration, with its own draft of the shared calibrations."""
         draft = copy(self)
         draft._shared = self._shared.copy()
         return draft

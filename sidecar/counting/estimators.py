@@ -121,7 +121,7 @@ _SLICE = 65_536
 """Number of characters that the heuristic processes per step. A step takes 5 ms."""
 
 _TABLE = CLASSES_OF_BYTES.translate(bytes.maketrans(b"wbzeus", b"mmyhrr"))
-"""Each byte's class. Some scripts share a class."""
+"""Maps each byte to its class in the heuristic. Some scripts share a class."""
 _SCRIPTS = {
     # (weight of each character, weight of each run of characters), in thousandths of a token
     b"l": (270, 0),
@@ -174,8 +174,8 @@ _PAIRS = (
 
 
 HEURISTIC_UNITS = 1020
-"""Number of the heuristic's weight units per token. The weights are in thousandths of a token, and
-are 2 % too high.
+"""Number of the heuristic's weight units per token. It is above 1000 because the weights, which are
+in thousandths of a token, are 2 % too high.
 """
 
 

@@ -203,8 +203,8 @@ _DISPUTED = re.compile(
 )
 
 
-# The first bytes of the disputed characters. Searching for bytes is ten times faster than the
-# pattern.
+# The first bytes of the characters in `_DISPUTED`. Searching for them is ten times faster than
+# matching the pattern.
 _BEGINNINGS = (
     b"\xc5\xbf",
     b"\xe0\xa2\x8f",
@@ -219,7 +219,7 @@ _BEGINNINGS_OF_FOUR = tuple(
 
 
 def is_disputed(text: str) -> bool:
-    """Return whether the engines count a character of `text` differently."""
+    """Return whether the text contains a character that the engines count differently."""
     if text.isascii():
         return False
     data = text.encode("utf-8", "surrogatepass")

@@ -91,8 +91,8 @@ UNMEASURED_ERROR_PERCENT = 25.0
 
 _PIECE_CHARACTERS = 2_048
 _MAX_PIECE = 16 * _PIECE_CHARACTERS
-"""Maximum number of characters in a piece. Text without a safe split point is split anywhere,
-because each step of the search counts a whole piece.
+"""Maximum number of characters in a piece. Longer pieces without a safe split point are split
+anywhere, because each step of the search may count a whole piece.
 """
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
@@ -187,7 +187,7 @@ def fit(
         allowed = allowance(max_tokens, tokenizer, fitted.text[:SAMPLE_CHARACTERS])
         if fitted.tokens <= allowed:
             return fitted
-        # The remaining text belongs to a kind with a wider error band.
+        # The shortened text is of another kind, which has a wider error band.
         limit = min(allowed, limit - 1)
 
 

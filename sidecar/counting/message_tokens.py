@@ -55,7 +55,7 @@ _CLAUDE_TOOL_PROMPTS: dict[tuple[str, tuple[int, int]], int] = {
     ("sonnet", (4, 0)): 313,
     ("haiku", (4, 5)): 496,
     ("haiku", (3, 5)): 264,
-    # These models are listed only in an earlier edition of the page.
+    # These models are listed only in an earlier edition of Anthropic's page.
     ("sonnet", (3, 7)): 346,
     ("sonnet", (3, 5)): 346,
     ("opus", (3, 0)): 530,

@@ -230,8 +230,8 @@ _calibrated_tokenizer = lru_cache(maxsize=4096)(CalibratedTokenizer)
 class LazyTokenizer(Tokenizer):
     """Loads another tokenizer at the first count, or a fallback if loading fails.
 
-    Before the first count, this tokenizer has the requested name and no safe split points. After
-    it, the properties are those of the loaded tokenizer.
+    Before the first count, this tokenizer has the requested name and no safe split points.
+    Afterwards, it has the properties of the loaded tokenizer.
     """
 
     inline_characters = 0

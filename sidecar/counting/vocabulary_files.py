@@ -99,8 +99,9 @@ _DEEPSEEK_SPLITS = (
     _DEEPSEEK_REST,
 )
 # DeepSeek's three successive splits as one expression. Each class excludes the characters that
-# earlier splits match. Blanks before these characters are one match, as at the end of the text. The
-# last alternative matches characters that no split matches (control and unassigned characters).
+# earlier splits match. A run of blanks before such a character is a single match, because the
+# earlier splits end the text there. The last alternative matches characters that no split matches
+# (control and unassigned characters).
 _DEEPSEEK = (
     rf"\p{{N}}{{1,3}}|[{_CJK}]+"
     r"""|[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
@@ -336,7 +337,7 @@ def _library_tokenizer(data: bytes) -> Any:
         ) from error
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(data)
-    except Exception as error:  # the library raises `Exception` itself
+    except Exception as error:  # the library raises plain `Exception`
         raise VocabularyError(f"the tokenizers library cannot read it: {error}") from error
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()

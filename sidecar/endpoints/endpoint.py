@@ -85,12 +85,14 @@ FIRST_RETRY, LONGEST_RETRY = 60.0, 3_600.0
 delay doubles after each failure.
 """
 LIFETIMES: Mapping[AbilityStatus, float] = {"auth": 300.0, "loading": 2.0, "unknown": 15.0}
-"""How long a probe result with this status is valid, in seconds. Results with other statuses are
+"""How long a probe result is valid, in seconds, by its status. Results with other statuses are
 valid for the session.
 """
 
 ALIKE_CHARACTERS = 64
-"""Texts whose lengths differ by fewer characters may have the same token count."""
+"""Equal counts are suspicious only if one text is longer than twice the other plus this number of
+characters.
+"""
 
 
 class _ServerChangedError(SidecarError):
@@ -204,7 +206,7 @@ class DeclaredEndpoint:
             await self.probe_again(model)
 
     def capabilities(self) -> list[Capability]:
-        """Return the capabilities for each used model or, if there is none, each pattern."""
+        """Return the capabilities for each used model, or for each pattern if no model was used."""
         rows = [self._capability_row(model, result) for model, result in self._asked.items()]
         return rows or [self._capability_row(glob, None) for glob in self.models]
 
@@ -258,7 +260,7 @@ class DeclaredEndpoint:
         return EndpointCount(tokens=tokens, server=name, endpoint=self.root, model=model)
 
     async def _check_varies(self, model: str, what: Aspect, size: int, tokens: int) -> None:
-        """Probe again if the last two counts are equal although the sizes differ.
+        """Probe again if the last two counts are equal although the texts differ greatly in size.
 
         Raises:
             EndpointError: The server returns the same count for all texts.
@@ -398,7 +400,7 @@ class DeclaredEndpoint:
             return
         try:
             listed = list_models(await self._connection.get("/v1/models"))
-        except BaseException:  # even if the task is cancelled, so that the next count probes again
+        except BaseException:  # includes cancellation, because the next count must probe again
             self._results.clear()
             raise
         if digest_of_list(listed) != result.listed:

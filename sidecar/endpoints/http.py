@@ -98,7 +98,7 @@ def key_from(variable: str | None, environment: Mapping[str, str]) -> str:
     return key
 
 
-# The order of requests
+# Order of requests
 
 IsWanted: TypeAlias = Callable[[], bool]
 """Returns whether the caller still needs the response."""

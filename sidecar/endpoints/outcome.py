@@ -69,7 +69,7 @@ _STEPS: dict[MissKind, str] = {
 
 
 URL_IN_DOUBT = f"check its url; if the url is correct, {_STEPS['unsupported']}"
-"""The advice if no known model server responds at a URL."""
+"""Advice to show if no known model server was found at a URL."""
 
 
 def explain(kind: MissKind, reason: str, step: str = "") -> str:
@@ -126,7 +126,7 @@ class EndpointError(SidecarError):
             status: The kind of failure.
             reason: The reason, as shown to the user.
             step: Advice that replaces the usual advice for the status.
-            is_request_specific: Whether only this request failed, so others may succeed.
+            is_request_specific: Whether the failure has no bearing on other requests.
         """
         super().__init__(reason)
         self.status: AbilityStatus = status

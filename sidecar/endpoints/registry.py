@@ -168,7 +168,7 @@ class Endpoints:
         return None
 
     def unavailable_for(self, model: str) -> float | None:
-        """Return the seconds until an unavailable server of a model is asked again.
+        """Return the seconds until an unavailable server is asked again to count for a model.
 
         Returns None if no server is unavailable or another server can count. This sends no request.
         """
@@ -263,7 +263,7 @@ class Endpoints:
                 return Miss(unsent.reason, "late")
             except EndpointError as error:
                 miss = Miss(explain(error.status, error.reason, error.step), error.status)
-            except Exception as error:  # no error may reach a count's caller
+            except Exception as error:  # callers expect a `Miss`, never an exception
                 log_defect(error, f"counting at {endpoint.root}")
                 miss = Miss(f"counting failed ({type(error).__name__})", "unknown")
         return miss
@@ -273,7 +273,7 @@ class Endpoints:
     ) -> T | Miss:
         """Start work and wait at most `seconds` for it.
 
-        Later, a request that was already sent may still complete, but no other request is sent.
+        After this time, a request that was already sent may still complete, but no other is sent.
         """
         is_waiting, caller = True, asyncio.current_task()
 

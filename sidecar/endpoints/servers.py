@@ -503,8 +503,7 @@ def _read_litellm(body: object) -> int:
     """Return the `total_tokens` field of LiteLLM's response.
 
     Raises:
-        EndpointError: LiteLLM estimated the count. If the source is missing, the count is also an
-            estimate.
+        EndpointError: LiteLLM estimated the count, or does not report how it was made.
     """
     source = field_of(body, "count_source") or field_of(body, "litellm_count_source")
     if not isinstance(source, str) or source in _LOCAL_SOURCES:
