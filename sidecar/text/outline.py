@@ -78,6 +78,8 @@ class Lines:
 MARK_START = "token-budget:"
 IGNORE_MARK = "token-budget: ignore"
 FIRST_LINES = 10
+HEAD_CHARACTERS = 65_536
+"""A mark in the first lines is found within this number of characters."""
 
 _MARK = re.compile(r"(?<![\w-])token-budget:[ \t]*(?:(\d[\d_,]*)|(end|ignore))(?![\w-])")
 
@@ -103,6 +105,7 @@ def find_marked_regions(lines: Lines) -> list[Part]:
 
 def has_ignore_mark(text: str) -> bool:
     """Return whether a mark in the first ten lines exempts a file from budgets."""
+    text = text[:HEAD_CHARACTERS]
     if MARK_START not in text:
         return False
     head = re.split(r"\r\n|\n|\r", text, maxsplit=FIRST_LINES)[:FIRST_LINES]

@@ -12,7 +12,7 @@ from cachetools import LRUCache, TTLCache
 from sidecar.budget.rules import Rule
 from sidecar.config.settings import Budget
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
-from sidecar.text.outline import FIRST_LINES, MARK_START, has_ignore_mark
+from sidecar.text.outline import HEAD_CHARACTERS, MARK_START, has_ignore_mark
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.files import File, Stamp, Text, read, stamp_of
 from sidecar.workspace.workspace import Workspaces, path_of
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 LISTING_SECONDS = 10.0
 """How long the list of files in a folder is cached."""
-_HEAD_PIECES = 100
-"""How many pieces to search for an ignore mark, which must be in the first ten lines."""
 
 
 class Subject(NamedTuple):
@@ -212,12 +210,7 @@ def _tightest_rule(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
 
 
 def is_ignored(snapshot: Snapshot) -> bool:
-    head, lines = "", 0
-    for piece in snapshot.pieces[:_HEAD_PIECES]:
-        head, lines = head + piece.text, lines + piece.text.count("\n")
-        if lines >= FIRST_LINES:
-            break
-    return MARK_START in head and has_ignore_mark(head)
+    return has_ignore_mark(snapshot.head(HEAD_CHARACTERS))
 
 
 def _window_rule(uri: str, workspace: Workspace, name: str) -> tuple[Rule, ...]:
@@ -239,7 +232,7 @@ def _window_rule(uri: str, workspace: Workspace, name: str) -> tuple[Rule, ...]:
 
 
 def _is_marked(snapshot: Snapshot) -> bool:
-    return any(MARK_START in piece.text for piece in snapshot.pieces)
+    return MARK_START in "".join([piece.text for piece in snapshot.pieces])
 
 
 def _find_targets(root: str) -> list[Target]:

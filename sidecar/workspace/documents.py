@@ -88,14 +88,19 @@ class Snapshot(SplitText):
     @property
     def sample(self) -> str:
         """The beginning of the text. Used to detect the type of text."""
+        return self.head(SAMPLE_CHARACTERS)
+
+    def head(self, characters: int) -> str:
+        """Return the first characters of the text."""
         if self._text is not None:
-            return self._text[:SAMPLE_CHARACTERS]
-        start = ""
+            return self._text[:characters]
+        texts, left = list[str](), characters
         for piece in self.pieces:
-            if len(start) >= SAMPLE_CHARACTERS:
+            texts.append(piece.text[:left])
+            left -= len(texts[-1])
+            if not left:
                 break
-            start += piece.text
-        return start[:SAMPLE_CHARACTERS]
+        return "".join(texts)
 
     @property
     def is_cut(self) -> bool:

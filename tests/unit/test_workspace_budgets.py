@@ -1,0 +1,78 @@
+"""Tests that budgets notice marks wherever a document is split, and read only its beginning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.budget.rules import Rules
+from sidecar.config.options import Loaded
+from sidecar.config.settings import Budget, Settings
+from sidecar.text.document import TextDocument
+from sidecar.text.outline import HEAD_CHARACTERS
+from sidecar.text.pieces import Piece
+from sidecar.workspace.budgets import find_lowest_budget
+from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.services import Services
+from sidecar.workspace.state import State
+from sidecar.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URI = "file:///work/notes.md"
+MARK = "token-budget: ignore"
+
+
+def budgeted() -> Workspace:
+    settings = Settings(budgets=(Budget(files=("*.md",), max_tokens=10),))
+    return Workspace(None, None, loaded=Loaded(settings, (), {}), rules=Rules(settings))
+
+
+class ReadPiece(Piece):
+    """A piece that notes when its text is read."""
+
+    __slots__ = ("_content", "read")
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.read = False
+
+    @property
+    def text(self) -> str:
+        self.read = True
+        return self._content
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self._content = text
+
+
+@pytest.mark.parametrize("before", [0, 5, 2_030, 20_000])
+def test_ignore_mark_in_any_piece_of_the_first_lines_applies(before: int) -> None:
+    document = TextDocument(URI, f"{'x, ' * (before // 3)}\n<!-- {MARK} -->\n" + "word\n" * 9_000)
+    assert find_lowest_budget(Snapshot.of(document), budgeted()) is None
+    document.apply(None, document.text.replace(MARK, "no mark"))
+    assert find_lowest_budget(Snapshot.of(document), budgeted()) == 10
+
+
+def test_ignore_mark_is_searched_for_only_at_the_beginning() -> None:
+    pieces = [ReadPiece("x, " * 700) for _ in range(100)]
+    assert find_lowest_budget(Snapshot(pieces, uri=URI), budgeted()) == 10
+    read = [piece.read for piece in pieces]
+    assert sum(read) * 2_100 < HEAD_CHARACTERS + 2_100
+    assert not any(read[sum(read) :])
+
+
+async def test_region_mark_is_found_across_pieces(tmp_path: Path) -> None:
+    services = Services(state=State(tmp_path))
+    services.roots.outside.rules = Rules(Settings())
+    text = "y" * 2_040 + " # token-budget: 1\nmore words\n" + "word\n" * 2_000
+    document = TextDocument(URI, text)
+    assert not any("token-budget:" in piece.text for piece in document.pieces)
+    workspace, snapshot = services.roots.outside, Snapshot.of(document)
+    subject = services.budgets.subject(snapshot, workspace)
+    (finding,) = await services.budgets.findings(subject, workspace)
+    assert finding.rule == "region"
+    await services.aclose()
