@@ -24,6 +24,8 @@ UNKNOWN_SIZE = (1024, 1024)
 """Assumed width and height of pictures of unknown size."""
 _EXTREMES = ((256, 256), (3840, 2160))
 """Most pictures are between these two sizes."""
+MOST_PICTURE_TOKENS = 2_097_152
+"""The largest context window of the models with these rules. A size that exceeds it is damaged."""
 
 
 class UncertainTokens(NamedTuple):
@@ -124,6 +126,12 @@ def media_resolution(detail: str) -> str:
 
 
 def _sized_image_tokens(bare: str, generation: str, size: Size, detail: str) -> UncertainTokens:
+    tokens, margin = _tokens_by_rule(bare, generation, size, detail)
+    most = MOST_PICTURE_TOKENS
+    return UncertainTokens(min(tokens, most), min(margin, most))
+
+
+def _tokens_by_rule(bare: str, generation: str, size: Size, detail: str) -> UncertainTokens:
     width, height = (max(1, side) for side in size)
     if generation.startswith("claude"):
         edge, most = (2576, 4784) if generation == "claude-4.7" else (1568, 1568)

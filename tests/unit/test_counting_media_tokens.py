@@ -13,7 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.media_tokens import FILE_TOKENS, UncertainTokens, clip_tokens, image_tokens
+from sidecar.counting.media_tokens import (
+    FILE_TOKENS,
+    MOST_PICTURE_TOKENS,
+    UncertainTokens,
+    clip_tokens,
+    image_tokens,
+)
 from sidecar.counting.message_tokens import count_messages, count_tools
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages import media
@@ -87,6 +93,13 @@ def test_picture_never_exceeds_its_patch_budget(width: int, height: int, detail:
     assert 1 <= seen("o4-mini", (width, height), detail).tokens <= 2642
     assert 1 <= seen("claude-haiku-4-5", (width, height)).tokens <= 1568
     assert 1 <= seen("claude-opus-5", (width, height)).tokens <= 4784
+
+
+@given(st.integers(1, 2**31), st.integers(1, 2**31))
+def test_picture_with_a_damaged_header_never_exceeds_the_window(width: int, height: int) -> None:
+    for model in ("gpt-4o", "gpt-6-astra", "claude-opus-5", "gemini-2.5-pro", "gemini-3-pro"):
+        assert 1 <= seen(model, (width, height)).tokens <= MOST_PICTURE_TOKENS
+    assert seen("gemini-2.5-pro", (2**31, 1)).tokens == MOST_PICTURE_TOKENS
 
 
 def test_only_unpublished_rules_have_a_margin() -> None:
