@@ -12,8 +12,9 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import time_from_ms
-from sidecar.config.private_files import make_folder, write
+from sidecar.config.private_files import write
 from sidecar.messages.usage import MOST_TOKENS
+from sidecar.workspace.state import lock_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,6 +169,11 @@ def load(folder: Path) -> SavedFile:
 
 def save(folder: Path, sent: StatuslineInput) -> None:
     """Save a session's context window and the subscription's limits. Raises OSError."""
+    with lock_state(folder):  # other sessions' status lines run at the same time
+        _save(folder, sent)
+
+
+def _save(folder: Path, sent: StatuslineInput) -> None:
     before = load(folder)
     window = sent.context_window or ContextWindow()
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -179,7 +185,6 @@ def save(folder: Path, sent: StatuslineInput) -> None:
         return
     others = {name: window for name, window in before.sessions.items() if name != sent.session_id}
     newest = dict([*others.items(), (sent.session_id[:512], saved)][-SESSIONS_KEPT:])
-    make_folder(folder)
     write(folder / FILE_NAME, msgspec.json.encode(SavedFile(newest, limits)))
 
 

@@ -20,7 +20,6 @@ import msgspec
 from sidecar import typed
 from sidecar.config.paths import state_dir
 from sidecar.config.private_files import locked, make_folder, set_aside, write
-from sidecar.context.protocol import ContextUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Price, Settings
     from sidecar.context.persist import SavedSession
+    from sidecar.context.protocol import ContextUsage
     from sidecar.cost.book import CostBook
     from sidecar.workspace.workers import Workers
 
@@ -190,6 +190,8 @@ class SharedConversations:
 
 def read_shared_conversations(folder: Path, workspace: str) -> list[ContextUsage]:
     """Return all running servers' conversations in a workspace. Never raises."""
+    from sidecar.context.protocol import ContextUsage
+
     usages: list[ContextUsage] = []
     for path in folder.glob(f"*.{_name_digest(workspace)}.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):

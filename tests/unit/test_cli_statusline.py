@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,8 +18,15 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.workspace.claude_statusline import FILE_NAME
+from sidecar.workspace.claude_statusline import (
+    FILE_NAME,
+    StatuslineInput,
+    load,
+    read_input,
+    save,
+)
 from sidecar.workspace.prompt_files import find_imports
+from sidecar.workspace.state import lock_state
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -126,6 +134,22 @@ def test_only_window_and_limits_are_stored(root: Path, home: ClaudeHome) -> None
     written = (state_dir() / FILE_NAME).stat().st_mtime_ns
     run("statusline", told=told(session.id))
     assert (state_dir() / FILE_NAME).stat().st_mtime_ns == written
+
+
+def test_concurrent_status_lines_keep_each_others_windows(tmp_path: Path) -> None:
+    def parsed(session: str) -> StatuslineInput:
+        found = read_input(json.dumps(told(session)).encode())
+        assert found is not None
+        return found
+
+    other = Thread(target=save, args=(tmp_path, parsed("other")))
+    with lock_state(tmp_path):
+        other.start()
+        other.join(0.2)  # only without a lock, the other process can write the file now
+        assert not load(tmp_path).sessions
+    save(tmp_path, parsed("own"))
+    other.join()
+    assert load(tmp_path).sessions.keys() == {"own", "other"}
 
 
 @pytest.mark.parametrize(
