@@ -96,8 +96,8 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A model call.
 
     `reported_cost` is the cost in USD that the vendor reported. `agent_cost` is the cost in USD
-    that the agent computed from its price list. An agent's cost is used only
-    if the vendor reported no cost and the model has no known price.
+    that the agent computed from its price list. The agent's cost is used only if the vendor
+    reported no cost and the model has no known price.
     """
 
     at: datetime

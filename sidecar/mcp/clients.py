@@ -1,7 +1,7 @@
 """Adds the MCP server to the configuration of coding agents, or removes it.
 
-It runs the agent's own command if there is one, and otherwise edits the agent's configuration
-file.
+If an agent has a command for this, the command is run. Otherwise, the agent's configuration file is
+edited.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COMMAND_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class RunCommand:
-    """A change made by running the client's own command."""
+    """Changes a client's configuration by running the client's own command."""
 
     command: tuple[str, ...]
 
@@ -87,7 +87,7 @@ class RunCommand:
 
 @dataclass(frozen=True)
 class EditFile:
-    """A change made by setting or removing a value in a JSON file."""
+    """Changes a client's configuration by setting or removing a value in a JSON file."""
 
     path: Path
     group: str
@@ -101,7 +101,7 @@ class EditFile:
         return f"edit {self.path}: set {self.group}.{NAME} to {json.dumps(self.value)}"
 
     def is_needed(self) -> bool:
-        """Return whether the file differs from the result of the change.
+        """Return whether applying the change would alter the file.
 
         Raises:
             SidecarError: The file cannot be read, or is not a JSON object.
@@ -115,7 +115,7 @@ class EditFile:
             raise SidecarError(f"{self.path} is not a JSON object: {error}") from error
 
     def apply(self) -> None:
-        """Change the file. Retries if another program changes the file at the same time.
+        """Apply the change, and try again if another program changes the file at the same time.
 
         Raises:
             SidecarError: The file cannot be read or written, or is not a JSON object.

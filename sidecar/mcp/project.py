@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 HISTORY_SECONDS = 3.0
-"""Maximum time to wait for an agent's past calls, in seconds. The next answer includes them."""
+"""Seconds to wait for an agent's past calls. Calls that take longer are in the next answer."""
 
 
 class Project:
@@ -88,7 +88,7 @@ class Project:
         return (absolute.relative_to(real_root) if inside else absolute).as_posix()
 
     async def find_session(self, caller: Caller) -> FoundSession | None:
-        """Read the sessions, and return the one that made a call, or None if it is unknown."""
+        """Read the sessions, and return the caller's session, or None if it is not found."""
         billed = self._billed & {caller.agent}
         await self.services.agents.find_sessions(self.workspace, billed)
         return find_session(self.services.sessions(self.workspace).rows(), caller)

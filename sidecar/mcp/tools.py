@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 MAX_TOKENS = 400
 """Maximum number of tokens in an answer's text. The structured data lists the same entries."""
 _SHORT = 400
-"""Answers of up to this many bytes are never shortened, so their tokens are not counted."""
+"""Answers of up to this many bytes always fit, so their tokens are not counted."""
 _ANSWER_MODEL = "gpt-4o"
-"""The tokens of an answer are counted for this model."""
+"""The model whose tokenizer counts the tokens of answers."""
 _BATCH = 200
 _MAX_DEPTH = 8
 _UNCOUNTED = "The session's calls are still being read. Ask again later for the cost."
@@ -56,7 +56,7 @@ class Answer(NamedTuple):
 class Call(NamedTuple):
     caller: Caller
     roots: Sequence[Path] = ()
-    """The client's root folders, if it provides any."""
+    """The client's root folders. Empty if the client provides none."""
     report_progress: Callable[[float, float], Awaitable[None]] | None = None
 
 
@@ -306,7 +306,11 @@ class Tools:
         return found
 
     async def _shorten(self, lines: Sequence[str]) -> tuple[str, int]:
-        """Join the lines of an answer, and return the text and the number of lines in it."""
+        """Join the lines of an answer, and omit the last lines if the answer is too long.
+
+        Returns:
+            The text, and the number of lines that were kept.
+        """
         lines = list(map(printable, lines))
         if len("\n".join(lines).encode()) <= _SHORT:
             return "\n".join(lines), len(lines)
@@ -327,7 +331,7 @@ _METHOD_TEXTS: dict[Method, str] = {
 
 
 def _fitting_lines(lines: Sequence[str], tokenizer: Tokenizer) -> Sequence[str]:
-    """Return the first lines that together have at most `MAX_TOKENS` tokens, at least one."""
+    """Return as many of the first lines as fit into `MAX_TOKENS` tokens, but at least one."""
     tokens = 0
     for number, line in enumerate(lines):
         tokens += tokenizer.count(line) + 1

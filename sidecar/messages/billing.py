@@ -27,7 +27,7 @@ from sidecar.messages.usage import JsonObject, count_or_zero, holders_in, part, 
 
 _TICKS_PER_USD = Decimal(10**10)
 _ABSURD_USD = Decimal(10**30)
-"""Larger amounts in USD are reduced to this one, because Decimal arithmetic can overflow."""
+"""The maximum cost in USD. Higher costs are reduced to it, because Decimals can overflow."""
 _STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 _LONGEST_TIER = 256
 _LONGEST_PLACE = 64
@@ -133,7 +133,7 @@ _MODALITIES = ("audio", "image", "video")
 
 
 class Modalities(msgspec.Struct, frozen=True):
-    """A call's non-text tokens, which the usage's input and output tokens include."""
+    """The tokens of a call that are not text. They are also part of its input and output tokens."""
 
     audio_input: int = 0
     audio_cache_read: int = 0
@@ -299,7 +299,7 @@ def _grounded_searches(holder: JsonObject, by_query: bool) -> int:
     for metadata in _groundings(holder):
         queries = metadata.get("webSearchQueries", metadata.get("web_search_queries"))
         asked = sum(bool(query) for query in queries) if isinstance(queries, list) else 0
-        # The list also contains queries of Google Maps, which are not searches.
+        # `webSearchQueries` also contains queries of Google Maps, which are not searches.
         if _sources(metadata) != {"maps"}:
             found = max(found, asked if by_query else min(asked, 1))
     return found

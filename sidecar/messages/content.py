@@ -46,8 +46,8 @@ _TYPES: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
     "image_url": ("picture", (), ()),
     "input_image": ("picture", (), ()),
 }
-"""Blocks that are identified by their `type`. The values are the kind, the keys that may contain
-the id, and the keys that may contain the tool's name.
+"""For each `type` of a block: its kind, the keys that may contain its id, and the keys that may
+contain the tool's name.
 """
 
 _KEYS: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
@@ -58,9 +58,7 @@ _KEYS: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
     "functionResponse": ("result", ("id",), ("name",)),
     "function_response": ("result", ("id",), ("name",)),
 }
-"""Bedrock and Gemini blocks, which are identified by their only key. The values are as in
-`_TYPES`.
-"""
+"""Like `_TYPES`, but for Bedrock and Gemini blocks, which are identified by their only key."""
 
 _TEXTS = ("text", "thinking", "reasoning", "refusal", "transcript")
 _ARGUMENTS = ("arguments", "input", "args")
@@ -87,7 +85,7 @@ class Block(NamedTuple):
         id: The id of the tool call or, in a tool result, of the call that it answers. Empty if
             missing.
         name: The tool's name. Empty if missing.
-        by_vendor: Whether the vendor runs the tool. No result is expected then.
+        by_vendor: Whether the vendor runs the tool. If so, no result is expected.
     """
 
     kind: BlockKind

@@ -72,9 +72,11 @@ _MOST_STREAMS = 64
 _MOST_INFLATED = 1 << 20
 """Maximum number of bytes to decompress from an object stream."""
 _AROUND = 65_536
-"""The page count is searched for within this many bytes before and after `/Type /Pages`."""
+"""Maximum distance in bytes between `/Type /Pages` and the start or end of its object."""
 _AROUND_PACKED = 4_096
-"""The same limit for object streams, which do not mark the end of an object."""
+"""Number of bytes to search on either side of `/Type /Pages` if its object's start or end is not
+marked, as in object streams.
+"""
 _MOST_NODES = 256
 """Maximum number of page tree nodes to read in each part of the file."""
 _MOST_INFLATED_IN_ALL = 8 << 20
@@ -92,8 +94,8 @@ def pages_in(parts: tuple[bytes, ...]) -> int | None:
     """Return the number of pages in a PDF, or None if unknown. Never raises.
 
     The page count is in the root of the page tree: the `/Type /Pages … /Count N` with the largest
-    N. The page tree is in plain objects or in compressed object streams. If a file is optimised for
-    the web, its first object also contains the number.
+    N. The page tree is in plain objects or in compressed object streams. If a file is optimized for
+    the web, its first object also contains the page count.
 
     Args:
         parts: The known parts of the file. The first part is the beginning of the file.
@@ -161,7 +163,7 @@ _ENDS_CHARACTERS = 262_144
 end.
 """
 _MAX_SECONDS, _MAX_FPS = 1_000_000, 1_000
-"""Longer clips and higher frame rates are treated as unknown."""
+"""Limits for plausible values. Longer clips and higher frame rates are treated as unknown."""
 _KBPS = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0)
 _OFFSET = re.compile(r"(\d+(?:\.\d+)?)s")
 
@@ -180,7 +182,7 @@ def clip_of(block: Mapping[str, Any]) -> Clip:
     """Return the kind and length of a file block. Never raises.
 
     The length is read from the data (WAV, MP4, and MP3 with a constant bitrate). If `videoMetadata`
-    selects a part of a video, it is the length of this part.
+    selects a part of a video, only the length of this part is returned.
     """
     source = _source(block)
     media, cut = _media(block, source), _mapping(block, "videoMetadata", "video_metadata")
@@ -278,7 +280,7 @@ def _mp4(part: bytes) -> float | None:
     at = part.find(b"mvhd")
     if at < 0:
         return None
-    if part[at + 4]:  # in version 1, times have 64 bits
+    if part[at + 4]:  # version 1 of this header contains 64-bit times
         scale, length = struct.unpack_from(">IQ", part, at + 24)
     else:
         scale, length = struct.unpack_from(">II", part, at + 16)

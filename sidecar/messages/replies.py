@@ -69,7 +69,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the reply ran out of tokens or its stream ended without a stop reason."""
     usage: Usage | None = None
     usage_problem: str | None = None
-    """Why the usage could not be read."""
+    """Why the reply's usage could not be read, if there was a problem."""
     request_id: str | None = None
     model: str | None = None
     cost: Decimal | None = None
@@ -149,7 +149,7 @@ class ReplyDraft:
             self.calls[key].is_complete = True
 
     def clear_content(self) -> None:
-        """Remove text and tool calls before the last event of a stream, which repeats them all."""
+        """Discard the text and tool calls received so far. A final event repeats them."""
         self.texts.clear()
         self.calls.clear()
 
@@ -166,12 +166,12 @@ class ReplyDraft:
         self.model = self.model or model or None
 
     def set_cost(self, part: JsonObject) -> None:
-        """Set the cost if this part of the reply reports it. A reported cost of 0 counts."""
+        """Set the cost, which may be 0, if this part of the reply reports it."""
         cost = reported_cost(part)
         self.cost = self.cost if cost is None else cost
 
     def set_stop_reason(self, reason: str | None) -> None:
-        """Set the stop reason. Streams send null before the end, which is ignored."""
+        """Set the stop reason. None is ignored, because streams send null until they end."""
         self.stop_reason = reason or self.stop_reason
 
     def finish(self, exhausted: Mapping[str, Exhausted]) -> Reply:
@@ -528,7 +528,7 @@ def _add_cohere_message(draft: ReplyDraft, message: Fields, index: int) -> None:
 
 
 _Reader = tuple[Callable[[ReplyDraft, Fields], None], Mapping[str, Exhausted]]
-"""Adds a part of a reply to a draft. The mapping contains the stop reasons of replies that ran out
+"""A function that adds a part of a reply to a draft, and the stop reasons of replies that ran out
 of tokens.
 """
 
@@ -584,7 +584,7 @@ _FORMAT_BY_KEY: Mapping[str, ReplyFormat] = {
     "stop_reason": "anthropic",
     "finish_reason": "cohere",
 }
-"""The format that each key implies. The first key in this table that a part contains is used."""
+"""The format that each key in a part implies. If a part has several keys, the first is used."""
 _FORMAT_BY_TYPE: Mapping[str, ReplyFormat] = {
     "message": "anthropic",
     "message_start": "anthropic",

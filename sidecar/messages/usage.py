@@ -40,9 +40,7 @@ class Usage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = msgspec.field(name="cacheWrite1hTokens", default=0)
-    """The part of `cache_write_tokens` that is cached for an hour, which Anthropic bills
-    separately.
-    """
+    """The part of `cache_write_tokens` cached for an hour. Anthropic bills it separately."""
     output_tokens: int = 0
     """All output tokens, including reasoning."""
     reasoning_tokens: int = 0

@@ -67,7 +67,7 @@ def loaded() -> bool:
 
 
 def providers() -> Sequence[Any]:
-    """Return all providers in the price list with their models, or nothing if it is not loaded."""
+    """Return all providers in the price list with their models. Empty if the list is not loaded."""
     return getattr(_prices, "providers", ())
 
 

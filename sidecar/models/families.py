@@ -92,7 +92,7 @@ _FAMILY_WORDS = frozenset(
         "llava",  # a separate family, although its name is similar to llama
     )
 )
-"""Words in model names that identify a family."""
+"""Words in model names that identify a family. Similar words are treated as misspelt."""
 _TIER_WORDS = frozenset(
     (
         *("turbo", "flash", "ultra", "code", "codex", "coder", "audio", "image", "vision"),
@@ -100,9 +100,9 @@ _TIER_WORDS = frozenset(
         *("search", "research", "latest"),
     )
 )
-"""Words of at least four letters in the names of closed models."""
+"""Words in the names of closed models. Similar words in these names are treated as misspelt."""
 _CLOSED = re.compile(r"(chat)?gpt|gemini|grok")
-"""Model families without fine-tunes by others, whose names could contain any word."""
+"""Matches closed models. There are no fine-tunes that could add arbitrary words to their names."""
 _GLUED = re.compile(
     r"(?:grok|gemini)\d|(?:chat)?gpt-?\d(?:\.\d+)?(?!o(?![a-z]))[a-z]{1,2}(?![a-z])"
 )
@@ -110,7 +110,7 @@ _GLUED = re.compile(
 _MISSPELT = 0.8
 """How similar (0 to 1) a word must be to a known word to be treated as a misspelling."""
 _MISSPELT_TIER = 0.75
-"""The minimum similarity for Claude's tiers, where one letter in four may differ."""
+"""How similar (0 to 1) a word must be to a Claude tier's name. One letter in four may differ."""
 _SHORTEST = 4
 """The minimum number of letters for a word to be checked for typos."""
 _TWO_DIGITS = re.compile(
@@ -128,7 +128,7 @@ Two digits before `b` or `m` are the number of parameters instead.
 _CLAUDE_WITHOUT_VERSION = re.compile(
     r"claude(-latest)?$|claude-(.*-)?(opus|sonnet|haiku|fable|mythos|instant)(?![a-z])"
 )
-"""Matches Claude names without a version. Names with a version may refer to future models."""
+"""Matches Claude names without a version. Others without a version are treated as misspelt."""
 _GEMINI_BEFORE_3 = re.compile(r"gemini-(.*-)?[12](\.|-|$)|gemini-pro(-vision)?$|.*gemma")
 _CLAUDE_NEW = (4, 7)
 """The first version with Claude's new tokenizer, which is Opus 4.7."""
@@ -143,7 +143,7 @@ def generation_of(model: str) -> str:
 
 
 def without_date(bare: str) -> str:
-    """Remove a model name's release date, which leaves `claude-sonnet-4-5`, for example."""
+    """Remove the release date from a model name. The result is `claude-sonnet-4-5`, for example."""
     return _DATE.sub("", bare)
 
 
@@ -211,5 +211,5 @@ def claude_version(bare: str) -> tuple[int, int] | None:
 
 
 def counts_as_gemini_3(bare: str) -> bool:
-    """Return whether a Gemini model counts media like Gemini 3. Unknown versions do."""
+    """Return whether a Gemini model counts media like Gemini 3. True for unknown versions."""
     return _GEMINI_BEFORE_3.match(bare) is None

@@ -29,7 +29,7 @@ def _tables() -> dict[Table, dict[str, int]]:
 
 
 def overruling_window(bare: str) -> int | None:
-    """Return the context window if it takes precedence over the price list, or None."""
+    """Return a model's context window if it overrules the price list, or None."""
     return first_match(_rows("overruling"), bare)
 
 

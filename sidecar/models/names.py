@@ -71,7 +71,7 @@ KNOWN_PROVIDERS = (
         "moonshot": "moonshotai",
     }
 )
-"""The price list's id for each provider, by the names that people and agents use."""
+"""Maps the provider names that people and agents use to the price list's ids."""
 
 _QUANTISATION = re.compile(
     r"""[-._](?:ud[-_])?

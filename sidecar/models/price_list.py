@@ -116,8 +116,8 @@ class ListedTariff:
         self.by_clock = any(hasattr(constraint, "start_time") for constraint in constraints)
         self.thresholds = frozenset(self._thresholds())
         self._known: dict[tuple[int, int], UnitPrices | None] = {}
-        """Cached prices, by the identity of the listed prices and the number of thresholds
-        exceeded.
+        """Cached prices. A key consists of the identity of the listed prices and the number of
+        thresholds exceeded.
         """
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
@@ -225,7 +225,7 @@ def _unit_price(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | N
 
 
 def _price_of_key(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
-    """Return the price in a field for a prompt size.
+    """Return the price in a field of the listed prices, for a prompt of the given size.
 
     If the prompt exceeds a threshold, the higher price applies to the entire prompt.
     """

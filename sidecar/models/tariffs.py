@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _EACH = ("call", "search", "file_search", "other_tool")
-"""Prices that are not per token."""
+"""The fields of `UnitPrices` that are not prices per token."""
 
 
 class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):

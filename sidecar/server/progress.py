@@ -31,7 +31,7 @@ async def progress(
     Args:
         server: The server whose client shows the progress bar.
         title: The progress bar's title.
-        stop: Set when the user cancels. If None, the progress bar has no cancel button.
+        stop: An event to set when the user cancels. If None, the progress bar has no cancel button.
     """
     bar = _ProgressBar(server, title, stop)
     loop, key = asyncio.get_running_loop(), ("progress", bar)

@@ -47,7 +47,7 @@ class InvalidFrame:
 
     reason: str
     fatal: bool = False
-    """Whether the server must stop reading."""
+    """Whether the server must stop reading after this frame."""
 
 
 Body = bytes | bytearray
@@ -218,7 +218,10 @@ class Writer:
 
 
 def redirect_stdio() -> tuple[int, int]:
-    """Return descriptors for messages. Other code reads /dev/null and writes to stderr."""
+    """Reserve stdin and stdout for messages, and return their descriptors.
+
+    All other code reads from /dev/null and writes to stderr.
+    """
     stdin, stdout = os.dup(0), os.dup(1)
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)

@@ -26,7 +26,7 @@ from functools import cache
 
 # Letters that are in the Unicode tables of every tokenizer: Latin, Greek, Cyrillic, Hebrew, Arabic,
 # Devanagari, Thai, kana, Han, Hangul. Marks, symbols and unassigned code points between them are
-# excluded. So is U+017F, which folds to s, because the engines disagree about it.
+# excluded. U+017F is also excluded, because it folds to s and the engines disagree about it.
 LETTERS = (
     "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u017e\u0180-\u024f"
     "\u0391-\u03a1\u03a3-\u03f5\u03f7-\u03ff\u0400-\u0481\u048a-\u052f\u05d0-\u05ea\u0620-\u064a"

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
 
 SPARE_PIECES = 64
-"""Small pieces are joined when there are this many more pieces than expected."""
+"""Small pieces are joined once a document has this many more pieces than its length requires."""
 TIDY_PIECES = 32
-"""Maximum number of pieces that are checked for being too small after an edit."""
+"""Maximum number of pieces to check after an edit, in order to join small ones."""
 
 
 class TextDocument(SplitText):
@@ -143,7 +143,7 @@ class TextDocument(SplitText):
             return split_pieces(inner[0].text[tail:head], self._piece_characters)
         left = inner[0] if tail == 0 else Piece(inner[0].text[tail:])
         right = inner[-1] if head == len(inner[-1]) else Piece(inner[-1].text[:head])
-        # There may be no safe split point before the last piece once the text after it is cut off.
+        # The end of the last piece is cut off, so the split point before it may no longer be safe.
         before = inner[-2] if len(inner) > 2 else left
         if is_cut(before.text, right.text):
             return [left, *inner[1:-1], right]
@@ -197,9 +197,7 @@ class TextDocument(SplitText):
             self._replace(start, end, join_surrogates(text))
 
     def _replace_all(self, text: str) -> None:
-        """Replace only the part of the document that differs. Unchanged pieces keep
-        their counts.
-        """
+        """Replace the document's text. Unchanged pieces at both ends keep their counts."""
         pieces, start, end = self.pieces, 0, len(text)
         first, last = 0, len(pieces)
         while first < last and text.startswith(pieces[first].text, start):

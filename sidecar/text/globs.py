@@ -33,8 +33,8 @@ _BRACKET = re.compile(r"\\.|\[[!^]?\]?[^\]]*\]", re.DOTALL)
 _UNLIKE_GIT = re.compile(r"\[[!^]|\[\]?[^\]]*?(?:[\\\[/]|--|&&|~~|\|\|)", re.DOTALL)
 """Brackets that pathspec interprets differently from git, such as negated brackets."""
 _ENDINGS = (("(?:(?P<ps_d>/)|$)", "/?$"), ("(?P<ps_d>/)", "/$"))
-"""Endings of pathspec's expressions that also match the contents of a folder, with their
-replacements.
+"""Endings of pathspec's expressions that also match a folder's contents, each with a replacement
+that does not.
 """
 _INSIDE = re.compile(r"(?:/\*\*+)+(/?) *$")
 _ESCAPES: dict[int, int] = {

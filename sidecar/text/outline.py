@@ -215,11 +215,11 @@ class _HeadingScan:
         self.headings: list[Heading] = []
         self._lines = lines
         self._paragraph: int | None = None
-        """The first line of the current paragraph, which an underline turns into a heading."""
+        """The first line of the current paragraph, which becomes a heading if it is underlined."""
         self._lazy = False
-        """Whether the next line may continue a paragraph in a quote or list."""
+        """Whether the next line may be a lazy continuation of a paragraph in a quote or list."""
         self._item = 0
-        """The text indent of the preceding list item."""
+        """The indent of the text in the current list item, or 0 outside of lists."""
 
     def read_line(self, number: int) -> int:
         """Read a line, a whole fenced block or a whole comment, and return the index of the next

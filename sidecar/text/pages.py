@@ -169,7 +169,7 @@ def table_html(
             lines.
         shares: The length of each row's bar, from 0 to 1.
     """
-    # The roles are explicit because the layout for narrow screens would remove them.
+    # Without explicit roles, the layout for narrow screens would remove the table's semantics.
     head = "".join(f'<th role="columnheader" scope="col">{escape(each)}</th>' for each in heads)
     body = "".join(
         _row_html(row, shares[index] if shares else None) for index, row in enumerate(rows)
@@ -253,7 +253,7 @@ def _cycle(number: int) -> list[str]:
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> str:
-    """Return a list of names and values."""
+    """Return a description list with names and values."""
     items = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in rows
     )

@@ -103,10 +103,10 @@ def _count_line_ends(text: str) -> int:
 
 
 def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
-    """Split text into parts, each at the first safe split point after `characters` characters.
+    """Split text at safe split points into parts of at least `characters` characters.
 
-    At least one part is yielded. If there is no safe split point within `MAX_SEARCH` characters,
-    the rest of the text is one part.
+    At least one part is yielded. The last part may be shorter. If there is no safe split point
+    within `MAX_SEARCH` characters, the rest of the text is one part.
     """
     start = 0
     while len(text) - start > characters:
@@ -199,8 +199,9 @@ class TokenTally:
 
 
 class _RunningSums:
-    """The running sums of a number that each piece has, such as its length. Element k is the sum
-    for the first k pieces.
+    """The running sums of a number that each piece has, such as its length.
+
+    Element k is the sum of the first k pieces.
     """
 
     def __init__(self, numbers: Iterable[int]) -> None:
@@ -286,7 +287,7 @@ class PieceList:
         return self.place_at(max(0, self._offsets.find_sum(offset) - 1))
 
     def before_line(self, line: int) -> PiecePlace:
-        """Return the piece with the line ending before `line`, which must be at least 1."""
+        """Return the piece that contains the line ending before `line` (at least 1)."""
         return self.place_at(self._lines.find_sum(line) - 1)
 
     def between(self, first: int, last: int) -> list[Piece]:

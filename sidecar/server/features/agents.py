@@ -48,7 +48,7 @@ class AgentSessionWatcher:
         """Files that need to be read, by workspace. An empty set means all files."""
         self._watches: list[tuple[_WatchedRoots, Subscription]] = []
         self._idle = asyncio.Event()
-        """Set while there are no files to read."""
+        """An event that is set while no files need to be read."""
 
     def on_settings_changed(self) -> None:
         """Read all sessions again, and watch their files with the current settings."""
@@ -154,9 +154,9 @@ class HistoryRecorder:
         self._stop = threading.Event()
         self._is_background = False
         self._recorded: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """Workspaces whose past calls are recorded, with the settings used at that time."""
+        """The workspaces whose past calls are recorded, and the agent settings used for this."""
         self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
-        """For each workspace, the session that was shown when costs were last added up."""
+        """The id of the session that each workspace showed when costs were last added up."""
         self._complete = False
         self._watch: Subscription | None = None
         self._edited_at = 0.0
@@ -172,9 +172,9 @@ class HistoryRecorder:
         self._server.scheduler.schedule(("idle",), IDLE_SECONDS, self._record_when_idle)
 
     def context_changed(self, workspace: Workspace) -> None:
-        """Record the calls in an agent's session that is now shown.
+        """Schedule the recording of calls after an agent's session is shown.
 
-        If the agent's calls are already recorded, add up the costs instead.
+        If the agent's calls are already recorded, schedule adding up their costs instead.
         """
         usage = workspace.context.usage
         if usage is None or usage.session is None or usage.session.source == "protocol":
@@ -293,7 +293,7 @@ class HistoryRecorder:
 
     async def _refresh_changed(self) -> None:
         if not self._services.windows.ready:
-            return  # when prices are loaded, all totals are read anyway
+            return  # all totals will be read once the prices are loaded
         spendings = [self._services.spending(workspace) for workspace in self._services.roots]
         try:
             changed = await self._services.workers.run(partial(_has_changed, spendings))
@@ -367,6 +367,6 @@ class HistoryRecorder:
 def _has_changed(spendings: list[Spending]) -> bool:
     """Return whether another process has written to any of the ledgers. Raises LedgerError."""
     ledgers = {spending.book.ledger for spending in spendings}
-    # Check all ledgers, because each check resets the ledger's state.
+    # Do not stop at the first change, because each check resets the state of one ledger.
     changed = [ledger.changed_elsewhere() for ledger in ledgers]
     return any(changed)

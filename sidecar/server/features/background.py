@@ -69,7 +69,7 @@ class ContextUpdates:
             if sessions is None or not event.concerns(workspace):
                 continue
             if event.uri is None or sessions.follows_document(event.uri):
-                # Agents' sessions need no counting. Avoid importing the modules for that.
+                # Avoid importing the counting modules if there are no conversations to count.
                 has_conversations = bool(sessions.conversations)
                 conversations = self._services.conversations
                 work = conversations(workspace).refresh if has_conversations else sessions.publish
@@ -313,7 +313,7 @@ class CallShipping:
 
 
 class TeamSpending:
-    """Reads the team's spending if it has caps, and shows when the team's store is unavailable."""
+    """Reads the team's spending if the team has caps, and shows outages of the team's store."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler

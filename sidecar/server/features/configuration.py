@@ -56,9 +56,9 @@ class SettingsLoader:
         self._initialized = asyncio.Event()
         self._reading = SharedTasks[object, None]("configuration", outlives_waiters=True)
         self._latest: object = None
-        """Identifies the latest reload."""
+        """An object that identifies the latest reload."""
         self._awaited: object = None
-        """Identifies the reload in progress, or None if there is none."""
+        """An object that identifies the reload in progress, or None if there is none."""
         self._modification_times: dict[Path, Stamp | None] = {}
 
     def initialized(self) -> None:

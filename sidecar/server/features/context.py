@@ -152,7 +152,7 @@ async def _find_session(
 
 
 async def _read_cost(conversations: Conversations, session: str | None) -> None:
-    """Read the cost of a session, which is kept up to date only for the shown session."""
+    """Read a session's cost, because only the shown session's cost is kept up to date."""
     if session is None:
         return
     services, workspace = conversations.services, conversations.workspace

@@ -101,9 +101,9 @@ def _check_fit(params: FitTextParams) -> None:
 
 
 def _pin(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
-    """Return a document copy that later edits do not affect.
+    """Pin the document's current text, so that later edits do not affect it.
 
-    Returns None if the document is not open.
+    Returns None if the document is not open or not synchronized.
     """
     uri = _uri_of(params)
     document = services.documents.get(uri or "")
@@ -136,7 +136,7 @@ async def _read_text(
     if pinned is None or is_whole:
         await services.configured.wait()
         pinned = pinned or PinnedDocument(services.documents.get_open(uri))
-    # A whole document's count is cached.
+    # Use the document itself if it has not changed, because its count is cached.
     if is_whole and pinned.is_of(services.documents.get(uri)):
         return services.documents.snapshot(uri), [], services.roots.of_document(uri)
     document = await services.read_pinned(pinned)

@@ -109,7 +109,7 @@ class DiagnosticsPublisher:
         return subject.version, diagnostics
 
     async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
-        """Check a document. Returns the checked text with its rules, and the findings."""
+        """Check a document, and return the text and rules that were used, and the findings."""
         services = self._services
         await services.configured.wait()
         snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)

@@ -111,7 +111,7 @@ def _hints(document: TextDocument, parts: Iterable[CountedPart]) -> Iterable[typ
 
 def _code_lens(line: int, text: str) -> types.CodeLens:
     place = types.Position(line, 0)
-    # A lens shows its command's title. Without a command name, it cannot be clicked.
+    # A lens shows the title of its command. This command has no name, so it cannot be clicked.
     return types.CodeLens(range=types.Range(place, place), command=types.Command(text, ""))
 
 
@@ -202,7 +202,7 @@ class ProviderRegistry:
     def defer_registration(
         self, announced: types.ServerCapabilities, client: types.ClientCapabilities
     ) -> None:
-        """Remove providers from `announced` if they can be registered later."""
+        """Remove providers that can be registered later from the announced capabilities."""
         for provider in _PROVIDERS:
             capability = getattr(client.text_document, provider.name, None)
             if capability is not None and capability.dynamic_registration:
