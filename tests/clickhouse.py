@@ -134,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
         named = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
         body = self._read_body()
         kind = self.headers.get("Content-Type", "")
-        if kind.startswith("multipart/form-data"):  # needed for queries with long parameters
+        if kind.startswith("multipart/form-data"):  # long parameters are sent as a form
             head = f"Content-Type: {kind}\r\n\r\n".encode()
             for part in email.message_from_bytes(
                 head + body, policy=email.policy.HTTP

@@ -144,7 +144,7 @@ def _room_to_grow(usage: ContextUsage) -> int | None:
         return free
     model = usage.model or ""
     end = reader_of(usage.session.source).compacts_at(limit, model)
-    if end < limit // 2:  # the agent's reserve is meant for larger windows
+    if end < limit // 2:  # in a small window, the agent's reserve does not apply
         end = limit
     return min(free, end - tokens, (prompt_limit_of(model) or end) - tokens)
 

@@ -174,7 +174,7 @@ def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -
 def session_rows(
     rows: Sequence[SessionRow], costs: Costs, now: datetime | None = None
 ) -> list[SessionRow]:
-    """Add the displayed texts to sessions: `detail` for a tree, and `text` for a terminal."""
+    """Add the text to display to each session: `detail` for a tree, and `text` for a terminal."""
     if not rows:
         return []
     now = now or datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""Root folders with their settings, costs and shown context, and events about changes."""
+"""Root folders with their settings, costs and shown context, and the events that report changes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Workspace:
     editor: Mapping[str, Any] = field(default_factory=dict)
     """The `tokenSidecar` section of the editor's settings, as last received."""
     has_settings: bool = False
-    """Whether the settings files have been read. If not, the root's disk may not respond."""
+    """Whether the settings files have been read. This also shows that the root's disk responds."""
     costs: Costs = field(default_factory=Costs)
 
     context: ContextState = field(default_factory=ContextState)
@@ -195,7 +195,7 @@ class Workspaces:
         """Return the innermost root that contains a document, or `outside` if there is none."""
         path = path_of(uri)
         if path is None and len(self._by_uri) == 1:
-            return self.default  # unsaved buffers belong to the only root
+            return self.default  # an unsaved buffer belongs to the root if there is only one
         around = [
             (len(root.path.parts), root)
             for root in self._by_uri.values()

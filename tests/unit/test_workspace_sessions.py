@@ -60,10 +60,7 @@ def test_shown_session_is_chosen_by_age(
 @pytest.mark.parametrize(
     ("minutes", "until"),
     [
-        (
-            5,
-            timedelta(minutes=30),
-        ),  # then an agent's session comes first
+        (5, timedelta(minutes=30)),  # then an agent's session comes first
         (40, timedelta(hours=24)),  # after a day, the session is too old to be displayed
     ],
 )

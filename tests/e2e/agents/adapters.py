@@ -32,19 +32,19 @@ class Agent(ABC):
     unrecorded_kinds: ClassVar[dict[Kind, str]] = {}
     """Call kinds that are missing from the agent's files, each with an explanation."""
     limits: ClassVar[dict[str, str]] = {}
-    """The checks to skip, each as `check` or `scene: check`, with the reason."""
+    """The checks to skip (`check` or, in one scene only, `scene: check`), with the reasons."""
     records_cache: ClassVar[bool] = True
     """Whether the agent's files record cache reads."""
     records_reasoning: ClassVar[bool] = True
     """Whether the agent's files contain a separate count of reasoning tokens."""
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset()
-    """Call kinds whose five-minute cache writes are recorded without a lifetime."""
+    """Call kinds whose cache writes are recorded without their lifetime of five minutes."""
     model_in_files: ClassVar[str | None] = None
     """The model's name in the agent's files, if different."""
     state_at_end: ClassVar[str] = "idle"
     """The state of a session after its agent has exited."""
     has_tools: ClassVar[bool] = True
-    """Whether the model is offered tools in turns. Title and summary requests never have tools."""
+    """Whether requests in turns define tools. Title and summary requests never do."""
     window: ClassVar[int] = WINDOW
     """The context window that the agent assumes with this configuration, in tokens."""
     resumes: ClassVar[bool] = True

@@ -44,7 +44,7 @@ class MissingPythonError(Exception):
 
 
 def ensure_node() -> Path:
-    """Return the path of Node.js, which is the same version as in the VS Code tests."""
+    """Return the path to the same version of Node.js that the VS Code tests use."""
     return ensure_vscode().node
 
 

@@ -25,7 +25,7 @@ class Ended(NamedTuple):
 
     code: int
     output: str
-    """The text that it printed to stdout and stderr."""
+    """The program's output to stdout and stderr."""
 
 
 class Program:
@@ -64,7 +64,7 @@ class Sandbox:
     """Runs programs with `home` as HOME, and kills them when the context manager exits.
 
     If the system allows it, the programs run in new namespaces, so that they cannot reach other
-    hosts or outlive the sandbox. The socket `listener` listens on their loopback interface.
+    hosts or outlive the sandbox. They can connect to the socket `listener`.
     """
 
     def __init__(self, home: Path) -> None:
@@ -158,7 +158,7 @@ def _group(leader: int) -> list[int]:
 
 
 def _hold(control: socket.socket) -> None:
-    """Keep the namespaces alive until `control` is closed. This is their first process."""
+    """Run as the first process in the namespaces, and keep them alive until `control` is closed."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # this reaps orphaned processes
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sH14x", b"lo", _IFF_UP)

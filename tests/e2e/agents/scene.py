@@ -116,9 +116,9 @@ class Scene:
             self.differences.append(f"{what}: {seen!r}, expected {expected!r}")
 
     def check_current_context(self) -> None:
-        """Check the context in the status against the latest call.
+        """Check that the status shows the context size of the latest call.
 
-        After a compaction, it is the agent's own estimate, or None if the agent makes no estimate.
+        After a compaction, check for the agent's own estimate, or for None if it makes no estimate.
         """
         newest = self.vendor.billed("main", "summary")[-1]
         if newest.kind == "main":
@@ -178,7 +178,7 @@ class Scene:
         check("command line", numbers_in_terminal(self.root))
 
     def accept(self, shown: int, tokens: int) -> int:
-        """Return `tokens` if `shown` is within the agent's margin of error, otherwise `shown`."""
+        """Return `tokens` if `shown` is close enough to it for this agent, otherwise `shown`."""
         is_within_band = abs(shown - tokens) <= shown * self.agent.band_percent / 100
         return tokens if is_within_band else shown
 
@@ -191,7 +191,7 @@ class Scene:
         """Check the first forecast that was made after the context was half full.
 
         Args:
-            forecasts: The forecasts, by the number of calls at that time.
+            forecasts: The forecasts, by the number of calls made before each forecast.
             sizes: The prompt sizes of calls that fill the window.
         """
         kinds = [call.kind for call in self.vendor.billed("main", "summary")]

@@ -1,6 +1,7 @@
 """A pytest plugin that prints a summary of the scenes with real agents.
 
-`tests/conftest.py` loads it because, with `-n`, another process prints the summary.
+It is loaded by `tests/conftest.py`: with `-n`, tests run in worker processes, but the main process
+prints the summary.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ class Score:
     lags: list[float] = field(default_factory=list)
     """The time from each of the vendor's replies to the status that shows it, in seconds."""
     loads: list[float] = field(default_factory=list)
-    """The machine's load average for each delay that was not checked because of it."""
+    """The machine's load averages when it was too busy to check a delay."""
     prompt_tokens: int = 0
     recorded_prompt_tokens: int = 0
     omissions: dict[str, str] = field(default_factory=dict)
     """The scenes, calls and checks that were skipped, each with the reason."""
     forecasts: list[str] = field(default_factory=list)
-    """The forecast and the actual number of remaining calls at half of the window."""
+    """Forecasts at half of the window, with the actual number of remaining calls: `12 of 14`."""
 
     def add(self, other: Score) -> None:
         """Add another scene's results."""

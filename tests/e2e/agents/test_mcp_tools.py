@@ -75,7 +75,7 @@ def test_context_usage_is_what_the_vendor_billed(scene: Scene) -> None:
         scene.turn(ASK, resume=True)
         billed, asking, last = scene.vendor.billed("main")[-3:]
         sent = json.dumps((last.request.body.get("input") or [last.request.body])[-3:])
-        # Codex passes the structured content of a result to the model, and other agents its text.
+        # Codex gives the model a result's structured content. Other agents give it the text.
         answer = re.search(r"Context: ~?([\d,]+) tokens", sent) or _DATA.search(sent)
         if answer:
             break
@@ -83,7 +83,7 @@ def test_context_usage_is_what_the_vendor_billed(scene: Scene) -> None:
     assert billed.usage is not None
     assert asking.usage is not None
     tokens = int(answer[1].replace(",", ""))
-    # The agent may record the call that requested the tool after the tool has run.
+    # Some agents record the call that requested a tool only after the tool has run.
     assert tokens in (billed.usage.context, asking.usage.context)
     expected = billed if scene.agent.name == "opencode" else asking
     assert expected.usage is not None

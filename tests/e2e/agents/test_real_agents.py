@@ -24,7 +24,7 @@ CALLS_PER_TURN = 8
 
 
 def growing_sizes(agent: Agent) -> list[int]:
-    """Return prompt sizes that grow until the window is full, as if they contained tool results."""
+    """Return prompt sizes that grow until the window is full, as in a turn with many tool calls."""
     end = min(agent.window, prompt_limit_of(agent.model) or agent.window)
     rng, size, sizes = random.Random(agent.name), end / 10, list[int]()
     while size < end:
@@ -153,7 +153,7 @@ def test_compaction(scene: Scene) -> None:
 
 
 def test_another_session(scene: Scene) -> None:
-    """The newest session is displayed. The other session's size does not change."""
+    """A second session is displayed, and does not change the size of the first."""
     scene.script.on(GREET, Reply("Hello there."))
     expected = {}
     for prompt in (GREET, WORK):

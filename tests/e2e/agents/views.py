@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.e2e.agents.sidecar_client import SidecarClient
 
 _PATTERNS = r"([\d,]+) (?:tokens|of)", r"(?<![±\d])(\d+) %", r"(\$\d[\d,]*(?:\.\d+)?)"
-"""Patterns for the tokens, the percentage and the cost. A band such as `±75 %` does not match."""
+"""Patterns for the tokens, the percentage and the cost. They skip error bands such as `±75 %`."""
 
 
 class Numbers(NamedTuple):

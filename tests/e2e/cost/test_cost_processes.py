@@ -28,7 +28,11 @@ def start(path: Path, name: str, count: int) -> subprocess.Popen[str]:
 
 
 def kept(path: Path) -> tuple[list[str], int, int, int]:
-    """Return the request ids in a ledger, and its calls and input tokens, added up in two ways."""
+    """Return a ledger's request ids, and three sums to compare with them.
+
+    The sums are the calls and the input tokens in the totals, and the input tokens of all single
+    calls.
+    """
     ledger = Ledger(path)
     with ledger.reader() as connection:
         ids = [row[0] for row in connection.execute("SELECT request FROM event")]

@@ -1,6 +1,6 @@
 """A process that records calls in a ledger: `python -m tests.e2e.cost.writer LEDGER NAME COUNT`.
 
-It prints the request id of each recorded call on a line.
+It prints the request id of each recorded call on its own line.
 """
 
 from __future__ import annotations

@@ -30,8 +30,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def llama_url(models: dict[str, Path]) -> Iterator[str]:
-    """The server address for the model `tiny`, which has Qwen2's vocabulary and two slots of 4,096
-    tokens.
-    """
+    """A server for the model `tiny` with Qwen2's vocabulary and two slots of 4,096 tokens."""
     with llama(models["qwen2"], "--context", "8192", "--slots", "2") as url:
         yield url

@@ -18,7 +18,7 @@ EMBEDDING, HEADS, FEED_FORWARD, LAYERS = 32, 2, 64, 1
 F32 = 0
 UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, UINT32: 4, INT32: 4, FLOAT32: 4, BOOL: 1, 10: 8, 11: 8, 12: 8}
-_POOL = 4096  # rows are random, because they must differ
+_POOL = 4096  # the number of random rows per tensor, which are repeated in larger tensors
 
 CHATML = (
     "{%- if tools %}{{- '<|im_start|>system\n# Tools\n' }}{%- for tool in tools %}"
@@ -40,7 +40,7 @@ def write_model(
 
     Args:
         context: The context window that the model was trained with, in tokens.
-        template: The chat template. The token overhead of the default, ChatML, is known.
+        template: The chat template. We know how many tokens ChatML, the default, adds.
     """
     tokenizer, tokens = _tokenizer_of(vocabulary)
     metadata = [*_metadata(context, name, template), *tokenizer]
@@ -107,8 +107,9 @@ def _write_weights(file: BinaryIO, dimensions: tuple[int, ...]) -> None:
 
 
 def _tokenizer_of(vocabulary: Path) -> tuple[list[bytes], int]:
-    """Return a GGUF file's `tokenizer.*` entries without the chat template, and its number of
-    tokens.
+    """Return the `tokenizer.*` entries of a GGUF file, and the number of tokens in its vocabulary.
+
+    The chat template is left out.
     """
     with (
         vocabulary.open("rb") as file,

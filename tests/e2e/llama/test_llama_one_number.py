@@ -208,7 +208,7 @@ def test_a_conversation_has_one_count_everywhere(
 def test_a_section_has_its_documents_count_after_edits_and_reports(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
-    """Reported usage calibrates the kind of text in the reply. The document is of another kind."""
+    """A calibration by reported usage affects only the reply's kind of text, not the document's."""
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
         section = {"name": "doc", "textDocument": {"uri": editor.uri}}
@@ -239,8 +239,8 @@ def test_fixes_have_the_documents_count(
 ) -> None:
     """A fix produces the same text and count as `tokens/fit` and `fit`.
 
-    With an endpoint, a fix leaves less text. Fixes are computed whenever the cursor moves, without
-    a request to the endpoint. They therefore reserve the error band of the local estimate.
+    If an endpoint counts, the fix keeps less text. Fixes are computed whenever the cursor moves, so
+    they do not ask the endpoint. Instead, they leave room for the error of a local estimate.
     """
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
@@ -286,7 +286,7 @@ def applied(action: Any, text: str) -> str:
 
 
 def counted(editor: Editor, method: str) -> int | None:
-    """Return the document's count, or None if it was made with another method."""
+    """Return the document's token count, or None while it comes from another counting method."""
     count = editor.about("tokens/count")
     return int(count["tokens"]) if count["method"] == method else None
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DROPPED = [" \x11\x88", "\n\x0b ", "a \x03\x9b", " \x1d\x88«", "\x00\x01 b\x0b"]
-"""Control characters missing from the vocabulary, between characters that could be merged."""
+"""Texts with control characters that the vocabulary lacks. Without them, their neighbors can merge.
+"""
 BETWEEN = ["", " ", "  ", "\n", "\n\n", "\t", "é", "e\u0301", "日本", "😀", "<s>", "▁", "\x1f", "1"]
 
 

@@ -1,4 +1,4 @@
-"""Tests a session's counts with a real llama.cpp, and the number of requests that they take."""
+"""Tests a session's counts with a real llama.cpp, and how many requests they need."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 KINDS = ("hex", "numbers", "code", "CJK")
 """Text kinds, in the same order as in `some_text`."""
 TURNS, SILENT = 30, 11
-"""The number of turns in total, and before the first usage report."""
+"""The total number of turns, and the number of turns before the first usage report."""
 AFTER_PERCENT = 1.0
 PROBE = 6
-"""The requests in the first turn: models, window, two texts, a chat (hidden here), and the
+"""The requests in the first turn: models, window, two texts, a chat (answered with 404), and the
 count.
 """
 CONTEXT = 32_768
@@ -73,9 +73,7 @@ async def _rows(client: Client, proxy: CountingProxy, url: str, kind: int) -> li
 async def test_a_conversation_of_one_kind_of_text_is_counted_within_its_band(
     kind: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The template is harder to predict than most, so counts with other templates are more
-    accurate.
-    """
+    """This template is unusually hard to predict. Counts with other templates are more accurate."""
     model = tmp_path / "model.gguf"
     write_model(model, ensure_vocabularies()["qwen2"], CONTEXT, name="tiny", template=WORDY)
     with llama(model, "--alias", "tiny", "--context", str(CONTEXT)) as url:

@@ -71,7 +71,7 @@ def within_one_percent(editor: Editor, session: str, received: Received) -> int:
 
 
 def sent_back(received: Received) -> int:
-    """Return how many tokens of a request and its reply the next request contains."""
+    """Return how many tokens the next request repeats from a request and its reply."""
     return received.prompt + received.output - received.reasoning
 
 
@@ -80,9 +80,10 @@ def converse(
 ) -> None:
     """Send a prompt that triggers a tool call, and check the counts before and after both replies.
 
-    Prints one table row per request: the tokens received by the model server and our count of them,
-    the same two numbers for the next request, and the number displayed by the plugin. The first row
-    has only two numbers, because the plugin sends the next request immediately after a tool call.
+    Prints a table row for each of the two requests: the tokens that the model server received, and
+    our count of them. The second row also contains the tokens that the next request will repeat,
+    our count of them, and the plugin's own number. The first row does not, because the plugin sends
+    the second request immediately after the tool call.
     """
     editor.lua(plugin.submit, WEATHER.format(part))
     for number in (1, 2):

@@ -34,7 +34,7 @@ def claude(tmp_path: Path) -> ClaudeHome:
 @pytest.fixture
 def codex(tmp_path: Path, claude: ClaudeHome) -> CodexHome:
     home = CodexHome(tmp_path / "home" / ".codex")
-    home.clock = claude.clock  # the most recently written session is the newest
+    home.clock = claude.clock  # with one clock, the session that was written last is the newest
     (home.folder / "sessions").mkdir(parents=True)
     return home
 

@@ -25,7 +25,7 @@ FILE = """
   require('codecompanion.interactions.chat.slash_commands.builtin.file')
     .new({ Chat = chat, config = command, context = {} })
     :output({ path = ..., relative_path = ... }, { silent = true })"""
-"""Attaches a file like `/file`."""
+"""Attaches a file in the same way as `/file`."""
 PROMPT = """
   local lines = vim.api.nvim_buf_get_lines(chat.bufnr, 0, -1, false)
   while #lines > 0 and lines[#lines] == '' do table.remove(lines) end

@@ -57,9 +57,7 @@ def test_a_prompt_over_the_limit_is_held_and_the_next_one_is_sent(
 
 
 def test_a_held_prompt_is_not_parsed(begin: Callable[..., Any]) -> None:
-    """The plugin takes seconds to parse a megabyte, so a prompt must not be parsed before it is
-    sent.
-    """
+    """Parsing a megabyte takes the plugin seconds, so this must wait until the prompt is sent."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     editor.lua("""
       local parser = require('codecompanion.interactions.chat.parser')
@@ -156,7 +154,7 @@ AT_ONCE = """
   if another and another.initialized then return true end -- it answers
   require('token_sidecar.integrations.chats').guard('x', { text = 'Hello' }, function() went = true end)
   return went"""
-"""Returns whether a prompt is sent synchronously while there is no server."""
+"""Returns whether a prompt is sent immediately if there is no server."""
 
 
 @EACH
@@ -203,7 +201,7 @@ HOLD_TIMERS = """
     for _, run in ipairs(due) do run() end
     defer(function() _G.has_expired = true end, 200)
   end"""
-"""A function that expires a held prompt's timer."""
+"""Collects the timers of held prompts instead of starting them. `_G.expire()` expires them."""
 
 
 @EACH
@@ -286,7 +284,7 @@ def test_prompt_of_a_chat_closed_during_its_check_is_not_sent(
     assert server.received == []
     said = editor.lua("return vim.api.nvim_exec2('messages', { output = true }).output")
     assert "token_sidecar" not in said
-    # avante's timer fails because it does not notice input over RPC.
+    # avante does not notice input over RPC, so one of its timers fails.
     editor.errors_expected = plugin is AVANTE
     assert editor.messages() == SAID[plugin.name]
 

@@ -1,6 +1,4 @@
-"""Tests that calls are recorded with the provider of the chat plugin's model, and priced
-accordingly.
-"""
+"""Tests that calls are recorded with the chat plugin's provider, and at this provider's price."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ INPUT, OUTPUT = Decimal("0.59") / 10**6, Decimal("0.79") / 10**6
 
 
 def served_by(plugin: ChatPlugin, name: str, model: str) -> ChatPlugin:
-    """Return a plugin that is configured with a provider whose name the user has chosen."""
+    """Return a plugin whose model belongs to a provider that the user has called `name`."""
     lua = plugin.lua.replace("gpt-4o", model)
     lua = lua.replace("mine = adapter", f"{name} = adapter").replace("'mine'", f"'{name}'")
     lua = lua.replace("mine = mine", f"{name} = mine")
@@ -98,8 +96,6 @@ NAMES = [
 def test_an_api_format_is_not_taken_for_a_provider(
     shared: Editor, name: str, url: str, expected: str | None
 ) -> None:
-    """Many servers implement OpenAI's or Anthropic's API, and settings often name them after the
-    API.
-    """
+    """Users often name other servers `openai` or `anthropic`, because they implement these APIs."""
     found = "return require('token_sidecar.integrations.providers').id(...)"
     assert shared.lua(found, name, url) == expected

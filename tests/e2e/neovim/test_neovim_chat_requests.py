@@ -104,9 +104,7 @@ def test_a_background_request_before_any_other_is_recorded(
 
 
 def test_a_failed_first_request_is_not_billed_to_the_next(begin: Callable[..., Any]) -> None:
-    """Our hooks are not installed yet during the first request. If curl fails, the plugin reports
-    no reply.
-    """
+    """Our hooks miss the first request, and the plugin does not report its failure."""
     plugin = msgspec.structs.replace(CODECOMPANION, open="", session="return ''")
     editor, server, _ = begin(plugin, waits=False)
     editor.lua("""
@@ -128,9 +126,7 @@ def test_a_failed_first_request_is_not_billed_to_the_next(begin: Callable[..., A
 def test_a_reply_that_arrives_before_the_first_requests_reply_is_recorded_for_its_own_request(
     begin: Callable[..., Any],
 ) -> None:
-    """Two requests use the same adapter. The first request is sent before our hooks are
-    installed.
-    """
+    """The first of two requests with the same adapter is sent before our hooks are installed."""
     plugin = of_class(Inline, CODECOMPANION, open="", session="return ''")
     editor, server, _ = begin(plugin)
     editor.lua("""
@@ -240,7 +236,7 @@ def project(folder: Path, name: str) -> Path:
 
 
 def test_two_avante_projects_are_two_sessions(begin: Callable[..., Any], tmp_path: Path) -> None:
-    """Both projects store their chat under the same file name."""
+    """The projects' chats have the same file name."""
     editor, server, first = begin(AVANTE, waits=False)
     say(editor, AVANTE, server, 0)
     right = sent_back(server.received[1])
@@ -291,7 +287,7 @@ def test_an_event_in_a_long_chat_encodes_only_new_messages(
 
 
 def test_avante_builds_its_prompts_once_per_count(begin: Callable[..., Any]) -> None:
-    """To count prompts, avante must build them, which takes milliseconds in a long chat."""
+    """A count needs the whole prompt, and building it takes milliseconds in a long chat."""
     before = """
       local llm = require('avante.llm')
       local generate = llm.generate_prompts

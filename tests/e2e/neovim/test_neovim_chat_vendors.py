@@ -72,8 +72,9 @@ def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[[Vendor], Any
 
 
 def say(editor: Editor, server: FakeVendor, vendor: Vendor, part: int) -> int:
-    """Send a prompt that causes a tool call, and return the next prompt's tokens according to the
-    server.
+    """Send a prompt that causes a tool call.
+
+    Returns the vendor's number of tokens that the next request will repeat.
     """
     server.script.on(WEATHER.format(part), ASK_WEATHER, TELL_WEATHER)
     editor.lua(CODECOMPANION.submit, WEATHER.format(part))
@@ -129,7 +130,7 @@ def test_counts_equal_the_vendors_reported_usage(
 def test_a_pdf_is_counted_as_a_document_and_not_as_base64(
     begin: Callable[[Vendor], Any], vendor: Vendor, tmp_path: Path
 ) -> None:
-    """Counted as text, the base64 data of 150,000 bytes would be about 100,000 tokens."""
+    """If its base64 data were counted as text, the PDF would have about 100,000 tokens."""
     editor, server, session = begin(vendor)
     pdf = tmp_path / "paper.pdf"
     pdf.write_bytes(b"%PDF-1.4\n" + random.Random(5).randbytes(150_000))

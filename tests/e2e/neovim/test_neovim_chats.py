@@ -240,13 +240,13 @@ LUALINE = """
 require('lualine').setup({
   options = { icons_enabled = false, refresh = { statusline = 60000, refresh_time = 60000 } },
   sections = { lualine_x = { 'token_sidecar' } } })"""
-"""lualine refreshes once per minute here, so an earlier change must come from our event."""
+"""lualine itself refreshes only once per minute, so an earlier update comes from our event."""
 
 
 def test_no_module_is_loaded_before_a_chat_is_used(
     open_editor: Callable[..., Editor],
 ) -> None:
-    """lualine may load only its component, and the two modules that read the status variables."""
+    """Only lualine's component is loaded, with two modules that read the status."""
     lua = "\n".join(plugin.lua for plugin in ALL)
     editor = open_editor(lua + "\nvim.o.columns = 80\n" + on_path("lualine.nvim") + LUALINE)
     loaded = editor.lua("""

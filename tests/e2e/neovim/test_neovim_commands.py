@@ -144,7 +144,7 @@ def test_model_can_be_chosen_with_the_picker(ready: Editor) -> None:
 
 
 def test_model_can_be_chosen_with_inputlist(ready: Editor) -> None:
-    """Neovim's own picker prints all items. The user therefore filters them by name first."""
+    """Neovim's own picker would print all models, so the user is asked for part of the name first."""
     ready.lua("""
       vim.ui.input = function(options, entered) _G.prompt = options.prompt; entered(_G.entered) end
       vim.fn.inputlist = function(lines) _G.offered = lines; return 1 end""")

@@ -59,7 +59,7 @@ def opened(
 def test_nothing_in_a_hostile_folder_runs(
     opened: Editor, repository: Hostile, trace: Trace
 ) -> None:
-    """The server opens no network connections either."""
+    """Nor does the server open network connections."""
     opened.edit("CLAUDE.md")
     opened.wait_tokens(truth(hostile.PROMPT * 2))
     (pid,) = opened.server_pids()
@@ -83,9 +83,7 @@ def test_nothing_in_a_hostile_folder_runs(
 def test_hostile_settings_files_are_reported_without_their_contents(
     repository: Hostile, tmp_path: Path, trace: Trace
 ) -> None:
-    """Settings files may be links, FIFOs, devices or bombs. Counting and Neovim must keep working,
-    and messages must not reveal the files' contents.
-    """
+    """Counting and Neovim keep working if a settings file is a link, a FIFO, a device or huge."""
     hostile.add_bad_settings(repository)
     programs = tmp_path / "programs"
     programs.mkdir()

@@ -1,4 +1,4 @@
-"""Tests the plugin as plugin managers install it, which is by cloning the whole repository."""
+"""Tests the plugin as installed by plugin managers, which clone the whole repository."""
 
 from __future__ import annotations
 

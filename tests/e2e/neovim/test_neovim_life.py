@@ -300,9 +300,7 @@ def test_a_python_without_the_package_causes_one_message(
 def test_a_workspace_folder_named_sidecar_is_not_run(
     open_editor: Callable[..., Editor], tmp_path: Path
 ) -> None:
-    """If there is no command, `python3 -P -m sidecar` runs the installed package, not the
-    folder.
-    """
+    """Without the command, `python3 -P -m sidecar` runs the installed package, not the folder."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')

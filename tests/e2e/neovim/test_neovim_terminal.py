@@ -105,7 +105,7 @@ def test_a_whole_session_in_a_terminal(terminal: Terminal, tmp_path: Path) -> No
         "env", *variables, str(NVIM), "--clean", "-n", "-u", str(init), str(tmp_path / "one/a.md")
     )
     terminal.wait(f"{truth(text):,} tokens")
-    terminal.wait(f"a.md is {truth(text):,} tokens")  # the diagnostic at the end of its line
+    terminal.wait(f"a.md is {truth(text):,} tokens")  # the diagnostic at the end of the line
     terminal.type(":TokenSidecar fit", "Enter")
     assert "Fit to budget: keep the start" in terminal.wait("Fit to budget")
     terminal.type("1", "Enter")
@@ -125,7 +125,7 @@ def test_a_whole_session_in_a_terminal(terminal: Terminal, tmp_path: Path) -> No
     terminal.wait("of window")
     terminal.type("q", ":TokenSidecar restart", "Enter")
     terminal.type("o", "one more", "Escape")
-    # Fitting and undo may move the cursor, so only the total is known.
+    # The line of the cursor is unknown after fitting and undo, but the total is the same.
     more = text + "one more\n"
     terminal.wait(f"{truth(more):,} tokens")
     terminal.type(":edit! ", str(tmp_path / "two/a.md"), "Enter")

@@ -45,7 +45,7 @@ class AgentsServer(StdioClient):
         return self.heard("status/update", matches)
 
     def cost(self, *, above: float) -> Any:
-        """Return the costs from the next status whose cost exceeds `above`, in USD."""
+        """Return the costs in the next status that shows a cost of more than `above` USD."""
 
         def matches(status: Any) -> bool:
             return status["cost"] is not None and status["cost"]["costUsd"] > above

@@ -55,7 +55,6 @@ def trace(tmp_path: Path) -> Trace:
 
 
 def test_the_trace_sees_connections_and_programs(trace: Trace) -> None:
-    """The trace contains a datagram, a local connection and a child process."""
     code = (
         "import socket, subprocess\n"
         "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.3', 9))\n"

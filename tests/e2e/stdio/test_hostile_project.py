@@ -25,7 +25,7 @@ CONTENT = {
     "heading": BUDGET.format("a.md") + 'sections = {"x' + " " * 60_000 + 'y" = 1}\n',
 }
 
-# Blocks a worker forever by opening a FIFO instead of `{held}`.
+# A server whose workers can block forever on a FIFO. `{held}` is replaced with code that does this.
 HELD = """
 import os, sys
 from sidecar.server.features import configuration
@@ -133,7 +133,7 @@ def test_settings_from_a_slow_disk_apply_when_they_arrive(root: Path) -> None:
     client.end_streams()
 
 
-# Logs the deadline of the shutdown to stderr, and whether the process ended at the deadline.
+# Logs to stderr when the exit deadline is set, and when the process is ended at the deadline.
 ENDING = """
 from sidecar.server import stdio
 armed, ended = stdio._end_within, os._exit
@@ -161,9 +161,9 @@ POOLS = {
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_the_server_exits_while_every_worker_is_blocked(root: Path, pool: str) -> None:
-    """The workers never finish, so the server must not wait for them.
+    """The blocked workers never finish, so the server exits at a deadline.
 
-    It exits at a deadline, which it sets before it awaits anything.
+    The deadline must be set before the server awaits anything.
     """
     os.mkfifo(root / "fifo")
     held = ENDING + POOLS[pool]

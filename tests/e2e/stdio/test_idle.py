@@ -19,9 +19,9 @@ SECONDS = 6
 """How long three ticks of the file watcher take, in seconds."""
 WAITS = "clock_nanosleep,epoll_pwait,epoll_wait,futex,nanosleep,poll,ppoll,pselect6,read,select"
 _WAITED = re.compile(r"<\d+\.\d+>$", re.MULTILINE)
-"""Matches a returned system call. A busy loop makes as many calls as a loop with short sleeps."""
+"""Matches each completed system call. Calls that return at once also count, as in a busy loop."""
 MOST_CPU = 0.005
-"""The maximum CPU time per second, which is ten times the time in the benchmark."""
+"""Maximum CPU seconds per second. The benchmark measures a tenth of this."""
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["without agents", "with an agent's sessions"])

@@ -41,7 +41,7 @@ def client(root: Path) -> Iterator[StdioClient]:
 
 
 def say(client: StdioClient, session: str, words: int) -> dict[str, Any]:
-    """Append a turn like a chat plugin, and return the session's usage."""
+    """Append a turn, as a chat plugin does, and return the session's usage."""
     turn = {"role": "user", "content": f"{TEXT} " + "word " * words}
     usage: dict[str, Any] = client.request("context/append", {"session": session, "turns": [turn]})
     return usage

@@ -27,7 +27,7 @@ def tokens(client: StdioClient) -> tuple[int, int]:
 
 def test_edits_during_the_first_count_are_counted() -> None:
     rng = random.Random(7)
-    # each character is one code unit and all line endings are the same, which simplifies positions
+    # with one code unit per character and uniform line endings, positions are simple
     text = source_text(SIZE).encode("ascii", "replace").decode().replace("\r", "")
     client = opened(text)
     for version in range(2, 42):

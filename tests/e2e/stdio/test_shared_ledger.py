@@ -28,7 +28,7 @@ agents.IDLE_SECONDS = 100_000.0
 sys.argv[1:] = ["serve"]
 start()
 """
-"""A server that does not read all stores when idle, so it depends on its file watcher."""
+"""Starts a server that never becomes idle, so that it sees changes only with its file watcher."""
 
 
 @pytest.fixture

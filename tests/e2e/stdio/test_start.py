@@ -19,8 +19,8 @@ from sidecar.config.settings import Agents
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Logs imports. Work that normally starts after half a second is delayed for 30 seconds, so that the
-# first count precedes it on any machine.
+# Logs imports. Work that normally starts after half a second waits 30 seconds, so that it starts
+# after the first count even on a slow machine.
 SERVER = """
 import sys
 

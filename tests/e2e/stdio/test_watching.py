@@ -1,4 +1,4 @@
-"""Tests settings if the system cannot watch more files. They are then polled every two seconds."""
+"""Tests that settings are polled every two seconds if the system cannot watch more files."""
 
 from __future__ import annotations
 

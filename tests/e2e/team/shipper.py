@@ -1,7 +1,8 @@
-"""Ships and verifies users' calls in processes that start within milliseconds.
+"""Ships and verifies users' calls in separate processes.
 
-The processes are forked from a server that has already imported everything. They spend most of
-their time sending calls, so the tests can kill them at that point.
+The processes start within milliseconds, because they are forked from a server that has already
+imported everything. They spend most of their time sending calls, so a kill usually interrupts
+this.
 """
 
 from __future__ import annotations

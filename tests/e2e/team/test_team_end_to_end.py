@@ -85,7 +85,8 @@ class Team:
         agent = pick.choice(list(AGENTS))
         provider, *models = AGENTS[agent]
         session = f"{user}-{agent}-{number // 40}"
-        # Includes the end of a month, because reports of one call may be in two partitions.
+        # Some calls are at the end of a month, so that reports of one call may be in two
+        # partitions.
         at = START + skew + timedelta(seconds=pick.randrange(DAYS * 86_400))
         if pick.random() < 0.05:
             at = datetime(2026, 10, 31, 23, 59, pick.randrange(60), tzinfo=UTC)
@@ -213,7 +214,7 @@ class Chaos:
         self.shippers = [self._start(number) for number in range(2)]
         while self.kills < kills:
             for number, shipper in enumerate(self.shippers):
-                if not shipper.is_alive():  # calls may have been amended since it finished
+                if not shipper.is_alive():  # finished, but calls may have been amended since
                     self.shippers[number] = self._start(number)
             time.sleep(self.random.random() * longest_wait)
             victim = self.random.randrange(3)
@@ -231,13 +232,13 @@ class Chaos:
             self.team.amend(user, 0.05)
         for shipper in self.shippers:
             shipper.join()
-        for number in range(2):  # for calls amended after a shipper had finished
+        for number in range(2):  # send calls that were amended later
             last = self._start(number)
             last.join(600)
             assert last.exitcode == 0
 
     def _start(self, number: int) -> Process:
-        # Each starts with another user, as most users' calls have been sent after some kills.
+        # Each start begins with another user. After some kills, most users' calls have been sent.
         self.starts += 1
         first = self.starts % len(self.team.folders)
         folders = [*self.team.folders[first:], *self.team.folders[:first]][:: -1 if number else 1]
@@ -272,7 +273,7 @@ def post(collector: Rotel, agent: str, records: list[Record]) -> None:
 
 
 def verify_all(team: Team) -> None:
-    """Run `cost ship --verify` for each user. Afterwards, the store lacks nothing."""
+    """Run `cost ship --verify` for each user, and check that the store then lacks no calls."""
     with ProcessPoolExecutor(4, mp_context=PROCESSES) as pool:
         for exit_code, output in pool.map(verify, team.folders, repeat(SECRETS)):
             assert exit_code == 0, output
@@ -321,7 +322,7 @@ def run(
     reports = [report for user in team.folders for report in team.telemetry(user, 0.3)]
     for agent in AGENTS:
         records = [record for named, record in reports if named == agent]
-        for start in range(0, len(records) // 2, 1_000):  # reported before the ledger's calls
+        for start in range(0, len(records) // 2, 1_000):  # agents report half of the calls first
             post(collector, agent, records[: len(records) // 2][start : start + 1_000])
     chaos = Chaos(team, collector)
     chaos.run(kills, longest_wait=0.3)
