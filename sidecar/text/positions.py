@@ -1,6 +1,6 @@
 """Converts LSP positions, and computes text lengths in code units of LSP's three encodings.
 
-Lone surrogates are legal in JSON. They are three code units in utf-8, and one in utf-16 and utf-32.
+JSON may contain lone surrogates. Each is three code units in utf-8, and one in utf-16 and utf-32.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def units(text: str, encoding: Encoding) -> int:
 
 
 def index_of_unit(text: str, offset: int, encoding: Encoding) -> int:
-    """Return the index of the character that contains a code unit, or `len(text)` after the end."""
+    """Return the index of the character that contains a code unit, or `len(text)` past the end."""
     if encoding == "utf-32" or text.isascii():
         return min(offset, len(text))
-    # Each character has at least one code unit, so later characters do not matter.
+    # Each character has at least one code unit, so the remaining characters do not matter.
     text = text[: offset + 1]
     if encoding == "utf-16":
         return _index_utf16(text, offset)

@@ -86,7 +86,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """Format a list such as `amp, cline, codex and 11 more`. Up to four names are all listed."""
+    """Format a list such as `amp, cline, codex and 11 more`. Up to four names are not shortened."""
     if len(names) <= 4:
         return ", ".join(names)
     return f"{', '.join(names[:3])} and {len(names) - 3} more"
@@ -122,9 +122,7 @@ def duration_text(length: timedelta) -> str:
 
 
 def percent_text(share: float) -> str:
-    """Format a percentage such as `13 %`. It is rounded down, so only a complete 100 % is shown as
-    `100 %`.
-    """
+    """Format a percentage such as `13 %`. It is rounded down, so 99.9 is formatted as `99 %`."""
     # The addend compensates for floating-point errors.
     return f"{math.floor(share + 1e-9)} %"
 

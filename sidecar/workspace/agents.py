@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_OLD_STORES = 100
-"""Maximum number of an agent's older stores to search for a workspace session."""
+"""Maximum number of stores to read when searching for a session of the workspace."""
 
 
 class LastSearch(NamedTuple):
@@ -72,7 +72,7 @@ class SessionReader:
         )
 
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
-        """Read new contents from the given stores. Returns whether there were any.
+        """Read new contents from the given stores. Returns whether any store had new contents.
 
         Calls of agents that are not in `billed` are only recorded if the store's earlier
         calls are in the ledger.
@@ -161,7 +161,7 @@ class AgentSessions:
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
         self._searched_with: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """The settings used when each workspace's sessions were last searched completely."""
+        """The agent settings of the last search for all sessions, by workspace."""
         self._memory: MemoryLedger | None = None
         """In-memory replacement for the ledger while the ledger file cannot be used."""
 
@@ -225,7 +225,7 @@ class AgentSessions:
         return recorded
 
     async def ensure_older_sessions(self, workspace: Workspace) -> None:
-        """Find all sessions of the workspace, unless they were found with the same settings."""
+        """Find all sessions of the workspace, unless that was already done with these settings."""
         if self._searched_with.get(workspace) != workspace.settings.agents:
             await self.find_all_sessions(workspace)
 
@@ -266,7 +266,7 @@ class AgentSessions:
 
     def _memory_ledger(self) -> MemoryLedger:
         if self._memory is None:
-            # A worker has already imported this module.
+            # A fast import, because a worker has already imported this module.
             from sidecar.cost.ledger import MemoryLedger
 
             self._memory = MemoryLedger()
@@ -287,7 +287,7 @@ class AgentSessions:
         earlier = before.sessions if before else frozenset[str]()
         recent = frozenset([session.id for session in sessions])
         self._seen[workspace] = LastSearch(sources, recent)
-        if not earlier <= recent:  # a session is now one of the older sessions, or is deleted
+        if not earlier <= recent:  # a recent session has become old or was deleted
             self._searched_with.pop(workspace, None)
         if not recent and not earlier:
             return recorded

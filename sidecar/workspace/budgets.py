@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 LISTING_SECONDS = 10.0
-"""How long the list of files in a folder is cached."""
+"""How long the list of files in a folder is cached, in seconds."""
 
 
 class Subject(NamedTuple):
@@ -40,7 +40,7 @@ class Subject(NamedTuple):
 
     @property
     def models(self) -> dict[str, None]:
-        """The models that the rules count tokens for, without duplicates."""
+        """The models whose tokens the rules limit, without duplicates."""
         return dict.fromkeys(
             (self.model, *(rule.budget.model or self.model for rule in self.rules))
         )
@@ -89,7 +89,7 @@ class Budgets:
         from sidecar.budget.findings import RestOfGroup
 
         listed, own = await self._list_targets(workspace.path), str(workspace.path / subject.name)
-        # A worker has already imported this module.
+        # A fast import, because a worker has already imported this module.
         from sidecar.workspace.files import targets_except
 
         for rule in sums:
@@ -195,7 +195,10 @@ def model_of(uri: str, workspace: Workspace) -> str:
 
 
 def find_lowest_budget(snapshot: Snapshot, workspace: Workspace) -> int | None:
-    """Return the document's lowest budget in tokens, or None. `model_of` returns its model."""
+    """Return the document's lowest budget in tokens, or None if it has no budget.
+
+    The budget refers to the model that `model_of` returns.
+    """
     rules = workspace.rules.of(relative_name(workspace, snapshot.uri)) if workspace.rules else []
     tightest = _tightest_rule(rules, workspace)
     return None if tightest is None or is_ignored(snapshot) else tightest.budget.max_tokens

@@ -88,7 +88,7 @@ class Conversations:
         self._saving = asyncio.Lock()
         self._saved_layouts: dict[str, int] = {}
         self._missed: dict[str, Hashable] = {}
-        """Conversations that an endpoint failed to count, with its fingerprint at that time."""
+        """The endpoint's fingerprint when it failed to count a conversation, by conversation ID."""
 
     # -- changes ----------------------------------------------------------------------------
 
@@ -440,7 +440,7 @@ class Conversations:
                 change = Recount(session=name, version=conversation, asks_endpoint=True)
                 await self.apply(change)
                 if name in self._missed:
-                    break  # the next retry starts with another conversation
+                    break  # failed again; the next retry starts with another conversation
 
     def _is_probed_again(self, conversation: Conversation) -> bool:
         if conversation.id not in self._missed:

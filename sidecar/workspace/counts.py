@@ -48,19 +48,21 @@ if TYPE_CHECKING:
 
 
 ENDPOINT_SECONDS = 2.0
-"""Time to wait for an endpoint before falling back to an estimate."""
+"""How long to wait for an endpoint before falling back to an estimate, in seconds."""
 LATEST_SECONDS = 30.0
-"""How long to wait for an endpoint's late answer before discarding it."""
+"""How long to wait for an endpoint's late answer before discarding it, in seconds."""
 QUIET_CHARACTERS = 20_000
-"""Documents of at least this length are sent to an endpoint only after a pause in typing."""
+"""Documents with at least this many characters are sent to an endpoint only after a pause in
+typing.
+"""
 CHARACTERS_PER_QUIET_SECOND = 200_000
 LONGEST_QUIET_SECONDS = 1.0
 _ANSWERS_KEPT = 4_096
 _FIT_ROUNDS = 12
 EXTRAPOLATED_CHARACTERS = 6_000
-"""Size of the sample used to estimate a long document's token count."""
+"""Number of characters in the sample used to estimate a long document's token count."""
 GIANT_CHARACTERS = 100_000
-"""Pieces of at least this length are slow to tokenize, and this cannot be interrupted."""
+"""Tokenizing a piece with more characters is slow and cannot be interrupted."""
 GUESS_PERCENT = 25.0
 """Margin of error (±%) of an estimate based on a sample."""
 _MIN_CALIBRATION_CHARACTERS = 200
@@ -205,7 +207,9 @@ class Counts(CounterChooser):
             "counting by an endpoint", outlives_waiters=True
         )
         self._edits: dict[str, asyncio.Event] = {}
-        """Events by URI for documents waiting for a pause in typing. An edit sets the event."""
+        """An event for each document that is waiting for a pause in typing, by URI. Edits set the
+        event.
+        """
 
     # -- choosing ---------------------------------------------------------------------------
 
@@ -502,7 +506,7 @@ class Counts(CounterChooser):
     def add_reported_window(
         self, model: str, settings: Settings, session: NamedLimits
     ) -> NamedLimits:
-        """Add the context window reported by an endpoint to the windows from a session."""
+        """Add the context window that an endpoint has reported to the windows from a session."""
         endpoint = session.endpoint or self.known_limit(model, settings)
         return msgspec.structs.replace(session, endpoint=endpoint)
 

@@ -261,9 +261,9 @@ class Documents(dict[str, TextDocument]):
         return is_known and document is not None and document.edition is not text.version
 
     def latest(self, text: FollowedText) -> FollowedText:
-        """Return a tracked place's current text.
+        """Return the current text of a document or range that a section follows.
 
-        Returns the same object if the text is unchanged.
+        If the text is unchanged, this is the same object.
         """
         if not self.is_stale(text):
             return text

@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 2.0
 POLL_SECONDS = 30.0
-"""Default interval for notifying subscribers even if no change was noticed."""
+"""Default interval for notifying subscribers even if no change was noticed, in seconds."""
 QUIET_SECONDS = 0.02
-"""Time without further changes after which changes are reported."""
+"""Changes are reported after this time without further changes, in seconds."""
 LONGEST_SECONDS = 0.1
-"""Maximum delay between a change and its report."""
+"""Maximum delay between a change and its report, in seconds."""
 
 Changes = frozenset[str] | None
 """The changed paths, or None if any path may have changed."""

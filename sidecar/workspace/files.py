@@ -429,7 +429,7 @@ class Targets:
                     file.path, below + with_slashes(file.path[strip:]), is_link=True
                 )
             else:
-                # A path that is not a folder is a .gitignore with skipped patterns.
+                # The path is an unreadable folder, or a .gitignore with skipped patterns.
                 end = "/" if os.path.isdir(file.path) else ""
                 relative = f"{below}{with_slashes(file.path[strip:])}{end}"
                 yield Target(file.path, relative, fault=file)
@@ -486,7 +486,7 @@ def drop_duplicate_links(targets: Iterable[Target]) -> list[Target]:
 
 
 def targets_except(targets: Iterable[Target], path: str) -> list[Target]:
-    """Return each target file once, except for the file at `path`. This function blocks."""
+    """Return the files without duplicate links and without the file at `path`. This call blocks."""
     every = drop_duplicate_links(targets)
     if not os.path.islink(path):
         return [one for one in every if one.path != path]

@@ -87,7 +87,8 @@ class Services(SharedServices):
         """Return the workspace for a URI, a path or an open document.
 
         Raises:
-            BadParamsError: `named` is not in an open root, or is None and several are open.
+            BadParamsError: `named` is not in any open root, or is None although several roots are
+                open.
         """
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)

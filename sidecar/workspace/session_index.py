@@ -352,9 +352,9 @@ def _read_stores(
             except OSError as error:
                 why = error.strerror or "damaged"
                 _log.info("cannot read a session file (%s): %s", store.agent, why)
-            except Exception as exc:  # other stores are still read
+            except Exception as exc:  # a damaged store must not stop the others from being read
                 log_defect(exc, f"{store.agent} session file")
-                # Do not retry until the store changes.
+                # Save this as read, so the store is not read again until it changes.
                 failed = StoreRead(calls=(), sessions=(), state=row.state if row else b"")
                 yield _Reading(store, row, failed, preview and (row is None or row.previewed))
 

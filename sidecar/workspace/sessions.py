@@ -102,7 +102,7 @@ class SessionsSnapshot(NamedTuple):
     sessions: Mapping[str, StoredSession]
     """The sessions by ID, in the order of the list."""
     limits: Mapping[tuple[str | None, int | None], Limit | None]
-    """Context windows of agents' sessions, by the model and the window that the agent reported."""
+    """Context windows for agents' sessions, by the model and the window that a session reports."""
     context: ContextSettings
     costs: Costs
     shown: str | None
@@ -110,9 +110,9 @@ class SessionsSnapshot(NamedTuple):
     pinned: str | None
     """The ID of the session that the user has selected."""
     with_prompts: bool
-    """Whether the first prompt names a session without a title."""
+    """Whether sessions without a title are labelled with their first prompt."""
     others: int = 0
-    """The number of sessions that were left out."""
+    """The number of sessions that `first` has left out."""
 
     @property
     def models_without_limit(self) -> set[str]:
@@ -122,7 +122,7 @@ class SessionsSnapshot(NamedTuple):
     def first(
         self, limit: int | None, order: SessionOrder, *, ended: bool, costliest: Iterable[str] = ()
     ) -> SessionsSnapshot:
-        """Return the first sessions in an order.
+        """Return a snapshot of only the first sessions in an order.
 
         Args:
             limit: The maximum number of sessions.
@@ -145,7 +145,7 @@ class SessionsSnapshot(NamedTuple):
         return self._replace(sessions=first, others=len(listed) - len(first))
 
     def rows(self) -> list[SessionRow]:
-        """Return the rows of the list."""
+        """Return the rows of the session list."""
         now = datetime.now(UTC)
         rows = [self._row_of(self._named(session), now) for session in self.sessions.values()]
         if self.others and rows:
@@ -252,7 +252,7 @@ class SessionRegistry:
         self._states: dict[str, ConversationState] = {}
         self._agent_sessions: dict[str, StoredSession] = {}
         self._older_agent_sessions: dict[str, StoredSession] = {}
-        """Agent sessions that are no longer updated."""
+        """Older agent sessions, which are not kept up to date."""
         self._remote_conversations: dict[str, RemoteConversation] = {}
         self.chosen_model: str | None = None
         """The model that a client has set for the whole workspace."""
@@ -260,7 +260,7 @@ class SessionRegistry:
         self._selected_had_ended = False
         """Whether the selected session had already ended when it was selected."""
         self._warned: dict[str, tuple[int, bool]] = {}
-        """By agent session, the number of thresholds reached, and whether it was compacted."""
+        """How many thresholds each agent session has reached, and whether it was compacted."""
         self._shown: Session | None = None
         self._published_sessions: tuple[Any, ...] = ()
         """Identifies the last published session list."""
@@ -300,7 +300,10 @@ class SessionRegistry:
         return choose_session(self._newest_client_session(), agents)
 
     def next_switch_at(self) -> datetime | None:
-        """Return when the shown session loses its precedence or becomes too old, or None."""
+        """Return when the shown session loses its precedence or becomes too old to be shown.
+
+        Returns None if there is no such time, for example if the user has selected the session.
+        """
         shown = self.find(None)
         return None if shown is None or self._selected() else next_switch_at(shown)
 

@@ -41,7 +41,10 @@ def choose_session(conversation: Session | None, agents: StoredSession | None) -
 
 
 def next_switch_at(shown: Session) -> datetime | None:
-    """Return when the shown session loses its precedence or becomes too old, or None."""
+    """Return when the shown session loses its precedence or becomes too old to be shown.
+
+    Returns None if this time has passed.
+    """
     is_stored = isinstance(shown, StoredSession)
     periods = [RECENT] if is_stored else []
     if not is_stored or shown.source == PROTOCOL:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RECENT = timedelta(days=30)
 _READ_NUMBERS = itertools.count(1)
-"""A counter for ledger reads, in the order they start."""
+"""Numbers ledger reads in the order in which they start."""
 
 
 class SpendingSums(NamedTuple):
@@ -56,9 +56,9 @@ class SpendingSums(NamedTuple):
     read_number: int = 0
     """A counter that increases with each read. Sums from later reads replace earlier sums."""
     calls: int = 0
-    """The number of calls in this workspace."""
+    """The number of this workspace's calls."""
     tokens: int = 0
-    """The number of tokens in these calls."""
+    """The number of tokens in this workspace's calls."""
 
 
 class SessionCosts(NamedTuple):
@@ -66,7 +66,7 @@ class SessionCosts(NamedTuple):
 
     usd: Mapping[str, float | None]
     read_number: int
-    """See `SpendingSums.read_number`."""
+    """As in `SpendingSums`. Costs from later reads replace earlier costs."""
 
 
 class TeamSpent(NamedTuple):
@@ -125,7 +125,7 @@ class Costs:
         self.read, self.reading = read, reading
 
     def update_cap_state(self, *, is_over: bool) -> bool:
-        """Record whether a spending cap is exceeded. Returns whether this is new."""
+        """Record whether a spending cap is exceeded. Returns whether it has just been exceeded."""
         is_new = is_over and not self.over_cap
         self.over_cap = is_over
         return is_new
@@ -379,7 +379,7 @@ class Spending:
         read_number = next(_READ_NUMBERS)
         spend = self.book.spend(self._uri, session, self._folders)
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
-        # No call is planned, so no estimate is added.
+        # No call is about to be made, so its estimated cost is 0.
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model).verdict
         return SpendingSums(
             session,

@@ -135,7 +135,7 @@ class State:
 
 _SHARING_LOCK_SECONDS = 1.0
 _NEW_SECONDS = 60.0
-"""Lock files newer than this are kept because their server may still be starting."""
+"""How long a lock file is kept even if it is not locked, in seconds. Its server may be starting."""
 _MAX_SHARED_BYTES = 1 << 22
 
 
@@ -152,8 +152,8 @@ class SharedConversations:
         self._name = secrets.token_hex(8)
         self._process_lock: contextlib.ExitStack | None = None
         self._written: dict[str, bytes | None] = {}
-        """The contents of each workspace's file, or None during a write and after a failed
-        write.
+        """The content of each workspace's file. None while the file is being written, and after
+        a failed write.
         """
         self._writing = asyncio.Lock()
 
