@@ -136,7 +136,7 @@ def test_growing_session(scene: Scene) -> None:
 
 
 def test_compaction(scene: Scene) -> None:
-    """The summary is recorded as one call. The next turn determines the context size."""
+    """A compaction is recorded as one call, and the next turn sets the context size."""
     agent = scene.agent
     read = (agent.shell("true"),) if agent.compacts_within_turn else ()
     scene.script.on(GREET, Reply("Hello there."))

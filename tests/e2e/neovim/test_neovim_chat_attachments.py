@@ -97,7 +97,7 @@ def test_prompt_goes_once_the_attached_file_is_taken_away(begin: Callable[..., A
 
 
 def test_attached_file_without_a_prompt_is_judged(begin: Callable[..., Any]) -> None:
-    """If there is no prompt, the plugin sends a blank one."""
+    """codecompanion can send attached files with a blank prompt."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     attach(editor, "long.md", TOO_LONG)
     editor.lua("chat:submit()")
@@ -106,7 +106,7 @@ def test_attached_file_without_a_prompt_is_judged(begin: Callable[..., Any]) -> 
 
 
 def test_buffer_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None:
-    """The plugin attaches `#{buffer}` when it sends the prompt."""
+    """codecompanion attaches `#{buffer}` only when it sends the prompt."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     path = editor.write("long.md", TOO_LONG)
     editor.lua(
@@ -133,7 +133,7 @@ TOOL = """
 
 
 def test_tool_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None:
-    """The plugin adds `@{archive}` when it sends the prompt."""
+    """codecompanion adds the tool `@{archive}` only when it sends the prompt."""
     editor, server, _ = begin(CODECOMPANION, waits=False, before=TOOL)
     editor.lua(SUBMIT, "Look into @{archive}.")
     editor.wait_message("held")
@@ -148,7 +148,7 @@ def test_tool_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None
 
 
 def test_watched_buffer_is_counted_with_its_current_text(begin: Callable[..., Any]) -> None:
-    """With `{all}`, the plugin sends the whole attached buffer with each prompt."""
+    """codecompanion sends a buffer attached with `{all}` again with each prompt."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     path = str(editor.write("grows.md", "Short.\n"))
     editor.lua(

@@ -57,7 +57,7 @@ def test_a_prompt_over_the_limit_is_held_and_the_next_one_is_sent(
 
 
 def test_a_held_prompt_is_not_parsed(begin: Callable[..., Any]) -> None:
-    """Parsing a megabyte takes the plugin seconds, so this must wait until the prompt is sent."""
+    """codecompanion needs seconds to parse a megabyte, so a held prompt must not be parsed."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     editor.lua("""
       local parser = require('codecompanion.interactions.chat.parser')

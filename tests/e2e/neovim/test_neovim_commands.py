@@ -486,7 +486,7 @@ def test_a_name_in_a_message_is_not_interpreted(ready: Editor) -> None:
 
 
 def test_the_subcommands_match_the_palette(editor: Editor) -> None:
-    """Only VS Code has commands for its menu, installer and list buttons."""
+    """VS Code's commands for its menu, installer and list buttons have no subcommand."""
     manifest = json.loads((ROOT / "editors/vscode/package.json").read_text())
     palette = {command["command"].split(".")[1] for command in manifest["contributes"]["commands"]}
     known = editor.lua("return require('token_sidecar.commands').complete('', 'TokenSidecar ')")

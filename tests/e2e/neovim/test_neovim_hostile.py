@@ -110,7 +110,7 @@ def test_hostile_settings_files_are_reported_without_their_contents(
 def test_a_configured_command_is_found_outside_the_folder(
     repository: Hostile, tmp_path: Path
 ) -> None:
-    """A command name without a path is searched on PATH, even if the user configured it."""
+    """A configured command without a path is searched for on PATH, but not in the workspace."""
     env = {
         "TOKEN_SIDECAR_CMD": "token-sidecar serve --log-level ERROR",
         "PATH": f"{repository.path()}:{SERVER.parent}:/usr/bin:/bin",

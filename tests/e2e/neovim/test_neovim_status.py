@@ -52,7 +52,7 @@ def test_variables_hold_the_last_update_unchanged(open_editor: Callable[..., Edi
 
 
 def test_every_status_part_has_all_its_members(open_editor: Callable[..., Editor]) -> None:
-    """The plugin's list contains every schema field, including null fields."""
+    """The status in Neovim has every field of the schema, including null fields."""
     editor = open_editor()
     editor.edit("a.md", LONG)
     editor.wait_tokens(truth(LONG))

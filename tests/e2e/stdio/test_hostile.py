@@ -173,7 +173,6 @@ def test_the_server_survives_hostile_settings(repository: Hostile, trace: Trace)
 def test_only_the_users_endpoint_is_contacted(
     repository: Hostile, trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server does not contact the endpoint that the repository configures."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.5", 0))
         port = listener.getsockname()[1]

@@ -17,7 +17,7 @@ def counted(client: StdioClient, uri: str, text: str) -> None:
 
 
 def test_closing_long_documents_releases_their_memory() -> None:
-    """Almost all memory of four documents of 10 MB must be released."""
+    """The server releases almost all memory of four 10 MB documents."""
     text = source_text(10_000_000)
     client = StdioClient(SERVER)
     client.initialize()

@@ -324,7 +324,7 @@ def test_compose_is_valid_by_the_compose_specification() -> None:
 
 
 def test_the_dashboard_has_only_keys_that_grafana_knows() -> None:
-    """The dashboard does not change when Grafana's own types read and write it."""
+    """Grafana's own types can read and write the dashboard without losing keys."""
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.cog.plugins import register_default_plugins
     from grafana_foundation_sdk.models.dashboard import Dashboard
