@@ -26,7 +26,7 @@ SLOTS_A_DAY = DAY_MS // QUARTER_MS
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects calls by time range and owner. None selects everything."""
+    """Selects calls by time range, workspace, session and agent. None matches all calls."""
 
     times: TimeRange = TimeRange()
     workspace: str | None = None
@@ -104,7 +104,7 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
 
 
 def read_sums(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> Iterator[Sum]:
-    """Yield the token and cost sums of all calls in scope, one for each group."""
+    """Yield one sum for each group of calls in scope."""
     added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     rows = (
         row

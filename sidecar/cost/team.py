@@ -105,7 +105,7 @@ class Comparison(NamedTuple):
     call is missing there.
     """
     repeated: int
-    """The number of calls on these days that have the same id as an earlier call."""
+    """How many calls on days that differ have the same id as another call."""
 
 
 class _StoredCall(NamedTuple):
@@ -288,7 +288,7 @@ class TeamStore:
         self._first_kept_day()
 
     def compare(self, queue: ShippingQueue) -> Comparison:
-        """Compare each day's totals and, for days that differ, the accepted calls.
+        """Compare the store with the ledger: each day's totals and, where they differ, each call.
 
         Days with calls that are older than the store's retention period are ignored.
 
@@ -359,7 +359,7 @@ class TeamStore:
         return {day: DayTotals(*totals) for day, *totals in found}
 
     def _stored_calls(self, ids: Sequence[str]) -> dict[str, _StoredCall]:
-        """Return the stored calls with these ids that token-sidecar has sent, by id."""
+        """Return the stored calls that token-sidecar has sent with these ids, keyed by id."""
         found = self._query(
             "SELECT lower(hex(call_id)), toUInt32(toDate(at)), input + cache_read + cache_write, "
             "output + reasoning, cost, version, installation, user, team FROM llm.calls FINAL "

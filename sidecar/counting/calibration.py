@@ -272,7 +272,7 @@ class Calibrations:
         """A counter that increases with each update."""
 
     def copy(self) -> Calibrations:
-        """Return a draft that starts with the same entries."""
+        """Return a draft with a copy of the entries."""
         draft = Calibrations()
         draft._is_draft = True
         draft._learned = CalibrationTable(self._learned.entries)
@@ -422,7 +422,7 @@ def key_of(model: str, tokenizer: str) -> str:
 
 
 def document_key(model: str, tokenizer: str, kind: str) -> str:
-    """Return the factor key for a model's documents that contain one kind of text."""
+    """Return the key of the factor for a model's documents of one kind."""
     return key_of(model, f"{tokenizer}#{kind}")
 
 

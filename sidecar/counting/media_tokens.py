@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 UNKNOWN_SIZE = (1024, 1024)
 """Assumed width and height of pictures of unknown size."""
 _EXTREMES = ((256, 256), (3840, 2160))
-"""Most pictures are between these two sizes."""
+"""Two sizes in pixels. Most pictures are between them."""
 MOST_PICTURE_TOKENS = 2_097_152
-"""The largest context window of the models with these rules. A size that exceeds it is damaged."""
+"""The largest context window of the models with published rules. A picture that seems to need more
+tokens has a damaged header.
+"""
 
 
 class UncertainTokens(NamedTuple):
@@ -71,7 +73,7 @@ _OPENAI: tuple[tuple[str, _Rule, float], ...] = (
     (r"gpt-5\.5", _GPT_5_5, 0.0),
     (r"gpt-5\.4", _GPT_5_4, 0.0),
     (r"gpt-5\.2(-pro)?(-20\d\d-\d\d-\d\d)?$", _GPT_5_2, 0.0),
-    # An earlier version of the page listed 1,536 patches for codex and chat models.
+    # An earlier edition of OpenAI's page listed 1,536 patches for codex and chat models.
     (r"gpt-5\.[23]", _GPT_5_2, 0.6),
     (r"gpt-5(\.\d)?(-codex)?-mini", _Patches(1.2, _FIRST, _FIRST), 0.35),
     (r"gpt-5(\.\d)?(-codex)?-nano", _Patches(1.5, _FIRST, _FIRST), 0.65),

@@ -284,7 +284,7 @@ def _convert(value: object, form: type[T]) -> T | None:
 
 
 def list_entries(answer: Answer, name: str, form: type[T]) -> list[T]:
-    """Return the list entries in the response that match the type, but at most `LISTED`."""
+    """Return those of the first `LISTED` list entries in the response that match the type."""
     entries = field_of(answer.body, name)
     if answer.status != 200 or not isinstance(entries, list):
         return []

@@ -26,7 +26,7 @@ class SyncResult(NamedTuple):
     """The file's content, or None if it has not changed."""
     stamp: Stamp | None
     written_version: int | None = None
-    """The version that was written, or None if the file was only read."""
+    """The version of the calibrations that was written, or None if the file was only read."""
 
 
 class CalibrationStore:
@@ -54,7 +54,7 @@ class CalibrationStore:
         self.has_unsaved = True
 
     def begin_sync(self) -> Callable[[], SyncResult]:
-        """Return a function that writes changed calibrations, or else reads the file.
+        """Return a function that writes changed calibrations. If there are none, it reads the file.
 
         The function raises OSError if the file cannot be written. In that case, call `changed`
         to retry later.

@@ -313,7 +313,7 @@ class Counts(CounterChooser):
         return measure, None
 
     async def _wait_for_typing_pause(self, snapshot: Snapshot) -> bool:
-        """Wait for a pause in typing. Returns False if the document is edited before then."""
+        """Wait for a pause in typing. Returns False if the document is edited first."""
         if (seconds := seconds_until_pause(snapshot)) <= 0:
             return True
         edited = self._edits.setdefault(snapshot.uri, asyncio.Event())

@@ -83,7 +83,7 @@ def make_remote_conversation(usage: ContextUsage) -> RemoteConversation | None:
 
 
 def label_of(session: Session) -> str:
-    """Return a session's title or first prompt, or else its branch or agent and its start time."""
+    """Return a name to display for a session, such as its title or its first prompt."""
     if not isinstance(session, StoredSession) or session.source == PROTOCOL:
         is_generated = is_generated_id(session.id)
         return (

@@ -110,7 +110,7 @@ class Costs:
     revision: int = 0
     """Increases when calls in the workspace are recorded or amended, even calls without a price."""
     _recorded: tuple[int, int] = (0, 0)
-    """The number of calls in the workspace, and the number of their tokens."""
+    """The number of the workspace's calls, and the number of tokens in them."""
     _read_number: int = 0
     _session_read_numbers: dict[str, int] = field(default_factory=dict)
 
