@@ -27,7 +27,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
-from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -178,17 +177,12 @@ class CalibrationTable(Generic[T]):
 
     All servers and the command line share one file. Before a process writes the file, it applies
     its unwritten updates to the file's current content, so no process overwrites the samples of
-    another. Other threads may read `entries` at any time.
+    another. An update replaces `entries` and never changes them, so copies can share them.
     """
 
     def __init__(self, entries: dict[str, T] | None = None) -> None:
         self.entries = _newest_entries(entries or {})
         self._unwritten: list[_Update[T]] = []
-
-    def copy(self) -> CalibrationTable[T]:
-        copied = CalibrationTable(self.entries)
-        copied._unwritten = self._unwritten
-        return copied
 
     def update(self, number: int, key: str, apply: Callable[[T | None], T]) -> None:
         """Update the entry for a key.
@@ -260,31 +254,25 @@ estimated size. Prompts with a larger margin are not used for calibration.
 
 
 class Calibrations:
-    """All calibrations in a process, by model. All conversations share them."""
+    """All calibrations in a process, by model. All conversations share them.
+
+    Not thread-safe: only the event loop updates them, and workers get copies.
+    """
 
     def __init__(self) -> None:
         self._learned: CalibrationTable[LearnedFactor] = CalibrationTable()
         self._hidden: CalibrationTable[HiddenTokens] = CalibrationTable()
-        self._lock = Lock()
         self._is_draft = False
         """Whether this is a draft. A draft's updates are not logged until it is committed."""
         self.version = 0
         """A counter that increases with each update."""
 
-    def copy(self) -> Calibrations:
-        """Return a draft with a copy of the entries."""
-        draft = Calibrations()
-        draft._is_draft = True
-        draft._learned = CalibrationTable(self._learned.entries)
-        draft._hidden = CalibrationTable(self._hidden.entries)
-        return draft
-
-    def frozen(self) -> Calibrations:
-        """Return a copy, including the unwritten updates, for a worker to write to the file."""
-        frozen = Calibrations()
-        frozen.version = self.version
-        frozen._learned, frozen._hidden = self._learned.copy(), self._hidden.copy()
-        return frozen
+    def copy(self, *, is_draft: bool = False) -> Calibrations:
+        """Return an independent copy, for a worker to update or to write to the file."""
+        copied = copy(self)
+        copied._learned, copied._hidden = copy(self._learned), copy(self._hidden)
+        copied._is_draft = is_draft
+        return copied
 
     def learned(self, key: str) -> LearnedFactor | None:
         return self._learned.entries.get(key)
@@ -308,9 +296,8 @@ class Calibrations:
         return self._hidden.entries.get(key)
 
     def update_hidden(self, key: str, tokens: float) -> None:
-        with self._lock:
-            self.version += 1
-            self._hidden.update(self.version, key, partial(_with_hidden, tokens))
+        self.version += 1
+        self._hidden.update(self.version, key, partial(_with_hidden, tokens))
 
     def update(
         self,
@@ -332,13 +319,12 @@ class Calibrations:
             margin: The uncalibrated margin of error (±), in tokens.
             narrower_keys: The keys of more specific factors that are updated with the same sample.
         """
-        with self._lock:
-            for name in (key, *narrower_keys):
-                self.version += 1
-                sample = estimated, real, weight, self.initial_factor(name), margin
-                self._learned.update(self.version, name, partial(_with_sample, sample))
-            factor = self._learned.entries[key].factor(self.initial_factor(key))
+        for name in (key, *narrower_keys):
+            self.version += 1
+            sample = estimated, real, weight, self.initial_factor(name), margin
+            self._learned.update(self.version, name, partial(_with_sample, sample))
         if not self._is_draft:
+            factor = self._learned.entries[key].factor(self.initial_factor(key))
             model = printable(key.split(" ", 2)[-1])
             _log.debug(
                 "calibration: estimated=%.0f real=%.0f factor=%.3f model=%s",
@@ -346,14 +332,10 @@ class Calibrations:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        return self.snapshot()[0]
-
-    def snapshot(self) -> tuple[dict[str, Any], int]:
-        """Return the entries as JSON data, and the version to pass to `mark_written`."""
-        with self._lock:
-            learned, hidden, version = self._learned.entries, self._hidden.entries, self.version
+        """Return the entries as JSON data."""
+        learned, hidden = self._learned.entries, self._hidden.entries
         data = {"version": VERSION, "learned": learned, "hidden": hidden}
-        return msgspec.to_builtins(data), version
+        return dict(msgspec.to_builtins(data))
 
     @classmethod
     def from_dict(cls, data: object) -> Calibrations:
@@ -377,17 +359,15 @@ class Calibrations:
         Returns:
             Whether an entry has changed.
         """
-        with self._lock:
-            has_changed = self._learned.merge(other._learned.entries)
-            has_changed |= self._hidden.merge(other._hidden.entries)
-            self.version += has_changed
-            return has_changed
+        has_changed = self._learned.merge(other._learned.entries)
+        has_changed |= self._hidden.merge(other._hidden.entries)
+        self.version += has_changed
+        return has_changed
 
     def mark_written(self, version: int) -> None:
         """Discard the updates up to `version`, which are now in the file."""
-        with self._lock:
-            self._learned.mark_written(version)
-            self._hidden.mark_written(version)
+        self._learned.mark_written(version)
+        self._hidden.mark_written(version)
 
 
 def _with_sample(
@@ -523,7 +503,7 @@ class ConversationCalibration:
     def copy(self) -> ConversationCalibration:
         """Return a draft of this calibration, with its own draft of the shared calibrations."""
         draft = copy(self)
-        draft._shared = self._shared.copy()
+        draft._shared = self._shared.copy(is_draft=True)
         return draft
 
     def update(

@@ -46,7 +46,7 @@ def save(folder: Path, calibrations: Calibrations) -> bool:
     """
     has_changed = calibrations.merge(load(folder))
     make_folder(folder)
-    data, version = calibrations.snapshot()
-    write(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(data), indent=1))
+    data, version = msgspec.json.encode(calibrations.to_dict()), calibrations.version
+    write(folder / FILE_NAME, msgspec.json.format(data, indent=1))
     calibrations.mark_written(version)
     return has_changed

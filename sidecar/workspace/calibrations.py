@@ -62,7 +62,7 @@ class CalibrationStore:
         if self.known is None or not self.has_unsaved:
             return partial(_read_if_changed, self._folder, self._read_stamp)
         self.has_unsaved = False
-        return partial(_write, self._folder, self.known.frozen())
+        return partial(_write, self._folder, self.known.copy())
 
     def finish_sync(self, synced: SyncResult) -> bool:
         """Merge the result of the function that `begin_sync` returned.
