@@ -91,15 +91,9 @@ def measure_text(text: str, tokenizer: Tokenizer) -> Measure:
     return tokenizer.measure_base(count_text(text, tokenizer.base), text)
 
 
-def count_text(
-    text: str, tokenizer: Tokenizer, should_stop: Callable[[], bool] | None = None
-) -> int:
-    """Return the token count of text that is not a document.
-
-    Raises:
-        WorkStoppedError: `should_stop` returned true.
-    """
+def count_text(text: str, tokenizer: Tokenizer) -> int:
+    """Return the token count of text that is not a document."""
     base = tokenizer.base
     if not base.has_safe_cuts:
         return tokenizer.count(text)
-    return tokenizer.scale(count_pieces(split_pieces(text), base, should_stop))
+    return tokenizer.scale(count_pieces(split_pieces(text), base))
