@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -44,48 +45,36 @@ _MAX_DEPTH = 5
 """Maximum depth of nested imports. Claude Code has the same limit."""
 
 
-class PromptFileRule(msgspec.Struct, frozen=True):
-    """A path pattern, the agents that send matching files, and a link to the documentation."""
-
-    pattern: str
-    """A path relative to the root. The last part may be a glob."""
-    agents: frozenset[str]
-    source: str
-
-
-def _make_rule(pattern: str, agents: str, source: str) -> PromptFileRule:
-    return PromptFileRule(pattern, frozenset(agents.split()), source)
-
-
 _AGENTS_MD = (
     "codex copilot-chat copilot-cli opencode amp crush goose kilo-code roo-code cline kimi-cli "
     "kimi-code pi zed"
 )
-RULES = (
-    _make_rule("AGENTS.md", _AGENTS_MD, "agents.md"),
-    _make_rule("AGENTS.override.md", "codex", "developers.openai.com/codex/guides/agents-md"),
-    _make_rule("CLAUDE.md", "claude-code", "code.claude.com/docs/en/memory"),
-    _make_rule("CLAUDE.local.md", "claude-code", "code.claude.com/docs/en/memory"),
-    _make_rule(".claude/CLAUDE.md", "claude-code", "code.claude.com/docs/en/memory"),
-    _make_rule("GEMINI.md", "gemini-cli", "geminicli.com/docs/cli/gemini-md"),
-    _make_rule("QWEN.md", "qwen-code", "qwenlm.github.io/qwen-code-docs"),
-    _make_rule(
-        ".github/copilot-instructions.md",
-        "copilot-chat copilot-cli",
-        "docs.github.com/en/copilot/how-tos/configure-custom-instructions",
-    ),
-    _make_rule(".cursorrules", "cursor", "cursor.com/docs/context/rules"),
-    _make_rule(".cursor/rules/*.mdc", "cursor", "cursor.com/docs/context/rules"),
-    _make_rule(".clinerules", "cline", "docs.cline.bot/features/cline-rules"),
-    _make_rule(".clinerules/*.md", "cline", "docs.cline.bot/features/cline-rules"),
-    _make_rule(".roo/rules/*.md", "roo-code", "docs.roocode.com/features/custom-instructions"),
-    _make_rule(".kilocode/rules/*.md", "kilo-code", "kilo.ai/docs/customize/custom-rules"),
-    _make_rule(".goosehints", "goose", "block.github.io/goose/docs/guides/using-goosehints"),
-    _make_rule("CRUSH.md", "crush", "github.com/charmbracelet/crush"),
-    _make_rule("CONVENTIONS.md", "aider", "aider.chat/docs/usage/conventions.html"),
-)
-"""Prompt files in repositories. Files for only part of a repository are assumed to be sent with
-every request.
+RULES: Mapping[str, str] = {
+    "AGENTS.md": _AGENTS_MD,  # agents.md
+    "AGENTS.override.md": "codex",  # developers.openai.com/codex/guides/agents-md
+    # code.claude.com/docs/en/memory
+    "CLAUDE.md": "claude-code",
+    "CLAUDE.local.md": "claude-code",
+    ".claude/CLAUDE.md": "claude-code",
+    "GEMINI.md": "gemini-cli",  # geminicli.com/docs/cli/gemini-md
+    "QWEN.md": "qwen-code",  # qwenlm.github.io/qwen-code-docs
+    # docs.github.com/en/copilot/how-tos/configure-custom-instructions
+    ".github/copilot-instructions.md": "copilot-chat copilot-cli",
+    # cursor.com/docs/context/rules
+    ".cursorrules": "cursor",
+    ".cursor/rules/*.mdc": "cursor",
+    # docs.cline.bot/features/cline-rules
+    ".clinerules": "cline",
+    ".clinerules/*.md": "cline",
+    ".roo/rules/*.md": "roo-code",  # docs.roocode.com/features/custom-instructions
+    ".kilocode/rules/*.md": "kilo-code",  # kilo.ai/docs/customize/custom-rules
+    ".goosehints": "goose",  # block.github.io/goose/docs/guides/using-goosehints
+    "CRUSH.md": "crush",  # github.com/charmbracelet/crush
+    "CONVENTIONS.md": "aider",  # aider.chat/docs/usage/conventions.html
+}
+"""Prompt files in repositories, by glob relative to the root, and the agents that send them.
+
+Files for only part of a repository are assumed to be sent with every request.
 """
 
 
@@ -113,7 +102,7 @@ USER_FILES = (
 
 
 _PUBLIC_NAMES = frozenset(
-    {rule.pattern.rpartition("/")[2] for rule in RULES} | {user.name for user in USER_FILES}
+    {pattern.rpartition("/")[2] for pattern in RULES} | {user.name for user in USER_FILES}
 )
 """File names that reveal nothing about the user and may therefore be sent to a collector."""
 
@@ -137,10 +126,10 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
         places: The folders used by agents. If None, imports and user files are skipped.
     """
     files: dict[str, PromptFile] = {}
-    for rule in RULES:
-        for path in _find_matching(root, rule.pattern)[: _MAX_FILES - len(files)]:
+    for pattern, agents in RULES.items():
+        for path in _find_matching(root, pattern)[: _MAX_FILES - len(files)]:
             if not _is_full(files):
-                _add_file(files, _read_inside(root, path, rule.agents))
+                _add_file(files, _read_inside(root, path, frozenset(agents.split())))
     if places is None:
         return list(files.values())
     for file in list(files.values()):
@@ -155,31 +144,10 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
     return list(files.values())
 
 
-def agents_of(root: Path, path: Path) -> frozenset[str]:
-    """Return the agents that send the file."""
-    try:
-        relative = path.relative_to(root).as_posix()
-    except ValueError:
-        return frozenset()
-    agents = (rule.agents for rule in RULES if _matches(relative, rule.pattern))
-    return frozenset().union(*agents)
-
-
-def _matches(relative: str, pattern: str) -> bool:
-    folder, _, name = pattern.rpartition("/")
-    if not name.startswith("*"):
-        return relative == pattern
-    return relative.rpartition("/")[0] == folder and relative.endswith(name[1:])
-
-
 def _find_matching(root: Path, pattern: str) -> list[Path]:
-    folder, _, name = pattern.rpartition("/")
-    if not name.startswith("*"):
+    if "*" not in pattern:
         return [root / pattern] if (root / pattern).is_file() else []
-    try:
-        return sorted(file for file in (root / folder).iterdir() if file.name.endswith(name[1:]))
-    except OSError:
-        return []
+    return sorted(root.glob(pattern))
 
 
 def _is_full(files: Mapping[str, PromptFile]) -> bool:
@@ -351,7 +319,14 @@ def file_records(files: Iterable[FileCost], root: str, identity: Identity) -> li
 
 def is_prompt_file(workspace: Workspace, path: Path) -> bool:
     """Return whether any agent sends the file."""
-    return workspace.path is not None and bool(agents_of(workspace.path, path))
+    root = workspace.path
+    if root is None or not path.is_relative_to(root):
+        return False
+    relative = path.relative_to(root).as_posix()
+    return any(
+        fnmatchcase(relative, pattern) and relative.count("/") == pattern.count("/")
+        for pattern in RULES
+    )
 
 
 def _read_prompt_files(workspace: Workspace, uris: Sequence[str] | None) -> list[PromptFile]:
