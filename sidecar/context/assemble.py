@@ -29,7 +29,6 @@ SKIPPED_SENSORS = frozenset({"heartbeat", "delegation"})
 """Values of the `sensor` param. Requests with one of these values contain no context."""
 LOG_LINES = 5
 PREFIXES_KEPT = 8
-COUNTS_KEPT = 256
 
 
 class _Prefix(msgspec.Struct, frozen=True):
@@ -50,13 +49,11 @@ class Assembler:
 
     def __init__(self) -> None:
         self._prefixes: LRUCache[bytes, _Prefix] = LRUCache(PREFIXES_KEPT)
-        self._counts: LRUCache[tuple[str, str, bytes], int] = LRUCache(COUNTS_KEPT)
         self._context: _Context | None = None
 
     def copy(self) -> Assembler:
         made = Assembler()
         made._prefixes.update(self._prefixes)
-        made._counts.update(self._counts)
         made._context = self._context
         return made
 
@@ -142,14 +139,14 @@ class Assembler:
             ("context", lambda text: trimmed_context(context.items) if text else ""),
         )
         kept = dict(parts)
-        tokens = {name: self._count(text, counter) for name, text in parts.items()}
+        tokens = {name: counter.text(text).tokens for name, text in parts.items()}
         level = 0
         for name, shorten in steps:
             if sum(tokens.values()) <= limit:
                 break
             level += 1
             kept[name] = shorten(kept[name])
-            before, tokens[name] = tokens[name], self._count(kept[name], counter)
+            before, tokens[name] = tokens[name], counter.text(kept[name]).tokens
             logger.debug("trim level %d: %s, %d -> %d tokens", level, name, before, tokens[name])
         cut = {"context"} if any(part.trimmed for part in context.parts) else set()
         made = [
@@ -162,15 +159,6 @@ class Assembler:
             for name, text in kept.items()
         ]
         return made, level
-
-    def _count(self, text: str, counter: Counter) -> int:
-        if not text:
-            return 0
-        key = (counter.key, counter.basis, _digest(text))
-        found = self._counts.get(key)
-        if found is None:
-            found = self._counts[key] = counter.text(text).tokens
-        return found
 
 
 def last_lines(logs: str) -> str:

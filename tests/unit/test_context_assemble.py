@@ -44,13 +44,6 @@ class Bench:
         asked = msgspec.convert(params, AssembleParams)
         return self.assembler.assemble(asked, self.counter, self.sections, 100_000)
 
-    @property
-    def counted(self) -> int:
-        """Return the number of texts that were counted since the previous call."""
-        number = len(self.counter.asked)
-        self.counter.asked.clear()
-        return number
-
 
 def texts(made: AssembleResult) -> dict[str, str]:
     return {section.name: section.text for section in made.sections}
@@ -191,17 +184,6 @@ def test_skipped_request_keeps_the_cached_context() -> None:
     assert bench(focus="f").context_cached
 
 
-def test_unchanged_inputs_are_not_counted_again() -> None:
-    bench = Bench(section("plan", "p" * 50, cap=20))
-    for params in (FULL, {**FULL, "maxTokens": 200}, {**FULL, "context": None, "preset": "mind"}):
-        bench(**params)
-        assert bench.counted > 0
-        bench(**params)
-        assert bench.counted == 0
-    bench(**{**FULL, "user": "Another question"})
-    assert bench.counted == 1
-
-
 def test_items_are_sections_or_given_lines() -> None:
     bench = Bench(section("a", "x" * 99), section("b", "y\n" * 99))
     assert texts(bench(maxTokens=1))["context"] == "[Context trimmed: 2 items]"
@@ -292,7 +274,4 @@ def test_any_request(
     if result.trim_level < 3:
         assert result.fits
         assert shown["context"] == context
-    bench.counter.asked.clear()
-    again = bench(**params, maxTokens=limit)
-    assert again.sections == result.sections
-    assert bench.counted == 0
+    assert bench(**params, maxTokens=limit).sections == result.sections
