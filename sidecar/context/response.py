@@ -57,10 +57,9 @@ def apply_reply(
     """
     known = conversation.tools.tools if isinstance(conversation.tools, ToolSet) else ()
     schemas = read_tools(tools or known)
-    calls, dropped = usable_calls(reply, schemas)
+    kept, faulty = split_calls(reply, schemas)
     exhausted = exhausted_limit(reply, window)
-    lost = [call for call, fault in _find_faults(reply, schemas) if fault is not None]
-    update = _anchor(conversation, reply, lost)
+    update = _anchor(conversation, reply, [call for call, _ in faulty])
     if update.sample is not None:
         learn(update.sample)
     plan = None
@@ -72,9 +71,11 @@ def apply_reply(
         plan = make_plan(conversation, prompt_limit, keep_turns=keep_turns, calibration=calibration)
     result = ResponseResult(
         content=reply.content,
-        tool_calls=calls,
-        dropped=dropped,
-        unchecked=_calls_without_schema(reply, calls, schemas),
+        tool_calls=[
+            CleanCall(id=call.id, name=call.name, arguments=call.arguments or {}) for call in kept
+        ],
+        dropped=[Dropped(name=call.name, reason=fault) for call, fault in faulty],
+        unchecked=_calls_without_schema(reply, kept, schemas),
         model=reply.model,
         request_id=reply.request_id,
         stop_reason=reply.stop_reason,
@@ -86,33 +87,27 @@ def apply_reply(
     return ReplyOutcome(result, list(_make_warnings(result, update)), limit)
 
 
-def usable_calls(
+def split_calls(
     reply: Reply, schemas: Sequence[ToolSchema]
-) -> tuple[list[CleanCall], list[Dropped]]:
-    """Return the usable tool calls and the dropped tool calls.
+) -> tuple[list[ToolCall], list[tuple[ToolCall, str]]]:
+    """Return the usable tool calls, and the other tool calls with their faults.
 
     In a complete reply, calls are not checked against their schemas.
     """
-    good: list[CleanCall] = []
-    bad: list[Dropped] = []
-    for call, fault in _find_faults(reply, schemas):
-        if fault is None:
-            good.append(CleanCall(id=call.id, name=call.name, arguments=call.arguments or {}))
-        else:
-            bad.append(Dropped(name=call.name, reason=fault))
-    return good, bad
-
-
-def _find_faults(reply: Reply, schemas: Sequence[ToolSchema]) -> list[tuple[ToolCall, str | None]]:
     required = {tool.name: tool.required for tool in schemas}
-    return [
-        (call, _find_fault(call, required.get(call.name, ()), reply.cut_off))
-        for call in reply.tool_calls
-    ]
+    kept: list[ToolCall] = []
+    faulty: list[tuple[ToolCall, str]] = []
+    for call in reply.tool_calls:
+        fault = _find_fault(call, required.get(call.name, ()), reply.cut_off)
+        if fault is None:
+            kept.append(call)
+        else:
+            faulty.append((call, fault))
+    return kept, faulty
 
 
 def _calls_without_schema(
-    reply: Reply, calls: Sequence[CleanCall], schemas: Sequence[ToolSchema]
+    reply: Reply, calls: Sequence[ToolCall], schemas: Sequence[ToolSchema]
 ) -> list[str]:
     known = {tool.name for tool in schemas}
     return [call.name for call in calls if call.name not in known] if reply.cut_off else []

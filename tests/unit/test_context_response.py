@@ -11,7 +11,6 @@ from sidecar.context.response import (
     ReplyOutcome,
     apply_reply,
     exhausted_limit,
-    usable_calls,
 )
 from sidecar.context.usage import occupancy
 from sidecar.messages.replies import read_reply
@@ -147,9 +146,9 @@ def test_complete_call_before_a_cut_off_call_is_kept() -> None:
     message = response["choices"][0]["message"]
     whole = {"id": "call_0", "function": {"name": "write", "arguments": forms.WHOLE}}
     message["tool_calls"].insert(0, whole)
-    good, bad = usable_calls(read_reply(response), [])
-    assert [call.id for call in good] == ["call_0"]
-    assert len(bad) == 1
+    result = handled(response, None, []).result
+    assert [call.id for call in result.tool_calls] == ["call_0"]
+    assert len(result.dropped) == 1
 
 
 def test_dropped_call_does_not_reveal_its_arguments() -> None:
