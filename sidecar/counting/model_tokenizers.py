@@ -161,12 +161,6 @@ class ScaledTokenizer(Tokenizer):
     def scale(self, tokens: int) -> int:
         return max(int(tokens * self._factor + 0.5), 1) if tokens else 0
 
-    def unscale(self, allowance: int) -> int:
-        tokens = int((max(0, allowance) + 0.5) / self._factor) + 1
-        while tokens and self.scale(tokens) > allowance:
-            tokens -= 1
-        return tokens
-
     def count(self, text: str) -> int:
         return self.scale(self._base.count(text))
 
@@ -199,12 +193,6 @@ class CalibratedTokenizer(ScaledTokenizer):
 
     def scale(self, tokens: int) -> int:
         return max(round(self._plain.scale(tokens) * self._factor), 1) if tokens else 0
-
-    def unscale(self, allowance: int) -> int:
-        tokens = self._plain.unscale(int((allowance + 1) / self._factor) + 1)
-        while tokens and self.scale(tokens) > allowance:
-            tokens -= 1
-        return tokens
 
 
 def calibrate(plain: Tokenizer, calibrations: Calibrations, model: str, text: str) -> Tokenizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,10 @@ class Tokenizer(ABC):
 
     def unscale(self, allowance: int) -> int:
         """Return the largest `base` count that scales to at most `allowance`."""
-        return max(0, allowance)
+        above = 1
+        while self.scale(above) <= allowance:
+            above *= 2
+        return max(0, bisect_right(range(above), allowance, key=self.scale) - 1)
 
     def is_slow(self, text: str) -> bool:  # noqa: ARG002
         """Return whether counting text may take longer than its length suggests."""
