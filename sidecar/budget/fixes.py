@@ -12,12 +12,13 @@ import msgspec
 from sidecar import typed
 from sidecar.config.toml import KeyPath, find_value_spans
 from sidecar.counting.count import tokens_text
-from sidecar.counting.fit import Mode, character_boundary, fit
+from sidecar.counting.fit import character_boundary, fit
 from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Lines, find_sections
 
 if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.findings import Finding
+    from sidecar.config.settings import Truncation
     from sidecar.counting.count import Measure
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.text.outline import Part
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 FixKind = Literal["fit", "move", "drop", "raise", "ignore"]
 
-MODES: dict[Mode, str] = {
+MODES: dict[Truncation, str] = {
     "start": "keep the start",
     "middle": "keep both ends",
     "end": "keep the end",
@@ -73,7 +74,9 @@ def _part_suffix(finding: Finding) -> str:
     return f" of {finding.section}" if finding.kind == "region" else f' of "{finding.section}"'
 
 
-def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> TextEdit | None:
+def fit_edit(
+    text: str, finding: Finding, tokenizer: Tokenizer, mode: Truncation
+) -> TextEdit | None:
     """Return the edit that shortens text to its budget, or None if that is impossible."""
     parts = parts_of(text, finding)
     target = finding.allowance - tokenizer.count(parts.head) - tokenizer.count(parts.tail)

@@ -11,9 +11,9 @@ import click
 from sidecar.cli.output import flush_output, print_json, replace_invalid_utf8
 
 if TYPE_CHECKING:
-    from sidecar.config.settings import Settings
+    from sidecar.config.settings import Settings, Truncation
     from sidecar.counting.count import Measure
-    from sidecar.counting.fit import FitResult, Mode
+    from sidecar.counting.fit import FitResult
 
 
 @click.command()
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--marker", default="\n...\n", help="Text that replaces the removed middle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def fit(
-    file: Path, max_tokens: int, mode: str, model: str | None, marker: str, as_json: bool
+    file: Path, max_tokens: int, mode: Truncation, model: str | None, marker: str, as_json: bool
 ) -> None:
     """Print FILE, or standard input (`-`), shortened to a token limit. FILE is not changed.
 
@@ -42,13 +42,10 @@ def fit(
     import asyncio
 
     from sidecar.cli.counters import load_settings_for, warn_if_unknown_model
-    from sidecar.counting.fit import parse_mode
 
     text, (settings, has_errors) = _read_text(file), load_settings_for(str(file))
     name = model or settings.model
-    fitted, measure = asyncio.run(
-        _fit_text(text, max_tokens, parse_mode(mode), marker, name, settings)
-    )
+    fitted, measure = asyncio.run(_fit_text(text, max_tokens, mode, marker, name, settings))
     if as_json:
         _print_json(fitted, name, measure)
     else:
@@ -72,7 +69,7 @@ def _print_json(fitted: FitResult, model: str, measure: Measure) -> None:
 
 
 async def _fit_text(
-    text: str, max_tokens: int, mode: Mode, marker: str, model: str, settings: Settings
+    text: str, max_tokens: int, mode: Truncation, marker: str, model: str, settings: Settings
 ) -> tuple[FitResult, Measure]:
     from sidecar.cli.counters import open_counts
 

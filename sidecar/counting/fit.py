@@ -11,7 +11,7 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,6 +20,8 @@ from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from sidecar.config.settings import Truncation
 
 _JOINER = "\u200d"
 _MAX_CHARACTER = 64
@@ -79,12 +81,6 @@ def _count_flags_before(text: str, cut: int) -> int:
     return count
 
 
-Mode = Literal["start", "middle", "end"]
-"""Which part of the text to keep: the beginning (`start`), both ends (`middle`) or the
-end (`end`).
-"""
-MODES: tuple[Mode, ...] = get_args(Mode)
-
 MARKER = "\n...\n"
 UNMEASURED_ERROR_PERCENT = 25.0
 """Error band for tokenizers whose error was not measured."""
@@ -120,18 +116,6 @@ class FitResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     changed: bool
 
 
-def parse_mode(name: str) -> Mode:
-    """Return the mode with this name.
-
-    Raises:
-        ValueError: No mode has this name.
-    """
-    for mode in MODES:
-        if mode == name:
-            return mode
-    raise ValueError(f"mode must be start, middle or end, not {name!r}")
-
-
 def allowance(max_tokens: int, tokenizer: Tokenizer, sample: str = "") -> int:
     """Return the token count to aim for, so that the true number of tokens is within a limit.
 
@@ -150,7 +134,7 @@ def allowance(max_tokens: int, tokenizer: Tokenizer, sample: str = "") -> int:
 def fit(
     text: str,
     max_tokens: int,
-    mode: Mode,
+    mode: Truncation,
     tokenizer: Tokenizer,
     marker: str = MARKER,
 ) -> FitResult:
@@ -162,7 +146,7 @@ def fit(
     Args:
         text: The text.
         max_tokens: The limit.
-        mode: The part of the text to keep.
+        mode: The part of the text to keep: its beginning, both ends (`middle`) or its end.
         tokenizer: Counts the text.
         marker: The text that replaces the removed part in mode `middle`. The result includes its
             tokens. If the marker does not fit, only the beginning of the text is kept.
@@ -191,7 +175,7 @@ def fit(
         limit = min(allowed, limit - 1)
 
 
-def _fit_within(work: _CountedText, limit: int, mode: Mode, marker: str) -> FitResult:
+def _fit_within(work: _CountedText, limit: int, mode: Truncation, marker: str) -> FitResult:
     if mode == "middle" and limit - work.count(marker) < 2:
         mode = "start"
     return _FitSearch(work, mode, marker if mode == "middle" else "").run(limit)
@@ -268,7 +252,7 @@ class _CountedText:
 
 
 class _FitSearch:
-    def __init__(self, work: _CountedText, mode: Mode, marker: str) -> None:
+    def __init__(self, work: _CountedText, mode: Truncation, marker: str) -> None:
         self.work = work
         self.mode = mode
         self.marker = marker

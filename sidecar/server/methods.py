@@ -15,8 +15,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from sidecar.config.settings import Truncation
 from sidecar.counting.count import Count, Method
-from sidecar.counting.fit import MARKER, FitResult, Mode
+from sidecar.counting.fit import MARKER, FitResult
 from sidecar.messages.usage import MOST_TOKENS
 from sidecar.text.positions import Range
 
@@ -58,7 +59,7 @@ class FitTextParams(Params, frozen=True, kw_only=True):
     text: str | None = None
     range: Range | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
-    mode: Mode = "middle"
+    mode: Truncation = "middle"
     """Which part to keep. `middle` keeps the start and the end, and removes the middle."""
     model: str | None = None
     marker: str = MARKER

@@ -19,7 +19,7 @@ from cachetools import LRUCache
 from sidecar.counting import fit as fitting
 from sidecar.counting.calibration import document_key
 from sidecar.counting.count import Count, Measure, Method
-from sidecar.counting.fit import FitResult, Mode
+from sidecar.counting.fit import FitResult
 from sidecar.counting.incremental import count_pieces, count_text, countable_pieces
 from sidecar.counting.model_tokenizers import CalibratedTokenizer
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS
@@ -36,7 +36,7 @@ from sidecar.workspace.workspace import Event, MissedCount
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from sidecar.config.settings import Settings
+    from sidecar.config.settings import Settings, Truncation
     from sidecar.context.occupancy import NamedLimits
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.endpoints.outcome import MissKind
@@ -430,7 +430,7 @@ class Counts(CounterChooser):
         self,
         text: str,
         max_tokens: int,
-        mode: Mode,
+        mode: Truncation,
         marker: str,
         model: str,
         settings: Settings,

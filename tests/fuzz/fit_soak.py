@@ -10,12 +10,16 @@ from __future__ import annotations
 import random
 import sys
 import unicodedata
+from typing import TYPE_CHECKING
 
-from sidecar.counting.fit import MARKER, FitResult, Mode, fit
+from sidecar.counting.fit import MARKER, FitResult, fit
 from sidecar.counting.model_tokenizers import Tokenizers
 
+if TYPE_CHECKING:
+    from sidecar.config.settings import Truncation
+
 MODELS = ("gpt-5", "gpt-4", "claude-opus-4-7", "no-such-model")
-MODES: tuple[Mode, ...] = ("start", "middle", "end")
+MODES: tuple[Truncation, ...] = ("start", "middle", "end")
 WORDS = [
     *(
         "the",
@@ -87,7 +91,7 @@ def torn(text: str, cut: int) -> bool:
     )
 
 
-def cuts(text: str, fitted: FitResult, mode: Mode) -> list[int]:
+def cuts(text: str, fitted: FitResult, mode: Truncation) -> list[int]:
     """Return the offsets where text was removed."""
     if mode == "end":
         return [len(text) - len(fitted.text)]
@@ -97,7 +101,9 @@ def cuts(text: str, fitted: FitResult, mode: Mode) -> list[int]:
     return [len(head), len(text) - len(tail)]
 
 
-def check(text: str, tokens: int, mode: Mode, model: str, tokenizers: Tokenizers) -> float | None:
+def check(
+    text: str, tokens: int, mode: Truncation, model: str, tokenizers: Tokenizers
+) -> float | None:
     """Check a result, and return the fraction of the limit that it uses. Return None if the
     fraction may be small, for example because the text has long lines.
     """

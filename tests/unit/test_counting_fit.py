@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.counting.fit import Mode, allowance, fit
+from sidecar.counting.fit import allowance, fit
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.tokenizer_interface import Tokenizer
 
 if TYPE_CHECKING:
+    from sidecar.config.settings import Truncation
     from sidecar.counting.count import Method
 
 TOKENIZERS = Tokenizers()
-MODES: list[Mode] = ["start", "middle", "end"]
+MODES: list[Truncation] = ["start", "middle", "end"]
 LINES = "".join(f"line {number} of the text\n" for number in range(200))
 
 AWKWARD = st.sampled_from(
@@ -55,7 +56,7 @@ TEXTS = st.one_of(st.text(max_size=200), st.lists(AWKWARD, max_size=120).map("".
 @settings(max_examples=120, deadline=None)
 @given(text=TEXTS, tokens=st.integers(0, 150), mode=st.sampled_from(MODES))
 def test_fit_never_exceeds_the_limit_and_is_idempotent(
-    model: str, text: str, tokens: int, mode: Mode
+    model: str, text: str, tokens: int, mode: Truncation
 ) -> None:
     tokenizer = TOKENIZERS.for_model(model)
 
@@ -68,7 +69,7 @@ def test_fit_never_exceeds_the_limit_and_is_idempotent(
 
 @settings(max_examples=150, deadline=None)
 @given(text=TEXTS, tokens=st.integers(0, 60), mode=st.sampled_from(MODES))
-def test_kept_text_is_part_of_the_original(text: str, tokens: int, mode: Mode) -> None:
+def test_kept_text_is_part_of_the_original(text: str, tokens: int, mode: Truncation) -> None:
     marker = "\n[…]\n"
     kept = fit(text, tokens, mode, TOKENIZERS.for_model("gpt-5"), marker).text
 
@@ -86,7 +87,7 @@ def test_kept_text_is_part_of_the_original(text: str, tokens: int, mode: Mode) -
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("tokens", [150, 400, 1000, 1399])
-def test_short_lines_are_kept_whole_and_fill_the_allowance(mode: Mode, tokens: int) -> None:
+def test_short_lines_are_kept_whole_and_fill_the_allowance(mode: Truncation, tokens: int) -> None:
     fitted = fit(LINES, tokens, mode, TOKENIZERS.for_model("gpt-5"))
 
     kept = [line for line in fitted.text.split("\n") if line not in ("", "...")]
@@ -105,7 +106,7 @@ def test_the_middle_keeps_both_ends_around_the_marker() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_one_long_line_is_cut_between_two_tokens(mode: Mode) -> None:
+def test_one_long_line_is_cut_between_two_tokens(mode: Truncation) -> None:
     tokenizer = TOKENIZERS.for_model("gpt-5")
     line = "internationalization of tokenizers " * 300
     fitted = fit(line, 97, mode, tokenizer)
@@ -125,7 +126,7 @@ def test_marker_is_omitted_if_it_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_limit_of_zero_yields_an_empty_text(mode: Mode) -> None:
+def test_limit_of_zero_yields_an_empty_text(mode: Truncation) -> None:
     fitted = fit("a\nb\n", 0, mode, TOKENIZERS.for_model("gpt-5"))
 
     assert (fitted.text, fitted.tokens, fitted.removed_lines) == (
@@ -141,7 +142,7 @@ def test_limit_of_zero_yields_an_empty_text(mode: Mode) -> None:
     "character", ["👩\u200d👩\u200d👧", "e\u0301\u0323", "👍🏽", "🇩🇪", "\ud83d\ude00"]
 )
 @pytest.mark.parametrize("mode", MODES)
-def test_no_character_is_split(character: str, mode: Mode) -> None:
+def test_no_character_is_split(character: str, mode: Truncation) -> None:
     text = character * 40
     for tokens in range(1, 60):
         kept = fit(text, tokens, mode, TOKENIZERS.for_model("gpt-5"), "|").text
@@ -181,7 +182,7 @@ class IrregularTokenizer(Tokenizer):
 
 @given(text=st.text(max_size=80), tokens=st.integers(0, 90), mode=st.sampled_from(MODES))
 def test_fit_with_an_irregular_tokenizer_stays_within_the_limit(
-    text: str, tokens: int, mode: Mode
+    text: str, tokens: int, mode: Truncation
 ) -> None:
     tokenizer = IrregularTokenizer()
 
@@ -209,7 +210,7 @@ def test_fitting_a_large_text_counts_it_about_twice() -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("unit", ["a", " ", "\n"])
 def test_text_without_split_points_is_counted_a_few_times(
-    unit: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
+    unit: str, mode: Truncation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search does not count the whole text at each step."""
     tokenizer, text = TOKENIZERS.for_model("gpt-5"), unit * 250_000
