@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 
 from sidecar.cli.output import print_json, print_lines, warn
-from sidecar.errors import how_to_install
+from sidecar.errors import BadParamsError, SidecarError, how_to_install
+from sidecar.mcp.clients import CLIENTS, ClientName, Scope, install, uninstall
 
 MISSING = f"the MCP server requires additional packages; {how_to_install('mcp')}"
-_CLIENTS = click.Choice(["claude-code", "codex", "opencode", "gemini", "qwen", "vscode"])
+_CLIENTS = click.Choice(CLIENTS)
 
 
 @click.command()
@@ -28,7 +29,12 @@ _CLIENTS = click.Choice(["claude-code", "codex", "opencode", "gemini", "qwen", "
 @click.option("--schemas", is_flag=True, help="Print the tools' names, descriptions and schemas.")
 @click.option("--check", is_flag=True, help="Only check whether the server can run.")
 def mcp(
-    client: str | None, former: str | None, scope: str, yes: bool, schemas: bool, check: bool
+    client: ClientName | None,
+    former: ClientName | None,
+    scope: Scope,
+    yes: bool,
+    schemas: bool,
+    check: bool,
 ) -> None:
     """Run the MCP server for a coding agent on standard input and output.
 
@@ -41,8 +47,9 @@ def mcp(
     """
     if client and former:
         raise click.UsageError("use either --install or --uninstall")
-    if client or former:
-        sys.exit(_change_client(client, former, scope, has_consent=yes))
+    if changed := client or former:
+        installs = client is not None
+        sys.exit(_change_client(changed, scope, installs=installs, has_consent=yes))
     from sidecar.mcp.schemas import describe_tools
 
     if schemas:
@@ -59,20 +66,16 @@ def mcp(
         run(Path.cwd())
 
 
-def _change_client(client: str | None, former: str | None, scope: str, *, has_consent: bool) -> int:
-    from sidecar.errors import BadParamsError, SidecarError
-    from sidecar.mcp.clients import Scope, client_of, install, uninstall
-
-    chosen: Scope = "project" if scope == "project" else "user"
-    prepare = install if client else uninstall
+def _change_client(client: ClientName, scope: Scope, *, installs: bool, has_consent: bool) -> int:
+    """Install or uninstall the server. Return the exit code."""
     try:
-        change = prepare(client_of(client or former or ""), chosen, Path.cwd())
+        change = (install if installs else uninstall)(client, scope, Path.cwd())
     except BadParamsError as error:
         raise click.UsageError(str(error)) from error
     try:
         if not change.is_needed():
-            state = "is installed already" if client else "is not installed"
-            print_lines(f"Nothing to do: the server {state} for {client or former} ({scope}).")
+            state = "is installed already" if installs else "is not installed"
+            print_lines(f"Nothing to do: the server {state} for {client} ({scope}).")
             return 0
         print_lines(f"This will {change.describe()}")
         if not has_consent and not sys.stdin.isatty():
@@ -86,5 +89,5 @@ def _change_client(client: str | None, former: str | None, scope: str, *, has_co
         warn(str(error))
         return 1
     undo = f"token-sidecar mcp --uninstall {client} --scope {scope}"
-    print_lines(f"Done. Restart {client}; undo with `{undo}`." if client else "Done.")
+    print_lines(f"Done. Restart {client}; undo with `{undo}`." if installs else "Done.")
     return 0

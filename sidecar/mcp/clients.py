@@ -6,7 +6,6 @@ edited.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -14,7 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, get_args
 
 from sidecar.config.paths import state_dir
 from sidecar.config.private_files import locked, write
@@ -22,11 +21,9 @@ from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.json_edit import JsonEditError, remove_member, set_member
 from sidecar.operating_system import PROGRAM_SUFFIX
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 Scope = Literal["user", "project"]
 ClientName = Literal["claude-code", "codex", "opencode", "gemini", "qwen", "vscode"]
+CLIENTS: tuple[ClientName, ...] = get_args(ClientName)
 
 NAME = "token-sidecar"
 _LOCK_SECONDS = 5.0
@@ -108,11 +105,9 @@ class EditFile:
         """
         try:
             text = _read(self.path)
-            return self._changed(text) != text
         except OSError as error:
             raise SidecarError(f"cannot read {self.path}: {error.strerror}") from error
-        except JsonEditError as error:
-            raise SidecarError(f"{self.path} is not a JSON object: {error}") from error
+        return self._changed(text) != text
 
     def apply(self) -> None:
         """Apply the change, and try again if another program changes the file at the same time.
@@ -122,9 +117,8 @@ class EditFile:
         """
         path = Path(os.path.realpath(self.path))
         try:
-            with contextlib.ExitStack() as stack:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(locked(state_dir() / "mcp-install.lock", _LOCK_SECONDS))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(state_dir() / "mcp-install.lock", _LOCK_SECONDS):
                 for _ in range(_ATTEMPTS):
                     before = _read(path)
                     after = self._changed(before)
@@ -135,14 +129,15 @@ class EditFile:
                         return
         except OSError as error:
             raise SidecarError(f"cannot write {self.path}: {error.strerror}") from error
-        except JsonEditError as error:
-            raise SidecarError(f"{self.path} is not a JSON object: {error}") from error
         raise SidecarError(f"{self.path} is being changed by another program; try again")
 
     def _changed(self, text: str) -> str:
-        if self.value is None:
-            return remove_member(text, self.group, NAME)
-        return set_member(text, self.group, NAME, self.value)
+        try:
+            if self.value is None:
+                return remove_member(text, self.group, NAME)
+            return set_member(text, self.group, NAME, self.value)
+        except JsonEditError as error:
+            raise SidecarError(f"{self.path} is not a JSON object: {error}") from error
 
 
 Change = RunCommand | EditFile
@@ -156,16 +151,22 @@ def own_command() -> list[str]:
     return [str(script)] if script.exists() else [sys.executable, "-P", "-m", "sidecar"]
 
 
-def client_of(name: str) -> ClientName:
-    """Return the client with the given name.
-
-    Raises:
-        BadParamsError: There is no such client.
-    """
-    for client in CLIENTS:
-        if client == name:
-            return client
-    raise BadParamsError(f"{name} is not one of {', '.join(CLIENTS)}")
+_COMMANDS: dict[ClientName, tuple[str, str]] = {
+    "claude-code": (
+        f"claude mcp add --scope {{scope}} {NAME} --",
+        f"claude mcp remove -s {{scope}} {NAME}",
+    ),
+    "codex": (f"codex mcp add {NAME} --", f"codex mcp remove {NAME}"),
+    "opencode": (f"opencode mcp add {NAME} --", ""),
+    "gemini": (
+        f"gemini mcp add --scope {{scope}} {NAME}",
+        f"gemini mcp remove -s {{scope}} {NAME}",
+    ),
+    "qwen": (f"qwen mcp add --scope {{scope}} {NAME}", f"qwen mcp remove -s {{scope}} {NAME}"),
+}
+"""Each client's own commands to add and to remove the server. The server's command is appended to
+the first.
+"""
 
 
 def install(client: ClientName, scope: Scope, folder: Path) -> Change:
@@ -179,68 +180,31 @@ def install(client: ClientName, scope: Scope, folder: Path) -> Change:
     Raises:
         BadParamsError: The client does not support this scope.
     """
-    return _INSTALL[client](scope, folder, [*own_command(), "mcp"])
+    _check_scope(client, scope)
+    command = [*own_command(), "mcp"]
+    if client == "vscode":
+        server = {"type": "stdio", "command": command[0], "args": command[1:]}
+        if scope == "user":
+            return RunCommand(("code", "--add-mcp", json.dumps({"name": NAME, **server})))
+        return EditFile(_vscode_file(scope, folder), "servers", server)
+    if client == "opencode" and scope == "project":
+        return EditFile(_opencode_file(scope, folder), "mcp", {"type": "local", "command": command})
+    return RunCommand((*_COMMANDS[client][0].format(scope=scope).split(), *command))
 
 
 def uninstall(client: ClientName, scope: Scope, folder: Path) -> Change:
     """Return the change that removes the MCP server from a client. See `install`."""
-    return _UNINSTALL[client](scope, folder)
+    _check_scope(client, scope)
+    if client == "vscode":
+        return EditFile(_vscode_file(scope, folder), "servers", None)
+    if client == "opencode":
+        return EditFile(_opencode_file(scope, folder), "mcp", None)
+    return RunCommand(tuple(_COMMANDS[client][1].format(scope=scope).split()))
 
 
-def _add_claude(scope: Scope, _: Path, command: list[str]) -> Change:
-    return RunCommand(("claude", "mcp", "add", "--scope", scope, NAME, "--", *command))
-
-
-def _add_codex(scope: Scope, _: Path, command: list[str]) -> Change:
-    _require_user(scope, "codex")
-    return RunCommand(("codex", "mcp", "add", NAME, "--", *command))
-
-
-def _add_opencode(scope: Scope, folder: Path, command: list[str]) -> Change:
-    if scope == "user":
-        return RunCommand(("opencode", "mcp", "add", NAME, "--", *command))
-    return EditFile(_opencode_file(scope, folder), "mcp", {"type": "local", "command": command})
-
-
-def _add_gemini(scope: Scope, _: Path, command: list[str]) -> Change:
-    return RunCommand(("gemini", "mcp", "add", "--scope", scope, NAME, *command))
-
-
-def _add_qwen(scope: Scope, _: Path, command: list[str]) -> Change:
-    return RunCommand(("qwen", "mcp", "add", "--scope", scope, NAME, *command))
-
-
-def _add_vscode(scope: Scope, folder: Path, command: list[str]) -> Change:
-    server = {"type": "stdio", "command": command[0], "args": command[1:]}
-    if scope == "user":
-        return RunCommand(("code", "--add-mcp", json.dumps({"name": NAME, **server})))
-    return EditFile(_vscode_file(scope, folder), "servers", server)
-
-
-_INSTALL: dict[ClientName, Callable[[Scope, Path, list[str]], Change]] = {
-    "claude-code": _add_claude,
-    "codex": _add_codex,
-    "opencode": _add_opencode,
-    "gemini": _add_gemini,
-    "qwen": _add_qwen,
-    "vscode": _add_vscode,
-}
-CLIENTS: tuple[ClientName, ...] = tuple(_INSTALL)
-
-
-def _remove_codex(scope: Scope, _: Path) -> Change:
-    _require_user(scope, "codex")
-    return RunCommand(("codex", "mcp", "remove", NAME))
-
-
-_UNINSTALL: dict[ClientName, Callable[[Scope, Path], Change]] = {
-    "claude-code": lambda scope, _: RunCommand(("claude", "mcp", "remove", "-s", scope, NAME)),
-    "codex": _remove_codex,
-    "opencode": lambda scope, folder: EditFile(_opencode_file(scope, folder), "mcp", None),
-    "gemini": lambda scope, _: RunCommand(("gemini", "mcp", "remove", "-s", scope, NAME)),
-    "qwen": lambda scope, _: RunCommand(("qwen", "mcp", "remove", "-s", scope, NAME)),
-    "vscode": lambda scope, folder: EditFile(_vscode_file(scope, folder), "servers", None),
-}
+def _check_scope(client: ClientName, scope: Scope) -> None:
+    if client == "codex" and scope == "project":
+        raise BadParamsError("codex has no per-project configuration; use --scope user")
 
 
 def clients_with_server(folder: Path) -> list[tuple[ClientName, Path]]:
@@ -288,11 +252,6 @@ def _vscode_file(scope: Scope, folder: Path) -> Path:
 
     config = Path(platformdirs.user_config_dir("Code", appauthor=False, roaming=True))
     return config / "User/mcp.json"
-
-
-def _require_user(scope: Scope, client: ClientName) -> None:
-    if scope != "user":
-        raise BadParamsError(f"{client} has no per-project configuration; use --scope user")
 
 
 def _read(path: Path) -> str:
