@@ -85,21 +85,10 @@ if sys.platform == "linux":
         with suppress(AttributeError, OSError):  # musl has no mallopt or malloc_trim
             getattr(ctypes.CDLL(None), name)(*map(ctypes.c_ssize_t, arguments))
 
-    def open_process(process_id: int) -> int | None:
-        """Return a descriptor that becomes readable when a process exits, or None."""
-        try:
-            return os.pidfd_open(process_id)
-        except OSError:  # old kernels and some sandboxes do not support this
-            return None
-
 else:
 
     def call_libc(name: str, *arguments: int) -> None:
         """Do nothing. Only glibc needs these calls."""
-
-    def open_process(process_id: int) -> int | None:
-        """Return None. The caller polls with `is_alive` instead."""
-        return None
 
 
 if sys.platform == "win32":

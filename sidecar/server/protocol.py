@@ -31,7 +31,7 @@ from pygls.protocol import LanguageServerProtocol, default_converter, lsp_method
 from sidecar import typed
 from sidecar.defects import log_defect
 from sidecar.errors import BadParamsError, RequestError, SidecarError
-from sidecar.server import client_process
+from sidecar.operating_system import is_alive
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
 from sidecar.server.stdio import MAX_DEPTH, Body, InvalidFrame
 from sidecar.text.printable import message as printable
@@ -319,6 +319,9 @@ def from_position(position: Position) -> types.Position:
 
 logger = logging.getLogger(__name__)
 
+CLIENT_SECONDS = 3.0
+"""How often to check whether the client process is still running."""
+
 Handler = Callable[[Any], Any]
 
 # Only these pygls handlers are used. The others would store a second copy of each document.
@@ -572,7 +575,9 @@ class SidecarProtocol(LanguageServerProtocol):
         result: types.InitializeResult = yield from super().lsp_initialize(params)
         self.state = "running"
         self._server.services.client = params.client_info.name if params.client_info else ""
-        client_process.watch_process(params.process_id, self._client_ended, self._server.scheduler)
+        # A process that is not found may run on another machine or outside of this container.
+        if params.process_id is not None and is_alive(params.process_id):
+            self._end_with_client(params.process_id)
         self._server.providers.defer_registration(result.capabilities, params.capabilities)
         result.capabilities.experimental = {
             "tokenSidecar": {
@@ -583,9 +588,14 @@ class SidecarProtocol(LanguageServerProtocol):
         }
         return result
 
-    def _client_ended(self) -> None:
-        logger.error("the client process has exited; stopping")
-        self.end(1)
+    def _end_with_client(self, process_id: int) -> None:
+        """End the session when the client process exits, even if the pipe stays open."""
+        if is_alive(process_id):
+            check = partial(self._end_with_client, process_id)
+            self._server.scheduler.schedule(("client process",), CLIENT_SECONDS, check)
+        else:
+            logger.error("the client process has exited; stopping")
+            self.end(1)
 
     @lsp_method(types.SHUTDOWN)
     def lsp_shutdown(self, *_: Any) -> None:  # type: ignore[override]

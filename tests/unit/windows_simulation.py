@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 LACKING = (
     *("geteuid", "getuid", "getgid", "fork", "kill", "killpg", "chown", "fchmod", "mkfifo"),
-    *("pidfd_open", "sched_getaffinity", "set_blocking", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY"),
+    *("sched_getaffinity", "set_blocking", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY"),
     *("O_CLOEXEC", "O_NOATIME", "statvfs", "getloadavg", "uname"),
 )
 GENERIC_READ = 0x80000000
