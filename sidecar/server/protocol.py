@@ -33,7 +33,7 @@ from sidecar.defects import log_defect
 from sidecar.errors import BadParamsError, RequestError, SidecarError
 from sidecar.operating_system import is_alive
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
-from sidecar.server.stdio import MAX_DEPTH, Body, InvalidFrame
+from sidecar.server.stdio import MAX_DEPTH, InvalidFrame
 from sidecar.text.printable import message as printable
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class InvalidBodyError(BadParamsError):
         self.outline = outline
 
 
-def parse(body: Body) -> Any:
+def parse(body: bytes) -> Any:
     """Parse a message body.
 
     Raises:
@@ -124,7 +124,7 @@ def parse(body: Body) -> Any:
     return value
 
 
-def _decode(body: Body) -> Any:
+def _decode(body: bytes) -> Any:
     """Decode a body with msgspec, or with `json` if that fails.
 
     msgspec is two to four times as fast but rejects lone surrogates.
@@ -166,7 +166,7 @@ def _children(value: Any) -> list[Any]:
     return []
 
 
-def _read_outline(body: Body) -> dict[str, Any]:
+def _read_outline(body: bytes) -> dict[str, Any]:
     kept, start, depth = [], 0, 0
     for match in _TOKEN.finditer(body):
         run = match[0]
@@ -181,7 +181,7 @@ def _read_outline(body: Body) -> dict[str, Any]:
     return _decode_leniently(b"".join([*kept, body[start:]]))
 
 
-def _decode_leniently(body: Body) -> dict[str, Any]:
+def _decode_leniently(body: bytes) -> dict[str, Any]:
     try:
         value = _LENIENT.decode(body.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -272,11 +272,7 @@ def _check_type(value: Any, kind: type[Any]) -> Any:
 
 
 def plain(value: Any, converter: Converter) -> Any:
-    if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value)
-    if attrs.has(type(value)):
-        return converter.unstructure(value)
-    return msgspec.to_builtins(value)
+    return converter.unstructure(value) if attrs.has(type(value)) else msgspec.to_builtins(value)
 
 
 def convert_custom_params(params: Any, kind: type[msgspec.Struct]) -> Any:
@@ -365,7 +361,7 @@ class SidecarProtocol(LanguageServerProtocol):
 
     # -- incoming ---------------------------------------------------------------------------
 
-    def receive(self, frame: Body | InvalidFrame) -> None:
+    def receive(self, frame: bytes | InvalidFrame) -> None:
         """Handle a frame. Never raises, so errors do not affect later frames."""
         if self._exit_code is not None and self._exit_code.done():
             return
@@ -376,7 +372,7 @@ class SidecarProtocol(LanguageServerProtocol):
         except BaseException as exc:
             log_defect(exc)
 
-    def _receive(self, frame: Body | InvalidFrame) -> None:
+    def _receive(self, frame: bytes | InvalidFrame) -> None:
         if isinstance(frame, InvalidFrame):
             self._refuse(None, PARSE_ERROR, frame.reason)
             if frame.fatal:

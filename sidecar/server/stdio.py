@@ -36,8 +36,6 @@ MAX_HEADER_BYTES = 16 * 1024
 MAX_LENGTH_LINE = 128
 """Number of bytes at the end of an invalid line to search for a header."""
 
-_PLAIN = re.compile(rb"Content-Length: ([0-9]{1,18})\r\n\r\n")
-"""Matches the header as written by almost all clients."""
 _LENGTH = re.compile(rb"Content-Length:[ \t]*(\d+)[ \t]*\Z", re.IGNORECASE)
 
 
@@ -48,9 +46,6 @@ class InvalidFrame:
     reason: str
     fatal: bool = False
     """Whether the server must stop reading after this frame."""
-
-
-Body = bytes | bytearray
 
 
 @dataclass
@@ -66,39 +61,27 @@ class Framer:
     _is_skipping: bool = False
     _has_ended: bool = False
 
-    def feed(self, data: bytes) -> list[Body | InvalidFrame]:
+    def feed(self, data: bytes) -> list[bytes | InvalidFrame]:
         """Return the frames completed by `data`, in order. The last frame may be fatal."""
         self._buffer += data
-        out: list[Body | InvalidFrame] = []
+        out: list[bytes | InvalidFrame] = []
         while not self._has_ended and (item := self._next_frame()) is not None:
             out.append(item)
         if self._has_ended:
             self._buffer.clear()
         return out
 
-    def _next_frame(self) -> Body | InvalidFrame | None:
+    def _next_frame(self) -> bytes | InvalidFrame | None:
         if self._length is None and (bad := self._read_headers()) is not None:
             return bad
         if self._length is None or len(self._buffer) < self._length:
             return None
         length, self._length = self._length, None
-        if len(self._buffer) == length:  # a special case that avoids copying a long body
-            body, self._buffer = self._buffer, bytearray()
-            return body
-        short = bytes(memoryview(self._buffer)[:length])
+        body = bytes(memoryview(self._buffer)[:length])
         del self._buffer[:length]
-        return short
+        return body
 
     def _read_headers(self) -> InvalidFrame | None:
-        if plain := _PLAIN.match(self._buffer):
-            length = int(plain[1])
-            end = plain.end()
-            del plain  # the buffer cannot be resized while a match refers to it
-            del self._buffer[:end]
-            return self._start_body(length)
-        return self._read_lines()
-
-    def _read_lines(self) -> InvalidFrame | None:
         length: int | None = None
         while True:
             end = self._buffer.find(b"\n")
@@ -184,7 +167,9 @@ class Writer:
             return
         with self._lock:
             self._waiting += len(data)
-        self._start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._drain_queue, name="stdout", daemon=True)
+            self._thread.start()
         self._queue.put(data)
 
     def close(self) -> None:
@@ -193,11 +178,6 @@ class Writer:
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(1.0)
-
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._drain_queue, name="stdout", daemon=True)
-            self._thread.start()
 
     def _drain_queue(self) -> None:
         while (data := self._queue.get()) is not None:
@@ -231,14 +211,13 @@ def redirect_stdio() -> tuple[int, int]:
     return stdin, stdout
 
 
-Frames = list[Body | InvalidFrame] | None
+Frames = list[bytes | InvalidFrame] | None
 """The frames completed by one read, or None at the end of the input."""
 
 
-def _read_frames(
-    fd: int, deliver: Callable[[Frames], None], writer: Writer, framer: Framer
-) -> None:
+def _read_on_thread(fd: int, deliver: Callable[[Frames], None], writer: Writer) -> None:
     """Read stdin until it ends. Runs on a separate thread and blocks."""
+    framer = Framer()
     try:
         while data := os.read(fd, _READ_BYTES):
             while writer.full:
@@ -251,17 +230,13 @@ def _read_frames(
 
 
 def _read_on_loop(
-    scheduler: Scheduler,
-    fd: int,
-    receive: Callable[[Frames], None],
-    writer: Writer,
-    framer: Framer | None = None,
+    scheduler: Scheduler, fd: int, receive: Callable[[Frames], None], writer: Writer
 ) -> bool:
     """Read stdin on the event loop, which is faster than using a thread.
 
     Returns False on Windows and for files, because the event loop cannot watch them.
     """
-    loop, framer = asyncio.get_running_loop(), framer or Framer()
+    loop, framer = asyncio.get_running_loop(), Framer()
 
     def resume() -> None:
         if writer.full:
@@ -275,25 +250,20 @@ def _read_on_loop(
             resume()
             return
         try:
-            frames = _read_some(fd, framer)
+            data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return  # the pipe is empty, and the client has made it non-blocking
         except OSError:
-            frames = None
-        if frames is None:
+            data = b""
+        if not data:
             loop.remove_reader(fd)
-        receive(frames)
+        receive(framer.feed(data) if data else None)
 
     try:
         loop.add_reader(fd, readable)
     except (NotImplementedError, OSError):
         return False
     return True
-
-
-def _read_some(fd: int, framer: Framer) -> Frames:
-    data = os.read(fd, _READ_BYTES)
-    return framer.feed(data) if data else None
 
 
 def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -321,10 +291,9 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
         except RuntimeError:
             return  # the event loop is closed
 
-    framer = Framer()
-    if not _read_on_loop(server.scheduler, stdin, receive, writer, framer):
-        reading = (stdin, deliver, writer, framer)
-        threading.Thread(target=_read_frames, args=reading, name="stdin", daemon=True).start()
+    if not _read_on_loop(server.scheduler, stdin, receive, writer):
+        reading = (stdin, deliver, writer)
+        threading.Thread(target=_read_on_thread, args=reading, name="stdin", daemon=True).start()
     code = await done
     _end_within(EXIT_SECONDS, code)
     server.scheduler.close()
