@@ -583,10 +583,7 @@ async def test_changed_file_is_read_once_for_size_and_costs(
 
     monkeypatch.setattr(SessionIndex, "unread", watched)
     session.reply()
-    services = bare.server.services
-    bare.server.agent_sessions._on_files_changed(
-        services.roots.default.settings.agents, frozenset({str(session.path)})
-    )
+    bare.server.agent_sessions._on_files_changed(frozenset({str(session.path)}))
     after = await bare.take("status/update", costs_more_than(before))
     assert after["context"]["tokens"] == home.truth.context[session.id]
     assert readings == [[str(session.path)]]
@@ -631,11 +628,10 @@ async def test_a_selected_session_shows_its_own_cost(
     first.reply()
     home.clock.now -= timedelta(minutes=20)  # The first session stays the newest one.
     await bare.initialize(tmp_path.as_uri())
-    settings = bare.server.services.roots.default.settings.agents
     status = await bare.take("status/update", lambda one: bool(one["cost"]))
     for session in (second, first):
         session.reply()
-        bare.server.agent_sessions._on_files_changed(settings, frozenset({str(session.path)}))
+        bare.server.agent_sessions._on_files_changed(frozenset({str(session.path)}))
         status = await bare.take("status/update", has_other_sums(status))
         await bare.request("context/select", {"session": session.id})
         rows = (await bare.request("cost/detail", {"by": ["session"]}))["rows"]

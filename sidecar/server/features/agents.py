@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from sidecar.config.paths import LEDGER_FILES
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 
-class _WatchedRoots(NamedTuple):
-    settings: Agents
-    paths: tuple[str, ...]
-
-
 class AgentSessionWatcher:
     """Reads each workspace's agent sessions, and reads them again when their files change."""
 
@@ -46,7 +41,11 @@ class AgentSessionWatcher:
         self._server, self._services = server, server.services
         self._changed: WeakKeyDictionary[Workspace, frozenset[str]] = WeakKeyDictionary()
         """Files that need to be read, by workspace. An empty set means all files."""
-        self._watches: list[tuple[_WatchedRoots, Subscription]] = []
+        self._watched: list[tuple[Agents, str]] = []
+        """The settings and path of each watched root. Never modified, because another thread reads
+        the list.
+        """
+        self._subscription: Subscription | None = None
         self._idle = asyncio.Event()
         """An event that is set while no files need to be read."""
 
@@ -101,34 +100,29 @@ class AgentSessionWatcher:
             history.add_up_soon(workspace)
 
     def _watch(self) -> None:
-        wanted: list[_WatchedRoots] = []
-        workspaces = self._workspaces()
-        for settings in [workspace.settings.agents for workspace in workspaces]:
-            if settings.enabled and all(settings != roots.settings for roots in wanted):
-                roots = [root for root in workspaces if root.settings.agents == settings]
-                wanted.append(_WatchedRoots(settings, tuple(str(root.path) for root in roots)))
-        for watched, subscription in self._watches:
-            if watched not in wanted:
-                subscription.cancel()
-        self._watches = [watch for watch in self._watches if watch[0] in wanted]
-        kept = [watched for watched, _ in self._watches]
-        self._watches += [(new, self._subscribe(new)) for new in wanted if new not in kept]
-
-    def _subscribe(self, roots: _WatchedRoots) -> Subscription:
-        return self._server.watch(
-            partial(_paths_to_watch, roots), partial(self._on_files_changed, roots.settings)
+        roots = [
+            (workspace.settings.agents, str(workspace.path))
+            for workspace in self._workspaces()
+            if workspace.settings.agents.enabled
+        ]
+        if roots == self._watched:
+            return
+        if self._subscription is not None:
+            self._subscription.cancel()
+        self._watched = roots
+        self._subscription = self._server.watch(
+            partial(_paths_to_watch, roots), self._on_files_changed
         )
 
-    def _on_files_changed(self, settings: Agents, paths: Changes) -> None:
+    def _on_files_changed(self, paths: Changes) -> None:
         for workspace in self._workspaces():
-            if workspace.settings.agents == settings:
-                self._read_soon(workspace, paths)
+            self._read_soon(workspace, paths)
 
 
-def _paths_to_watch(roots: _WatchedRoots) -> tuple[str, ...]:
+def _paths_to_watch(roots: list[tuple[Agents, str]]) -> set[str]:
     from sidecar.agents.registry import paths_to_watch
 
-    return paths_to_watch(roots.settings, roots.paths)
+    return {path for settings, root in roots for path in paths_to_watch(settings, [root])}
 
 
 logger = logging.getLogger(__name__)
