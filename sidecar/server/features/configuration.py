@@ -234,7 +234,7 @@ def _register_roots(server: SidecarServer) -> None:
         for uri in _root_uris(params):
             services.roots.add(uri)
         services.encoding = _choose_encoding(params.capabilities)
-        server.diagnostics.choose(params.capabilities)
+        server.diagnostics.pull_if_needed(params.capabilities)
         _apply_options(server, params.initialization_options)
         server.configuration.reload()
 

@@ -8,7 +8,7 @@ can be undone in one step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,23 @@ class DiagnosticsPublisher:
         self._problem_files: set[str] = set()
         self.pull = False
         """Whether the client pulls diagnostics."""
-        self.choose: Callable[[types.ClientCapabilities], None] = lambda _: None
+
+    def pull_if_needed(self, capabilities: types.ClientCapabilities) -> None:
+        """Announce pull diagnostics to a client that does not support push diagnostics."""
+        supported = capabilities.text_document
+        if supported is None or supported.publish_diagnostics or not supported.diagnostic:
+            return
+        self.pull = True
+        options = types.DiagnosticOptions(
+            inter_file_dependencies=True, workspace_diagnostics=False, identifier=SOURCE
+        )
+
+        @self._server.feature(types.TEXT_DOCUMENT_DIAGNOSTIC, options)
+        async def pull(
+            params: types.DocumentDiagnosticParams,
+        ) -> types.RelatedFullDocumentDiagnosticReport:
+            _, items = await self.diagnose(params.text_document.uri)
+            return types.RelatedFullDocumentDiagnosticReport(items)
 
     def changed(self, uri: str) -> None:
         if not self.pull and uri in self._services.documents:
@@ -182,40 +198,12 @@ def _problem_diagnostic(problem: Problem) -> types.Diagnostic:
     return types.Diagnostic(span, printable(text), severity, code="configuration", source=SOURCE)
 
 
-def register(server: SidecarServer) -> None:
-    _register_pull(server)
-    _register_quick_fixes(server)
-
-
-def _register_pull(server: SidecarServer) -> None:
-    """Announce pull diagnostics to clients that do not support push diagnostics."""
-    diagnostics = server.diagnostics
-
-    async def pull(
-        params: types.DocumentDiagnosticParams,
-    ) -> types.RelatedFullDocumentDiagnosticReport:
-        _, items = await diagnostics.diagnose(params.text_document.uri)
-        return types.RelatedFullDocumentDiagnosticReport(items)
-
-    def choose(capabilities: types.ClientCapabilities) -> None:
-        supported = capabilities.text_document
-        if supported is None or supported.publish_diagnostics or not supported.diagnostic:
-            return
-        diagnostics.pull = True
-        options = types.DiagnosticOptions(
-            inter_file_dependencies=True, workspace_diagnostics=False, identifier=SOURCE
-        )
-        server.feature(types.TEXT_DOCUMENT_DIAGNOSTIC, options)(pull)
-
-    diagnostics.choose = choose
-
-
 ANNOTATION = "token-sidecar"
 
 Change = types.TextDocumentEdit | types.CreateFile | types.RenameFile | types.DeleteFile
 
 
-def _register_quick_fixes(server: SidecarServer) -> None:
+def register(server: SidecarServer) -> None:
     options = types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix])
 
     @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)
