@@ -6,7 +6,6 @@ unless the text of a file was requested. If anything is omitted, the answer says
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -16,7 +15,6 @@ import msgspec
 
 from sidecar import typed
 from sidecar.cli.check import ProjectLocation, check_paths
-from sidecar.cli.counters import local_counters, map_batches
 from sidecar.counting.count import METHODS, number_text, tokens_text
 from sidecar.errors import BadParamsError
 from sidecar.mcp import schemas
@@ -27,7 +25,6 @@ from sidecar.workspace.token_map import build_token_map, flatten
 from sidecar.workspace.views import add_view_to_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from sidecar.counting.count import Method
@@ -42,6 +39,7 @@ _SHORT = 400
 _ANSWER_MODEL = "gpt-4o"
 """The model whose tokenizer counts the tokens of answers."""
 _BATCH = 200
+"""Number of files between two progress reports."""
 _MAX_DEPTH = 8
 _UNCOUNTED = "The session's calls are still being read. Ask again later for the cost."
 
@@ -272,37 +270,17 @@ class Tools:
         return _Counted(path, count.tokens, count.method)
 
     async def _count_path(self, path: Path, model: str, call: Call) -> list[_Counted]:
-        run, settings = self._project.services.workers.run, self._project.workspace.settings
+        run = self._project.services.workers.run
         files = await run(partial(_list_files, path))
-        is_file = len(files) == 1 and files[0].named
-        if is_file or self._project.services.counts.asks_endpoint(model, settings):
-            texts = [(file.path, await run(partial(read, file))) for file in files]
-            if is_file and isinstance(texts[0][1], SkippedPath):
-                raise BadParamsError(f"{self._project.display_path(path)}: {texts[0][1].reason}")
-            return [
-                await self._count_text(name, content.text, model)
-                for name, content in texts
-                if not isinstance(content, SkippedPath)
-            ]
-        choose = (await run(partial(local_counters, settings, "interactive")))[1]
-
-        def count(file: File) -> Iterator[_Counted]:
-            content = read(file)
-            if not isinstance(content, SkippedPath):
-                measure = choose(Snapshot(text=content.text), model).measure(content.text)
-                yield _Counted(file.path, measure.tokens, measure.method)
-
-        def count_batch(batch: Sequence[File]) -> list[_Counted]:
-            return list(
-                map_batches(lambda part: [one for file in part for one in count(file)], batch)
-            )
-
         found = list[_Counted]()
-        for start in range(0, len(files), _BATCH):
-            if call.report_progress is not None:
-                await call.report_progress(start, len(files))
-            found += await run(partial(count_batch, files[start : start + _BATCH]))
-            await asyncio.sleep(0)  # lets cancellation take effect between batches
+        for number, file in enumerate(files):
+            if call.report_progress is not None and number % _BATCH == 0:
+                await call.report_progress(number, len(files))
+            content = await run(partial(read, file))
+            if not isinstance(content, SkippedPath):
+                found.append(await self._count_text(file.path, content.text, model))
+            elif file.named:
+                raise BadParamsError(f"{self._project.display_path(path)}: {content.reason}")
         return found
 
     async def _shorten(self, lines: Sequence[str]) -> tuple[str, int]:
