@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sidecar.models.families import OPENAI_GENERATIONS, counts_as_gemini_3
@@ -179,7 +178,6 @@ def _shrink_to_patches(width: int, height: int, patches: int) -> Size:
     return max(1, int(width * shrink + 1e-6)), max(1, int(height * shrink + 1e-6))
 
 
-@lru_cache(maxsize=512)
 def _anthropic_tokens(width: int, height: int, edge: int, most: int) -> int:
     long_side = max(width, height)
 

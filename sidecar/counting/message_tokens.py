@@ -18,13 +18,9 @@ reported usage corrects these estimates.
 
 from __future__ import annotations
 
-import hashlib
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from cachetools import LRUCache
 
 from sidecar.counting.count import Measure, Method
 from sidecar.counting.incremental import measure_text
@@ -115,9 +111,6 @@ _TEMPLATE_MARGIN_SHARE = 0.5
 reported usage.
 """
 _COMPARED_MARGIN_SHARE = 0.1
-
-_cache_lock = threading.Lock()
-_tool_sets: LRUCache[tuple[str, str, bytes], Measure] = LRUCache(maxsize=64)
 
 
 def template_tokens(model: str) -> TemplateTokens:
@@ -251,30 +244,14 @@ def count_tools(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Measu
     """Count a set of tool schemas. Never raises.
 
     OpenAI's tools are counted with the formula in its cookbook. Other tools are counted as compact
-    JSON, plus the system prompt that the vendor adds for tools if its length is published. The
-    result for each set of tools is cached.
+    JSON, plus the system prompt that the vendor adds for tools if its length is published.
     """
     if not tools:
         return tokenizer.measure(0)
-    digest = hashlib.sha256(as_json(list(tools)).encode("utf-8", "surrogatepass")).digest()
-    # A calibrated tokenizer has the same name as the plain one, but a different factor and band.
-    version = f"{tokenizer.name} {tokenizer.scale(10**9)} {tokenizer.band(10**9)}"
-    key = (version, parse(model).bare, digest)
-    with _cache_lock:
-        cached = _tool_sets.get(key)
-    if cached is not None:
-        return cached
-    measure = _count_tool_schemas(read_tools(tools), model, tokenizer)
-    with _cache_lock:
-        _tool_sets[key] = measure
-    return measure
-
-
-def _count_tool_schemas(tools: Sequence[ToolSchema], model: str, tokenizer: Tokenizer) -> Measure:
-    around = template_tokens(model)
-    overhead = around.tool * len(tools) + around.tools
+    schemas, around = read_tools(tools), template_tokens(model)
+    overhead = around.tool * len(schemas) + around.tools
     parts: list[Measure] = []
-    for tool in tools:
+    for tool in schemas:
         texts, extra = ([_tool_as_json(tool)], 0)
         if around in (_OPENAI, _OPENAI_CL100K):
             texts, extra = _openai_tool(tool)
