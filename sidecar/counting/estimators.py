@@ -374,13 +374,6 @@ class HeuristicUnits(Tokenizer):
         return heuristic_units(text)
 
 
-def _built_in_bands(name: str) -> Bands:
-    bands = bands_of(name)
-    if bands is None:
-        raise LookupError(f"estimates.json has no error bands for {name}")
-    return bands
-
-
 class EstimatorTokenizer(Tokenizer):
     """Counts whole texts with an estimator. Texts are not split, because the estimates of their
     parts might not add up.
@@ -392,7 +385,8 @@ class EstimatorTokenizer(Tokenizer):
         self.name = estimator.name
         self.estimator = estimator
         self._bands = bands_of(estimator.name)
-        self.error_percent: float = 100 * (self._bands or _built_in_bands(Chars4.name)).any
+        coarsest = _band_table().estimators[Chars4.name]
+        self.error_percent: float = 100 * (self._bands or coarsest).any
 
     def band(self, tokens: int, sample: str = "") -> float:
         """Return the error band for text of this kind and size, in percent.
@@ -405,7 +399,7 @@ class EstimatorTokenizer(Tokenizer):
         if not sample:
             return self.error_percent
         ratio = Heuristic().estimate(sample) / max(1, self.count(sample))
-        bands = _built_in_bands(Heuristic.name)
+        bands = _band_table().estimators[Heuristic.name]
         share = bands.percent(max(1, round(tokens * ratio)), sample) / 100
         return round(100 * max(ratio * (1 + share) - 1, 1 - ratio * (1 - share)), 1)
 

@@ -392,8 +392,9 @@ class Tokenizers:
         return tokenizer
 
     def _chosen_estimator(self) -> Estimator | None:
+        """Return the estimator in the settings, or None for the default or an unknown name."""
+        if self._estimator == "default":
+            return None
         if why := estimators.unusable_reason(self._estimator):
             _log.warning("%s", why)
-        chosen = estimators.find_estimator(self._estimator)
-        is_default = self._estimator == "default" and isinstance(chosen, estimators.Heuristic)
-        return None if is_default else chosen
+        return estimators.find_estimator(self._estimator)
