@@ -422,13 +422,13 @@ def read_records(path: str, decode: Callable[[bytes], T]) -> Iterator[T]:
                     yield decode(line)
 
 
-def first_records(store: Store, decode: Callable[[bytes], T], most: int) -> Iterator[T]:
-    """Yield the records in the first `most` bytes of a store. Malformed lines are skipped.
+def first_records(store: Store, decode: Callable[[bytes], T]) -> Iterator[T]:
+    """Yield the records in the first 64 KB of a store. Malformed lines are skipped.
 
     Raises:
         OSError: The file cannot be read.
     """
-    for line in first_lines(store.path, most):
+    for line in first_lines(store.path, 64 << 10):
         with suppress(msgspec.DecodeError):
             yield decode(line)
 

@@ -401,7 +401,6 @@ def _parts_of(usage: Usage) -> ModelParts:
 AGENT = "claude-code"
 _LONGEST_SLUG = 200
 _SMALL_WINDOW, _LARGE_WINDOW = 200_000, 1_000_000
-_HEAD = 64 << 10
 
 
 class ClaudeCode(LineReader):
@@ -446,7 +445,7 @@ class ClaudeCode(LineReader):
 
     def is_copy(self, store: Store) -> bool:
         """Return whether the session is a background fork, which starts with its parent's lines."""
-        for line in first_records(store, decode, _HEAD):
+        for line in first_records(store, decode):
             if line.session_kind or line.cwd:
                 return line.session_kind == "bg"
         return False

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from sidecar.messages.usage import Usage
 
 AGENT = "pi"
-_HEAD = 64 << 10
 _FAILED = ("aborted", "error")
 
 
@@ -124,7 +123,7 @@ class Pi(LineReader):
     pattern = r".*\.jsonl"
 
     def is_copy(self, store: Store) -> bool:
-        entries = first_records(store, _entry, _HEAD)
+        entries = first_records(store, _entry)
         header = next((entry for entry in entries if entry.type == "session"), _Entry())
         return header.parent_session is not None
 
