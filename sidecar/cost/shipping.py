@@ -189,8 +189,6 @@ class ShippingQueue:
     ) -> None:
         self.ledger, self.prices, self.identity = ledger, prices, identity
         self._destination = destination
-        self._report_days: dict[str, int] = {}
-        """The last UTC day on which each workspace's prompt files were reported."""
 
     def next_batch(self, limit: int = BATCH, after: Cursor | None = None) -> Batch:
         """Return the next calls, with amended calls first. Rejected calls are excluded.
@@ -332,16 +330,11 @@ class ShippingQueue:
         Raises:
             LedgerError: Reading failed.
         """
-        today = time.time_ns() // _DAY_NS
-        if self._report_days.get(workspace) == today:
-            return True
         with self.ledger.reader() as connection:
             found = connection.execute(
                 "SELECT 1 FROM file_report WHERE destination = ? AND workspace = ? AND day = ?",
-                (self._destination, workspace, today),
+                (self._destination, workspace, time.time_ns() // _DAY_NS),
             ).fetchone()
-        if found is not None:
-            self._report_days[workspace] = today
         return found is not None
 
     def accept_file_report(self, workspace: str) -> None:
