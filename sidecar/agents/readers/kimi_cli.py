@@ -36,7 +36,9 @@ _HEAD = 200
 _COMPACTIONS = ("CompactionBegin", "CompactionEnd")
 
 
-class _Tokens(Record):
+class KimiTokens(Record):
+    """The token counts of a call."""
+
     input_other: TokenCount = None
     output: TokenCount = None
     input_cache_read: TokenCount = None
@@ -49,7 +51,7 @@ class _Tokens(Record):
 
 
 class _Payload(Record):
-    token_usage: _Tokens | None = None
+    token_usage: KimiTokens | None = None
     context_tokens: TokenCount = None
     max_context_tokens: TokenCount = None
     message_id: str | None = None
