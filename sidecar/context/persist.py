@@ -121,6 +121,6 @@ def from_json(data: bytes) -> SavedSession | None:
     """Decode a saved conversation, or return None if it is damaged or has another version."""
     try:
         saved = typed.decode(data, SavedSession)
-    except (msgspec.MsgspecError, RecursionError):
+    except msgspec.DecodeError:
         return None
     return saved if saved.version == 1 and len(saved.roles) == len(saved.turns) else None

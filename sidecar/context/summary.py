@@ -112,7 +112,7 @@ def _pair_results(turns: Sequence[Turn]) -> Iterator[tuple[Turn, list[tuple[Bloc
 def _describe_call(call: Block) -> str:
     try:
         given = typed.decode(call.arguments or "{}", dict[str, Any])
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+    except msgspec.DecodeError:
         return call.name
     texts = {key: value for key, value in given.items() if isinstance(value, str) and value.strip()}
     main = next((texts[key] for key in _MAIN if key in texts), next(iter(texts.values()), ""))

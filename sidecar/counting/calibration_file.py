@@ -26,7 +26,7 @@ def load(folder: Path) -> Calibrations:
     try:
         with path.open("rb") as file:
             data = typed.decode(file.read(_MAX_BYTES), dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         set_aside(path, "it contains no calibrations")
     except OSError:
         pass

@@ -6,7 +6,7 @@ The data consists of the sessions' context windows and the user's subscription l
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -152,10 +152,10 @@ class SavedFile(msgspec.Struct, frozen=True):
 def read_input(data: bytes) -> StatuslineInput | None:
     """Parse Claude Code's JSON, or return None if it is invalid."""
     try:
-        decoded: Any = typed.decode(data, StatuslineInput)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        sent = typed.decode(data, StatuslineInput)
+    except msgspec.DecodeError:
         return None
-    return decoded if isinstance(decoded, StatuslineInput) and decoded.session_id else None
+    return sent if sent.session_id else None
 
 
 def load(folder: Path) -> SavedFile:
@@ -163,7 +163,7 @@ def load(folder: Path) -> SavedFile:
     try:
         with (folder / FILE_NAME).open("rb") as file:
             return typed.decode(file.read(_MAX_BYTES), SavedFile)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError):
         return SavedFile()
 
 

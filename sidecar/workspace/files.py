@@ -391,7 +391,6 @@ class Targets:
     """Lists the files that `check` reads in one root."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
         self._real = os.path.realpath(root)
         self._top = f"{with_slashes(str(root)).rstrip('/')}/"
         self.git_failed = False

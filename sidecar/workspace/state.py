@@ -194,7 +194,7 @@ def read_shared_conversations(folder: Path, workspace: str) -> list[ContextUsage
 
     usages: list[ContextUsage] = []
     for path in folder.glob(f"*.{_name_digest(workspace)}.json"):
-        with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
+        with contextlib.suppress(OSError, msgspec.DecodeError):
             if _is_held(_lock_of(path)):
                 with path.open("rb") as file:
                     usages += typed.decode(file.read(_MAX_SHARED_BYTES), list[ContextUsage])
