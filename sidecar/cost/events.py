@@ -221,26 +221,6 @@ def checked_numbers(event: LedgerEvent) -> tuple[int, ...]:
     return numbers
 
 
-def check_event(event: LedgerEvent) -> None:
-    """Check that the ledger can store an event.
-
-    Raises:
-        BadParamsError: A value or a name is invalid.
-    """
-    checked_numbers(event)
-    check_names(
-        workspace=event.workspace,
-        session=event.session,
-        agent=event.agent,
-        provider=event.provider,
-        model=event.model,
-        category=event.category,
-        tier=event.tier,
-        requestId=event.request_id or "",
-        telemetryId=event.telemetry_id or "",
-    )
-
-
 def check_names(**names: str) -> None:
     """Check that names are valid and not too long, and that `model` is not empty.
 
@@ -250,7 +230,7 @@ def check_names(**names: str) -> None:
     for field, name in names.items():
         if len(name) > LONGEST_ID:
             raise BadParamsError(f"{field} is longer than {LONGEST_ID} characters")
-        if _SURROGATES.search(name):  # UTF-8 cannot encode surrogates.
+        if not name.isascii() and _SURROGATES.search(name):  # UTF-8 cannot encode surrogates.
             raise BadParamsError(f"{field} contains a lone surrogate")
     if names.get("model") == "":
         raise BadParamsError("model is empty")

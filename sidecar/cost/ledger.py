@@ -31,8 +31,7 @@ from sidecar.cost.events import (
     checked_numbers,
     milliseconds,
 )
-from sidecar.errors import SidecarError
-from sidecar.messages.usage import LONGEST_ID
+from sidecar.errors import BadParamsError, SidecarError
 from sidecar.operating_system import IS_WINDOWS, windows_path
 
 if TYPE_CHECKING:
@@ -316,6 +315,7 @@ def _fold_statement(upto: str) -> str:
 FILE_NAME = LEDGER_FILES[0]
 _PICO = Decimal(10) ** 12
 
+_EventRow = tuple[Any, ...]
 _EVENT_COLUMNS = (
     *("key", "request", "at", "day", "session", "kind", "band"),
     *(*BUCKETS, "estimated", "reported", "telemetry"),
@@ -325,6 +325,7 @@ _INSERT = (
     f"INSERT INTO event ({', '.join(_EVENT_COLUMNS)}) VALUES ({_MARKS}) "  # noqa: S608
     "ON CONFLICT (key) WHERE key IS NOT NULL DO NOTHING"
 )
+_KEYS_AFTER = "SELECT key FROM event WHERE id > ?"
 _AMENDED = ("band", *BUCKETS, "reported")
 _AMEND = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _AMENDED)} WHERE id = ?"  # noqa: S608
 _KEY_MASK = 2**62 - 1
@@ -340,10 +341,13 @@ class Recorded(NamedTuple):
 
 
 class RecordedBatch(NamedTuple):
-    """The new calls in a batch, and whether the batch changed the ledger."""
+    """The result of recording a batch of calls."""
 
     new: list[LedgerEvent]
     has_changes: bool
+    """Whether any call was recorded or changed."""
+    refused: int = 0
+    """Number of calls that were skipped because of invalid values."""
 
 
 class Ledger:
@@ -394,7 +398,7 @@ class Ledger:
         self,
         connection: sqlite3.Connection,
         event: LedgerEvent,
-        row: tuple[Any, ...],
+        row: _EventRow,
         *,
         amend: bool,
     ) -> Recorded:
@@ -425,7 +429,7 @@ class Ledger:
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
     ) -> RecordedBatch:
-        """Record many calls in one transaction.
+        """Record many calls in one transaction. Calls with invalid values are skipped.
 
         Args:
             events: The calls.
@@ -434,11 +438,45 @@ class Ledger:
         """
         with self.transaction() as connection, large_cache(connection):
             before = connection.total_changes
-            new = [event for event in events if not self.record(event, amend=amend).duplicate]
-            batch = RecordedBatch(new, connection.total_changes > before)
+            calls, refused = self._rows_of(connection, events)
+            new = self._insert_rows(connection, calls, amend=amend)
+            batch = RecordedBatch(new, connection.total_changes > before, refused)
             if also is not None:
                 also(connection)
         return batch
+
+    def _rows_of(
+        self, connection: sqlite3.Connection, events: Iterable[LedgerEvent]
+    ) -> tuple[list[tuple[LedgerEvent, _EventRow]], int]:
+        """Return each valid event with its row, and the number of invalid events."""
+        calls, refused = [], 0
+        for event in events:
+            try:
+                calls.append((event, self._row_of(connection, event)))
+            except (BadParamsError, TypeError):  # TypeError: a value has the wrong type
+                refused += 1
+        return calls, refused
+
+    def _insert_rows(
+        self,
+        connection: sqlite3.Connection,
+        calls: list[tuple[LedgerEvent, _EventRow]],
+        *,
+        amend: bool,
+    ) -> list[LedgerEvent]:
+        """Record rows, and return the events of those that were not recorded before."""
+        (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM event").fetchone()
+        connection.executemany(_INSERT, (row for _, row in calls))
+        inserted = {key for (key,) in connection.execute(_KEYS_AFTER, (last,))}
+        new = []
+        for event, row in calls:
+            key = row[0]
+            if key is None or key in inserted:
+                inserted.discard(key)  # a later row with this key is a duplicate
+                new.append(event)
+            elif not self._record_duplicate(connection, event, row, amend=amend).duplicate:
+                new.append(event)
+        return new
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -542,11 +580,10 @@ class Ledger:
             self._open()  # also imports a ledger from an earlier version
             return connect_reader(self.path)
 
-    def _row_of(self, connection: sqlite3.Connection, event: LedgerEvent) -> tuple[Any, ...]:
+    def _row_of(self, connection: sqlite3.Connection, event: LedgerEvent) -> _EventRow:
         numbers = checked_numbers(event)
         request = event.request_id
-        if request is not None and (len(request) > LONGEST_ID or not request.isascii()):
-            check_names(requestId=request)
+        check_names(requestId=request or "", telemetryId=event.telemetry_id or "")
         is_reported = event.reported_cost is not None
         cost = event.reported_cost if is_reported else event.agent_cost
         return (
@@ -574,9 +611,9 @@ class Ledger:
         return self._ids[key]
 
     def _kind_id(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
-        names = {"model": event.model, "category": event.category, "tier": event.tier}
-        key = ("kind", event.provider, *names.values())
+        key = ("kind", event.provider, event.model, event.category, event.tier)
         if key not in self._ids:
+            names = {"model": event.model, "category": event.category, "tier": event.tier}
             check_names(**names, provider=event.provider)
             provider = _name_id(connection, "provider", name=event.provider)
             self._ids[key] = _name_id(connection, "kind", provider=provider, **names)
@@ -638,7 +675,7 @@ def _event_by_key(connection: sqlite3.Connection, key: int) -> tuple[Any, ...] |
 
 
 def _amend_event(
-    connection: sqlite3.Connection, row: tuple[Any, ...], event: int, stored: Sequence[Any]
+    connection: sqlite3.Connection, row: _EventRow, event: int, stored: Sequence[Any]
 ) -> None:
     seen = dict(zip(_EVENT_COLUMNS, row, strict=True))
     known = dict(zip(("band", "reported", *BUCKETS), stored, strict=True))

@@ -32,11 +32,11 @@ from sidecar.agents.events import (
     StoreReader,
 )
 from sidecar.agents.registry import reader_of
+from sidecar.agents.roots import resolve
 from sidecar.agents.stores import REWOUND
-from sidecar.cost.events import LedgerEvent, check_event, split
+from sidecar.cost.events import LedgerEvent, split
 from sidecar.cost.ledger import create_folder, translated
 from sidecar.defects import log_defect
-from sidecar.errors import BadParamsError
 from sidecar.messages.usage import LONGEST_ID, MOST_TOKENS
 from sidecar.models.catalogue import billing_provider
 
@@ -206,13 +206,13 @@ class SessionIndex:
         whole_size = max(1, sum(one.size for one in wanted))
         done, began = IngestResult(), time.monotonic()
         for some in _batches(_read_stores(by_agent, wanted, self._rows_of, preview=preview)):
-            events, refused = _events_of(
-                (call, one.store.agent)
+            events = [
+                make_ledger_event(call, one.store.agent)
                 for one in some
                 if not one.preview
                 for call in one.read.calls
                 if not (call.is_unread_past and one.has_recorded_calls)
-            )
+            ]
 
             def also(connection: sqlite3.Connection, some: list[_Reading] = some) -> None:
                 _create_tables(connection)
@@ -222,7 +222,7 @@ class SessionIndex:
             batch = record(events, amend=True, also=also)
             done = IngestResult(
                 done.calls + len(batch.new),
-                done.refused + refused,
+                done.refused + batch.refused,
                 done.bytes_read + sum(one.read.bytes_read for one in some),
                 has_new_costs=done.has_new_costs or batch.has_changes,
             )
@@ -644,22 +644,7 @@ def make_ledger_event(call: CallFinished, agent: str) -> LedgerEvent:
 
 @lru_cache(maxsize=4096)
 def _folder_uri(folder: str) -> str:
-    if not os.path.isabs(folder):
-        return folder
-    return Path(os.path.realpath(folder)).as_uri()
-
-
-def _events_of(calls: Iterable[tuple[Any, str]]) -> tuple[list[LedgerEvent], int]:
-    events, refused = [], 0
-    for call, agent in calls:
-        try:
-            event = make_ledger_event(call, agent)
-            check_event(event)
-        except (BadParamsError, TypeError):  # TypeError: a value has the wrong type
-            refused += 1
-        else:
-            events.append(event)
-    return events, refused
+    return Path(resolve(folder)).as_uri() if os.path.isabs(folder) else folder
 
 
 LOCK_NAME = "agents.lock"

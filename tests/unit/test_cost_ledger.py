@@ -101,6 +101,38 @@ def test_two_requests_with_one_key_are_both_kept(
     assert rows(ledger, "SELECT request FROM event ORDER BY id") == [("a",), ("b",), ("c",)]
 
 
+def test_two_requests_with_one_key_are_both_kept_in_a_batch(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.cost.ledger._hash_request", lambda _request: 7)
+    batch = ledger.record_many(call(request=name) for name in ("a", "b", "c", "b", "a"))
+    assert [event.request_id for event in batch.new] == ["a", "b", "c"]
+    assert ledger.record_many([call(request="c"), call(request="d")]).new == [call(request="d")]
+    assert rows(ledger, "SELECT request FROM event ORDER BY id") == [(name,) for name in "abcd"]
+
+
+def test_repeated_call_in_a_batch_is_amended(ledger: Ledger) -> None:
+    calls = [call(request="a", output=1), call(request="a", output=9), call(request="a", output=4)]
+    assert ledger.record_many(calls, amend=True) == ([calls[0]], True, 0)
+    assert rows(ledger, "SELECT output FROM event") == [(9,)]
+
+
+def test_invalid_calls_in_a_batch_are_skipped(ledger: Ledger) -> None:
+    valid = call(request="b")
+    invalid = [
+        call(request="a", output=-1),
+        call(request="a", cost="NaN"),
+        call(request="\ud800"),
+        call(request="a" * 1000),
+        msgspec.structs.replace(valid, telemetry_id="\ud800"),
+        msgspec.structs.replace(valid, model=""),
+        msgspec.structs.replace(valid, session="\ud800"),
+    ]
+    batch = ledger.record_many([*invalid[:4], valid, *invalid[4:]])
+    assert batch == ([valid], True, len(invalid))
+    assert rows(ledger, "SELECT request FROM event") == [("b",)]
+
+
 def test_amending_keeps_the_larger_numbers(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", 1)
     ledger.record(call(request="a", output=1))
@@ -124,9 +156,9 @@ def test_record_many_is_atomic(ledger: Ledger) -> None:
         connection.execute("CREATE TABLE offset (at INTEGER)")
 
     batch = ledger.record_many([call(request="a"), call(request="a"), call(1)], also=offset)
-    assert batch == ([call(request="a"), call(1)], True)
-    assert ledger.record_many([call(request="a")], amend=True) == ([], False)
-    assert ledger.record_many([call(request="a", output=9_999)], amend=True) == ([], True)
+    assert batch == ([call(request="a"), call(1)], True, 0)
+    assert ledger.record_many([call(request="a")], amend=True) == ([], False, 0)
+    assert ledger.record_many([call(request="a", output=9_999)], amend=True) == ([], True, 0)
 
     def fail(_connection: sqlite3.Connection) -> None:
         raise RuntimeError
