@@ -45,7 +45,7 @@ class Roots(msgspec.Struct, frozen=True):
             return any(_folder_digest(method, root) == digest for root in self.paths)
         if method == "name":
             return [os.path.basename(root) for root in self.paths].count(digest) == 1
-        real = _resolve(folder)
+        real = resolve(folder)
         return any(
             real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in self.paths
         )
@@ -62,8 +62,12 @@ def _folder_digest(method: str, folder: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _resolve(folder: str) -> str:
-    return os.path.realpath(folder)
+def resolve(folder: str) -> str:
+    """Return a folder's path with all links resolved. Impossible paths are returned unchanged."""
+    try:
+        return os.path.realpath(folder)
+    except ValueError:  # the path contains a NUL
+        return folder
 
 
 def _other_worktrees(folder: str) -> list[str]:
@@ -76,7 +80,7 @@ def _other_worktrees(folder: str) -> list[str]:
     for name in _list_names(os.path.join(common, "worktrees")):
         pointer = _first_line(os.path.join(common, "worktrees", name, "gitdir"))
         if pointer:
-            found.append(os.path.realpath(os.path.dirname(pointer)))
+            found.append(resolve(os.path.dirname(pointer)))
     return [path for path in found if path != folder]
 
 
@@ -89,7 +93,7 @@ def _common_dir(folder: str) -> str | None:
         return None
     private = os.path.join(folder, pointer.removeprefix("gitdir:").strip())
     shared = _first_line(os.path.join(private, "commondir"))
-    return os.path.realpath(os.path.join(private, shared)) if shared else None
+    return resolve(os.path.join(private, shared)) if shared else None
 
 
 def _list_names(folder: str) -> list[str]:
@@ -102,6 +106,6 @@ def _list_names(folder: str) -> list[str]:
 def _first_line(path: str) -> str | None:
     try:
         data = read_regular(path)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: the path contains a NUL
         return None
     return data[:4096].partition(b"\n")[0].decode("utf-8", "replace").strip() or None

@@ -98,6 +98,23 @@ def test_invalid_line_is_skipped(machine: Machine, name: str) -> None:
     assert (machine.shown(), machine.calls()) == ([machine.session.id], 2)
 
 
+@pytest.mark.parametrize("folder", ["/a\0b", "/a\ud800b", "/" + "a" * 10_000])
+def test_impossible_folder_does_not_affect_other_calls(machine: Machine, folder: str) -> None:
+    strange = machine.claude.session(machine.root)
+    strange.reply()
+    lines = strange.path.read_text().splitlines()
+    changed = (json.dumps({**json.loads(line), "cwd": folder}) + "\n" for line in lines)
+    strange.path.write_text("".join(changed))
+    machine.session.reply()
+    assert machine.calls() >= 2
+    assert machine.session.id in machine.shown()
+
+
+def test_impossible_path_of_a_repository_hides_no_sessions(machine: Machine) -> None:
+    (machine.root / ".git").write_bytes(b"gitdir: /a\0b\n")
+    assert machine.shown() == [machine.session.id]
+
+
 def test_damaged_store_is_read_after_its_repair(machine: Machine) -> None:
     history = machine.root / ".aider.chat.history.md"
     history.write_bytes(HISTORIES["a number with two points"])
