@@ -16,6 +16,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,19 @@ class PartUsage(Record):
     cache_creation_input_tokens: TokenCount = None
     cache_read_input_tokens: TokenCount = None
     cache_creation: _Split | None = None
+
+    @property
+    def cache_writes(self) -> tuple[int, int]:
+        """The number of tokens written to any cache, and to the one-hour cache."""
+        total = self.cache_creation_input_tokens or 0
+        if self.cache_creation is None:
+            return total, 0
+        hour = self.cache_creation.ephemeral_1h_input_tokens or 0
+        return max(total, hour + (self.cache_creation.ephemeral_5m_input_tokens or 0)), hour
+
+    @property
+    def prompt_tokens(self) -> int:
+        return (self.input_tokens or 0) + (self.cache_read_input_tokens or 0) + self.cache_writes[0]
 
 
 class MessageUsage(PartUsage):
@@ -204,6 +218,7 @@ class TranscriptLine(CamelRecord):
 decode = typed.decoder(TranscriptLine)
 
 
+@lru_cache(maxsize=64)
 def _marks_prompts(version: str | None) -> bool:
     try:
         numbers = tuple(map(int, (version or "").split(".")))
@@ -217,18 +232,15 @@ def _size_of_last_call(message: ClaudeMessage, usage: MessageUsage) -> CallSize:
 
     The usage in the message is the total of all of these calls.
     """
-    calls = [part for part in usage.iterations or () if part.type in (None, "message")]
-    last = calls[-1] if len(calls) > 1 else usage
-    numbers = usage_of(last)
-    return CallSize(numbers.prompt_tokens, numbers.output_tokens, message.model)
+    last: PartUsage = usage
+    if usage.iterations:
+        calls = [part for part in usage.iterations if part.type in (None, "message")]
+        last = calls[-1] if len(calls) > 1 else usage
+    return CallSize(last.prompt_tokens, last.output_tokens or 0, message.model)
 
 
 def usage_of(part: PartUsage) -> Usage:
-    split = part.cache_creation or _NO_SPLIT
-    hour = split.ephemeral_1h_input_tokens or 0
-    written = max(
-        part.cache_creation_input_tokens or 0, hour + (split.ephemeral_5m_input_tokens or 0)
-    )
+    written, hour = part.cache_writes
     fresh, read, output = part.input_tokens, part.cache_read_input_tokens, part.output_tokens
     return usage_from_parts(fresh or 0, read or 0, written, hour, output or 0, 0)
 
@@ -486,7 +498,7 @@ class _Transcript(SessionLines):
     newest_call: CallFinished | None = None
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield each call in the lines once, with its largest output count."""
+        """Yield the calls in the lines, each with its largest output count."""
         replies: dict[str, tuple[int, TranscriptLine]] = {}
         newest: str | None = None
         for line in lines.records(decode):
@@ -495,22 +507,19 @@ class _Transcript(SessionLines):
             self.folder = line.cwd or self.folder
             call = line.call
             self._apply(line, call, lines)
-            if line.type == "cost-state":
+            if call is not None:
+                message, usage = call
+                name = message.id or line.request_id or line.uuid or str(line.timestamp)
+                output, known = usage.output_tokens or 0, replies.get(name)
+                if known is None or known[0] <= output:
+                    replies[name] = output, line
+                    newest = newest if line.is_sidechain else name
+            elif line.type == "cost-state":
+                yield from self._calls_of_replies(replies, newest)
+                replies, newest = {}, None
                 yield from self._summary_calls(line, lines.path)
-                self._keep_call(newest, replies)
                 yield from self._call_with_own_cost(line)
-            if call is None:
-                continue
-            message, usage = call
-            name = message.id or line.request_id or line.uuid or str(line.timestamp)
-            output, known = usage.output_tokens or 0, replies.get(name)
-            if known is None or known[0] <= output:
-                replies[name] = output, line
-                newest = newest if line.is_sidechain else name
-            self.costs.add_message(name, message.model, usage)
-        self._keep_call(newest, replies)
-        for name, (_, line) in replies.items():
-            yield from _calls_of_line(name, line, self.session.id)
+        yield from self._calls_of_replies(replies, newest)
 
     def snapshots(self) -> Iterator[SessionSnapshot]:
         session = self.session
@@ -545,8 +554,9 @@ class _Transcript(SessionLines):
     def _measure(self, message: ClaudeMessage, usage: MessageUsage) -> None:
         session, reading = self.session, _size_of_last_call(message, usage)
         known = session.track.newest
-        if known is not None and message.id is not None and message.id == self.message:
-            reading = msgspec.structs.replace(reading, output=max(reading.output, known.output))
+        is_same = known is not None and message.id is not None and message.id == self.message
+        if known is not None and is_same and reading.output < known.output:
+            reading = msgspec.structs.replace(reading, output=known.output)
         if message.model != session.model:
             session.window = None
         if reading.prompt > _SMALL_WINDOW:  # the transcript's model names lack the suffix `[1m]`
@@ -573,12 +583,23 @@ class _Transcript(SessionLines):
             category="summary",
         )
 
-    def _keep_call(self, name: str | None, replies: dict[str, tuple[int, TranscriptLine]]) -> None:
-        call = next(_calls_of_line(name, replies[name][1], self.session.id), None) if name else None
+    def _calls_of_replies(
+        self, replies: dict[str, tuple[int, TranscriptLine]], newest: str | None
+    ) -> Iterator[CallFinished]:
+        for name, (_, line) in replies.items():
+            for call in _calls_of_line(name, line, self.session.id):
+                if call.request == newest:
+                    self._keep_call(call)
+                yield call
+            if line.call is not None:
+                message, usage = line.call
+                self.costs.add_message(name, message.model, usage)
+
+    def _keep_call(self, call: CallFinished) -> None:
         known = self.newest_call
-        if call is not None and known is not None and call.request == known.request:
+        if known is not None and call.request == known.request:
             call = msgspec.structs.replace(call, agent_cost_usd=known.agent_cost_usd)
-        self.newest_call = call or known
+        self.newest_call = call
 
     def _call_with_own_cost(self, line: TranscriptLine) -> Iterator[CallFinished]:
         total = sum(one.cost_usd or 0.0 for one in (line.model_usage or {}).values())
