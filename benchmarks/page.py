@@ -1,6 +1,6 @@
 """Writes benchmark results to docs/explanation/performance.md: texts, charts and tables.
 
-A chart is an SVG with two logarithmic axes and a labelled line for each series.
+A chart is an SVG with two logarithmic axes and a labeled line for each series.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 860, 380, 80, 34, 60
 LETTER, LINE = 7.2, 16
 """Width of a character and height of a line of text."""
-COLOURS = ("#096", "#c33", "#36c", "#a60", "#639", "#555")
+COLORS = ("#096", "#c33", "#36c", "#a60", "#639", "#555")
 LIBRARIES = ("token-sidecar", "pygls", "tiktoken", "rs-bpe", "toktok-rs", "msgspec")
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = "explanation/performance.md"
@@ -220,11 +220,11 @@ def _curves(lines: dict[str, list[tuple[float, float]]], right: float) -> list[s
     """Return each series as a line, with its name to the right of the axes."""
     drawn = []
     heights = _apart({name: at[-1][1] for name, at in lines.items()})
-    for colour, (name, at) in zip(cycle(COLOURS), lines.items(), strict=False):
+    for color, (name, at) in zip(cycle(COLORS), lines.items(), strict=False):
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-        drawn.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        drawn += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in at]
-        drawn.append(_text(right + 8, heights[name] + 4, name, f'class="name" fill="{colour}"'))
+        drawn.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
+        drawn += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in at]
+        drawn.append(_text(right + 8, heights[name] + 4, name, f'class="name" fill="{color}"'))
     return drawn
 
 

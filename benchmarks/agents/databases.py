@@ -135,7 +135,7 @@ CREATE TABLE IF NOT EXISTS messages (id TEXT PRIMARY KEY, session_id TEXT, role 
                 self.truth.context[name] = tokens.prompt + tokens.output
         return name
 
-    def summarise(self, name: str) -> None:
+    def summarize(self, name: str) -> None:
         """Add a summary, after which Crush stores the context's size as completion tokens."""
         self.db.execute(
             "UPDATE sessions SET prompt_tokens = 0, completion_tokens = 700,"

@@ -160,7 +160,7 @@ def _pooled(found: Corpus, names: tuple[str, ...]) -> list[int]:
     terms = np.concatenate([found.terms[found.train]] * len(names))
     truths = np.concatenate([found.truths[name][found.train] for name in names])
     weights = regress.fitted_weights(terms, truths)
-    weights = weights / (terms @ weights / truths).mean()  # centred, so that the mean error is 0
+    weights = weights / (terms @ weights / truths).mean()  # centered, so that the mean error is 0
     return [round(regress.UNIT * float(one)) for one in weights]
 
 

@@ -1,6 +1,6 @@
 """Fits weights and error bands to one half of the documents.
 
-Weights minimise the relative error. A ridge penalty pulls weights with little evidence towards a
+Weights minimize the relative error. A ridge penalty pulls weights with little evidence towards a
 plain factor on o200k_base. Bands are conformal: they are quantiles of the documents' errors, and
 each document is estimated with weights that were fitted without its source.
 """

@@ -86,7 +86,7 @@ def print_lines(*lines: str, err: bool = False) -> None:
 
 
 def print_styled(line: str) -> None:
-    """Print a line with its colours. All other control characters are escaped."""
+    """Print a line with its colors. All other control characters are escaped."""
     parts = _STYLE.split(line)
     text = (part if index % 2 else printable(part) for index, part in enumerate(parts))
     echo("".join(text))

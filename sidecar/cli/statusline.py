@@ -55,7 +55,7 @@ def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"text": line})
     else:
-        print_styled(line)  # the chained command may use colours
+        print_styled(line)  # the chained command may use colors
 
 
 def _claude_code_line(sent: StatuslineInput) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import squarify
 
-from sidecar.text.pages import COLOURS, STYLE, escape, page_html, table_html
+from sidecar.text.pages import COLORS, STYLE, escape, page_html, table_html
 from sidecar.workspace.token_map import MapEntry, flatten
 
 _WIDTH, _HEIGHT = 1000.0, 620.0
@@ -24,7 +24,7 @@ _SMALLEST = 4.0
 _ROWS = 100
 _FILLS = "".join(
     f".map .c{number}{{background:color-mix(in srgb,var(--c{number}) 30%,var(--bg))}}"
-    for number in range(COLOURS)
+    for number in range(COLORS)
 )
 _MAP_STYLE = f"""
 .map{{position:relative;height:{_HEIGHT:g}px;overflow:hidden}}
@@ -71,13 +71,13 @@ def treemap_page(
     return page_html(f"Token map of {name}", body, STYLE + _MAP_STYLE)
 
 
-def _draw(entries: Sequence[MapEntry], area: _Area, colour: int) -> str:
+def _draw(entries: Sequence[MapEntry], area: _Area, color: int) -> str:
     """Return the boxes of a folder's contents.
 
     Args:
         entries: The contents.
         area: The folder's size.
-        colour: The colour of all boxes, or -1 to give each box a colour of its own.
+        color: The color of all boxes, or -1 to give each box a color of its own.
     """
     counted = [entry for entry in entries if entry.tokens > 0]
     if not counted or min(area) < _SMALLEST:
@@ -85,21 +85,21 @@ def _draw(entries: Sequence[MapEntry], area: _Area, colour: int) -> str:
     sizes = squarify.normalize_sizes([entry.tokens for entry in counted], *area)
     places = squarify.squarify(sizes, 0, 0, *area)
     return "".join(
-        _draw_box(entry, place, area, number % COLOURS if colour < 0 else colour)
+        _draw_box(entry, place, area, number % COLORS if color < 0 else color)
         for number, (entry, place) in enumerate(zip(counted, places, strict=True))
     )
 
 
-def _draw_box(entry: MapEntry, place: Mapping[str, float], area: _Area, colour: int) -> str:
+def _draw_box(entry: MapEntry, place: Mapping[str, float], area: _Area, color: int) -> str:
     width, height = place["dx"], place["dy"]
     name = entry.path.rstrip("/").rpartition("/")[2]
     label = f"<span>{escape(name)}</span>" if height >= _HEADER else ""
     below = _Area(max(0.0, width - 2 * _MARGIN), max(0.0, height - _HEADER - _MARGIN))
-    contents = _draw(entry.children, below, colour)
+    contents = _draw(entry.children, below, color)
     contents = contents and f"<div>{contents}</div>"
     return (
         f'<div title="{escape(entry.path)}: {entry.tokens:,} tokens"'
-        f' class="{"folder" if entry.children else f"c{colour}"}"'
+        f' class="{"folder" if entry.children else f"c{color}"}"'
         f' style="left:{100 * place["x"] / area.width:.3f}%;'
         f"top:{100 * place['y'] / area.height:.3f}%;"
         f"width:{100 * width / area.width:.3f}%;"

@@ -37,7 +37,7 @@ READ_SESSIONS = (
     "Older sessions may be missing. Run `token-sidecar cost` to read all sessions of coding agents."
 )
 _STYLES = {"ok": "green", "warning": "yellow", "error": "red"}
-"""The bar colour for each severity."""
+"""The bar color for each severity."""
 _AGENT_WIDTH, _WIDE = 100, 120
 """Minimum terminal widths for the agent column, and for wide bars and ids."""
 
@@ -86,7 +86,7 @@ def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_
 
 @contextmanager
 def _output(*, as_json: bool, watch: bool) -> Iterator[Callable[..., None]]:
-    """Yield a function that prints the context or the sessions, with colours on a terminal."""
+    """Yield a function that prints the context or the sessions, with colors on a terminal."""
     if as_json or not sys.stdout.isatty():
         yield partial(_print_plain, as_json=as_json)
         return
@@ -175,7 +175,7 @@ def _render(
 
 
 def _usage_text(usage: ContextUsage) -> RenderableType:
-    """Return the context view's lines, with bars coloured by severity."""
+    """Return the context view's lines, with bars colored by severity."""
     from rich.text import Text
 
     text = Text(to_encodable(usage.text))

@@ -172,7 +172,7 @@ def trimmed_context(items: int) -> str:
 
 
 def _tools_as_json(tools: str | list[str | dict[str, object]] | None) -> str | None:
-    """Serialise tools with sorted keys, so that equal schemas produce the same text."""
+    """Serialize tools with sorted keys, so that equal schemas produce the same text."""
     if tools is None or isinstance(tools, str):
         return tools
     return "\n".join(

@@ -22,7 +22,7 @@ _STYLE = f"""{STYLE}
 body{{background:var(--vscode-sideBar-background,var(--bg));padding:8px 14px}}
 h1{{font-size:15px}}h2{{font-size:13px;margin:16px 0 4px}}
 """
-"""The stylesheet for a narrow side bar, which has its own background colour."""
+"""The stylesheet for a narrow side bar, which has its own background color."""
 
 
 def context_page(

@@ -210,7 +210,7 @@ class Breakdown(Result, frozen=True, kw_only=True):
 
 
 class ContextPart(Result, frozen=True, kw_only=True):
-    """A labelled part of the context, and its size in tokens."""
+    """A labeled part of the context, and its size in tokens."""
 
     label: str
     tokens: int

@@ -18,7 +18,7 @@ from sidecar.context.counter import Calibration, Counter, Sums, factor_of, sums_
 from sidecar.context.model_counts import Edit, Plan
 from sidecar.context.protocol import FitResult, RemovalReason, Removed
 from sidecar.context.sections import SystemPrompt, no_text
-from sidecar.context.summary import summarise
+from sidecar.context.summary import summarize
 from sidecar.counting.count import Measure
 from sidecar.errors import BadParamsError
 from sidecar.messages.content import RESULT_ROLES, Block, Place
@@ -198,7 +198,7 @@ class _Planner:
         return self._choose(pairs, cleanup, reserved)
 
     def _summarize_removed(self, removal: Removal) -> Turn | None:
-        """Return a turn that summarises the removed turns, or None if there is not enough room."""
+        """Return a turn that summarizes the removed turns, or None if there is not enough room."""
         gone = [index for index in sorted(removal.gone) if removal.gone[index] in _PRUNED]
         weight = sum(self._counts[index].tokens for index in gone)
         left = min(SUMMARY_CAP, self._max // 8, self._max - self._calibrated_tokens(removal.total))
@@ -207,7 +207,7 @@ class _Planner:
         if cap < SUMMARY_MIN:
             return None
         try:
-            text = summarise([self._turns[index] for index in gone], self._counter, cap)
+            text = summarize([self._turns[index] for index in gone], self._counter, cap)
         except Exception as error:  # A failed summary must not make the plan fail.
             logger.warning("no summary: %s", type(error).__name__)
             return None

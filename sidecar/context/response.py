@@ -202,7 +202,7 @@ def _make_warnings(
     if result.exhausted == "output":
         yield "exhausted", "The reply reached its output limit and is incomplete."
     if result.exhausted == "window":
-        yield "exhausted", "The context window is full. Remove or summarise turns, then try again."
+        yield "exhausted", "The context window is full. Remove or summarize turns, then try again."
     if result.unchecked:
         names = ", ".join(sorted(set(result.unchecked)))
         yield (

@@ -1,4 +1,4 @@
-"""Summarises turns by their tool results, decisions and requests, without a language model."""
+"""Summarizes turns by their tool results, decisions and requests, without a language model."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Line(NamedTuple):
 TOOL, DECISION, REQUEST = 0, 1, 2
 
 
-def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str | None:
-    """Summarise turns in at most `max_tokens`, or return None if no line fits.
+def summarize(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str | None:
+    """Summarize turns in at most `max_tokens`, or return None if no line fits.
 
     A summary consists of whole lines, latest first. If there is not enough room, requests are
     omitted first, then decisions, then tool results.

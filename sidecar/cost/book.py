@@ -83,10 +83,10 @@ class CostBook:
             BadParamsError: The usage is in an unknown format.
             LedgerError: Storage failed.
         """
-        from sidecar.messages.usage import normalise_usage
+        from sidecar.messages.usage import normalize_usage
 
         is_xai = _billing_provider_of(params) == "x-ai"
-        usage = normalise_usage(params.usage, "xai" if is_xai else None)
+        usage = normalize_usage(params.usage, "xai" if is_xai else None)
         if usage is None:
             raise BadParamsError("`usage` is not in a known vendor's format")
         return self.record_usage(params, usage, params.usage, reported_cost(params.usage))
@@ -94,11 +94,11 @@ class CostBook:
     def record_usage(
         self, params: CostRecordParams, usage: Usage, raw: object, reported: Decimal | None
     ) -> CostRecorded:
-        """Record a call with a normalised usage.
+        """Record a call with a normalized usage.
 
         Args:
             params: The request's params.
-            usage: The normalised usage.
+            usage: The normalized usage.
             raw: The vendor's usage object.
             reported: The cost in USD that the vendor reported, or None.
         """

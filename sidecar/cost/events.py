@@ -124,7 +124,7 @@ def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
     """Split a call's usage into buckets.
 
     Args:
-        usage: The normalised usage.
+        usage: The normalized usage.
         raw: The vendor's usage object. It contains cache lifetimes, searches and media tokens.
         model: The model that generated the reply.
     """
@@ -143,12 +143,12 @@ def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
 
 
 def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
-    """Split a normalised usage into buckets.
+    """Split a normalized usage into buckets.
 
     Args:
-        usage: The normalised usage.
+        usage: The normalized usage.
         five_minutes: Tokens written to a cache that expires after five minutes.
-        **others: Buckets that a normalised usage does not contain.
+        **others: Buckets that a normalized usage does not contain.
     """
     hour = usage.cache_write_1h_tokens
     minutes = min(five_minutes, usage.cache_write_tokens - hour)

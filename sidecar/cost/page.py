@@ -31,7 +31,7 @@ from sidecar.cost.reports import (
 )
 from sidecar.cost.sums import Scope, calls_condition
 from sidecar.text.pages import (
-    COLOURS,
+    COLORS,
     STYLE,
     Page,
     Series,
@@ -446,9 +446,9 @@ class _Report:
         dearest = sorted(spent, key=lambda model: -sum(spent[model].values()))
         series = []
         for number, name in enumerate(dearest):
-            if number < COLOURS:
+            if number < COLORS:
                 series.append(Series(name or "(none)", [0.0] * len(labels)))
-            elif number == COLOURS:
+            elif number == COLORS:
                 series[-1] = Series("other models", series[-1].values)
             for date_name, usd in spent[name].items():
                 series[-1].values[places[_span_name(date_name, unit)]] += usd
@@ -598,7 +598,7 @@ def _recent_prompts(
     )
     prompts: dict[tuple[str, str], list[float]] = {}
     for name, agent, prompt in rows:
-        if (name, agent) in prompts or len(prompts) < COLOURS:
+        if (name, agent) in prompts or len(prompts) < COLORS:
             prompts.setdefault((name, agent), []).append(float(prompt))
     return {session: found[::-1] for session, found in prompts.items()}
 

@@ -124,7 +124,7 @@ def model_name(model: str) -> str:
     *prefixes, bare = re.split(r"[/\\]", model)
     if bare.lower().endswith(".gguf"):
         bare = bare.rpartition(":")[2]
-    elif bare.startswith("ft:"):  # the name is ft:BASE:ORGANISATION:NAME:ID
+    elif bare.startswith("ft:"):  # the name is ft:BASE:ORGANIZATION:NAME:ID
         bare = ":".join(bare.split(":")[:2])
     elif bare.startswith("arn:") or _PRIVATE.search(model):
         return OTHER

@@ -22,7 +22,7 @@ from sidecar.cost.page import PageSource, TopGroups
 from sidecar.cost.reports import SPANS, Tallies, Tally, add_charts, build_report, ordered_keys
 from sidecar.endpoints.http import warn_if_readable, without_secrets
 from sidecar.errors import BadParamsError, SidecarError, how_to_install
-from sidecar.text.pages import COLOURS
+from sidecar.text.pages import COLORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -282,7 +282,7 @@ class TeamStore:
         """Check that the store can be read.
 
         Raises:
-            TeamStoreError: The store cannot be read, or its retention period is not recognised.
+            TeamStoreError: The store cannot be read, or its retention period is not recognized.
         """
         self._query("SELECT day FROM llm.daily LIMIT 1", {})
         self._first_kept_day()
@@ -294,7 +294,7 @@ class TeamStore:
 
         Raises:
             LedgerError: The ledger cannot be read.
-            TeamStoreError: The store cannot be read, or its retention period is not recognised.
+            TeamStoreError: The store cannot be read, or its retention period is not recognized.
         """
         identity, first_day = queue.identity, self._first_kept_day()
         owner = (identity.user_hash or identity.installation, identity.team)
@@ -343,7 +343,7 @@ class TeamStore:
         ((first,),) = self._query("SELECT toUInt32(day) FROM llm.first_kept_day", {})
         if first is None:
             raise TeamStoreError(
-                "the retention of llm.calls is not recognised; give it in days, weeks, months, "
+                "the retention of llm.calls is not recognized; give it in days, weeks, months, "
                 "quarters or years, such as `MODIFY TTL toDateTime(at) + INTERVAL 90 DAY`"
             )
         return int(first)
@@ -455,7 +455,7 @@ class TeamSource(PageSource):
         return self.store.costliest(times, by, most, self.agent)
 
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
-        return self.store.recent_prompts(times, self.agent, COLOURS)
+        return self.store.recent_prompts(times, self.agent, COLORS)
 
     def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
         return {session: session for session in sessions}

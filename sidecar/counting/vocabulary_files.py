@@ -53,7 +53,7 @@ class Pattern(msgspec.Struct, frozen=True):
     Attributes:
         expression: The pattern in tiktoken's syntax.
         splits: Equivalent sequences of `Split` expressions in `tokenizer.json` files.
-        nfc: Whether the tokenizer first normalises texts to NFC.
+        nfc: Whether the tokenizer first normalizes texts to NFC.
         has_safe_cuts: Whether `sidecar.text.cuts` is proven to be correct for this pattern.
     """
 
@@ -573,7 +573,7 @@ def load_gguf(path: Path, name: str) -> Tokenizer:
 _REASONS = {
     "gpt2": "no library splits texts for it as llama.cpp does",
     "bert": "no library implements WordPiece as llama.cpp does",
-    "t5": "the file does not say how Unigram normalises texts",
+    "t5": "the file does not say how Unigram normalizes texts",
     "rwkv": "no library implements its tokenizer",
     "no_vocab": "the file contains no vocabulary",
 }

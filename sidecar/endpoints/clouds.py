@@ -1,6 +1,6 @@
 """Describes how each vendor's API counts tokens and reports context windows.
 
-A vendor is recognised by its host. POST requests are sent to a vendor only to count, never to
+A vendor is recognized by its host. POST requests are sent to a vendor only to count, never to
 probe.
 """
 

@@ -69,7 +69,7 @@ async def has_specials(text: str) -> bool:
 
 
 def require_server(result: ProbeResult) -> Server:
-    """Return the recognised server. Raises EndpointError if it is unknown."""
+    """Return the recognized server. Raises EndpointError if it is unknown."""
     if result.server is None:
         raise EndpointError("unsupported", "the server software is unknown")
     return result.server

@@ -1,6 +1,6 @@
 """Determines an endpoint's capabilities for one model, with at most twelve requests.
 
-The server is recognised by its list of models, its greeting or the format of its counts. It then
+The server is recognized by its list of models, its greeting or the format of its counts. It then
 counts two known texts. This detects servers that return constants or nonsense.
 """
 
@@ -85,7 +85,7 @@ _LOADS_WHEN_ASKED = ("llama-swap",)
 
 
 def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server | None:
-    """Recognise a server by its response to `/v1/models`.
+    """Recognize a server by its response to `/v1/models`.
 
     Raises:
         EndpointError: Counting would make the server load a model.
@@ -104,13 +104,13 @@ def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server
     return None
 
 
-async def recognise_server(
+async def recognize_server(
     connection: Connection, model: str, greets: bool
 ) -> tuple[Server, int | None]:
-    """Recognise a server by its greeting, or by its responses to counting requests.
+    """Recognize a server by its greeting, or by its responses to counting requests.
 
     Returns:
-        The server, and its count of the first probe text if the server was recognised by that
+        The server, and its count of the first probe text if the server was recognized by that
         count.
 
     Raises:
@@ -121,7 +121,7 @@ async def recognise_server(
 
 
 async def server_from_greeting(connection: Connection) -> Server | None:
-    """Recognise servers that must not receive a POST request.
+    """Recognize servers that must not receive a POST request.
 
     LM Studio responds to every request with HTTP 200, and LocalAI loads the model that a request
     names.
@@ -139,7 +139,7 @@ async def server_from_greeting(connection: Connection) -> Server | None:
 
 
 async def _server_from_count(connection: Connection, model: str) -> tuple[Server, int | None]:
-    """Recognise llama.cpp, vLLM or TGI by the response to a request that all three accept."""
+    """Recognize llama.cpp, vLLM or TGI by the response to a request that all three accept."""
     body: dict[str, object] = {}
     for server in (servers.LLAMACPP, servers.VLLM, servers.TGI):
         if server.text:
@@ -245,7 +245,7 @@ async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Probe
 
 
 async def probe(connection: Connection, model: str) -> ProbeResult:
-    """Recognise a model server, and let it count two texts and two chats."""
+    """Recognize a model server, and let it count two texts and two chats."""
     server: Server | None = None
     listed: list[ListedModel] = []
     try:
@@ -259,7 +259,7 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
         if server is None:
             # All servers that have a greeting (LM Studio, Ollama, LocalAI) list their models.
             name = named.id if named else model
-            server, first = await recognise_server(connection, name, greets=bool(listed))
+            server, first = await recognize_server(connection, name, greets=bool(listed))
         entry = find_listed_model(model, await server.loaded(connection, listed))
         if listed and entry is None:
             raise EndpointError("unknown", f"{server.name} does not have {model} loaded")

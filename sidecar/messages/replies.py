@@ -1,6 +1,6 @@
 """Reads a reply from any vendor, either complete or as the events of a stream.
 
-`read_reply` recognises the vendor's format. It then calls the function for this format, which adds
+`read_reply` recognizes the vendor's format. It then calls the function for this format, which adds
 each part to a `ReplyDraft`. A part is a complete reply or one event of a stream.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 from sidecar import typed
 from sidecar.errors import VendorFormatError
 from sidecar.messages.billing import reported_cost
-from sidecar.messages.usage import MOST_TOKENS, JsonObject, Usage, normalise_usage
+from sidecar.messages.usage import MOST_TOKENS, JsonObject, Usage, normalize_usage
 
 ReplyFormat = Literal[
     "openai-chat",
@@ -203,7 +203,7 @@ class ReplyDraft:
         if self.usage_problem is not None:
             return None
         try:
-            return normalise_usage(self.usage, self.format)
+            return normalize_usage(self.usage, self.format)
         except VendorFormatError as error:
             self.usage_problem = str(error)
         return None
@@ -610,7 +610,7 @@ def read_reply(response: object, format: str | None = None) -> Reply:
 
     Args:
         response: The object, list or text.
-        format: One of `FORMATS`. By default, the format is recognised.
+        format: One of `FORMATS`. By default, the format is recognized.
 
     Raises:
         VendorFormatError: The response is not a reply, is in an unknown format, or is another
@@ -624,9 +624,9 @@ def read_reply(response: object, format: str | None = None) -> Reply:
     if format is not None and format not in _READERS:
         raise VendorFormatError(f"the format is unknown; known formats are {', '.join(FORMATS)}")
     error = _find_error(parts)
-    recognised = _recognise_format(parts)
-    chosen = next((known for known in FORMATS if known == format), recognised)
-    if error and (recognised is None or _overflow_in(error)):
+    recognized = _recognize_format(parts)
+    chosen = next((known for known in FORMATS if known == format), recognized)
+    if error and (recognized is None or _overflow_in(error)):
         return _read_error(error, chosen or _format_of_error(parts))
     if chosen is None:
         raise VendorFormatError("the response is not in a known vendor's format; set `format`")
@@ -634,7 +634,7 @@ def read_reply(response: object, format: str | None = None) -> Reply:
         reply = _read_parts(parts, chosen)
     except RecursionError:
         raise VendorFormatError("the reply is nested too deeply") from None
-    if recognised is None and not _has_content(reply):
+    if recognized is None and not _has_content(reply):
         raise VendorFormatError(f"the response is not in {chosen} format")
     return reply
 
@@ -652,7 +652,7 @@ def _has_content(reply: Reply) -> bool:
     return bool(reply.content or reply.tool_calls or reply.stop_reason or reply.usage)
 
 
-def _recognise_format(parts: Sequence[JsonDict]) -> ReplyFormat | None:
+def _recognize_format(parts: Sequence[JsonDict]) -> ReplyFormat | None:
     for part in parts:
         kind = part.get("type")
         if part.get("object") == "response" or str(kind).startswith("response."):

@@ -48,7 +48,7 @@ class Usage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """All input tokens."""
 
 
-def normalise_usage(obj: object, format: str | None = None) -> Usage | None:
+def normalize_usage(obj: object, format: str | None = None) -> Usage | None:
     """Read any vendor's usage object, which may be inside a reply.
 
     Args:

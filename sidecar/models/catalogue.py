@@ -119,11 +119,11 @@ def similar_models(model: str) -> tuple[str, ...] | None:
 def similar_if_known(model: str) -> tuple[str, ...] | None:
     """Return the cached result of `similar_models`. Never blocks.
 
-    If there is no cached result, returns an empty tuple for a name that is obviously misspelt,
+    If there is no cached result, returns an empty tuple for a name that is obviously misspelled,
     and None otherwise.
     """
     name = parse(model)
-    is_wrong = name.provider not in LOCAL_PROVIDERS and families.is_misspelt(name.bare)
+    is_wrong = name.provider not in LOCAL_PROVIDERS and families.is_misspelled(name.bare)
     return _similar.get(model, () if is_wrong else None)
 
 
@@ -132,15 +132,15 @@ def _similar_models(model: str) -> tuple[str, ...] | None:
     bare = families.without_date(name.bare)[:_LONG]
     if name.provider in LOCAL_PROVIDERS or name.bare in _all_names():
         return None
-    is_misspelt = families.is_misspelt(name.bare)
-    if not is_misspelt:
+    is_misspelled = families.is_misspelled(name.bare)
+    if not is_misspelled:
         is_newer = _DIGITS.sub("", bare) in {_DIGITS.sub("", one) for one in _all_names()}
         if is_newer or published_window(bare) or window_of(model):
             return None
     import difflib
 
     similar = tuple(difflib.get_close_matches(bare, _all_names(), 2, _NEAR))
-    if is_misspelt and not similar:
+    if is_misspelled and not similar:
         similar = tuple(difflib.get_close_matches(bare, _all_names(), 2, _FAR))
     is_family = families.generation_of(model) != families.UNKNOWN
     return None if is_family and not similar else similar

@@ -92,7 +92,7 @@ _FAMILY_WORDS = frozenset(
         "llava",  # a separate family, although its name is similar to llama
     )
 )
-"""Words in model names that identify a family. Similar words are treated as misspelt."""
+"""Words in model names that identify a family. Similar words are treated as misspelled."""
 _TIER_WORDS = frozenset(
     (
         *("turbo", "flash", "ultra", "code", "codex", "coder", "audio", "image", "vision"),
@@ -100,16 +100,16 @@ _TIER_WORDS = frozenset(
         *("search", "research", "latest"),
     )
 )
-"""Words in the names of closed models. Similar words in these names are treated as misspelt."""
+"""Words in the names of closed models. Similar words in these names are treated as misspelled."""
 _CLOSED = re.compile(r"(chat)?gpt|gemini|grok")
 """Matches closed models. There are no fine-tunes that could add arbitrary words to their names."""
 _GLUED = re.compile(
     r"(?:grok|gemini)\d|(?:chat)?gpt-?\d(?:\.\d+)?(?!o(?![a-z]))[a-z]{1,2}(?![a-z])"
 )
 """Matches a version without a hyphen (`grok4`) or with an unknown suffix (`gpt-4oo`)."""
-_MISSPELT = 0.8
+_MISSPELLED = 0.8
 """How similar (0 to 1) a word must be to a known word to be treated as a misspelling."""
-_MISSPELT_TIER = 0.75
+_MISSPELLED_TIER = 0.75
 """How similar (0 to 1) a word must be to a Claude tier's name. One letter in four may differ."""
 _SHORTEST = 4
 """The minimum number of letters for a word to be checked for typos."""
@@ -128,7 +128,7 @@ Two digits before `b` or `m` are the number of parameters instead.
 _CLAUDE_WITHOUT_VERSION = re.compile(
     r"claude(-latest)?$|claude-(.*-)?(opus|sonnet|haiku|fable|mythos|instant)(?![a-z])"
 )
-"""Matches Claude names without a version. Others without a version are treated as misspelt."""
+"""Matches Claude names without a version. Others without a version are treated as misspelled."""
 _GEMINI_BEFORE_3 = re.compile(r"gemini-(.*-)?[12](\.|-|$)|gemini-pro(-vision)?$|.*gemma")
 _CLAUDE_NEW = (4, 7)
 """The first version with Claude's new tokenizer, which is Opus 4.7."""
@@ -137,7 +137,7 @@ _CLAUDE_NEW = (4, 7)
 def generation_of(model: str) -> str:
     """Return a model's tokenizer generation, such as `o200k_base`, `claude-4.7` or `llama3`.
 
-    Returns `unknown` if the model is not in the table, or if its name is misspelt.
+    Returns `unknown` if the model is not in the table, or if its name is misspelled.
     """
     return _find_row(parse(model).bare)[0]
 
@@ -153,7 +153,7 @@ def maker_of(model: str) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def is_misspelt(bare: str) -> bool:
+def is_misspelled(bare: str) -> bool:
     """Return whether a name looks like a typo in a known family's name.
 
     Examples are `gpt-55` and `gpt-5-trubo`.
@@ -162,12 +162,12 @@ def is_misspelt(bare: str) -> bool:
         return True
     first, *rest = re.findall("[a-z]+", bare) or [""]
     is_claude = bare.startswith("claude")
-    if _is_nearly(first, _FAMILY_WORDS, _MISSPELT):
+    if _is_nearly(first, _FAMILY_WORDS, _MISSPELLED):
         return True
     if is_claude:
-        return any(_is_nearly(word, _CLAUDE_ALIASES, _MISSPELT_TIER) for word in rest)
+        return any(_is_nearly(word, _CLAUDE_ALIASES, _MISSPELLED_TIER) for word in rest)
     known = _TIER_WORDS if _CLOSED.match(bare) else frozenset[str]()
-    return any(_is_nearly(word, known, _MISSPELT) for word in rest)
+    return any(_is_nearly(word, known, _MISSPELLED) for word in rest)
 
 
 def _is_nearly(word: str, known: frozenset[str], likeness: float) -> bool:
@@ -186,7 +186,7 @@ def _is_unknown_claude(bare: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _find_row(bare: str) -> tuple[str, str | None]:
-    if is_misspelt(bare):
+    if is_misspelled(bare):
         return UNKNOWN, None
     if "claude" in bare or bare.split("-")[0] in _CLAUDE_ALIASES:
         return _claude_generation(bare), "anthropic"

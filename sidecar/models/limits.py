@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from typing import Literal
 
 from sidecar import typed
-from sidecar.models.families import is_misspelt
+from sidecar.models.families import is_misspelled
 from sidecar.models.names import first_inside, first_match
 
 Table = Literal["overruling", "windows", "windows-of-bases", "prompts", "replies"]
@@ -35,7 +35,7 @@ def overruling_window(bare: str) -> int | None:
 
 def published_window(bare: str) -> int | None:
     """Return a model's published context window in tokens, or None if it is unknown."""
-    if is_misspelt(bare):
+    if is_misspelled(bare):
         return None
     found = first_match(_rows("windows"), bare)
     return first_inside(_rows("windows-of-bases"), bare) if found is None else found
@@ -44,10 +44,10 @@ def published_window(bare: str) -> int | None:
 @lru_cache(maxsize=4096)
 def input_limit(bare: str) -> int | None:
     """Return a model's maximum prompt size in tokens if it is smaller than the window, or None."""
-    return None if is_misspelt(bare) else first_match(_rows("prompts"), bare) or None
+    return None if is_misspelled(bare) else first_match(_rows("prompts"), bare) or None
 
 
 def max_output_of(bare: str) -> int | None:
     """Return a model's maximum reply size in tokens, or None if it is unknown."""
-    tokens = None if is_misspelt(bare) else first_match(_rows("replies"), bare)
+    tokens = None if is_misspelled(bare) else first_match(_rows("replies"), bare)
     return published_window(bare) if tokens == _WHOLE else tokens

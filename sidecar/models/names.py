@@ -1,6 +1,6 @@
 """Parses the model names used by APIs, gateways, local runners and people.
 
-Parts that are not recognised remain unchanged.
+Parts that are not recognized remain unchanged.
 """
 
 from __future__ import annotations

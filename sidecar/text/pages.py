@@ -1,6 +1,6 @@
 """HTML for reports: one stylesheet, tables, and charts as inline SVG.
 
-Pages need neither scripts nor the network. They use the editor's colours if the editor defines
+Pages need neither scripts nor the network. They use the editor's colors if the editor defines
 them, and otherwise those of the browser's light or dark theme. The functions escape names.
 """
 
@@ -20,8 +20,8 @@ from sidecar.text.printable import (
     whole_percents,
 )
 
-COLOURS = 8
-"""Number of colours in the stylesheet (`c0` to `c7`)."""
+COLORS = 8
+"""Number of colors in the stylesheet (`c0` to `c7`)."""
 _GRID_LINES = 4
 
 STYLE = """
@@ -120,11 +120,11 @@ class Page(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     html: str
     """The content of the page's `main` element."""
     style: str = STYLE
-    """The stylesheet. It uses VS Code's colours if they are defined."""
+    """The stylesheet. It uses VS Code's colors if they are defined."""
 
 
 class Series(NamedTuple):
-    """The values that a chart shows in one colour.
+    """The values that a chart shows in one color.
 
     In a column chart, each value is a column's amount in USD. In a line chart, each value is the
     number of tokens in a call.
@@ -213,16 +213,16 @@ def parts_bar(
     """
     every = [*parts, *rest]
     whole = sum(tokens for _, tokens in every) or 1
-    left, shapes, items, colours = 0.0, [], [], []
+    left, shapes, items, colors = 0.0, [], [], []
     shares = whole_percents([tokens for _, tokens in every])
     for index, ((name, tokens), percent) in enumerate(zip(every, shares, strict=True)):
         unused = index - len(parts)
-        colour = f"c{index % COLOURS}" if unused < 0 else f"r{unused % 2}"
+        color = f"c{index % COLORS}" if unused < 0 else f"r{unused % 2}"
         width = 100 * tokens / whole
-        colours.append(colour)
+        colors.append(color)
         text = f"{name}: {tokens:,} tokens"
         shapes.append(
-            f'<rect class="{colour}" x="{left:.3f}%" width="{width:.3f}%" height="100%">'
+            f'<rect class="{color}" x="{left:.3f}%" width="{width:.3f}%" height="100%">'
             f"<title>{escape(text)}</title></rect>"
         )
         share = percent_text(percent)
@@ -234,22 +234,22 @@ def parts_bar(
         left += width
     return (
         f'<svg class="parts" role="img" aria-label="{escape(label)}">{"".join(shapes)}</svg>'
-        f"{legend(items, colours)}"
+        f"{legend(items, colors)}"
     )
 
 
-def legend(items: Sequence[tuple[str, str]], colours: Sequence[str] = ()) -> str:
-    """Return a legend that lists each colour with its name and a label, such as a number."""
+def legend(items: Sequence[tuple[str, str]], colors: Sequence[str] = ()) -> str:
+    """Return a legend that lists each color with its name and a label, such as a number."""
     entries = "".join(
-        f'<li><svg aria-hidden="true"><rect class="{colour}" width="10" height="10"/></svg>'
+        f'<li><svg aria-hidden="true"><rect class="{color}" width="10" height="10"/></svg>'
         f"<span>{escape(name)}</span><b>{escape(text)}</b></li>"
-        for colour, (name, text) in zip(colours or _cycle(len(items)), items, strict=True)
+        for color, (name, text) in zip(colors or _cycle(len(items)), items, strict=True)
     )
     return f'<ul class="legend">{entries}</ul>'
 
 
 def _cycle(number: int) -> list[str]:
-    return [f"c{index % COLOURS}" for index in range(number)]
+    return [f"c{index % COLORS}" for index in range(number)]
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> str:
@@ -267,14 +267,14 @@ def stacked_columns(labels: Sequence[str], series: Sequence[Series], label: str)
     shapes = []
     for column, name in enumerate(labels):
         top = 100.0
-        for colour, each in enumerate(series):
+        for color, each in enumerate(series):
             tall = 100 * each.values[column] / scale
             if tall <= 0:
                 continue
             top -= tall
             hover = escape(f"{name}: {each.name} {usd_text(each.values[column])}")
             shapes.append(
-                f'<rect class="c{colour % COLOURS}" x="{(column + 0.1) * step:.2f}" y="{top:.2f}" '
+                f'<rect class="c{color % COLORS}" x="{(column + 0.1) * step:.2f}" y="{top:.2f}" '
                 f'width="{step * 0.8:.2f}" height="{tall:.2f}"><title>{hover}</title></rect>'
             )
     ends = [labels[0], labels[-1]] if len(labels) > 1 else list(labels)
@@ -290,7 +290,7 @@ def lines(series: Sequence[Series], ends: Sequence[str], label: str) -> str:
     longest = max((len(each.values) for each in series), default=1)
     scale, step = axis_maximum(highest), 100 / max(longest - 1, 1)
     shapes = []
-    for colour, each in enumerate(series):
+    for color, each in enumerate(series):
         values = each.values if len(each.values) > 1 else each.values * 2
         path = " ".join(
             f"{index * step:.2f},{100 - 100 * value / scale:.2f}"
@@ -298,7 +298,7 @@ def lines(series: Sequence[Series], ends: Sequence[str], label: str) -> str:
         )
         text = f"{each.name}: {each.values[-1]:,.0f} tokens in the last call"
         shapes.append(
-            f'<polyline class="c{colour % COLOURS}" points="{path}"><title>{escape(text)}</title>'
+            f'<polyline class="c{color % COLORS}" points="{path}"><title>{escape(text)}</title>'
             "</polyline>"
         )
     axis = [compact_number(round(scale)), compact_number(round(scale / 2)), "0"]

@@ -124,7 +124,7 @@ def split_pieces(text: str, characters: int = PIECE_CHARACTERS) -> list[Piece]:
 
 
 def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> list[Piece]:
-    """Join small neighbouring pieces into pieces of at most `characters`, and add their counts.
+    """Join small neighboring pieces into pieces of at most `characters`, and add their counts.
 
     Two pieces are joined only if both have been counted with the same tokenizer.
     """

@@ -307,20 +307,20 @@ async def test_rows_and_labels_are_made_on_a_worker(
     names = old_sessions(home, tmp_path)
     bare.ignore("status/update", "context/warning")
     await bare.initialize(tmp_path.as_uri())
-    label_of, labelled = sessions.label_of, list[tuple[str, threading.Thread]]()
+    label_of, labeled = sessions.label_of, list[tuple[str, threading.Thread]]()
 
     def recorded(session: Session) -> str:
-        labelled.append((session.id, threading.current_thread()))
+        labeled.append((session.id, threading.current_thread()))
         return label_of(session)
 
     monkeypatch.setattr(sessions, "label_of", recorded)
     rows = await bare.request("context/sessions", {"all": True})
     assert sorted(row["id"] for row in rows) == sorted(names)
     assert all(row["label"] and row["text"] for row in rows)
-    assert sorted(name for name, _ in labelled) == sorted(names)
+    assert sorted(name for name, _ in labeled) == sorted(names)
     await bare.request("cost/page", {"period": "all", "by": "session"})
-    assert {name for name, _ in labelled[len(names) :]} == set(names)
-    assert threading.main_thread() not in {thread for _, thread in labelled}
+    assert {name for name, _ in labeled[len(names) :]} == set(names)
+    assert threading.main_thread() not in {thread for _, thread in labeled}
 
 
 async def test_first_rows_of_a_long_list_are_made_and_the_others_counted(
@@ -342,7 +342,7 @@ async def test_first_rows_of_a_long_list_are_made_and_the_others_counted(
     by_cost = [made.index(row["session"]) for row in report["rows"]]
     rows = await bare.request("context/sessions", {"all": True})
     by_context = sorted(range(5), key=lambda age: -rows[age]["percent"])
-    named, labelled = list[str](), list[str]()
+    named, labeled = list[str](), list[str]()
     read_name, label_of = session_index.read_name, sessions.label_of
 
     def recorded_name(session: StoredSession, **options: Any) -> StoredSession:
@@ -350,7 +350,7 @@ async def test_first_rows_of_a_long_list_are_made_and_the_others_counted(
         return read_name(session, **options)
 
     def recorded_label(session: Session) -> str:
-        labelled.append(session.id)
+        labeled.append(session.id)
         return label_of(session)
 
     for order, ages in (("updated", [0, 1]), ("cost", by_cost[:2]), ("context", by_context[:2])):
@@ -363,9 +363,9 @@ async def test_first_rows_of_a_long_list_are_made_and_the_others_counted(
         assert [row["label"] for row in rows] == [f"Session {age}" for age in ages], order
         assert [row["others"] for row in rows] == [0, 3]
         assert set(named) <= {made[age] for age in ages}, order
-        assert set(labelled) <= {made[age] for age in ages}, order
+        assert set(labeled) <= {made[age] for age in ages}, order
         named.clear()
-        labelled.clear()
+        labeled.clear()
     everything = await bare.request("context/sessions", {"all": True, "limit": 5})
     assert everything == await bare.request("context/sessions", {"all": True})
     assert [row["others"] for row in everything] == [0] * 5

@@ -192,7 +192,7 @@ async def test_endpoints_of_the_named_root_are_probed(
         await bare.server.services.aclose()
 
 
-async def test_misspelt_model_is_explained_in_the_tooltip(client: Client) -> None:
+async def test_misspelled_model_is_explained_in_the_tooltip(client: Client) -> None:
     await client.request("context/set", {"model": "gtp-5-mini"})
     client.open("hello world")
     told = "not a known model; did you mean gpt-5-mini or "

@@ -221,7 +221,7 @@ def test_record_of_a_summary_does_not_set_the_context_size(world: World, home: C
     assert [call.category for call in world.calls] == [*["main"] * 3, "summary"]
 
 
-def test_summary_recorded_before_its_compaction_is_recognised(
+def test_summary_recorded_before_its_compaction_is_recognized(
     world: World, home: CodexHome
 ) -> None:
     """Codex 0.169 writes lines in this order if the provider does not support compaction."""

@@ -126,7 +126,7 @@ def test_crush_shows_the_size_of_the_newest_call(crush: tuple[World, CrushStore]
 def test_crush_size_is_unknown_after_a_summary(crush: tuple[World, CrushStore]) -> None:
     world, store = crush
     name = store.session()
-    store.summarise(name)
+    store.summarize(name)
     shown = world.sessions()[name]
     assert (shown.tokens, shown.note) == (None, COMPACTED)
 

@@ -151,7 +151,7 @@ def test_another_model(project: Path) -> None:
     assert "(claude-sonnet-4-5, " in message
 
 
-def test_misspelt_models_of_budgets_and_settings_are_reported_once(project: Path) -> None:
+def test_misspelled_models_of_budgets_and_settings_are_reported_once(project: Path) -> None:
     rule = '[[budget]]\nfiles = "*.txt"\nmax-tokens = 100\nmodel = "claude-sonet-4-5"\n'
     write(project, ".token-sidecar.toml", f'model = "gpt-55"\n{rule}{rule}')
     lines = [line for line in run(".").stderr.splitlines() if "did you mean" in line]

@@ -91,7 +91,7 @@ def test_named_binary_file_is_reported(folder: Path) -> None:
         *("gpt-5-trubo", "gemini-3.5-flsh", "grok4", "claude-opis-4-7", "gpt-4oo"),
     ],
 )
-def test_a_misspelt_model_is_reported_and_counted_as_unknown(model: str, folder: Path) -> None:
+def test_a_misspelled_model_is_reported_and_counted_as_unknown(model: str, folder: Path) -> None:
     result = run("a.md", "--model", model)
     (told,) = result.stderr.splitlines()
     assert told.startswith(f"token-sidecar: {model} is not a known model; did you mean ")

@@ -466,7 +466,7 @@ def test_a_deep_input_prints_no_error(root: Path, depth: int) -> None:
     assert run("statusline", told='{"x":' + "[" * depth + "]" * depth + "}") == ""
 
 
-def test_only_the_chained_line_keeps_its_colours(root: Path) -> None:
+def test_only_the_chained_line_keeps_its_colors(root: Path) -> None:
     assert root.exists()
     fields = {"model": {"display_name": "\x1b[32mplanted"}}
     chain = f"{sys.executable} -c \"print('\\x1b[31mmine\\x1b[0m')\""

@@ -158,7 +158,7 @@ def test_long_lists_of_names_are_shortened() -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_without_a_terminal_nothing_is_coloured() -> None:
+def test_without_a_terminal_nothing_is_colored() -> None:
     for arguments in SCREENS:
         output = CliRunner().invoke(main, arguments).output
         assert "\x1b" not in output, arguments

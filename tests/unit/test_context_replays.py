@@ -14,7 +14,7 @@ import pytest
 
 from sidecar.context.conversation import Conversation
 from sidecar.context.usage import occupancy
-from sidecar.messages.usage import normalise_usage
+from sidecar.messages.usage import normalize_usage
 from tests.unit.context_fakes import FakeCounter, calls, message_size, output, reply, user
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def test_occupancy_is_the_size_of_the_next_request(
             asked = output(f"c{number}", "r" * 3)
             made = calls(f"c{number}")
             _, usage = server.answer(made, 0)
-            session.append([made], normalise_usage(usage))
+            session.append([made], normalize_usage(usage))
         if number in (15, 28):
             server.compact()
         predicted = occupancy(session).tokens
@@ -107,7 +107,7 @@ def test_occupancy_is_the_size_of_the_next_request(
         if number and number not in (15, 28):
             error = abs(added - server.size_of(asked))
             assert abs(predicted + added - sent) <= MARKS + error
-        session.append([made], normalise_usage(usage))
+        session.append([made], normalize_usage(usage))
     assert server.cumulative > 20 * occupancy(session).tokens
 
 
@@ -123,7 +123,7 @@ def test_only_compactions_are_reported_as_compactions(
         server.chat.append(user("q" * 100))
         _, usage = server.answer(reply("a" * 200), 0)
         turns = [user("q" * 100), reply("a" * 200)]
-        if session.append(turns, normalise_usage(usage)).compacted:
+        if session.append(turns, normalize_usage(usage)).compacted:
             noticed.append(number)
     assert noticed == [12]
     server.chat.append(user("q"))

@@ -14,7 +14,7 @@ from sidecar.cost.events import Buckets, buckets_of, milliseconds
 from sidecar.cost.ledger import folder_name, workspace_key
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.messages.billing import service_tier
-from sidecar.messages.usage import normalise_usage
+from sidecar.messages.usage import normalize_usage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ SAME_CALL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("form", SAME_CALL, ids=str)
 def test_all_vendor_forms_fill_the_same_buckets(form: str, tmp_path: Path) -> None:
-    usage = normalise_usage(SAME_CALL[form])
+    usage = normalize_usage(SAME_CALL[form])
     assert usage is not None
     expected = Buckets(input=100, cache_read=40, output=20, reasoning=10)
     assert buckets_of(usage, SAME_CALL[form]) == expected
@@ -130,7 +130,7 @@ def test_cache_writes_by_their_time_to_live(
 ) -> None:
     whole = raw if "inputTokens" in raw else {"input_tokens": 1, "output_tokens": 0} | raw
     for reply in (whole, {"usage": whole}, {"message": {"usage": whole}}):
-        usage = normalise_usage(reply)
+        usage = normalize_usage(reply)
         assert usage is not None
         found = buckets_of(usage, reply)
         assert (found.cache_write_5m, found.cache_write_1h, found.cache_write) == writes
@@ -143,7 +143,7 @@ def test_web_searches_are_counted_separately() -> None:
         "output_tokens": 1,
         "server_tool_use": {"web_search_requests": 3},
     }
-    usage = normalise_usage(raw)
+    usage = normalize_usage(raw)
     assert usage is not None
     assert buckets_of(usage, raw).web_searches == 3
 

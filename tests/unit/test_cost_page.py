@@ -310,7 +310,7 @@ def test_names_are_escaped(book: CostBook, name: str) -> None:
     assert "onload" not in {attribute for attribute, _value in found.attributes}
 
 
-def test_many_models_share_the_last_colour(book: CostBook) -> None:
+def test_many_models_share_the_last_color(book: CostBook) -> None:
     for number in range(24):
         usage = {"prompt_tokens": 1000 + number, "completion_tokens": 1, "cost": 1.0}
         at = START + timedelta(days=number % 2)

@@ -85,7 +85,7 @@ def test_band_covers_documents_of_new_sources(model: str) -> None:
     assert mean(mean(held) for held in within.values()) >= 0.94
 
 
-def test_estimate_for_unknown_models_is_centred() -> None:
+def test_estimate_for_unknown_models_is_centered() -> None:
     tokenizer = Tokenizers().for_model("my-own-model")
     off = [
         tokenizer.count(document["text"]) / document["tokens"][one] - 1

@@ -60,7 +60,7 @@ def library(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_sentencepiece_file_is_recognised_by_its_first_bytes(kind: str, tmp_path: Path) -> None:
+def test_sentencepiece_file_is_recognized_by_its_first_bytes(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.model"
     path.write_bytes(trained(kind))
     tokenizer = load(path, "mine")

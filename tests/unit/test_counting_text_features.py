@@ -52,7 +52,7 @@ def test_language_features_add_up_at_every_position(mark: str) -> None:
     )
 
 
-def test_features_of_neighbouring_classes_add_up() -> None:
+def test_features_of_neighboring_classes_add_up() -> None:
     assert_none_differs(map("".join, product(KINDS, repeat=3)))
 
 

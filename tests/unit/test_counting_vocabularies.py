@@ -207,7 +207,7 @@ def rank_lines(count: int) -> bytes:
 @pytest.mark.parametrize(
     ("ranks", "has_safe_cuts"), [(50_256, False), (50_280, False), (128_000, True)]
 )
-def test_rank_file_is_recognised_by_its_length(
+def test_rank_file_is_recognized_by_its_length(
     tmp_path: Path, ranks: int, has_safe_cuts: bool
 ) -> None:
     file = tmp_path / "tokenizer.model"

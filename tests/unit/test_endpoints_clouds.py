@@ -1,4 +1,4 @@
-"""Tests the vendors' count endpoints, which are recognised by host and never probed with POST."""
+"""Tests the vendors' count endpoints, which are recognized by host and never probed with POST."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def always(told: Canned | Callable[[Asked], Any]) -> FakeServer:
 LOADING = Canned(
     503, {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}
 )
-UNAUTHORISED = Canned(
+UNAUTHORIZED = Canned(
     401, {"error": {"type": "authentication_error", "message": "Invalid API Key"}}
 )
 LM_STUDIO_200 = Canned(body={"error": "Unexpected endpoint or method. (POST /tokenize)"})
@@ -91,7 +91,7 @@ FAULTS: dict[str, tuple[Callable[[], FakeServer], str]] = {
         ),
         "lying",
     ),
-    "401": (lambda: always(UNAUTHORISED), "auth"),
+    "401": (lambda: always(UNAUTHORIZED), "auth"),
     "403 to the count": (lambda: with_tokenize(Canned(403, {"error": "forbidden"})), "auth"),
     "loading": (lambda: always(LOADING), "loading"),
     "hangs": (lambda: always(hang), "unreachable"),

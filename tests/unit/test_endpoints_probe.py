@@ -45,7 +45,7 @@ def test_the_reference_has_a_row_for_every_kind_of_server() -> None:
 
 
 @pytest.mark.parametrize("case", SERVERS)
-async def test_every_kind_of_server_is_recognised_and_counts(case: str) -> None:
+async def test_every_kind_of_server_is_recognized_and_counts(case: str) -> None:
     routes, name, text, chat, limit = SERVERS[case]
     async with FakeServer(routes) as server:
         if name == "lmstudio":

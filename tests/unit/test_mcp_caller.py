@@ -42,7 +42,7 @@ def row(name: str, source: str, state: Literal["running", "idle", "ended"] = "id
         ("", None),
     ],
 )
-def test_agent_is_recognised_by_the_client_name(client: str, agent: str | None) -> None:
+def test_agent_is_recognized_by_the_client_name(client: str, agent: str | None) -> None:
     assert Caller(client).agent == agent
 
 

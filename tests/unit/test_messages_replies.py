@@ -81,7 +81,7 @@ CUT_OFF: dict[str, tuple[str, Any, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "recognised"])
+@pytest.mark.parametrize("named", [True, False], ids=["named", "recognized"])
 @pytest.mark.parametrize("case", CUT_OFF)
 def test_a_reply_cut_off_inside_a_tool_call(case: str, named: bool) -> None:
     format, response, stop, exhausted = CUT_OFF[case]
@@ -110,7 +110,7 @@ EARLY: dict[str, tuple[str, Any, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "recognised"])
+@pytest.mark.parametrize("named", [True, False], ids=["named", "recognized"])
 @pytest.mark.parametrize("case", EARLY)
 def test_call_completed_before_the_cut_keeps_its_arguments(case: str, named: bool) -> None:
     format, response, stop, exhausted = EARLY[case]

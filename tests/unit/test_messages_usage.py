@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sidecar.errors import VendorFormatError
 from sidecar.messages.billing import reported_cost
-from sidecar.messages.usage import MOST_TOKENS, Usage, normalise_usage
+from sidecar.messages.usage import MOST_TOKENS, Usage, normalize_usage
 
 
 def buckets(usage: Usage | None) -> tuple[int, int, int, int, int, int, int]:
@@ -184,20 +184,20 @@ FORMS: dict[str, tuple[dict[str, Any], tuple[int, int, int, int, int, int, int]]
 @pytest.mark.parametrize("name", FORMS)
 def test_every_vendors_usage_has_the_same_parts(name: str) -> None:
     form, expected = FORMS[name]
-    assert buckets(normalise_usage(form)) == expected
+    assert buckets(normalize_usage(form)) == expected
 
 
 @pytest.mark.parametrize("wrapper", ["usage", "usageMetadata", "stats", "meta", "timings"])
 @pytest.mark.parametrize("name", FORMS)
 def test_usage_is_found_inside_a_reply(name: str, wrapper: str) -> None:
     form, expected = FORMS[name]
-    assert buckets(normalise_usage({"id": "x", wrapper: form})) == expected
+    assert buckets(normalize_usage({"id": "x", wrapper: form})) == expected
 
 
 def test_usage_round_trips() -> None:
     for form, _ in FORMS.values():
-        usage = normalise_usage(form)
-        assert normalise_usage(msgspec.to_builtins(usage)) == usage
+        usage = normalize_usage(form)
+        assert normalize_usage(msgspec.to_builtins(usage)) == usage
 
 
 def test_xai_usage_without_a_total_needs_the_format() -> None:
@@ -206,19 +206,19 @@ def test_xai_usage_without_a_total_needs_the_format() -> None:
         "completion_tokens": 9,
         "completion_tokens_details": {"reasoning_tokens": 94},
     }
-    assert buckets(normalise_usage(form, "xai"))[4] == 103
-    assert buckets(normalise_usage(form, "openai-chat"))[4] == 9
+    assert buckets(normalize_usage(form, "xai"))[4] == 103
+    assert buckets(normalize_usage(form, "openai-chat"))[4] == 9
 
 
 @pytest.mark.parametrize("nothing", [None, 3, "usage", [], {}, {"usage": None}, {"id": "x"}])
 def test_other_objects_have_no_usage(nothing: object) -> None:
-    assert normalise_usage(nothing) is None
+    assert normalize_usage(nothing) is None
 
 
 @pytest.mark.parametrize("bad", [-1, 1.5, "12", True, [1], {"n": 1}, MOST_TOKENS + 1, 1e308])
 def test_error_names_an_invalid_number_of_tokens(bad: object) -> None:
     with pytest.raises(VendorFormatError, match="prompt_tokens"):
-        normalise_usage({"prompt_tokens": bad, "completion_tokens": 1})
+        normalize_usage({"prompt_tokens": bad, "completion_tokens": 1})
 
 
 @given(
@@ -227,7 +227,7 @@ def test_error_names_an_invalid_number_of_tokens(bad: object) -> None:
     )
 )
 def test_parts_of_a_usage_never_overlap(form: dict[str, int]) -> None:
-    usage = normalise_usage(form)
+    usage = normalize_usage(form)
     if usage is None:
         return
     parts = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens

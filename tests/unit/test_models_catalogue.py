@@ -20,7 +20,7 @@ from sidecar.models.catalogue import (
     warm,
     window_of,
 )
-from sidecar.models.families import is_misspelt
+from sidecar.models.families import is_misspelled
 from sidecar.models.names import parse
 
 
@@ -110,11 +110,11 @@ def test_no_listed_model_is_taken_for_a_misspelling() -> None:
     listed = {model.id for provider in providers() for model in provider.models}
 
     assert len(listed) > 1000
-    assert [name for name in listed if is_misspelt(parse(name).bare)] == []
+    assert [name for name in listed if is_misspelled(parse(name).bare)] == []
     assert [name for name in listed if similar_models(name) is not None] == []
 
 
-def test_misspelt_form_is_reported_before_the_list_is_loaded() -> None:
+def test_misspelled_form_is_reported_before_the_list_is_loaded() -> None:
     assert similar_if_known("claude-sonet-7-1") == ()
     assert similar_if_known("gpt-5.71") is None
     assert similar_if_known("ollama/claude-sonet-7-1") is None

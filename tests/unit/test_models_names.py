@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sidecar.counting.model_list import model_info
 from sidecar.models.catalogue import provider_of
-from sidecar.models.families import UNKNOWN, generation_of, is_misspelt
+from sidecar.models.families import UNKNOWN, generation_of, is_misspelled
 from sidecar.models.names import matches, parse, same_model
 from sidecar.text.globs import MAX_LENGTH
 
@@ -207,4 +207,4 @@ def test_names_of_packaged_vocabularies_keep_their_generation(name: str) -> None
     ],
 )
 def test_a_future_member_of_a_family_is_not_taken_for_a_misspelling(name: str) -> None:
-    assert not is_misspelt(name)
+    assert not is_misspelled(name)

@@ -29,7 +29,7 @@ def load(path: str) -> Any:
 
 
 LOCK = load(".ci/lock.py")
-LICENCES = load(".ci/licences.py")
+LICENSES = load(".ci/licenses.py")
 
 
 def pins(file: Path) -> dict[NormalizedName, tuple[Requirement, int]]:
@@ -98,8 +98,8 @@ def test_the_tests_run_on_what_users_install() -> None:
     }
 
 
-def test_all_dependencies_have_accepted_licences(tmp_path: Path) -> None:
-    """Reads the licences from a bill of materials (SBOM), which is created as in a release."""
+def test_all_dependencies_have_accepted_licenses(tmp_path: Path) -> None:
+    """Reads the licenses from a bill of materials (SBOM), which is created as in a release."""
     file = tmp_path / "sbom.json"
     command = ["cyclonedx_py", "environment", "--output-file", str(file), sys.prefix]
     subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
@@ -109,8 +109,8 @@ def test_all_dependencies_have_accepted_licences(tmp_path: Path) -> None:
     }
     shipped = [name for name in pins(LOCK.MCP_REQUIREMENTS) if name in components]
     assert len(shipped) > 20
-    named = {name: LICENCES.licences(components[name]) for name in shipped}
-    assert [(name, text) for name, text in named.items() if not LICENCES.is_accepted(text)] == []
+    named = {name: LICENSES.licenses(components[name]) for name in shipped}
+    assert [(name, text) for name, text in named.items() if not LICENSES.is_accepted(text)] == []
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_all_dependencies_have_accepted_licences(tmp_path: Path) -> None:
         ("", False),
     ],
 )
-def test_every_licence_of_a_package_must_be_accepted(named: str, accepted: bool) -> None:
-    assert LICENCES.is_accepted(named) == accepted
+def test_every_license_of_a_package_must_be_accepted(named: str, accepted: bool) -> None:
+    assert LICENSES.is_accepted(named) == accepted
 
 
 def test_dependencies_of_pinned_packages_are_pinned() -> None:

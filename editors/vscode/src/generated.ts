@@ -125,7 +125,7 @@ export interface CleanCall {
 }
 
 /**
- * A labelled part of the context, and its size in tokens.
+ * A labeled part of the context, and its size in tokens.
  */
 export interface ContextPart {
   label: string;

@@ -22,7 +22,7 @@ const ENDED_HIDDEN = "endedHidden";
 const ORDERS = { "Last used": "updated", "Cost": "cost", "Context": "context" } as const;
 /** The number of sessions that are shown at first. */
 const FIRST = 100;
-const COLOURS: Record<SessionRow["severity"], ThemeColor | undefined> = {
+const COLORS: Record<SessionRow["severity"], ThemeColor | undefined> = {
   ok: undefined,
   warning: new ThemeColor("list.warningForeground"),
   error: new ThemeColor("list.errorForeground"),
@@ -95,7 +95,7 @@ export class SessionsView implements TreeDataProvider<SessionRow | Others> {
     item.description = plain([row.detail, agent].filter(Boolean).join(" · "));
     item.tooltip = [plain(row.label), item.description, plain(row.id)].join("\n");
     item.contextValue = row.pinned ? "pinned" : "session";
-    item.iconPath = new ThemeIcon(icon(row), COLOURS[row.severity]);
+    item.iconPath = new ThemeIcon(icon(row), COLORS[row.severity]);
     item.accessibilityInformation = { label: [plain(row.label), item.description, row.shown ? "shown" : ""].filter(Boolean).join(", ") };
     if (!row.shown) item.command = { command: "tokenSidecar.pinSession", title: "Show This Session", arguments: [row] };
     return item;

@@ -13,7 +13,7 @@ from sidecar.agents.events import StoredSession
 from sidecar.context.protocol import ContextUsage, SessionRow
 from sidecar.context.usage import calibration_info
 from sidecar.errors import BadParamsError, SidecarError
-from sidecar.messages.usage import MOST_TOKENS, Usage, normalise_usage
+from sidecar.messages.usage import MOST_TOKENS, Usage, normalize_usage
 from sidecar.workspace.changes import (
     AppendTurns,
     ApplyReply,
@@ -127,10 +127,10 @@ def _bare_total(usage: dict[str, Any] | None) -> int | None:
 def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
     if usage is None:
         return None
-    normalised = normalise_usage(usage)
-    if normalised is None:
+    normalized = normalize_usage(usage)
+    if normalized is None:
         raise BadParamsError("`usage` is not in a known vendor's format")
-    return normalised
+    return normalized
 
 
 async def _find_all_sessions(server: SidecarServer, workspace: Workspace) -> None:

@@ -1,4 +1,4 @@
-"""Tests the cost page in a real browser: colour schemes, widths and accessibility."""
+"""Tests the cost page in a real browser: color schemes, widths and accessibility."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONG = "Explain why the scheduler of the nightly import fails on the last day of a leap year"
-COLOURS = """
+COLORS = """
     return await page.evaluate(() => [document.body, document.querySelector(".plot rect.c0")].flatMap(
         (element) => [getComputedStyle(element).backgroundColor, getComputedStyle(element).fill]));
 """
@@ -101,13 +101,13 @@ def test_the_keyboard_chooses_period_and_grouping(browser: Browser, costs: Path)
     assert browser.run(LAST_TITLE) == "By session"
 
 
-def test_the_page_follows_the_browsers_colour_scheme(browser: Browser, costs: Path) -> None:
+def test_the_page_follows_the_browsers_color_scheme(browser: Browser, costs: Path) -> None:
     drawn = {}
     for scheme in ("light", "dark"):
         browser.run("await page.emulateMedia({colorScheme: args[0]})", scheme)
         browser.run("await page.goto(args[0])", costs.as_uri())
         browser.run("await page.locator('#period-all').check()")
-        drawn[scheme] = browser.run(COLOURS)
+        drawn[scheme] = browser.run(COLORS)
     assert drawn["light"][0] == "rgb(255, 255, 255)"
     assert drawn["dark"][0] == "rgb(20, 23, 27)"
     assert drawn["light"][3] != drawn["dark"][3]

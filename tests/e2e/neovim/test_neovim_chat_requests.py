@@ -48,7 +48,7 @@ class Inline(ChatPlugin, frozen=True):
         return Reply(PLACED)
 
 
-class Summarising(Avante, frozen=True):
+class Summarizing(Avante, frozen=True):
     """Answers avante's summary requests, which contain no tools."""
 
     def answer(self, body: dict[str, Any]) -> Reply:
@@ -183,7 +183,7 @@ def hint(editor: Editor) -> None:
 
 def test_avante_compaction_is_followed(begin: Callable[..., Any]) -> None:
     """`/compact` replaces the conversation with a summary. The summary call is also billed."""
-    editor, server, session = begin(of_class(Summarising, AVANTE), waits=False)
+    editor, server, session = begin(of_class(Summarizing, AVANTE), waits=False)
     for part in range(2):
         say(editor, AVANTE, server, part)
     full = sent_back(server.received[-1])

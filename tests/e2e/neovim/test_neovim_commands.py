@@ -286,7 +286,7 @@ def test_plug_maps(ready: Editor) -> None:
     ready.wait_message("selection: 1 token ")
 
 
-def test_winbar_is_coloured_and_escaped(ready: Editor) -> None:
+def test_winbar_is_colored_and_escaped(ready: Editor) -> None:
     ready.lua("""
       vim.o.columns = 120
       vim.b.token_sidecar_status_dict = {

@@ -1,7 +1,7 @@
 """Draws the pictures in the README and the docs: `python -m tests.e2e.pictures`.
 
 The sessions of a working day are generated. Commands and Neovim run in a real terminal. Each screen
-becomes an SVG file that follows the browser's light or dark colour scheme.
+becomes an SVG file that follows the browser's light or dark color scheme.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _write_project(project: Path) -> None:
 
 
 def _run(command: tuple[str, ...], width: int, folder: Path, env: Mapping[str, str]) -> str:
-    """Return a command line and its coloured output in a terminal of this width."""
+    """Return a command line and its colored output in a terminal of this width."""
     sized = {**env, "COLUMNS": str(width), "FORCE_COLOR": "1"}
     script = ["script", "-qec", f"stty cols {width}; {SERVER} {' '.join(command)}", "/dev/null"]
     result = subprocess.run(
@@ -122,7 +122,7 @@ def _run(command: tuple[str, ...], width: int, folder: Path, env: Mapping[str, s
 def _screen_of_neovim(
     editor: Editor, theme: str, project: Path, env: Mapping[str, str], folder: Path
 ) -> str:
-    """Return Neovim's screen in colour after typing the keys."""
+    """Return Neovim's screen in color after typing the keys."""
     init = folder / "init.lua"
     init.write_text(NEOVIM.format(shim=SHIM, theme=theme))
     tmux = [

@@ -57,7 +57,7 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
     wait_for(lambda: diagnostics(window)[0]["line"] > 2, "the diagnostic at the end of the budget")
     window.page("await page.locator('.squiggly-warning, .squiggly-error').first().waitFor()")
     color = "page.locator(\"[id='token-sidecar.token-sidecar.status']\").getAttribute('class')"
-    wait_for(lambda: "-kind" in str(window.page(f"return await {color}")), "the warning's colour")
+    wait_for(lambda: "-kind" in str(window.page(f"return await {color}")), "the warning's color")
     window.screenshot("budget")
 
     window.host("void vscode.commands.executeCommand('tokenSidecar.fitToBudget')")

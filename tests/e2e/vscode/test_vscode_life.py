@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     OpenWindow = Callable[..., Window]
 
-TEXT = "Summarise the 会議 notes in three bullet points. 🙂\n"
+TEXT = "Summarize the 会議 notes in three bullet points. 🙂\n"
 O200K = f"{Reference('o200k_base').count_whole(TEXT):,} tokens"
 CL100K = f"{Reference('cl100k_base').count_whole(TEXT):,} tokens"
 ENDED = "exited unexpectedly"

@@ -42,7 +42,7 @@ function M.highlight(name, buf)
   return 'TokenSidecar' .. (part and part.severity or 'ok'):gsub('^%l', string.upper)
 end
 
---- Returns the status as a statusline or winbar item for `%{%…%}`. Parts that are near or over a limit are coloured.
+--- Returns the status as a statusline or winbar item for `%{%…%}`. Parts that are near or over a limit are colored.
 ---@param buf? integer default: the current buffer
 ---@return string item `12,345 tokens · %#TokenSidecarWarning#ctx 85 %%%*`, or `` before the first count
 function M.winbar(buf)

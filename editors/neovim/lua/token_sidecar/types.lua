@@ -95,7 +95,7 @@
 ---@field name string
 ---@field arguments table
 
---- A labelled part of the context, and its size in tokens.
+--- A labeled part of the context, and its size in tokens.
 ---@class token_sidecar.ContextPart
 ---@field label string
 ---@field tokens integer

@@ -1,6 +1,6 @@
-"""List the licences of a CycloneDX file: `python .ci/licences.py SBOM`.
+"""List the licenses of a CycloneDX file: `python .ci/licenses.py SBOM`.
 
-Exits with 1 if a component has no licence, or one that this project does not accept for what it
+Exits with 1 if a component has no license, or one that this project does not accept for what it
 ships or installs.
 """
 
@@ -18,13 +18,13 @@ ACCEPTED = re.compile(
     r"Unlicense|Zlib|CC0-1\.0|DFSG approved",
     re.IGNORECASE,
 )
-"""One licence of an expression, or one classifier."""
+"""One license of an expression, or one classifier."""
 DECLARED_IN_TEXT = {"tiktoken": "MIT", "squarify": "Apache-2.0", "protobuf": "BSD-3-Clause"}
-"""The licences of packages whose metadata does not name them in a form that the tool can read."""
+"""The licenses of packages whose metadata does not name them in a form that the tool can read."""
 
 
-def licences(component: dict[str, Any]) -> str:
-    """Return a component's licences, or "" if it declares none."""
+def licenses(component: dict[str, Any]) -> str:
+    """Return a component's licenses, or "" if it declares none."""
     named = [
         entry.get("expression")
         or entry["license"].get("id")
@@ -35,7 +35,7 @@ def licences(component: dict[str, Any]) -> str:
 
 
 def is_accepted(named: str) -> bool:
-    """Return whether all licences are accepted. Of alternatives (`OR`), one is enough."""
+    """Return whether all licenses are accepted. Of alternatives (`OR`), one is enough."""
     return all(
         any(ACCEPTED.fullmatch(one) for one in required.strip("()").split(" OR "))
         for required in re.split(r" / | AND ", named)
@@ -46,7 +46,7 @@ def main(path: str) -> int:
     """Print one line for each component."""
     refused = 0
     for component in json.loads(Path(path).read_text("utf-8"))["components"]:
-        named = licences(component)
+        named = licenses(component)
         verdict = "" if is_accepted(named) else "  NOT ACCEPTED"
         refused += bool(verdict)
         sys.stdout.write(f"{component['name']} {component['version']}: {named}{verdict}\n")
