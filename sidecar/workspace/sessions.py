@@ -110,7 +110,7 @@ class SessionsSnapshot(NamedTuple):
     pinned: str | None
     """The ID of the session that the user has selected."""
     with_prompts: bool
-    """Whether sessions without a title are labelled with their first prompt."""
+    """Whether sessions without a title are labeled with their first prompt."""
     others: int = 0
     """The number of sessions that `first` has left out."""
 
