@@ -162,9 +162,11 @@ def block_text(forecast: Forecast, now: datetime) -> str:
 
 
 def limit_name(limit: PlanLimit) -> str:
-    """Format a limit's name, for example `5-hour limit` or `7-day limit`."""
-    hours = limit.minutes // 60
-    return f"{hours}-hour limit" if hours < 24 else f"{hours // 24}-day limit"
+    """Format a limit's name, for example `30-minute limit`, `5-hour limit` or `7-day limit`."""
+    hours, minutes = divmod(limit.minutes, 60)
+    if minutes:
+        return f"{limit.minutes}-minute limit"
+    return f"{hours // 24}-day limit" if hours and hours % 24 == 0 else f"{hours}-hour limit"
 
 
 def limit_text(limit: PlanLimit, now: datetime) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.agents.codex import CodexHome
 from sidecar.context.protocol import ContextUsage, Forecast, PlanLimit, SessionInfo
-from sidecar.context.view import block_text, context_rows, next_input_text
+from sidecar.context.view import block_text, context_rows, limit_name, next_input_text
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.forecast import growth_per_call, session_calls
@@ -236,6 +236,19 @@ def test_the_view_says_until_when_the_cache_lasts(minutes: int, text: str) -> No
     assert shown["Calls left"] == "about 12"
     assert shown["Cache hits"] == "92 %"
     assert shown["Cost per hour"] == "$3.10"
+
+
+@pytest.mark.parametrize(
+    ("minutes", "name"),
+    [
+        (30, "30-minute limit"),
+        (90, "90-minute limit"),
+        (300, "5-hour limit"),
+        (10_080, "7-day limit"),
+    ],
+)
+def test_limits_are_named_after_their_period(minutes: int, name: str) -> None:
+    assert limit_name(PlanLimit(minutes=minutes, used_percent=1.0, resets_at=None)) == name
 
 
 def test_limits_and_block_are_those_of_claude_codes_status_line(tmp_path: Path) -> None:
