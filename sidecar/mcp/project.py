@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sidecar.mcp.caller import Caller, FoundSession
     from sidecar.workspace.workspace import Workspace
 
+BEING_READ = "The session's calls are still being read. Ask again later for the cost."
 HISTORY_SECONDS = 3.0
 """Seconds to wait for an agent's past calls. Calls that take longer are in the next answer."""
 
@@ -93,8 +94,8 @@ class Project:
         await self.services.agents.find_sessions(self.workspace, billed)
         return find_session(self.services.sessions(self.workspace).rows(), caller)
 
-    async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, bool]:
-        """Return a session's context usage and forecast, and whether its cost is complete."""
+    async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, str | None]:
+        """Return a session's context usage and forecast, and why its cost is incomplete."""
         services, workspace = self.services, self.workspace
         is_complete = await self._read_calls(found.row.source)
         sessions = services.sessions(workspace)
@@ -108,11 +109,13 @@ class Project:
         spending = services.spending(workspace)
         try:
             spent = await services.workers.run(partial(spending.spent, session.id))
-        except SidecarError:  # the ledger is unreadable, so there is no cost
-            return sessions.usage(session), False
+        except SidecarError as error:
+            workspace.costs.set_history(read=False, reading=False)
+            return sessions.usage(session), f"The cost is unknown: {error}."
         services.show_sums(workspace, spent)
         usage = await add_contents(services, session, sessions.usage(session))
-        return await add_forecast(services, workspace, session, usage), is_complete
+        usage = await add_forecast(services, workspace, session, usage)
+        return usage, None if is_complete else BEING_READ
 
     async def _read_calls(self, agent: str) -> bool:
         if agent in self._billed:

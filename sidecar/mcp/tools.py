@@ -41,7 +41,6 @@ _ANSWER_MODEL = "gpt-4o"
 _BATCH = 200
 """Number of files between two progress reports."""
 _MAX_DEPTH = 8
-_UNCOUNTED = "The session's calls are still being read. Ask again later for the cost."
 
 
 class Answer(NamedTuple):
@@ -208,7 +207,7 @@ class Tools:
             who = agent or call.caller.name or "this client"
             text = f"No session was found for {who} in {project.root}."
             return Answer(text, {"session": None})
-        usage, is_complete = await project.context_usage(found)
+        usage, cost_problem = await project.context_usage(found)
         report = add_view_to_usage(usage, project.workspace.costs)
         shown_rows = [row for row in report.rows if not row.children]
         lines = [f"{row.label}: {row.value}" for row in shown_rows]
@@ -225,8 +224,8 @@ class Tools:
             notes.append(f"This is the newest {agent} session in this folder; there are {others}.")
         if agent == "opencode":
             notes.append("The current call is not included, because opencode has not saved it yet.")
-        if not is_complete:
-            notes.append(_UNCOUNTED)
+        if cost_problem:
+            notes.append(cost_problem)
         text, _ = await self._shorten([*lines, *notes])
         data: dict[str, Any] = msgspec.to_builtins(usage)
         for key in ("rows", "text", "largest", "turns", "shouldPrune", "calibration", "breakdown"):

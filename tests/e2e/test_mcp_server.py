@@ -21,6 +21,8 @@ from mcp.client.stdio import StdioServerParameters
 from pydantic import FileUrl
 
 from benchmarks.agents.claude import ClaudeHome
+from sidecar.config.paths import state_dir
+from sidecar.cost.ledger import FILE_NAME
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.mcp.schemas import TOOLS, describe_tools
 
@@ -265,6 +267,26 @@ async def test_the_context_of_a_growing_session_equals_that_of_usage(
         share = await client.call_tool("count_tokens", {"path": "docs/a.md"})
     assert share.structured_content is not None
     assert share.structured_content["contextPercent"] > 0
+
+
+async def test_an_unreadable_ledger_is_reported(project: Path, tmp_path: Path) -> None:
+    home = ClaudeHome(tmp_path / ".claude")
+    home.clock.now = datetime.now(UTC)
+    session = home.session(project)
+    session.user()
+    session.reply()
+    ledger = state_dir() / FILE_NAME
+    ledger.parent.mkdir(parents=True)
+    ledger.write_bytes(b"not a database" * 999)
+    async with connected(project, client="claude-code") as client:
+        found = (await client.call_tool("context_usage", {})).structured_content
+        shown = text_of(await client.call_tool("context_usage", {}))
+    assert found is not None
+    assert found["tokens"] == home.truth.context[session.id]
+    (note,) = found["notes"]
+    assert note.startswith(f"The cost is unknown: the ledger {ledger} is damaged")
+    assert note in shown
+    assert "being read" not in shown
 
 
 async def test_another_agents_session_is_not_shown(project: Path, tmp_path: Path) -> None:
