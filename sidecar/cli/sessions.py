@@ -16,7 +16,7 @@ from sidecar.cost.protocol import CostFilesParams, FileCost
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
 from sidecar.workspace.services import Services
-from sidecar.workspace.session_index import SessionIndex, is_read
+from sidecar.workspace.session_index import SessionIndex, unread_sessions
 from sidecar.workspace.sessions import label_of
 from sidecar.workspace.state import read_shared_conversations
 from sidecar.workspace.usage_details import add_contents, add_forecast
@@ -149,8 +149,10 @@ class SessionsView:
         spending = self.services.spending(workspace)
         sources = self.services.agents.known_sources(workspace)
         self.services.show_sums(workspace, await run(spending.stored_sums))
-        is_cost_read = False
+        unread: frozenset[str] | None = frozenset()
         with suppress(SidecarError):  # `token-sidecar cost` reports this error
             if sources is not None:
-                is_cost_read = await run(partial(is_read, spending.book, sources))
-        workspace.costs.set_history(read=is_cost_read, reading=False)
+                unread = await run(partial(unread_sessions, spending.book, sources))
+        workspace.costs.set_history(
+            read=unread is None, reading=False, incomplete=unread or frozenset()
+        )

@@ -160,6 +160,34 @@ class SessionIndex:
         """
         return bool(self._unread(stores)[0])
 
+    def unread_sessions(self, stores: Iterable[Store]) -> frozenset[str] | None:
+        """Return the indexed sessions that may have unread calls, or None if there are no such
+        calls.
+
+        A sub-agent's store usually has its session's ID in its path. Otherwise, the store may
+        belong to any of the agent's sessions.
+
+        Raises LedgerError.
+        """
+        unread = self._unread(stores)[0]
+        if not unread:
+            return None
+        with self._ledger.reader() as connection:
+            query = "SELECT agent, path, name FROM agent_session JOIN store ON store.id = store"
+            rows = connection.execute(query).fetchall() if _has_tables(connection) else []
+        by_path, by_agent = dict[str, set[str]](), dict[str, set[str]]()
+        for agent, path, name in rows:
+            by_path.setdefault(path, set()).add(name)
+            by_agent.setdefault(agent, set()).add(name)
+        found = set[str]()
+        for store in unread:
+            names = by_path.get(store.path, set())
+            if not store.live and not names:
+                of_agent = by_agent.get(store.agent, set())
+                names = {name for name in of_agent if name in store.path} or of_agent
+            found |= names
+        return frozenset(found)
+
     def _unread(
         self, stores: Iterable[Store], *, preview: bool = False
     ) -> tuple[list[Store], dict[str, StoreRow]]:
@@ -650,12 +678,14 @@ def _folder_uri(folder: str) -> str:
 LOCK_NAME = "agents.lock"
 
 
-def is_read(book: CostBook, sources: Sources) -> bool:
-    """Return whether the ledger contains all calls in the roots' session files.
+def unread_sessions(book: CostBook, sources: Sources) -> frozenset[str] | None:
+    """Return the sessions that may have calls missing from the ledger.
+
+    The result is None if the ledger contains all calls in the roots' session files.
 
     Raises LedgerError.
     """
-    return not SessionIndex(book.ledger).has_unread(sources.stores())
+    return SessionIndex(book.ledger).unread_sessions(sources.stores())
 
 
 def ingest_all(

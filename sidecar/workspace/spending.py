@@ -101,6 +101,8 @@ class Costs:
     """Whether all calls in agents' session files are in the ledger."""
     reading: bool = True
     """Whether this process records agents' calls automatically."""
+    incomplete: frozenset[str] = frozenset()
+    """The IDs of sessions whose costs are lower bounds, because calls have not been read."""
     team: TeamSpent | None = None
     """The team's spending, or None if it has not been read or the team has no caps."""
     team_outage: TeamOutage | None = None
@@ -118,11 +120,13 @@ class Costs:
         """Return a copy for a worker."""
         return replace(self, sessions={**self.sessions})
 
-    def set_history(self, *, read: bool, reading: bool = True) -> None:
+    def set_history(
+        self, *, read: bool, reading: bool = True, incomplete: frozenset[str] = frozenset()
+    ) -> None:
         """Set whether past agent calls are in the ledger, and whether new calls are being
         recorded.
         """
-        self.read, self.reading = read, reading
+        self.read, self.reading, self.incomplete = read, reading, incomplete
 
     def update_cap_state(self, *, is_over: bool) -> bool:
         """Record whether a spending cap is exceeded. Returns whether it has just been exceeded."""

@@ -143,8 +143,8 @@ def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
         return ""
     if session.id in costs.sessions:
         cost = costs.sessions[session.id]
-        is_behind = not (costs.read or costs.reading or session.source == "protocol")
-        return cost_text(cost, is_partial=is_behind or session.source in LOWER_BOUND_AGENTS)
+        is_partial = session.id in costs.incomplete or session.source in LOWER_BOUND_AGENTS
+        return cost_text(cost, is_partial=is_partial)
     if session.source == "protocol" or costs.read:
         return ""
     return BEING_READ if costs.reading else NOT_READ

@@ -285,6 +285,22 @@ def test_incomplete_cost_is_reported(root: Path, home: ClaudeHome) -> None:
     assert "≥" not in run("usage") + run("statusline")
 
 
+def test_only_the_session_with_unread_calls_has_an_incomplete_cost(
+    root: Path, home: ClaudeHome
+) -> None:
+    complete, session = home.session(root), home.session(root)
+    session.reply()
+    complete.reply()
+    run("cost")
+    session.subagent()
+    rows = {row["id"]: row["text"] for row in json.loads(run("usage", "--all", "--json"))}
+    assert "≥$0." in rows[session.id]
+    assert "≥" not in rows[complete.id]
+    assert "≥" not in run("usage", "--session", complete.id)
+    sums = run("statusline").split(" · ")
+    assert [part for part in sums if "≥" in part] == [*sums[-2:]], "of today and of the block"
+
+
 @pytest.mark.parametrize("has_prices", [True, False])
 def test_sums_of_a_line_without_the_prices_of_some_calls(
     root: Path, home: ClaudeHome, *, has_prices: bool

@@ -31,8 +31,8 @@ from sidecar.workspace.session_index import (
     IngestResult,
     ingest_all,
     ingest_missed,
-    is_read,
     make_ledger_event,
+    unread_sessions,
 )
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state import State
@@ -119,11 +119,11 @@ def test_checking_for_unread_calls_opens_no_file(
         return open_(path, flags, *mode)
 
     monkeypatch.setattr(os, "open", watched)
-    assert not is_read(world.book, sources)
+    assert unread_sessions(world.book, sources) is not None
     assert str(session.path) not in opened
     ingest_missed(world.book, sources)
     assert str(session.path) in opened
-    assert is_read(world.book, sources)
+    assert unread_sessions(world.book, sources) is None
 
 
 def test_workspace_is_read_before_the_rest(world: World) -> None:

@@ -52,7 +52,12 @@ def test_status_names_the_scope_of_its_cost(
     source: str, known: dict[str, float | None], reading: bool, text: str, row: str
 ) -> None:
     """If the session's cost is unknown, the status shows today's cost and marks it as such."""
-    costs = Costs(today=Decimal("0.4"), sessions=known, reading=reading)
+    costs = Costs(
+        today=Decimal("0.4"),
+        sessions=known,
+        reading=reading,
+        incomplete=frozenset() if reading else frozenset("s"),
+    )
     session = SessionInfo(id="s", source=source, updated_at="")
     shown = cost_status(costs, ContextUsage(session=session))
     assert shown is not None
