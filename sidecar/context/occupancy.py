@@ -42,35 +42,26 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def usable(self) -> int:
-        """The tokens that a prompt can use; at least 1."""
-        return usable(self.limit.tokens, self.reserve)
+        """The maximum prompt size in tokens; at least 1."""
+        room = usable(self.limit.tokens, self.reserve)
+        return min(room, self.limit.prompt or room)
 
     def percent(self, tokens: int) -> int:
         """Return how much of the usable window is used, as a whole percentage from 0 to 100."""
-        return percent(tokens, self.limit.tokens, self.reserve)
+        return min(100, 100 * tokens // self.usable)
 
     def over(self, tokens: int) -> bool:
-        """Return whether `tokens` exceeds the usable window or the maximum prompt size."""
-        return tokens > self.prompt_limit
+        """Return whether `tokens` exceeds the usable window."""
+        return tokens > self.usable
 
     def available(self, tokens: int) -> int:
         """Return the number of free tokens in the usable window; negative if it is exceeded."""
-        return (self.prompt_limit if self.over(tokens) else self.usable) - tokens
-
-    @property
-    def prompt_limit(self) -> int:
-        """The maximum prompt size in tokens."""
-        return min(self.usable, self.limit.prompt or self.usable)
+        return self.usable - tokens
 
 
 def usable(limit: int, reserve: int = DEFAULT_RESERVE) -> int:
     """Return how many tokens of a window a prompt can use. At most a quarter is reserved."""
     return max(1, limit - min(reserve, limit // 4))
-
-
-def percent(tokens: int, limit: int, reserve: int = DEFAULT_RESERVE) -> int:
-    """Return how much of the usable window is used, as a whole percentage of at most 100."""
-    return min(100, 100 * tokens // usable(limit, reserve))
 
 
 def resolve_limit(

@@ -84,8 +84,6 @@ def _bar_html(usage: ContextUsage) -> str:
         parts = [(PARTS[name], number) for name, number in kinds.items() if number]
     else:
         parts = [("In use", tokens)] if tokens else []
-    rest = []
-    if usage.available is not None:
-        rest = [("Reserved for the reply", usage.reserve or 0), ("Free", max(0, usage.available))]
+    free, reserved = usage.available, (usage.limit or 0) - (usage.usable or 0)
     about = "<p>Shares are estimated from the sizes of the parts.</p>" if usage.contents else ""
-    return parts_bar(parts, "Tokens in the context window", rest) + about
+    return parts_bar(parts, "Tokens in the context window", free, reserved) + about

@@ -136,11 +136,9 @@ def _window_reasons(
     prompt: int, output: int, window: Window, warn_at: tuple[float, ...]
 ) -> list[Reason]:
     limit, size = window.limit.tokens, f"the prompt of {prompt:,} tokens"
-    if window.prompt_limit < prompt <= window.usable:
-        text = f"{size} exceeds the prompt limit of {window.prompt_limit:,} tokens"
-        return [Reason(kind="window", message=text)]
     if window.over(prompt):
-        text = f"{size} exceeds the usable window of {window.usable:,} tokens"
+        exceeded = "prompt limit" if window.usable == window.limit.prompt else "usable window"
+        text = f"{size} exceeds the {exceeded} of {window.usable:,} tokens"
         return [Reason(kind="window", message=text)]
     if prompt + output > limit:
         text = f"{size} and {output:,} tokens of output exceed the window of {limit:,} tokens"

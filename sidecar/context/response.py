@@ -65,10 +65,8 @@ def apply_reply(
     plan = None
     limit = reply.overflow.limit if reply.overflow else None
     if exhausted == "window" and not conversation.has_turns_without_text and conversation.turns:
-        prompt_limit = usable(
-            min(limit or window.limit.tokens, window.limit.tokens), window.reserve
-        )
-        plan = make_plan(conversation, prompt_limit, keep_turns=keep_turns, calibration=calibration)
+        room = min(window.usable, usable(limit or window.limit.tokens, window.reserve))
+        plan = make_plan(conversation, room, keep_turns=keep_turns, calibration=calibration)
     result = ResponseResult(
         content=reply.content,
         tool_calls=[

@@ -202,19 +202,29 @@ def details_html(key: str, summary: str, body: str) -> str:
 
 
 def parts_bar(
-    parts: Sequence[tuple[str, int]], label: str, rest: Sequence[tuple[str, int]] = ()
+    parts: Sequence[tuple[str, int]], label: str, free: int | None = None, reserved: int = 0
 ) -> str:
     """Return a stacked bar of token counts, with a legend that lists the percentage of each part.
+
+    The percentages refer to the used and free tokens. Those of the parts add up to the
+    percentage that is in use, rounded down.
 
     Args:
         parts: Each part's name and token count.
         label: What the bar shows, for screen readers.
-        rest: Each unused part's name and token count, such as free space.
+        free: The number of free tokens, or None if there is no limit.
+        reserved: The number of tokens that are neither used nor free.
     """
-    every = [*parts, *rest]
+    used = sum(tokens for _, tokens in parts)
+    room = (used + max(0, free or 0)) or 1
+    percent_used = 100 * used // room
+    shares: list[int | None] = [*whole_percents([tokens for _, tokens in parts], percent_used)]
+    every = [*parts]
+    if free is not None:
+        every += [("Reserved for the reply", reserved), ("Free", max(0, free))]
+        shares += [None, 100 - percent_used]
     whole = sum(tokens for _, tokens in every) or 1
     left, shapes, items, colors = 0.0, [], [], []
-    shares = whole_percents([tokens for _, tokens in every])
     for index, ((name, tokens), percent) in enumerate(zip(every, shares, strict=True)):
         unused = index - len(parts)
         color = f"c{index % COLORS}" if unused < 0 else f"r{unused % 2}"
@@ -225,17 +235,19 @@ def parts_bar(
             f'<rect class="{color}" x="{left:.3f}%" width="{width:.3f}%" height="100%">'
             f"<title>{escape(text)}</title></rect>"
         )
-        share = percent_text(percent)
-        if tokens and not percent:
-            share = "<1 %"
-        elif percent == 100 and tokens < whole:
-            share = ">99 %"
-        items.append((name, f"{tokens:,} ({share})"))
+        share = "" if percent is None else f" ({_share_text(tokens, room, percent)})"
+        items.append((name, f"{tokens:,}{share}"))
         left += width
     return (
         f'<svg class="parts" role="img" aria-label="{escape(label)}">{"".join(shapes)}</svg>'
         f"{legend(items, colors)}"
     )
+
+
+def _share_text(tokens: int, room: int, percent: int) -> str:
+    if tokens and not percent:
+        return "<1 %"
+    return ">99 %" if percent == 100 and tokens < room else percent_text(percent)
 
 
 def legend(items: Sequence[tuple[str, str]], colors: Sequence[str] = ()) -> str:

@@ -127,14 +127,14 @@ def percent_text(share: float) -> str:
     return f"{math.floor(share + 1e-9)} %"
 
 
-def whole_percents(parts: Sequence[int]) -> list[int]:
-    """Return each part's percentage of their sum. The rounded percentages add up to 100."""
+def whole_percents(parts: Sequence[int], total: int = 100) -> list[int]:
+    """Divide `total` percent among parts in proportion to their size, as whole numbers."""
     whole = sum(parts)
     if not whole:
         return [0] * len(parts)
-    shares = [100 * part // whole for part in parts]
-    largest = sorted(range(len(parts)), key=lambda index: -(100 * parts[index] % whole))
-    for index in largest[: 100 - sum(shares)]:
+    shares = [total * part // whole for part in parts]
+    largest = sorted(range(len(parts)), key=lambda index: -(total * parts[index] % whole))
+    for index in largest[: total - sum(shares)]:
         shares[index] += 1
     return shares
 

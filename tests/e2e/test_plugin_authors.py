@@ -51,7 +51,7 @@ def test_a_client_of_the_page_reports_a_conversation(language: str, tmp_path: Pa
         timeout=60,
     )
     assert result.returncode == 0, result.stderr
-    assert "1209 of 399500 tokens" in result.stdout + result.stderr
+    assert "1209 of 272000 tokens" in result.stdout + result.stderr
     assert language != "lua" or "0 %" in result.stdout + result.stderr, "the status is shown too"
 
 

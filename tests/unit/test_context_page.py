@@ -47,6 +47,25 @@ def test_the_parts_fill_the_window() -> None:
     assert sum(tokens.values()) == 200_000
 
 
+def test_percentages_of_the_parts_add_up_to_the_headline() -> None:
+    parts = [ContextPart(label=name, tokens=18_050) for name in "ABC"]
+    html = page(usage(contents=parts, tokens=54_150, available=145_350))
+    shares = re.findall(r"<span>([^<]+)</span><b>[\d,]+(?: \((\d+) %\))?</b>", html)
+    assert shares == [
+        ("A", "9"),
+        ("B", "9"),
+        ("C", "9"),
+        ("Reserved for the reply", ""),
+        ("Free", "73"),
+    ]
+
+
+def test_the_rest_of_the_window_is_reserved_if_the_prompt_is_limited() -> None:
+    html = page(usage(limit=400_000, usable=272_000, available=217_852))
+    parts = re.findall(r"<title>([^<:]+): ([\d,]+) tokens</title>", html)
+    assert parts[-2:] == [("Reserved for the reply", "128,000"), ("Free", "217,852")]
+
+
 def test_the_head_names_session_agent_model_cost_and_age() -> None:
     html = page(usage())
     assert "<h1>Fix the parser</h1>" in html

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sidecar.context.conversation import Conversation
 from sidecar.context.counter import Counter
-from sidecar.context.occupancy import Limit, Window, percent, resolve_limit, usable
+from sidecar.context.occupancy import Limit, Window, resolve_limit, usable
 from sidecar.context.usage import context_usage
 from sidecar.context.view import context_rows, short_text
 from sidecar.counting.model_tokenizers import Tokenizers
@@ -38,7 +38,7 @@ def test_usable(limit: int, reserve: int, expected: int) -> None:
 @given(tokens, limits, st.integers(0, 10**6))
 def test_percent_rounds_down_and_ends_at_100(used: int, limit: int, reserve: int) -> None:
     room = usable(limit, reserve)
-    shown = percent(used, limit, reserve)
+    shown = Window(Limit(limit, "catalogue"), reserve).percent(used)
     assert 1 <= room <= limit
     assert shown == 100 or shown * room <= 100 * used < (shown + 1) * room
     assert (shown == 100) == (used >= room)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.context.occupancy import percent
+from sidecar.context.occupancy import Window, resolve_limit
+from sidecar.models.catalogue import prompt_limit_of
 from tests.e2e.agents.install import ensure_node
 from tests.e2e.agents.sandbox import Ended, Program, Sandbox
 from tests.e2e.agents.scores import Score
@@ -161,7 +162,9 @@ class Scene:
         usd = sum(map(_cost, self.recorded_calls()))
         if self._is_limited("cost"):
             usd = sum(row["costUsd"] for row in self.sidecar.export_calls())
-        expected = Numbers(tokens, percent(tokens, self.agent.window), usd)
+        prompt_limit = prompt_limit_of(self.agent.model)
+        window = Window(resolve_limit(transcript=self.agent.window, prompt=prompt_limit))
+        expected = Numbers(tokens, window.percent(tokens), usd)
 
         def check(place: str, shown: dict[str, Numbers]) -> None:
             for view, numbers in shown.items():
