@@ -313,13 +313,7 @@ class HuggingFaceTokenizer(Tokenizer):
         self._tokenizer = _library_tokenizer(data)
 
     def count(self, text: str) -> int:
-        try:
-            return self._encode(text)
-        # The error's type depends on the library's version.
-        except (UnicodeEncodeError, TypeError):
-            return self._encode(without_lone_surrogates(text))
-
-    def _encode(self, text: str) -> int:
+        text = without_lone_surrogates(text)
         # The batch call releases the GIL and does not compute offsets.
         tokens = len(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0])
         if not self._dropped:
@@ -431,11 +425,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._processor = _processor(model)
 
     def count(self, text: str) -> int:
-        try:
-            return len(self._processor.encode(text))
-        # The error's type depends on the library's version.
-        except (UnicodeEncodeError, RuntimeError):
-            return len(self._processor.encode(without_lone_surrogates(text)))
+        return len(self._processor.encode(without_lone_surrogates(text)))
 
 
 def _processor(model: bytes) -> Any:
