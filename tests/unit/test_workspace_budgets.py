@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from threading import current_thread
 from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.budget.rules import Rules
+from sidecar.budget.rules import Rule, Rules
 from sidecar.config.options import Loaded
 from sidecar.config.settings import Budget, Settings
 from sidecar.text.document import TextDocument
@@ -75,4 +76,32 @@ async def test_region_mark_is_found_across_pieces(tmp_path: Path) -> None:
     subject = services.budgets.subject(snapshot, workspace)
     (finding,) = await services.budgets.findings(subject, workspace)
     assert finding.rule == "region"
+    await services.aclose()
+
+
+class ThreadedRules(Rules):
+    """Rules that note the threads on which files are matched."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.threads: dict[str, str] = {}
+
+    def matches(self, rule: Rule, path: str) -> bool:
+        self.threads[path] = current_thread().name
+        return super().matches(rule, path)
+
+
+async def test_other_files_of_a_group_are_matched_on_a_worker(tmp_path: Path) -> None:
+    for name in ("own.md", "other.md", "code.py"):
+        (tmp_path / name).write_text("one two three")
+    services = Services(state=State(tmp_path / "state"))
+    workspace = services.roots.add(tmp_path.as_uri())
+    rule = Budget(files=("*.md",), max_tokens=1, sum=True)
+    workspace.loaded = Loaded(Settings(budgets=(rule,)), (), {})
+    workspace.rules = rules = ThreadedRules(workspace.settings)
+    snapshot = Snapshot.of(TextDocument((tmp_path / "own.md").as_uri(), "one two three"))
+    subject = services.budgets.subject(snapshot, workspace)
+    (finding,) = await services.budgets.findings(subject, workspace)
+    assert finding.files == 2
+    assert current_thread().name not in (rules.threads["other.md"], rules.threads["code.py"])
     await services.aclose()
