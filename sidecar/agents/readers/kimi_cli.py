@@ -36,9 +36,7 @@ _HEAD = 200
 _COMPACTIONS = ("CompactionBegin", "CompactionEnd")
 
 
-class KimiTokens(Record):
-    """The token counts of a call."""
-
+class _Tokens(Record):
     input_other: TokenCount = None
     output: TokenCount = None
     input_cache_read: TokenCount = None
@@ -51,7 +49,7 @@ class KimiTokens(Record):
 
 
 class _Payload(Record):
-    token_usage: KimiTokens | None = None
+    token_usage: _Tokens | None = None
     context_tokens: TokenCount = None
     max_context_tokens: TokenCount = None
     message_id: str | None = None

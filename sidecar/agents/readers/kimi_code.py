@@ -21,12 +21,12 @@ from sidecar.agents.fields import (
     Record,
     TokenCount,
     provider_of,
+    reported_usage,
     time_from_ms,
     try_decode_file,
     try_decode_toml,
 )
 from sidecar.agents.finding import store_from_path, with_size_of
-from sidecar.agents.readers.kimi_cli import KimiTokens
 from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState, read_records
 
 if TYPE_CHECKING:
@@ -40,8 +40,16 @@ AGENT = "kimi-code"
 _WIRE, _STATE, _MAIN = "wire.jsonl", "state.json", "main"
 
 
-class _Tokens(KimiTokens, rename="camel"):
-    """Kimi CLI's token counts, with camelCase names."""
+class _Tokens(CamelRecord):
+    input_other: TokenCount = None
+    output: TokenCount = None
+    input_cache_read: TokenCount = None
+    input_cache_creation: TokenCount = None
+
+    @property
+    def usage(self) -> Usage:
+        cached = self.input_cache_read, self.input_cache_creation
+        return reported_usage(self.input_other, self.output, *cached, includes_cached=False)
 
 
 class _Line(CamelRecord):
