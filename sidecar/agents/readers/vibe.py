@@ -118,8 +118,10 @@ class _Tokens(Record):
     output_tokens: TokenCount = None
 
 
-class _CamelTokens(_Tokens, rename="camel"):
-    """The same counts, with camelCase names."""
+class _CamelTokens(CamelRecord):
+    input_tokens: TokenCount = None
+    cached_input_tokens: TokenCount = None
+    output_tokens: TokenCount = None
 
 
 class _Result(Record):
@@ -352,7 +354,7 @@ class _Session(msgspec.Struct):
         )
 
 
-def _split_tokens(tokens: _Tokens | None) -> tuple[int, int, int]:
+def _split_tokens(tokens: _Tokens | _CamelTokens | None) -> tuple[int, int, int]:
     if tokens is None:
         return 0, 0, 0
     return tokens.input_tokens or 0, tokens.cached_input_tokens or 0, tokens.output_tokens or 0
