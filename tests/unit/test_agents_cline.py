@@ -1,4 +1,4 @@
-"""Tests the readers for tasks of Cline, Roo Code and Kilo Code."""
+"""Tests the task readers for Cline, Roo Code and Kilo Code."""
 
 from __future__ import annotations
 

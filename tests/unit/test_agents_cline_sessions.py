@@ -1,4 +1,4 @@
-"""Tests the reader for sessions of Cline 4 and later."""
+"""Tests the session reader for Cline 4 and later."""
 
 from __future__ import annotations
 

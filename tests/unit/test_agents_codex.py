@@ -132,7 +132,7 @@ def test_only_new_bytes_are_read(world: World, home: CodexHome, thread: Rollout)
 
 
 def test_compressed_and_archived_threads_are_read(world: World, home: CodexHome) -> None:
-    """Two other programs that read Codex's files ignore compressed threads."""
+    """Compressed threads are read too, although two other programs ignore them."""
     for place in range(4):
         thread = everyday(home, world.root, 2)
         if place == 1:

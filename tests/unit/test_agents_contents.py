@@ -46,7 +46,7 @@ class Script:
         self.count = Tokenizers().for_model("gpt-4o").count
 
     def text(self, label: str, words: int) -> str:
-        """Return half to twice `words` random words, and add their tokens to the total of `label`."""
+        """Return random words, between half and twice `words`, and add their tokens to `label`."""
         count = self.rng.randrange(words // 2, 2 * words)
         text = " ".join(self.rng.choices(WORDS.split(), k=count))
         self.tokens[label] += self.count(text)
@@ -278,7 +278,7 @@ def anthropic_messages(steps: list[Step], sizes: Callable[[int], dict[str, Any]]
 
     Args:
         steps: The model calls.
-        sizes: Given a prompt size, returns the fields of a reply that report this size.
+        sizes: Converts a prompt size to the fields that report it in a reply.
     """
     messages: list[Any] = []
     for step in steps:
@@ -448,7 +448,7 @@ def write_kimi_cli(folder: Path, _root: Path, script: Script) -> tuple[str, str]
 
 
 def write_crush(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
-    """Write a session that contains the token counts of only the latest call."""
+    """Write a session that contains only the latest call's token counts."""
     store = CrushStore(folder / ".crush" / "crush.db")
 
     def message(name: str, role: str, *parts: tuple[str, dict[str, Any]]) -> None:
@@ -595,7 +595,7 @@ def pad(path: str) -> None:
 
 
 async def test_a_large_file_is_read_at_most_every_ten_seconds(tmp_path: Path) -> None:
-    """Between reads, a large file's shares are scaled to the current context size."""
+    """Between two reads of a large file, the parts are scaled to the current context size."""
     root = tmp_path / "project"
     root.mkdir()
     script = Script(1)

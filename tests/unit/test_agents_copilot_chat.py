@@ -370,8 +370,9 @@ def test_empty_window_uses_the_working_folder_of_its_session(world: World, home:
 
 @pytest.fixture
 def log(world: World, home: CodeHome) -> DebugLog:
-    """Return a session's debug log without calls. Calls are recorded from the log, not from the
-    session's turn.
+    """Return the debug log of a session with one turn. The log contains no calls yet.
+
+    If a session has a debug log, calls are recorded from the log and not from the turns.
     """
     chat = home.session(world.root)
     made = chat.debug_log()
@@ -505,7 +506,7 @@ def test_no_text_of_a_message_is_stored(world: World, home: CodeHome, flat: bool
 
 
 def test_running_turn_has_the_time_of_its_file(world: World, home: CodeHome) -> None:
-    """The file stores only the start of a running turn, so its age comes from the file's timestamp."""
+    """For a running turn, only the start is stored, so its age comes from the file's timestamp."""
     chat = everyday(home, world.root, 1)
     chat.begin()
     chat.save()

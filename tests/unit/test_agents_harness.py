@@ -1,4 +1,6 @@
-"""Tests the summary of runs with real agents, and the versions in the docs."""
+"""Tests the summary that is printed after runs with real agents, and the agent versions in the
+docs.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def claude(tmp_path: Path) -> ClaudeHome:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that records the paths of all files that are opened."""
+    """Return a list to which the path of each opened file is added."""
     paths: list[str] = []
 
     def open_(path: str, flags: int, *mode: int) -> int:
@@ -219,7 +219,7 @@ async def test_session_that_is_no_longer_recent_is_found_again(
 async def test_amended_call_in_a_database_updates_the_cost(
     tmp_path: Path, root: Path, editor: Editor
 ) -> None:
-    """Crush updates a session's total cost in place, and its reader reports no bytes."""
+    """Crush updates a session's total cost in place. Its reader does not report `bytes_read`."""
     listed = tmp_path / ".local/share/crush/projects.json"
     listed.parent.mkdir(parents=True)
     listed.write_text(json.dumps({"projects": [{"path": str(root), "data_dir": ".crush"}]}))

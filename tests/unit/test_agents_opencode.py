@@ -198,7 +198,7 @@ def another_writer_adds(home: OpenHome, made: Conversation) -> None:
 
 
 def test_the_first_database_is_watched_before_it_exists(world: World) -> None:
-    """opencode creates a folder and then a database. Both are reported without a complete read."""
+    """opencode creates a folder and then a database. Both are noticed without a full scan."""
     folder = world.home / ".local" / "share" / "opencode"
     folder.mkdir(parents=True)
     (reader,) = world.readers

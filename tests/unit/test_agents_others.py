@@ -96,7 +96,7 @@ def test_aider_is_idle_after_reporting_a_message(tmp_path: Path) -> None:
 
 
 class ContinueSession:
-    """A session of Continue's command-line tool that is saved and read several times."""
+    """A session of Continue's command-line tool. It can be saved and read several times."""
 
     def __init__(self, world: World) -> None:
         self.world = world

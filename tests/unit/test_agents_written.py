@@ -46,7 +46,7 @@ class Written(NamedTuple):
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """The calls that the vendor reported and the files should contain."""
+        """The calls reported by the vendor that the agent's files should also contain."""
         lines = (FIXTURES / self.folder / "vendor.jsonl").read_text().splitlines()
         return [call for call in map(json.loads, lines) if call["kind"] != self.missing_kind]
 
@@ -345,7 +345,7 @@ def test_continue_costs_are_recorded(tmp_path: Path) -> None:
 def test_continue_aborted_call_is_recorded_after_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then, Continue may still save the message of the call."""
+    """Continue may save an aborted call's message up to an hour later."""
     world = World(tmp_path, "continue")
     install(world, "continue-abort")
     world.ingest()

@@ -81,7 +81,7 @@ def generated(random: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Generate files, and return their texts by relative path. `""` is the folder itself."""
+    """Generate files. Return each file's text, keyed by relative path, and the folder as `""`."""
     root = tmp_path_factory.mktemp("tree")
     made = {"": str(root)}
     chance = random.Random(4)
@@ -170,7 +170,7 @@ def test_editor_and_command_line_agree_on_every_file(tree: dict[str, str]) -> No
         for finding in findings:
             kind = f"{finding.kind} {finding.code} {finding.rule}"
             seen[kind] = seen.get(kind, 0) + 1
-    # The files cause a finding of each kind.
+    # Findings of every kind occur.
     assert {kind.split()[0] for kind in seen} == {"file", "section", "region"}
     assert {kind.split()[2] for kind in seen} >= {f"budget[{index}]" for index in range(4)}
     assert sum(seen.values()) > 1_000

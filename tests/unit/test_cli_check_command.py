@@ -276,7 +276,7 @@ def test_group_budgets_include_other_files(project: Path) -> None:
     (finding,) = files["AGENTS.md"]["findings"]
     assert finding["tokens"] == 55 + found("prompts")["prompts/a b/plan.md"]["tokens"]
     assert finding["message"].startswith("AGENTS.md and 1 other file together are ")
-    assert len(run(".").stdout.splitlines()) == 2  # one line for the finding, and the summary
+    assert len(run(".").stdout.splitlines()) == 2  # the finding and the summary
 
 
 def test_groups_of_two_projects_are_both_reported(project: Path, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_missing_user_file_is_reported_with_the_command_to_create_it(
 
 
 def configured(tmp_path: Path, text: str) -> list[str]:
-    """Return the output's endpoint lines for a user configuration."""
+    """Return the lines about endpoints that `doctor` prints for a user configuration."""
     (tmp_path / "user-config.toml").write_text(text)
     shown = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)]).output
     return shown.split("\nEndpoints ")[1].split("\n\nAgents")[0].splitlines()

@@ -1,4 +1,4 @@
-"""Tests that folders are searched like git, and that files that cannot be counted are listed."""
+"""Tests that folder searches follow git's rules, and list the files that cannot be counted."""
 
 from __future__ import annotations
 

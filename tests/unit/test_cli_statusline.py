@@ -1,4 +1,4 @@
-"""Tests `token-sidecar statusline`, and `usage` and `cost files` for agents' sessions."""
+"""Tests `token-sidecar statusline`, and the agents' sessions in `usage` and `cost files`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def home(tmp_path: Path) -> ClaudeHome:
     made = ClaudeHome(tmp_path / "home" / ".claude")
     now = datetime.now().astimezone()
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)  # all calls are of today
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)  # all calls were made today
     made.clock.now = max(now - timedelta(minutes=50), midnight).astimezone(UTC)
     return made
 
@@ -145,7 +145,7 @@ def test_concurrent_status_lines_keep_each_others_windows(tmp_path: Path) -> Non
     other = Thread(target=save, args=(tmp_path, parsed("other")))
     with lock_state(tmp_path):
         other.start()
-        other.join(0.2)  # only without a lock, the other process can write the file now
+        other.join(0.2)  # without the lock, the other process would write the file now
         assert not load(tmp_path).sessions
     save(tmp_path, parsed("own"))
     other.join()

@@ -100,7 +100,7 @@ def test_listing_all_sessions_reads_a_bounded_amount(
 
 @pytest.mark.parametrize("verb", [("usage",), ("usage", "--all"), ("cost", "files")])
 def test_broken_configuration_is_reported(verb: tuple[str, ...], tmp_path: Path) -> None:
-    """The command still prints its result."""
+    """The command reports the problem and still prints its result."""
     (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
     result = CliRunner().invoke(main, [*verb, "--workspace", str(tmp_path)])
     assert result.exit_code == 2

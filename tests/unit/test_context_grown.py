@@ -70,7 +70,7 @@ def test_mixed_growth_calibrates_no_kind() -> None:
         chat.say(user(PROSE * 8), reply(CODE * 8), user(PROSE))
 
     assert chat.factors() == {}
-    assert chat.calibration.factor > 1.25  # the conversation itself is calibrated
+    assert chat.calibration.factor > 1.25  # only the whole conversation is calibrated
 
 
 def test_growth_of_the_system_prompt_calibrates_no_kind() -> None:
@@ -117,5 +117,5 @@ def test_only_added_text_determines_the_kind() -> None:
     assert dominant_kind(grown, 110) == "prose"
     assert dominant_kind(grown, 200) is None
     assert dominant_kind(grown, 1000) == "json"
-    assert dominant_kind(grown, 2000) is None  # the growth exceeds the known texts
+    assert dominant_kind(grown, 2000) is None  # more tokens were added than the turns contain
     assert dominant_kind((), 100) is None

@@ -1,4 +1,4 @@
-"""Tests a session's occupancy: its parts, reported usage, and how often texts are counted."""
+"""Tests a session's occupancy: its parts, reported usage, and how often text is counted."""
 
 from __future__ import annotations
 

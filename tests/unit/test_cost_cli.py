@@ -294,7 +294,7 @@ def test_prices_are_updated_on_request(list_server: str, book: CostBook) -> None
 
 def test_newer_price_list_updates_windows(list_server: str) -> None:
     assert run("update-prices", "--url", f"{list_server}/prices.json").exit_code == 0
-    # Each process loads prices only once, so a new process must count.
+    # A process loads prices only once, so only a new process sees the downloaded list.
     command = [sys.executable, "-P", "-m", "sidecar", "count", "-", "--model", "house-1", "--json"]
     result = subprocess.run(command, input="hello", capture_output=True, text=True, check=True)
     [file] = json.loads(result.stdout)["files"]

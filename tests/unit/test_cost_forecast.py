@@ -68,7 +68,10 @@ def usage_of(tokens: int, at: datetime) -> ContextUsage:
 
 
 def grown_session(rng: random.Random, size: int) -> list[tuple[int, int]]:
-    """Return prompt and output sizes that grow to a total, as in a session with tool results."""
+    """Return each call's prompt and output size until a prompt reaches `size`.
+
+    As in a session with tool results, a prompt grows by more than the previous output.
+    """
     prompts, prompt = list[tuple[int, int]](), 18_000
     while prompt < size:
         output = rng.randint(50, 900)

@@ -298,7 +298,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def make_previous_version(ledger: Ledger) -> Path:
-    """Create a ledger of the previous development version that contains two calls."""
+    """Create a ledger with two calls, in the format of the previous development version."""
     ledger.record_many([call(request="a"), call(1, request="b")])
     with ledger.transaction() as connection:
         connection.execute("ALTER TABLE event DROP COLUMN telemetry")

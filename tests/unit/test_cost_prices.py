@@ -554,7 +554,9 @@ def test_an_unlisted_cache_price_of_the_users_is_the_inputs() -> None:
 
 
 def test_every_threshold_of_the_list_is_a_band() -> None:
-    """Reports price the sum of all calls in a band, so prices must not change within a band."""
+    """Reports add up the calls in a band before pricing them, so a price must not change within a
+    band.
+    """
     for provider in price_list().providers:
         for model in provider.models:
             if model.prices:

@@ -1,7 +1,7 @@
 """Tests the costs of vendors' usage objects, including caches, audio, images and searches.
 
 Each case lists its priced tokens in `parts`, with prices in USD per million tokens. `each` lists
-numbers of searches and the price of one search in USD. Nothing else has a price.
+how many searches were made and the price of one search in USD. Nothing else has a price.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 START = datetime(2026, 6, 1, tzinfo=UTC)
 CALLS = 60
 QUESTIONS = 6
-"""The number of SQL statements for a report of whole days."""
+"""The number of SQL statements that a report takes if its time range consists of whole days."""
 
 
 def calls(count: int = CALLS) -> Iterator[LedgerEvent]:
@@ -128,7 +128,7 @@ MODELS = ("gpt-5", "claude-sonnet-4-5", "nobody-knows-me", "reported")
 
 @pytest.fixture
 def many_sessions(ledger: Ledger) -> Ledger:
-    """Add sessions with every kind of price. Some names are used by two agents."""
+    """Add sessions with every kind of price. Some session names are used by two agents."""
     ledger.record_many(
         LedgerEvent(
             at=START + timedelta(hours=number),

@@ -97,7 +97,10 @@ def test_estimate_for_unknown_models_is_centered() -> None:
 
 
 def covered(model: str, generations: tuple[str, ...]) -> tuple[dict[str, float], float]:
-    """Return the fraction of true counts inside the band by generation, and the median band (±%)."""
+    """Return how often the band contains the true count, and the median band (±%).
+
+    The first value is a fraction, keyed by model generation.
+    """
     tokenizer = Tokenizers().for_model(model)
     within: dict[str, list[bool]] = {generation: [] for generation in generations}
     widths = []

@@ -82,8 +82,8 @@ def test_any_text_is_at_least_one_token(text: str) -> None:
     assert named("default").estimate(text) >= 1
 
 
-# Texts of each kind that were not used for fitting the heuristic. Estimates may be too high, but
-# not too low. `python -m benchmarks estimates` prints the errors for real files.
+# Held-out text of each kind, which was not used for fitting the heuristic. Estimates may be too
+# high, but not too low. `python -m benchmarks estimates` prints the errors for real files.
 KINDS = {
     "code": "def percent(tokens: int, limit: int) -> int:\n    return min(100, 100 * tokens // limit)\n",
     "prose": "The last request's whole prompt, plus that reply's output, plus what came since.\n",

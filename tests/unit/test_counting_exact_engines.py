@@ -76,7 +76,7 @@ def test_long_text_has_the_same_count_in_pieces(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("engine_name", ["rs-bpe", "toktok"])
 def test_known_differences_between_engines_are_complete(engine_name: str, name: str) -> None:
-    """Checks a sample. `tests.fuzz.differences` checks all characters."""
+    """Checks a sample of all characters. `tests.fuzz.differences` checks each of them."""
     texts = [
         *differences.in_contexts(differences.code_points(step=149, start=7)),
         *differences.contractions(random.Random(2), 4_000),
@@ -97,7 +97,9 @@ def test_disputed_text_is_counted_by_the_reference() -> None:
 
 
 def test_every_disputed_character_is_found() -> None:
-    """The fast search for first bytes misses no character that the regular expression finds."""
+    """The fast search, which looks only for first bytes, finds everything the regular expression
+    finds.
+    """
     known = exact_engines._DISPUTED.findall("".join(differences.code_points()))
     assert len(known) == 4_700
     assert all(is_disputed(f"plain {character} text") for character in known)

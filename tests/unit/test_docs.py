@@ -115,7 +115,7 @@ def test_names_in_the_glossarys_code_column_exist() -> None:
     rows = [row.split("|")[3] for row in page.splitlines() if row.count("|") == 4]
     named = {name for cell in rows for name in re.findall("`([^`]+)`", cell)}
     assert len(named) > 80
-    # A name in the glossary may be a part of an identifier. A capitalized name is a class.
+    # A name in the glossary may be part of an identifier. A capitalized name is a class.
     known = "\n".join(identifiers())
     classes = {name.partition(".")[0] for name in named if name[0].isupper() and name != "AT_LEAST"}
     assert classes - {*members(), "Store"} == set()

@@ -238,7 +238,7 @@ async def test_long_ollama_parameters_do_not_block_the_server(parameters: str) -
 
 
 async def _raw(answer: AsyncIterator[bytes]) -> tuple[Miss | EndpointCount, int]:
-    """Count a text with a server that sends these bytes in response to each request.
+    """Count text with a server that sends these bytes in response to each request.
 
     Returns the result and the number of bytes sent.
     """

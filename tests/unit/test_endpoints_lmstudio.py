@@ -1,4 +1,4 @@
-"""Tests counts with LM Studio's SDK: only loaded models are used, and failures are handled.
+"""Tests counting with LM Studio's SDK: only loaded models are used, and failures are handled.
 
 LM Studio is not available here, so a module with the same interface replaces the SDK.
 """

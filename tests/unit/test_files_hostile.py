@@ -43,7 +43,7 @@ def deep(root: Path) -> Iterator[Path]:
 
 
 def walked(root: Path) -> tuple[set[str], list[SkippedPath]]:
-    """Return the names of the found files, and the skipped paths."""
+    """Return the names of the files found, and the skipped paths."""
     found = list(find([str(root)]))
     files = {os.path.relpath(one.path, root) for one in found if isinstance(one, File)}
     skipped = [one for one in found if isinstance(one, SkippedPath)]

@@ -17,7 +17,7 @@ from tests import hostile
 if TYPE_CHECKING:
     from tests.hostile import Hostile
 
-# Traps that git triggers without protection. This shows that the traps work.
+# The traps that each command triggers when git runs without our protection.
 ORDINARY = {
     ("status",): {"fsmonitor", "hook", "module-fsmonitor", "module-clean", "module-hook"},
     ("diff", "HEAD", "--", "CLAUDE.md"): {"external", "clean", "smudge"},
@@ -47,7 +47,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
 
 
 def poison_path(repository: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add subfolders of the repository to PATH, in all spellings."""
+    """Add the repository and its subfolders to PATH, as relative and as absolute paths."""
     monkeypatch.setenv("PATH", f"{repository.path()}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -118,7 +118,7 @@ def test_a_folder_that_contains_the_home_belongs_to_the_user(
 def test_a_link_in_the_repository_to_an_outside_program_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is a link outside the repository that points to a program inside it."""
+    """A link outside the repository to a program inside it is not used either."""
     outside, inside = tmp_path / "outside", tmp_path / "repository/bin"
     for folder in (outside, inside):
         folder.mkdir(parents=True)

@@ -389,7 +389,7 @@ def test_reader_never_crashes(response: object, format: str | None) -> None:
 
 
 def test_failed_call_has_no_arguments() -> None:
-    """A successful call without arguments has `{}`, because its tool has no parameters."""
+    """If a tool has no parameters, a successful call has the arguments `{}`, not None."""
     packets = [
         {"type": "toolCallGenerationStart", "toolCallId": "c"},
         {"type": "toolCallGenerationNameReceived", "name": "write"},

@@ -1,4 +1,4 @@
-"""Tests that one module contains all differences between systems, and tests its Windows code."""
+"""Tests that all platform-specific code is in one module, and tests that module's Windows code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ONLY_POSIX = {"fcntl", "grp", "pty", "pwd", "resource", "termios"}
 
 
 def test_modules_of_posix_are_imported_by_tests_only_when_needed() -> None:
-    """Otherwise, pytest could not load these test modules on Windows."""
+    """On Windows, pytest cannot load a test module that imports them at the top level."""
     root = Path(__file__).parents[2]
     paths = [
         path

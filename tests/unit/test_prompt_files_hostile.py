@@ -138,7 +138,7 @@ def test_a_limited_number_of_mentions_in_a_file_is_looked_up(
     ids=["ticks", "runs", "pairs", "dots", "ats", "path", "tildes"],
 )
 def test_every_line_is_parsed_in_linear_time(line: str) -> None:
-    """The lines are so long that parsing them in quadratic time would not end."""
+    """The lines are so long that a parser with quadratic run time would never finish."""
     assert len(list(find_imports(f"{line}\n{line} @b.md\n"))) <= 4
 
 

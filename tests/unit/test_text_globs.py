@@ -37,7 +37,7 @@ LINES = st.lists(st.sampled_from(PARTS), min_size=1, max_size=7).map("".join)
 
 
 def git_says(line: str, paths: list[str]) -> list[str]:
-    """Return the paths that git ignores because of one line. Folders end with `/`."""
+    """Return the paths that git ignores because of a `.gitignore` line. Folders end with `/`."""
     with TemporaryDirectory() as folder:
         subprocess.run(["git", "init", "-q", folder], check=True)
         Path(folder, ".gitignore").write_text(line + "\n")
@@ -59,7 +59,7 @@ def git_says(line: str, paths: list[str]) -> list[str]:
 
 
 def ours(lines: list[str], paths: list[str]) -> list[str]:
-    """Return the paths that the lines ignore, either directly or because of a parent folder."""
+    """Return the paths that match the `.gitignore` lines, directly or through a parent folder."""
     found = IgnoreGlobs(lines)
 
     def is_ignored(path: str, *, folder: bool) -> bool:
@@ -174,7 +174,9 @@ def test_matching_takes_linear_time(pattern: str, path: str) -> None:
 
 
 def test_a_path_is_compared_once_with_many_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patterns are compiled into sets of 10,000 characters, and each set reads the path once."""
+    """Patterns are compiled in groups of 10,000 characters, and each group is matched once per
+    path.
+    """
     compared: list[str] = []
     original = PathSpec.check_file
 

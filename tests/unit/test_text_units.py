@@ -1,4 +1,4 @@
-"""Tests lengths and offsets in code units against each character's width."""
+"""Tests that lengths and offsets in code units agree with the width of each character."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests that budgets notice marks wherever a document is split, and read only its beginning."""
+"""Tests that `token-budget` marks are found across pieces, and ignore marks only near the
+beginning.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def budgeted() -> Workspace:
 
 
 class ReadPiece(Piece):
-    """A piece that notes when its text is read."""
+    """A piece that records whether its text has been read."""
 
     __slots__ = ("_content", "read")
 

@@ -47,7 +47,7 @@ class Subscriber:
             pass
 
     def reported_before(self, last: Path, change: Callable[[], object]) -> set[str]:
-        """Make a change, and return all paths that are reported up to `last`."""
+        """Make a change, and return the paths that are reported until `last` is among them."""
         change()
         seen: set[str] = set()
         while str(last) not in seen:
@@ -213,9 +213,7 @@ def test_recreated_folder_with_the_same_inode_is_watched(
 def test_no_write_is_missed_while_watches_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_before: bool
 ) -> None:
-    """Files are written just before or after each change of the watches. The subscriber must be
-    notified of every write.
-    """
+    """The subscriber is notified even of writes just before or after its paths change."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()

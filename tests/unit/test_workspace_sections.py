@@ -1,4 +1,4 @@
-"""Tests that after a usage report, a section adds only its growth in tokens."""
+"""Tests that after a usage report, only a section's growth is added to the reported tokens."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_restored_text_has_its_original_count() -> None:
 
 
 async def test_calibration_between_two_texts_is_not_growth() -> None:
-    """After a calibration, the reported text is recounted with the factor for its own kind."""
+    """After a calibration, the text in the usage report is recounted with its own kind's factor."""
     chat = Chat()
     await chat.write(PROSE)
     chat.session.apply_reply_usage(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
