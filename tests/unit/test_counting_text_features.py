@@ -39,7 +39,7 @@ def test_features_of_documents_add_up() -> None:
 
 
 @pytest.mark.parametrize("text", ["uno y dos ", "        y= 1 y , y.\n", "x y y y1 y. Y y\ny\ty "])
-def test_features_of_a_single_cyrillic_letter_add_up(text: str) -> None:
+def test_features_of_single_letter_words_add_up(text: str) -> None:
     assert_none_differs((text, text * 100))
 
 
