@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,13 +23,6 @@ STDIN = "-"
 EXCEEDED = 1
 INVALID = 2
 GIT_FAILED = "git cannot list tracked files, so all files that .gitignore matches are skipped"
-
-
-class ProjectLocation(NamedTuple):
-    """The file given as `--config` and the folder given as `--root`."""
-
-    config: Path | None = None
-    root: Path | None = None
 
 
 @click.command()
@@ -92,34 +85,31 @@ def check(
     Exit codes: 0 if all files are within their budgets; 1 if a budget is exceeded, or a file
     with a budget cannot be counted; 2 if the arguments or the configuration are invalid.
     """
-    location = ProjectLocation(config, root or (Path() if config else None))
-    form = "json" if as_json else form
-    sys.exit(run(paths, form, base, model, stdin_name, location, use_cache=not no_cache))
-
-
-def run(
-    paths: Sequence[str],
-    form: str = "text",
-    base: str | None = None,
-    model: str | None = None,
-    stdin_name: str = STDIN,
-    location: ProjectLocation = ProjectLocation(),  # noqa: B008 - it is frozen
-    use_cache: bool = True,
-) -> int:
-    """Check files and print the report. Return the exit code."""
-    from sidecar.cli.checking.report import as_github, as_json, as_sarif, as_text, skipped_text
+    from sidecar.cli.checking import report as formats
 
     report, problems = check_paths(
-        paths, model, base, stdin_name, location=location, use_cache=use_cache
+        paths,
+        model,
+        base,
+        stdin_name,
+        config=config,
+        root=root or (Path() if config else None),
+        use_cache=not no_cache,
     )
     has_errors = print_problems(problems)
-    write = {"text": as_text, "json": as_json, "sarif": as_sarif, "github": as_github}[form]
+    write = {
+        "text": formats.as_text,
+        "json": formats.as_json,
+        "sarif": formats.as_sarif,
+        "github": formats.as_github,
+    }["json" if as_json else form]
     if written := write(report):
         echo(written)
-    warn(*map(skipped_text, report.skipped), *report.notes)
+    warn(*map(formats.skipped_text, report.skipped), *report.notes)
     if has_errors:
         warn("budgets affected by the configuration errors above were not checked")
-    return INVALID if report.has_unreadable or has_errors else EXCEEDED if report.is_exceeded else 0
+    is_invalid = report.has_unreadable or has_errors
+    sys.exit(INVALID if is_invalid else EXCEEDED if report.is_exceeded else 0)
 
 
 def check_paths(
@@ -128,10 +118,20 @@ def check_paths(
     base: str | None = None,
     stdin_name: str = STDIN,
     *,
-    location: ProjectLocation = ProjectLocation(),  # noqa: B008 - it is frozen
+    config: Path | None = None,
+    root: Path | None = None,
     use_cache: bool = True,
 ) -> tuple[Report, list[Problem]]:
     """Check paths using their projects' configurations. Return the report and the problems.
+
+    Args:
+        paths: Files, folders and `-`.
+        model: The model for budgets without a model; defaults to the setting `model`.
+        base: The git revision to compare with, if any.
+        stdin_name: The path that selects the budgets for standard input.
+        config: The file to read instead of each project's file.
+        root: The root folder of all paths; defaults to each path's own project.
+        use_cache: Whether cached counts may be used.
 
     Raises:
         click.UsageError: `base` is not a revision, or a path is outside the root.
@@ -139,24 +139,24 @@ def check_paths(
     from sidecar.config.load import load
     from sidecar.workspace.files import group_by_root
 
-    fixed = None if location.root is None else Path(os.path.abspath(location.root))
+    fixed = None if root is None else Path(os.path.abspath(root))
     try:
         roots = group_by_root([path for path in paths if path != STDIN], fixed)
         stdin_roots = group_by_root([stdin_name] if STDIN in paths else [], fixed)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    loads = {root: load(root, project_file=location.config) for root in {**roots, **stdin_roots}}
+    loads = {each: load(each, project_file=config) for each in {**roots, **stdin_roots}}
     parts = [
         _run_check(
-            loads[root].settings,
+            loads[each].settings,
             model,
-            partial(_root_report, root, root_paths, base, use_cache, loads[root].origins),
+            partial(_root_report, each, root_paths, base, use_cache, loads[each].origins),
         )
-        for root, root_paths in roots.items()
+        for each, root_paths in roots.items()
     ]
     parts += [
-        _run_check(loads[root].settings, model, partial(_stdin_report, root, stdin_name))
-        for root in stdin_roots
+        _run_check(loads[each].settings, model, partial(_stdin_report, each, stdin_name))
+        for each in stdin_roots
     ]
     problems = [problem for loaded in loads.values() for problem in loaded.problems]
     return _merge_reports(parts, base, problems), problems

@@ -55,11 +55,6 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
 
     Exit codes: 0; 2 if a PATH cannot be read or the configuration is invalid.
     """
-    sys.exit(run(paths, model, as_json))
-
-
-def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -> int:
-    """Print the token counts of all paths, and return the exit code."""
     settings, has_errors = load_settings_for(paths[0])
     name = model or settings.model
     found = list(find(paths)) if len(paths) == 1 else _deduplicate(find(paths))
@@ -68,10 +63,10 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
     def work(
         chooser: CounterChooser, choose: ChooseCounter
     ) -> tuple[CounterChooser, list[CountedFile | SkippedPath]]:
-        def count(batch: Sequence[File]) -> list[CountedFile | SkippedPath]:
+        def count_batch(batch: Sequence[File]) -> list[CountedFile | SkippedPath]:
             return [_count_file(name, choose, file) for file in batch]
 
-        return chooser, list(with_progress(map_batches(count, files), len(files), size))
+        return chooser, list(with_progress(map_batches(count_batch, files), len(files), size))
 
     size = sum(file.size for file in files)
     purpose: Purpose = "bulk" if size >= BULK_BYTES else "interactive"
@@ -89,7 +84,7 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
         if settings.tokenize.use_endpoint:
             warn(*dict.fromkeys(file.note for file in counted if file.note))
     warn_if_unknown_model(name, settings)
-    return 2 if has_errors or any(path.failed for path in skipped) else 0
+    sys.exit(2 if has_errors or any(path.failed for path in skipped) else 0)
 
 
 def _deduplicate(found: Iterable[File | SkippedPath]) -> list[File | SkippedPath]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.cli.check import ProjectLocation, check_paths
+from sidecar.cli.check import check_paths
 from sidecar.counting.count import METHODS, number_text, tokens_text
 from sidecar.errors import BadParamsError
 from sidecar.mcp import schemas
@@ -137,8 +137,7 @@ class Tools:
     async def _check_budgets(self, arguments: schemas.CheckBudgets, call: Call) -> Answer:
         project = self._project
         paths = [str(await self._resolve(path, call)) for path in arguments.paths or ["."]]
-        location = ProjectLocation(root=project.root.resolve())
-        work = partial(check_paths, paths, location=location)
+        work = partial(check_paths, paths, root=project.root.resolve())
         report, problems = await project.services.workers.run(work)
         findings = report.distinct_findings
         errors = [str(problem) for problem in problems if problem.severity == "error"]

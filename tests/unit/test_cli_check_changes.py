@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cli import check as verb
+from sidecar.cli.check import check
 from sidecar.cli.checking import cache
 from sidecar.config.paths import STATE_VARIABLE, config_file, state_dir
 
@@ -62,14 +62,15 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-Outcome = tuple[int, str, str]
+Outcome = tuple[str | int | None, str, str]
 
 
 @pytest.fixture
 def outcome(capfd: pytest.CaptureFixture[str]) -> Callable[[], Outcome]:
     def run() -> Outcome:
-        code = verb.run(["."])
-        return code, *capfd.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            check(["."])
+        return exit_.value.code, *capfd.readouterr()
 
     return run
 
@@ -79,8 +80,9 @@ def whole(capfd: pytest.CaptureFixture[str]) -> Callable[[], Outcome]:
     """Return the output of a run without a cache."""
 
     def run() -> Outcome:
-        code = verb.run(["."], use_cache=False)
-        return code, *capfd.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            check(["--no-cache", "."])
+        return exit_.value.code, *capfd.readouterr()
 
     return run
 
