@@ -1,11 +1,13 @@
 """Defines the names, descriptions and arguments of the tools.
 
-The descriptions are short, because agents include them in every request.
+The docstrings of the arguments are the tools' descriptions. They are short, because agents include
+them in every request.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import inspect
+from typing import Any
 
 import msgspec
 
@@ -15,7 +17,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class CountTokens(Arguments, frozen=True, kw_only=True):
-    """Counts the tokens in a file, folder or text. Either `path` or `text` is required."""
+    """Token count of a file, folder or text, and the share of your context that it would use"""
 
     path: str | None = None
     text: str | None = None
@@ -23,73 +25,55 @@ class CountTokens(Arguments, frozen=True, kw_only=True):
 
 
 class CheckBudgets(Arguments, frozen=True, kw_only=True):
-    """Checks files and folders against their budgets. By default, checks the whole project."""
+    """Files that exceed their token budget"""
 
     paths: list[str] = []
 
 
 class FitToBudget(Arguments, frozen=True, kw_only=True):
-    """Shortens the text of a file without changing the file."""
+    """A file's text, shortened to max_tokens. The file is not changed"""
 
     path: str
     max_tokens: int
 
 
 class ContextUsageArguments(Arguments, frozen=True, kw_only=True):
-    """Reports the context usage of the session that calls the tool."""
+    """How full your context window is, your session's cost, and how many calls are left"""
 
 
 class TokenMap(Arguments, frozen=True, kw_only=True):
-    """Lists the token counts in a folder by subfolder and file."""
+    """Token counts by folder and file"""
 
     folder: str = "."
     depth: int = 1
 
 
-ToolName = Literal["count_tokens", "check_budgets", "fit_to_budget", "context_usage", "token_map"]
-
-_STRING = {"type": "string"}
-_NUMBER = {"type": "integer"}
-
-
-def _schema(required: tuple[str, ...] = (), **properties: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "object", "properties": properties}
-    return schema | {"required": [*required]} if required else schema
-
-
-TOOLS: dict[ToolName, tuple[str, dict[str, Any], type[Arguments]]] = {
-    "count_tokens": (
-        "Token count of a file, folder or text, and the share of your context that it would use",
-        _schema(path=_STRING, text=_STRING, model=_STRING),
-        CountTokens,
-    ),
-    "check_budgets": (
-        "Files that exceed their token budget",
-        _schema(paths={"type": "array", "items": _STRING}),
-        CheckBudgets,
-    ),
-    "fit_to_budget": (
-        "A file's text, shortened to max_tokens. The file is not changed",
-        _schema(("path", "max_tokens"), path=_STRING, max_tokens=_NUMBER),
-        FitToBudget,
-    ),
-    "context_usage": (
-        "How full your context window is, your session's cost, and how many calls are left",
-        _schema(),
-        ContextUsageArguments,
-    ),
-    "token_map": (
-        "Token counts by folder and file",
-        _schema(folder=_STRING, depth=_NUMBER),
-        TokenMap,
-    ),
+TOOLS: dict[str, type[Arguments]] = {
+    "count_tokens": CountTokens,
+    "check_budgets": CheckBudgets,
+    "fit_to_budget": FitToBudget,
+    "context_usage": ContextUsageArguments,
+    "token_map": TokenMap,
 }
-"""The description, input schema and arguments of each tool."""
+"""The arguments of each tool."""
 
 
 def describe_tools() -> list[dict[str, Any]]:
-    """Return the names, descriptions and input schemas of all tools. Used by `mcp --schemas`."""
+    """Return the names, descriptions and input schemas of all tools."""
     return [
-        {"name": name, "description": description, "inputSchema": schema}
-        for name, (description, schema, _) in TOOLS.items()
+        {"name": name, "description": inspect.getdoc(kind), "inputSchema": _input_schema(kind)}
+        for name, kind in TOOLS.items()
     ]
+
+
+def _input_schema(kind: type[Arguments]) -> dict[str, Any]:
+    """Return a JSON Schema with only what agents need."""
+    _, definitions = msgspec.json.schema_components([kind])
+    definition = definitions[kind.__name__]
+    properties = {
+        # An optional argument may be null, but agents need not know that.
+        name: value.get("anyOf", [value])[0]
+        for name, value in definition["properties"].items()
+    }
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    return schema | ({"required": definition["required"]} if definition["required"] else {})

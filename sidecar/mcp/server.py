@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from sidecar import __version__
 from sidecar.defects import log_defect
 from sidecar.errors import SidecarError
 from sidecar.mcp.caller import Caller, session_ids
-from sidecar.mcp.schemas import TOOLS
+from sidecar.mcp.schemas import describe_tools
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.session import ServerSession
 
-    from sidecar.mcp.tools import Answer, Tools
+    from sidecar.mcp.tools import Tools
 
 _log = logging.getLogger(__name__)
 _ROOTS_SECONDS = 2.0
@@ -84,8 +83,13 @@ def run(folder: Path) -> None:
 def _tool_list() -> list[types.Tool]:
     annotations = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
     return [
-        types.Tool(name=name, description=description, input_schema=schema, annotations=annotations)
-        for name, (description, schema, _) in TOOLS.items()
+        types.Tool(
+            name=tool["name"],
+            description=tool["description"],
+            input_schema=tool["inputSchema"],
+            annotations=annotations,
+        )
+        for tool in describe_tools()
     ]
 
 
@@ -99,19 +103,16 @@ async def _call_tool(
         client.client_info.name if client is not None else "",
         session_ids(dict(context.meta or {})),
     )
-    call = Call(caller, await _client_roots(context.session), partial(_report, context.session))
+    call = Call(caller, await _client_roots(context.session), context.session.report_progress)
     try:
         answer = await tools.run(params.name, params.arguments or {}, call)
     except SidecarError as error:
-        return _result_of(str(error), is_error=True)
+        return _error_result(str(error))
     except Exception as error:
         log_defect(error, f"tool {params.name}")
-        return _result_of("token-sidecar failed; see its log for details.", is_error=True)
-    return _as_result(answer)
-
-
-async def _report(session: ServerSession, progress: float, total: float) -> None:
-    await session.report_progress(progress, total)
+        return _error_result("token-sidecar failed; see its log for details.")
+    content = types.TextContent(type="text", text=answer.text)
+    return types.CallToolResult(content=[content], structured_content=answer.data)
 
 
 async def _client_roots(session: ServerSession) -> list[Path]:
@@ -130,12 +131,5 @@ async def _client_roots(session: ServerSession) -> list[Path]:
     return [Path(path) for path in paths if path is not None]
 
 
-def _as_result(answer: Answer) -> types.CallToolResult:
-    content = types.TextContent(type="text", text=answer.text)
-    return types.CallToolResult(content=[content], structured_content=answer.data)
-
-
-def _result_of(text: str, *, is_error: bool) -> types.CallToolResult:
-    return types.CallToolResult(
-        content=[types.TextContent(type="text", text=text)], is_error=is_error
-    )
+def _error_result(text: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)

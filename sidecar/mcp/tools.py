@@ -80,11 +80,11 @@ class Tools:
             BadParamsError: The tool does not exist, or its arguments are invalid.
             SidecarError: The tool has failed.
         """
-        tool = schemas.TOOLS.get(name)  # type: ignore[call-overload]
-        if tool is None:
+        kind = schemas.TOOLS.get(name)
+        if kind is None:
             raise BadParamsError(f"there is no tool named {name}")
         try:
-            converted = typed.convert(arguments, tool[2])
+            converted = typed.convert(arguments, kind)
         except msgspec.ValidationError as error:
             raise BadParamsError(str(error)) from None
         await self._project.load_settings()
