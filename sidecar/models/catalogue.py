@@ -25,7 +25,6 @@ _FAR = 0.5  # the minimum similarity of names that clearly belong to a family
 _DIGITS = re.compile(r"\d+")
 _lock = threading.Lock()
 _prices: Any = None
-_windows: dict[str, int | None] = {}
 _similar: dict[str, tuple[str, ...] | None] = {}
 
 
@@ -79,14 +78,20 @@ def known_window(model: str) -> int | None:
     return None if _prices is None else window_of(model)
 
 
+@lru_cache(maxsize=4096)  # limited, because clients may send arbitrary names
 def window_of(model: str) -> int | None:
     """Return a model's context window in tokens, or None. The first call loads the price list."""
-    if model not in _windows:
-        warm()
-        if len(_windows) > 4096:  # limited, because clients may send arbitrary names
-            _windows.clear()
-        _windows[model] = _look_up(model)
-    return _windows[model]
+    warm()
+    name = parse(model)
+    if name.provider in LOCAL_PROVIDERS:
+        return None  # the window of a local server depends on its start options
+    if (window := overruling_window(name.bare)) is not None:
+        return window
+    for provider, reference in _lookup_candidates(model):
+        window = _window_at(provider, reference)
+        if window:
+            return window
+    return usual_window(name.bare)
 
 
 def is_different_model(reported: str, requested: str) -> bool:
@@ -156,19 +161,6 @@ def prompt_limit_of(model: str) -> int | None:
     """Return the maximum prompt size in tokens if it is smaller than the window, or None."""
     name = parse(model)
     return None if name.provider in LOCAL_PROVIDERS else input_limit(name.bare)
-
-
-def _look_up(model: str) -> int | None:
-    name = parse(model)
-    if name.provider in LOCAL_PROVIDERS:
-        return None  # the window of a local server depends on its start options
-    if (window := overruling_window(name.bare)) is not None:
-        return window
-    for provider, reference in _lookup_candidates(model):
-        window = _window_at(provider, reference)
-        if window:
-            return window
-    return usual_window(name.bare)
 
 
 def _lookup_candidates(model: str) -> Iterator[tuple[str | None, str]]:
