@@ -131,7 +131,7 @@ class DeclaredEndpoint:
         self._results: TLRUCache[str, ProbeResult] = TLRUCache(
             MODELS_KEPT, _expiry_of, time.monotonic
         )
-        self._asked: dict[str, ProbeResult] = {}
+        self._asked: LRUCache[str, ProbeResult] = LRUCache(MODELS_KEPT)
         self._probes = SharedTasks[str, ProbeResult]("probing", outlives_waiters=True)
         self._message_costs: LRUCache[str, int] = LRUCache(MODELS_KEPT)
         self._offered: tuple[str, ...] = ()
@@ -327,11 +327,7 @@ class DeclaredEndpoint:
         if self._failures:
             lifetimes.append(reconnect_delay(self._failures))
         kept = replace(result, lifetime=min(lifetimes, default=float("inf")))
-        self._results[model] = kept
-        self._asked.pop(model, None)
-        self._asked[model] = kept
-        if len(self._asked) > MODELS_KEPT:
-            self._asked.pop(next(iter(self._asked)))
+        self._results[model] = self._asked[model] = kept
         _log.debug(
             "%s for %s: %s, text %s, chat %s, limit %s",
             self.root,
