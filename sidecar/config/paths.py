@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from sidecar.operating_system import IS_LINUX
 
@@ -18,61 +19,54 @@ PROJECT_FILE = ".token-sidecar.toml"
 PYPROJECT = "pyproject.toml"
 
 
-def config_file(env: Mapping[str, str] | None = None) -> Path:
+def config_file(env: Mapping[str, str] = os.environ) -> Path:
     """Return the user's configuration path. `TOKEN_SIDECAR_CONFIG` overrides the default."""
-    named = _environ(env).get("TOKEN_SIDECAR_CONFIG")
-    if named:
+    if named := env.get("TOKEN_SIDECAR_CONFIG"):
         return Path(named).expanduser()
-    if found := _xdg_folder("XDG_CONFIG_HOME", ".config"):
-        return found / "config.toml"
-    from platformdirs import user_config_path
-
-    return user_config_path(APP, appauthor=False, roaming=True) / "config.toml"
+    return _user_folder("config") / "config.toml"
 
 
-def state_dir(env: Mapping[str, str] | None = None) -> Path:
+def state_dir() -> Path:
     """Return the folder that contains the ledger and the calibration file.
 
     The environment variable `TOKEN_SIDECAR_STATE` overrides the default.
     """
-    named = _environ(env).get(STATE_VARIABLE)
-    if named:
+    if named := os.environ.get(STATE_VARIABLE):
         return Path(named).expanduser()
-    if found := _xdg_folder("XDG_STATE_HOME", ".local/state"):
-        return found
-    from platformdirs import user_state_path
-
-    return user_state_path(APP, appauthor=False)
+    return _user_folder("state")
 
 
-def cache_dir(env: Mapping[str, str] | None = None) -> Path:
+def cache_dir() -> Path:
     """Return the cache folder, which may be deleted at any time.
 
     If `TOKEN_SIDECAR_STATE` is set, the cache is a subfolder of the state folder.
     """
-    named = _environ(env).get(STATE_VARIABLE)
-    if named:
+    if named := os.environ.get(STATE_VARIABLE):
         return Path(named).expanduser() / "cache"
-    if found := _xdg_folder("XDG_CACHE_HOME", ".cache"):
-        return found
-    from platformdirs import user_cache_path
-
-    return user_cache_path(APP, appauthor=False)
+    return _user_folder("cache")
 
 
-def _xdg_folder(variable: str, usual: str) -> Path | None:
-    """Return the app's XDG folder, or None if only `platformdirs` can determine it.
-
-    This usually avoids importing platformdirs, which would slow down every start.
-    """
-    if not IS_LINUX:
-        return None
-    named = os.environ.get(variable, "") or os.path.join(os.environ.get("HOME", ""), usual)
-    return Path(named, APP) if _PLAIN(named) else None
-
-
+_XDG = {
+    "config": ("XDG_CONFIG_HOME", ".config"),
+    "state": ("XDG_STATE_HOME", ".local/state"),
+    "cache": ("XDG_CACHE_HOME", ".cache"),
+}
+"""The environment variable and the default location of each folder on Linux."""
 _PLAIN = re.compile(r"(?:/[\w.-]+)+").fullmatch
-"""Matches absolute paths that contain no variables, `~` or special characters."""
+"""Matches an absolute path that needs no expansion."""
+
+
+def _user_folder(kind: Literal["config", "state", "cache"]) -> Path:
+    variable, usual = _XDG[kind]
+    if IS_LINUX:
+        # Usually avoids importing platformdirs, which would slow down every start.
+        named = os.environ.get(variable, "") or os.path.join(os.environ.get("HOME", ""), usual)
+        if _PLAIN(named):
+            return Path(named, APP)
+    from platformdirs import PlatformDirs
+
+    folders = PlatformDirs(APP, appauthor=False, roaming=kind == "config")
+    return Path(getattr(folders, f"user_{kind}_dir"))
 
 
 LEDGER_FILES = ("ledger.db", "ledger.db-wal")
@@ -84,11 +78,7 @@ def project_files(root: Path) -> tuple[Path, Path]:
     return root / PROJECT_FILE, root / PYPROJECT
 
 
-def settings_files(root: Path | None, env: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+def settings_files(root: Path | None) -> tuple[Path, ...]:
     """Return all files that may affect a project's settings, including missing files."""
-    user = config_file(env)
+    user = config_file()
     return (user,) if root is None else (user, *project_files(root))
-
-
-def _environ(env: Mapping[str, str] | None) -> Mapping[str, str]:
-    return os.environ if env is None else env

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
+from platformdirs import user_cache_path, user_config_path, user_state_path
 
 from sidecar.config import paths
 from sidecar.config.load import find_root, load
@@ -205,24 +206,34 @@ def test_context_max_tokens_lowers_the_limit(
 
 
 def test_environment_variables_override_the_paths(
-    root: Path, tmp_path: Path, env: dict[str, str]
+    root: Path, tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert config_file(env) == tmp_path / "config.toml"
-    assert state_dir(env) == tmp_path / "state"
-    assert cache_dir(env) == tmp_path / "state" / "cache"
-    assert [path.name for path in settings_files(root, env)] == [
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert config_file() == tmp_path / "config.toml"
+    assert state_dir() == tmp_path / "state"
+    assert cache_dir() == tmp_path / "state" / "cache"
+    assert [path.name for path in settings_files(root)] == [
         "config.toml",
         ".token-sidecar.toml",
         "pyproject.toml",
     ]
-    assert not state_dir(env).exists()
+    assert not state_dir().exists()
 
 
-def test_default_paths_are_the_folders_of_the_user() -> None:
-    assert config_file({}).name == "config.toml"
-    assert "token-sidecar" in str(config_file({}))
-    assert "token-sidecar" in str(state_dir({}))
-    assert "token-sidecar" in str(cache_dir({}))
+@pytest.mark.parametrize("home", ["/home/someone", "/home/some one"])
+def test_default_paths_are_the_folders_of_the_user(
+    home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TOKEN_SIDECAR_CONFIG", "TOKEN_SIDECAR_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", home)
+    app = "token-sidecar"
+    assert config_file() == user_config_path(app, appauthor=False, roaming=True) / "config.toml"
+    assert state_dir() == user_state_path(app, appauthor=False)
+    assert cache_dir() == user_cache_path(app, appauthor=False)
 
 
 def test_find_root_searches_parent_folders(root: Path) -> None:
