@@ -15,7 +15,7 @@ else:
 MAX_BYTES = 512 << 20
 """Maximum decompressed size in bytes. Without it, 40 KB of input can expand to a gigabyte."""
 _CHUNK = 1 << 20
-_WINDOW_LOG = 26  # 64 MB; compressors use at most 8 MB by default
+_WINDOW_LOG = 26  # a window of 64 MB; compressors use at most 8 MB by default
 
 
 class _DecompressedFile(zstd.ZstdFile):

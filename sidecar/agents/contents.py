@@ -30,9 +30,9 @@ ContentKind = Literal[
 _BYTES_PER_TOKEN = 4.0
 _MOST_BYTES_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 8.0, 1.5
 _ENOUGH_BYTES = 2_000
-"""Growth in bytes from which bytes per token are measured. Below it, a default is used."""
+"""Minimum growth in bytes to measure bytes per token. Below it, a default ratio is used."""
 _ATTACHMENT_BYTES = 6_000
-"""Assumed size of an image or attached file, whose real size says little about its tokens."""
+"""Assumed size of an image or attached file. Its real size says little about its token count."""
 _SEARCHED_FOR_PROMPT = 200
 _LONGEST_PROMPT = 80
 """Maximum length of a first prompt that is shown as a label, in characters."""

@@ -122,9 +122,9 @@ class DatabaseState(msgspec.Struct):
     """What a reader remembers about a database between reads."""
 
     at: str | float | None = None
-    """The time of the latest change, in the database's own format, or the latest row's id."""
+    """The time of the latest change in the database's own format, or the id of the latest row."""
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
-    """The main conversations, by session id."""
+    """The main conversations, keyed by session id."""
     skipped: int = 0
     """The number of malformed rows in the last read."""
 
@@ -148,7 +148,7 @@ class OneDatabase(StoreReader):
     def changes(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> Iterable[CallFinished]:
-        """Update the state with the rows that changed since `state.at`, and return their calls."""
+        """Apply the rows that changed since `state.at` to `state`, and return their calls."""
         raise NotImplementedError
 
     def title_of(self, row: dict[str, Any]) -> object:  # noqa: ARG002
@@ -216,7 +216,7 @@ def column_text(value: object) -> str | None:
 
 
 def column_time(value: object) -> datetime | None:
-    """Convert an ISO 8601 text, or a number of seconds or milliseconds since 1970, to a time."""
+    """Convert an ISO 8601 string, or a number of seconds or milliseconds since 1970, to a time."""
     if isinstance(value, int | float):
         return time_from_ms(value if value > 1e11 else value * 1000)
     return parse_iso_time(value if isinstance(value, str) else None)

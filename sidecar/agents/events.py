@@ -37,9 +37,9 @@ Activity = Literal["running", "idle", "ended"]
 
 _ENDED_AFTER = timedelta(hours=24)
 _SILENT_AFTER = timedelta(minutes=10)
-"""A running turn counts as idle after this time without new lines. Tools can run for minutes."""
+"""If no line is added for this long, a running turn counts as idle. Tools can run for minutes."""
 _QUIET_AFTER = timedelta(minutes=1)
-"""Without recorded turns, a session counts as idle after this time without new lines."""
+"""If no line is added for this long, a session without recorded turns counts as idle."""
 
 
 class CallSize(msgspec.Struct, frozen=True, gc=False):
@@ -76,7 +76,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     first_prompt: str | None = None
     """The start of the first prompt, if `agents.labels` is `first-prompt`."""
     unread_names: tuple[tuple[Store, str | None], ...] = ()
-    """Stores that may contain the title, each with the title's position. Empty once it is read."""
+    """Stores that may contain the title, each with its position. Empty after the title is read."""
     tokens: int | None = None
     limit: int | None = None
     """The context window in tokens, as reported by the agent."""
@@ -139,14 +139,14 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cache_write_5m_tokens: int = 0
     web_searches: int = 0
     cost_usd: Decimal | None = None
-    """The amount that the provider billed according to the agent, in USD."""
+    """The amount in USD that the provider billed, as reported by the agent."""
     agent_cost_usd: Decimal | None = None
-    """The cost in USD that the agent calculated from its own price list."""
+    """The cost in USD, as calculated by the agent from its own price list."""
     is_unread_past: bool = False
     """Whether this is the total of several calls that the store no longer lists individually.
 
-    The total is discarded if the store was read before but its state was lost, because the ledger
-    already contains some of these calls.
+    If the store was read before but the saved state was lost, the total is discarded, because the
+    ledger already contains some of these calls.
     """
 
     @property
@@ -205,9 +205,9 @@ class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
     state: bytes
     """The state for the next read. It includes a position, such as an offset or a row id."""
     restarted: bool = False
-    """Whether the store was read from the start. If so, `sessions` replaces its sessions."""
+    """Whether the store was read from the start. If so, saved sessions are replaced."""
     has_lost_state: bool = False
-    """Whether the read began without a usable state, as on the first read."""
+    """Whether the read began without a usable state. This includes the first read."""
     is_complete: bool = True
     """Whether the end of the store was reached. Large stores are read in steps."""
     is_settled: bool = True

@@ -34,14 +34,14 @@ def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store
 
 
 def with_size_of(store: Store, *others: Store) -> Store:
-    """Return a copy of the store with the total size and the latest time of all the files."""
+    """Return a copy of the store with the total size and latest `mtime_ns` of all the files."""
     files = (store, *others)
     size, newest = sum(file.size for file in files), max(file.mtime_ns for file in files)
     return msgspec.structs.replace(store, size=size, mtime_ns=newest)
 
 
 def database_store(agent: str, path: str | Path) -> Store | None:
-    """Return a SQLite database as a store. Its size and time include the write-ahead log."""
+    """Return a SQLite database as a store. The write-ahead log counts toward its size and time."""
     found, log = store_from_path(agent, path), store_from_path(agent, f"{path}-wal")
     return with_size_of(found, log) if found and log else found
 

@@ -40,7 +40,7 @@ class Places(msgspec.Struct, frozen=True):
         return (self.expand(self.paths[agent]),) if agent in self.paths else ()
 
     def defaults(self, agent: str) -> tuple[Path, ...]:
-        """Return an agent's folders from its environment variable, or else its usual folders."""
+        """Return the folders in the agent's environment variable, or its usual folders if unset."""
         folders = AGENTS[agent].folders
         for folder in folders:
             name, *inner = folder.split("/")
@@ -76,12 +76,12 @@ class Places(msgspec.Struct, frozen=True):
 
     @property
     def xdg_config(self) -> Path:
-        """`$XDG_CONFIG_HOME` or its default, which command-line tools use on all platforms."""
+        """`$XDG_CONFIG_HOME` or its default. Command-line tools use it on all platforms."""
         return self._variable_or("XDG_CONFIG_HOME", self.home / ".config")
 
     @property
     def data(self) -> Path:
-        """`$XDG_DATA_HOME` or its default, which command-line tools use on all platforms."""
+        """`$XDG_DATA_HOME` or its default. Command-line tools use it on all platforms."""
         return self._variable_or("XDG_DATA_HOME", self.home / ".local" / "share")
 
     @property

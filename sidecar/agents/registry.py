@@ -67,7 +67,7 @@ def paths_to_watch(
 ) -> tuple[str, ...]:
     """Return the files and folders to watch for changes to sessions. This function blocks.
 
-    Some may not exist: for an agent without files, these are the paths that it would create.
+    Some paths may not exist: for an agent without files, they are the paths that it would create.
 
     Args:
         settings: The `agents` settings.

@@ -47,7 +47,7 @@ class Storage(msgspec.Struct, frozen=True):
 
     @property
     def named_folders(self) -> tuple[str, ...]:
-        """The project's folders, or else its remote folder's name, as `Roots.contains` needs it."""
+        """The project's folders or remote folder name, in the format for `Roots.contains`."""
         return self.folders or ((f"name:{self.name}",) if self.name else ())
 
 

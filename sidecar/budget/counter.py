@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Measure
 
 _ENCODED = 50_000
-"""Maximum characters to encode at once. Longer texts can make tiktoken overflow."""
+"""Maximum characters to encode at once. Longer strings can make tiktoken overflow."""
 _FINER = 512
 """Maximum characters to decode token by token. Decoding single tokens is slow."""
 

@@ -200,7 +200,8 @@ def evaluate(
         rules: The rules that apply to the file.
         counter: Counts parts of the text.
         model: The model for rules that do not name a model.
-        rest_of_group: The other files of each rule that applies to a group, by rule key.
+        rest_of_group: The group's other files for each rule that applies to a group, keyed by rule
+            key.
     """
     marked = MARK_START in text
     if marked and has_ignore_mark(text):

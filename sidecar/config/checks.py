@@ -154,7 +154,7 @@ def similar_agents(names: Sequence[str]) -> list[str]:
 
 
 def known_agents(agents: Agents) -> dict[str, Any]:
-    """Return the `sources` and `paths` settings without unknown agents."""
+    """Return the `sources` and `paths` settings, with unknown agents removed."""
     sources = agents.sources and tuple(name for name in agents.sources if name in AGENTS)
     return {
         "sources": sources,

@@ -26,7 +26,7 @@ _KEY = re.compile(r"[\w.-]{1,60}", re.ASCII)
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The source of a value. `file` and the 1-based `line` are None if it is not from a file."""
+    """The source of a value. `file` and `line` (1-based) are None if the source is not a file."""
 
     source: Source
     file: Path | None = None
@@ -95,7 +95,7 @@ class Layer(msgspec.Struct, frozen=True):
         return Problem(self.file, format_key(path), line, message, severity, self.source, column)
 
     def spell_key(self, key: str) -> str:
-        """Return a kebab-case key as spelled in this layer, which is camelCase in the editor."""
+        """Spell a kebab-case key as in this layer. The editor's layer uses camelCase."""
         return to_camel_case(key) if self.source == "editor" else key
 
 
@@ -106,7 +106,7 @@ class Loaded:
     settings: Settings
     problems: tuple[Problem, ...]
     origins: Mapping[str, Origin]
-    """The origin of each value, by key."""
+    """The origin of each value, by setting key."""
     files: Mapping[FileKey, Layer] = field(default_factory=dict)
     """The last valid contents of each file."""
 

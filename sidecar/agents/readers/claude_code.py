@@ -6,7 +6,7 @@ ids.
 
 Calls that summarize a conversation for a compaction are not recorded as messages. However,
 `cost-state` lines contain each model's total usage, including sub-agents and summaries. After a
-compaction, the summary's usage is therefore the increase of this total minus the usage of the
+compaction, the summary's usage is therefore the increase in this total minus the usage of the
 messages.
 """
 
@@ -91,7 +91,7 @@ class PartUsage(Record):
 
     @property
     def cache_writes(self) -> tuple[int, int]:
-        """The number of tokens written to any cache, and to the one-hour cache."""
+        """The tokens written to all caches, and those written to the one-hour cache."""
         total = self.cache_creation_input_tokens or 0
         if self.cache_creation is None:
             return total, 0
@@ -305,14 +305,14 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
 _MOST_MESSAGES = 500
-"""Maximum messages between two `cost-state` lines. With more, the summaries' usage is unknown."""
+"""Maximum number of messages between `cost-state` lines. Beyond it, summary usage is unknown."""
 
 
 class CostCheck(msgspec.Struct):
     """Computes the usage of compaction summaries from `cost-state` lines and messages."""
 
     totals: dict[str, ModelParts] = {}
-    """The total usage by model in the latest `cost-state` line."""
+    """The total usage in the latest `cost-state` line, keyed by model."""
     at: str | None = None
     """The timestamp of the latest `cost-state` line."""
     messages: dict[str, tuple[str, ModelParts]] = {}
@@ -491,7 +491,7 @@ class _Transcript(SessionLines):
     message: str | None = None
     """The latest message id in the main conversation."""
     titles: dict[str, str] = msgspec.field(default_factory=dict)
-    """The position of the latest title, by the name of its field."""
+    """Positions of the latest titles, keyed by the name of the title field."""
     costs: CostCheck = msgspec.field(default_factory=CostCheck)
     own_cost: float = 0.0
     """The session's cost in USD according to the latest `cost-state` line."""

@@ -132,7 +132,7 @@ class _State(msgspec.Struct):
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
     until: float | None = None
-    """The time from which a more accurate store has the calls, in milliseconds since 1970."""
+    """When the calls in a more accurate store begin, in milliseconds since 1970."""
     is_shown: bool = False
 
     @classmethod

@@ -233,7 +233,7 @@ def _content_entries(
 def _rows_since(path: str) -> str | None:
     """Return the time of the database's first call in ISO 8601 format, or None if it is empty.
 
-    The time applies to all sessions, because events may be read before the session has any rows.
+    The time applies to all sessions, because events may be read before their session has any rows.
     """
     if not os.path.exists(path):
         return None

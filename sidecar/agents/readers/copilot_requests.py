@@ -1,4 +1,4 @@
-"""Parses the requests in VS Code's chat sessions, without their text.
+"""Parses the requests in VS Code's chat sessions. Their text is not decoded.
 
 `promptTokens` is the prompt size of the latest call. This is the context size, not the billed
 input. `completionTokens` is the output of the whole turn. Only `modelTotals` contains the total
@@ -137,7 +137,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def compacted(self) -> bool:
-        """Whether the turn ended with a compaction. If so, `prompt` is the size before it."""
+        """Whether the turn ended with a compaction. If so, `prompt` is the uncompacted size."""
         names = [one.name for one in (self.agent, self.slash_command) if one]
         return "compact" in names or self._metadata.compacted
 
@@ -222,7 +222,7 @@ class _Input(CamelRecord):
 
 
 class Chat(CamelRecord):
-    """A chat session without its text."""
+    """A chat session. Its text is not decoded."""
 
     session_id: str | None = None
     custom_title: str | None = None
@@ -305,7 +305,7 @@ class ContentTurn(CopilotTurn):
 
     @property
     def summaries(self) -> dict[str, msgspec.Raw]:
-        """The turn's summaries, by the id of the last round that each summary replaces."""
+        """The turn's summaries, keyed by the id of the last round that each summary replaces."""
         made = (self._metadata.summary, *(self._metadata.summaries or ()))
         return {one.tool_call_round_id or "": one.text for one in made if one and one.worked}
 

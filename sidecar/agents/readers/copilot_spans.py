@@ -86,7 +86,7 @@ class LogState(SessionLines):
     """The log's folder, which also contains `models.json`."""
     child: bool
     until: float | None = None
-    """When the session's calls begin in the traces, in milliseconds since 1970."""
+    """When the traces of the session's calls begin, in milliseconds since 1970."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
@@ -132,7 +132,7 @@ def log_begins(path: str) -> float | None:
     """Return when the calls in a debug log begin, in milliseconds since 1970.
 
     Returns None if there is no log. If the log does not start with `session_start`, its oldest
-    lines were deleted. They were read before, so the log counts as complete.
+    lines were deleted. These lines have already been read, so the log counts as complete.
     """
     with suppress(OSError):
         for line in first_lines(path, _HEAD):
@@ -187,7 +187,7 @@ class CallSpan(msgspec.Struct, frozen=True):
 
 
 def _read_spans(connection: sqlite3.Connection, after: str | float) -> Iterator[CallSpan]:
-    """Yield the calls after a row. Yields nothing if the tables have an unknown format."""
+    """Yield the calls after row id `after`. Yields nothing if the table format is unknown."""
     known = columns(connection, "spans")
     if not known >= _COLUMNS:
         return

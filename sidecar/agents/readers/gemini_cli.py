@@ -389,7 +389,7 @@ class _Projects(Record):
 
 @cached_until_changed
 def _read_list(path: str) -> dict[str, str]:
-    """Return the projects' folders by name and by hash. Raises OSError."""
+    """Return the projects' folders, keyed by both name and hash. Raises OSError."""
     projects = decode_file(path, _Projects).projects
     hashed = {_folder_hash(folder): folder for folder in projects}
     return hashed | {name: folder for folder, name in projects.items()}

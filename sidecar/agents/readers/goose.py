@@ -169,7 +169,8 @@ def _usage_of_request(row: dict[str, Any]) -> Usage:
     prompt, output = token_count(row.get("input_tokens")), row.get("output_tokens")
     read, written = (token_count(row.get(f"cache_{name}_tokens")) for name in ("read", "write"))
     # Goose's input includes cached tokens (`Usage` in crates/goose-providers), and its parsers add
-    # them if a provider reports them separately. A smaller input was not completed by its parser.
+    # them if a provider reports them separately. If the input is smaller than that, its parser did
+    # not add them.
     includes_cached = prompt >= read + written
     return reported_usage(prompt, output, read, written, includes_cached=includes_cached)
 

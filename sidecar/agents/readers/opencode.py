@@ -88,7 +88,7 @@ class MessagePath(Record):
 
 
 class OpenCodeMessage(Record):
-    """The `data` column of a message. `summary` marks a summary only if it is `true`."""
+    """The `data` column of a message. The message is a summary only if `summary` is `true`."""
 
     role: str | None = None
     session_id: str | None = msgspec.field(default=None, name="sessionID")

@@ -209,7 +209,7 @@ class _Session(SessionLines, dict=True):
 
     @property
     def nodes(self) -> dict[str, _Node] | None:
-        """The context size after each entry, by id.
+        """The context size after each entry, keyed by entry id.
 
         Not saved with the state. Available only while a file is read from the start.
         """

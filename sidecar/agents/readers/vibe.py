@@ -109,7 +109,7 @@ class VibeStats(DocumentReader):
 
 _UNIFIED, _META = "unified", "meta.json"
 _CURRENT = "CURRENT"
-"""A file that every session's folder contains. Sub-agents' folders have no `meta.json`."""
+"""A file in every session's folder, including sub-agents' folders, which have no `meta.json`."""
 
 
 class _Tokens(Record):

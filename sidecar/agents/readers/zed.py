@@ -78,7 +78,7 @@ class _Message(Record):
 class _Thread(Record):
     messages: list[_Message | str] | None = None
     request_token_usage: dict[str, _Tokens] | list[_Tokens] | None = None
-    """The usage by user message id. Before version 0.3, a list in chronological order."""
+    """The usage, keyed by user message id. Before version 0.3, it was a chronological list."""
     cumulative_token_usage: _Tokens | None = None
     model: _Model | None = None
 
