@@ -74,7 +74,7 @@ LEDGER_FILES = ("ledger.db", "ledger.db-wal")
 
 
 def project_files(root: Path) -> tuple[Path, Path]:
-    """Return the files that may contain a project's settings. The first with settings is used."""
+    """Return the files that may contain a project's settings. The first that has any is used."""
     return root / PROJECT_FILE, root / PYPROJECT
 
 

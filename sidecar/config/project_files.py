@@ -1,8 +1,8 @@
 """Reads a project's configuration files safely.
 
-A malicious repository may contain links to the user's private files, FIFOs that block readers,
-or devices that never end. Only regular files of at most `MAX_BYTES` are therefore read. After
-resolving all links, they must be inside the root folder.
+A malicious repository may contain links to the user's private files, FIFOs that block readers, or
+endless device files. Only regular files of at most `MAX_BYTES` are therefore read. After resolving
+all links, they must be inside the root folder.
 """
 
 from __future__ import annotations

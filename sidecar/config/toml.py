@@ -42,7 +42,7 @@ _QUOTING = {
     "Found invalid character": "illegal character",
     "Invalid hex value": "invalid escape sequence",
 }
-"""Replacements for `tomllib` messages that quote the text, by the start of the message."""
+"""Replacements for `tomllib` messages that quote the input, keyed by the start of the message."""
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -125,7 +125,7 @@ def _create_limit_error(message: str, text: str, at: int) -> InvalidTomlError:
 def _create_error(message: str, lines: list[str]) -> InvalidTomlError:
     place = _PLACE.search(message)
     column = None
-    if place is None:  # Python reports a number that is too large without its position
+    if place is None:  # if a number is too large, Python does not report its position
         line = max(range(len(lines)), key=lambda index: len(lines[index])) + 1
         reason = "number too large"
     else:
@@ -180,7 +180,7 @@ def find_value_spans(text: str) -> Mapping[KeyPath, Span]:
 
 
 def find_spans(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span]]:
-    """Return the spans of values, and the spans of all parts of keys, including headers."""
+    """Return the spans of all values, and of all key parts, including those in headers."""
     scanner = _Scanner(text)
     with suppress(_BrokenError, RecursionError, ValueError, OverflowError):  # invalid escapes
         scanner.document()
@@ -188,7 +188,7 @@ def find_spans(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span
 
 
 def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
-    """Return a path's span, or else the span of its nearest parent. None if both are missing."""
+    """Return the span of a path or of its nearest known parent, or None if there is neither."""
     for length in range(len(path), 0, -1):
         span = spans.get(path[:length]) or spans.get((*path[:length], 0))
         if span is not None:
@@ -197,7 +197,7 @@ def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
 
 
 def find_line(spans: Mapping[KeyPath, Span], path: KeyPath) -> int | None:
-    """Return a path's line, or else the line of its nearest parent. None if both are missing."""
+    """Return the line of a path or of its nearest known parent, or None if there is neither."""
     span = find_span(spans, path)
     return span.line if span else None
 

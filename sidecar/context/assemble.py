@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SKIPPED_SENSORS = frozenset({"heartbeat", "delegation"})
-"""Values of the `sensor` param. Requests with one of these values contain no context."""
+"""Values of the `sensor` param for requests that contain no context."""
 LOG_LINES = 5
 PREFIXES_KEPT = 8
 
@@ -40,7 +40,7 @@ class _Context(msgspec.Struct, frozen=True):
     keys: tuple[object, ...]
     text: str
     items: int
-    """The number of items in the context. If the context is removed, its placeholder shows it."""
+    """The number of items in the context, shown in the placeholder if the context is removed."""
     parts: tuple[PackPart, ...] = ()
 
 
@@ -67,8 +67,8 @@ class Assembler:
         """Return a request's parts in order, trimmed to fit.
 
         Args:
-            params: The texts of the parts, and the keys under which the context is cached.
-            counter: Counts and shortens texts for the session's model.
+            params: The text of each part, and the cache keys of the context.
+            counter: Counts and shortens text for the session's model.
             sections: The session's sections, rendered as the context if the params contain none.
             usable: The maximum size in tokens, used if the params do not set one.
         """

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 SYSTEM = -1
-"""The key that stands for the system prompt in mappings by turn index."""
+"""The system prompt's key in mappings keyed by turn index."""
 SHRUNK = 0.7
 """If a reported prompt is below this fraction of its expected size, the client compacted it."""
 SAME = 0.01
@@ -129,7 +129,7 @@ class Conversation:
         return self.would_be_empty_with(self.turns)
 
     def would_be_empty_with(self, turns: Sequence[Turn]) -> bool:
-        """Return whether the conversation would be empty if `turns` were its turns."""
+        """Return whether the conversation would be empty if it had these turns."""
         return not any((self.system, self.tools, self.sections, turns, self.model_counts().anchor))
 
     def record_assembled(self, parts: dict[str, int]) -> None:
@@ -161,7 +161,7 @@ class Conversation:
     def restore_turn_counts(
         self, turns: list[Turn], measures: list[Measure], anchor: Anchor | None
     ) -> None:
-        """Restore turns and counts that were saved without texts."""
+        """Restore turns and counts that were saved without the turns' text."""
         self.restored = measures
         self._take_turns(turns)
         self.model_counts().anchor = anchor
@@ -366,7 +366,8 @@ class Conversation:
             if prompt < SHRUNK * (expected.tokens() - unsent):
                 return UsageUpdate(compacted=True)
         own = self.count_without_reports(prompt_covers)
-        # A size that an endpoint partly counted does not show how accurate estimates are.
+        # If an endpoint counted part of the prompt, its size does not show how accurate estimates
+        # are.
         if self.compacted or not prompt or own.endpoint:
             return UsageUpdate()
         has_same_sections = own.documents == (
@@ -387,7 +388,7 @@ class Conversation:
         return UsageUpdate(sample)
 
     def _growth_since_report(self, counts: ModelCounts, upto: int) -> Grown:
-        """Return the texts added since the last report, or () if anything else has changed."""
+        """Return what text was added since the last report, or () if anything else has changed."""
         anchor = counts.anchor
         if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
             return ()
@@ -452,7 +453,7 @@ class Conversation:
 
 
 def uncounted_texts(conversation: Conversation) -> dict[int, str]:
-    """Return the texts whose counts are estimates, by turn index.
+    """Return the text of turns whose counts are estimates, keyed by turn index.
 
     Turns in the last reported prompt are left out.
     """
@@ -469,7 +470,7 @@ def uncounted_texts(conversation: Conversation) -> dict[int, str]:
 
 
 def apply_text_counts(conversation: Conversation, counted: Mapping[int, int]) -> None:
-    """Apply a server's token counts for texts, by turn index."""
+    """Apply a server's token counts for the text of turns, keyed by turn index."""
     counts, system = conversation.model_counts(), conversation.system
     if SYSTEM in counted and isinstance(system, SystemPrompt):
         system.set_count(
@@ -547,7 +548,7 @@ def apply_set(conversation: Conversation, params: SetParams, follow: Follow) -> 
 def sections_from(
     specs: Sequence[SectionSpec], old: Sequence[Section], follow: Follow
 ) -> list[Section]:
-    """Create the requested sections, reusing the counts of unchanged texts."""
+    """Create the requested sections, reusing the counts of sections with unchanged text."""
     known = {
         section.source.text(): section.source
         for section in old

@@ -26,7 +26,7 @@ MARKS = 12
 
 
 class Counter:
-    """Counts texts, messages and tools for one model.
+    """Counts text, messages and tools for one model.
 
     Results are deterministic. The methods block while they count.
     """
@@ -59,7 +59,7 @@ class Counter:
         return self._server is not None or self.basis == other.basis
 
     def served_by(self, server: str) -> Counter:
-        """Return a copy for a conversation whose texts `server` counts."""
+        """Return a copy for a conversation whose text is counted by `server`."""
         return Counter(self.key, self._tokenizer, server)
 
     def text(self, text: str) -> Measure:
@@ -197,7 +197,7 @@ def measure_of(
         sums: The token totals to combine.
         tokenizer: The tokenizer name to put in the count.
         calibration: The calibration to apply to the estimated tokens.
-        kind: The kind of text, if all estimated texts are of the same kind.
+        kind: The kind of the estimated text, if it is all of one kind.
     """
     tokens = max(0, sums.tokens(factor_of(calibration)))
     if not sums.estimate and not sums.documents:

@@ -43,13 +43,13 @@ CORRECTION = 16.0
 """Maximum correction to a message's markup, in tokens."""
 
 Grown = tuple[tuple[Kind | None, int], ...]
-"""The kind and size of each added text, oldest first. For pictures and files, the kind is None."""
+"""Kind and size of each added string, oldest first. For pictures and files, the kind is None."""
 
 _UNREAD = frozenset({"picture", "file"})
 
 
 class TurnCounts:
-    """Each turn's token count for one model. `between` takes constant time."""
+    """The token count of each turn for one model. `between` takes constant time."""
 
     def __init__(self, measures: Sequence[Measure] = ()) -> None:
         self._measures: list[Measure] = []
@@ -123,7 +123,7 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def kinds_of_turns(turns: Iterable[tuple[Turn, int]]) -> Grown:
-    """Return the kind and size of each text in the turns.
+    """Return the kind and size of each string in the turns.
 
     Args:
         turns: The turns with their token counts.
@@ -132,7 +132,7 @@ def kinds_of_turns(turns: Iterable[tuple[Turn, int]]) -> Grown:
 
 
 def newest_kind(turns: Sequence[Turn]) -> Kind:
-    """Return the kind of the longer text in the last two turns."""
+    """Return the kind of text in the longer one of the last two turns."""
     return kind_of(max(map(own_text, turns[-2:]), key=len, default=""))
 
 
@@ -185,7 +185,7 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A calibration sample: a prompt's estimated and reported size."""
+    """A calibration sample: the estimated and the reported size of a prompt."""
 
     estimated: int
     reported: int
@@ -198,11 +198,11 @@ class Sample(msgspec.Struct, frozen=True):
     has_same_sections: bool = True
     """Whether the sections are unchanged since the last report."""
     expected: Sums | None = None
-    """The prompt size predicted from an earlier report, or None without such a report."""
+    """The prompt size predicted from an earlier report, or None if there is none."""
     markup: float = 0.0
     """Markup tokens included in the growth since the last report."""
     grown: Grown = ()
-    """Texts added since the last report; empty if unknown."""
+    """Kind and size of the strings added since the last report; empty if unknown."""
 
     def apply_to(
         self, calibration: ConversationCalibration, counts: ModelCounts | None = None
@@ -251,8 +251,8 @@ class ModelCounts:
         """Markup tokens per message that the markup formula does not include, learned from reports.
         """
         self.excess: tuple[int, int] | None = None
-        """The number of turns in the last reported prompt, and its reported size minus its counted
-        size.
+        """The number of turns in the last reported prompt, and by how many tokens its reported size
+        exceeds its counted size.
         """
         self.markup = 0.0
         """Markup tokens per request that the markup formula does not include, learned from reports.
@@ -428,7 +428,7 @@ class UndoState(msgspec.Struct, frozen=True):
             old: The anchor after the edit, counted with the previous tokenizer.
             now: The counts after the edit, counted with the new tokenizer.
             change: The change in the combined count of the system prompt and the tools.
-            measures: The new tokenizer's counts of the turns before the edit.
+            measures: The new tokenizer's counts of the turns that existed before the edit.
         """
         return msgspec.structs.replace(
             self,

@@ -83,8 +83,8 @@ def resolve_limit(
         endpoint: The size reported by the model's server.
         catalogue: The size in the model catalogue.
         setting: The setting `context.limit` or the variable `CONTEXT_MAX_TOKENS`.
-        prompt: The largest prompt that the vendor accepts. Ignored for sizes from clients and
-            servers.
+        prompt: The largest prompt that the vendor accepts. Ignored if the size comes from the
+            client or the model's server.
     """
     ranked: tuple[tuple[int | None, LimitSource], ...] = (
         (request, "request"),

@@ -87,7 +87,7 @@ def restore(
     counter: Counter,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Conversation:
-    """Restore a conversation without its texts. `counter` must count for `saved.model`."""
+    """Restore a conversation without its text. `counter` must count for `saved.model`."""
     conversation = Conversation(saved.id, counter, source=saved.source, now=now)
     conversation.limit, conversation.reserve, conversation.persist = (
         saved.limit,

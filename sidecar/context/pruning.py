@@ -94,7 +94,7 @@ def make_plan(
     """Make and store a plan that shrinks the conversation to at most `max_tokens`.
 
     Raises:
-        RequestError: The conversation was restored without its texts (`noText`).
+        RequestError: The conversation was restored without its text (`noText`).
     """
     if conversation.has_turns_without_text:
         raise no_text()
@@ -300,7 +300,7 @@ class PairedCall:
 
 
 class ToolPairs:
-    """A conversation's tool calls and results, by turn.
+    """A conversation's tool calls and results, grouped by turn.
 
     A result belongs to the latest earlier call with the same id. Gemini and Ollama use no ids.
     Without ids, a result belongs to the first unanswered call with the same name in the latest turn
@@ -310,9 +310,9 @@ class ToolPairs:
     def __init__(self, turns: Sequence[Turn]) -> None:
         self.parts: dict[int, list[Block]] = {}
         self.orphans: dict[int, set[tuple[Place, int]]] = {}
-        """The positions of unpaired calls and results, by turn."""
+        """The positions of unpaired calls and results, keyed by turn index."""
         self.pending: set[int] = set()
-        """The turns at the end whose calls have no results yet. These calls are not orphans."""
+        """Final turns whose calls have no results yet. These calls do not count as orphans."""
         self._leader: dict[int, int] = {}
         self._by_id: dict[str, list[PairedCall]] = {}
         self._latest: list[PairedCall] = []
@@ -520,7 +520,7 @@ def _is_question(turn: Turn) -> bool:
 def _group_exchanges(
     turns: Sequence[Turn], pairs: ToolPairs, free: dict[int, list[int]], tail: int
 ) -> Iterable[RemovalUnit]:
-    """Yield units of whole dialogue exchanges. Without them, the rest starts with a user turn."""
+    """Yield whole dialogue exchanges as units, so that the other turns start with a user turn."""
     members: list[int] = []
     for index, turn in enumerate(turns[:tail]):
         if starts_exchange(turn) and index not in pairs.parts and members:

@@ -101,7 +101,7 @@ class ToolSet(_CachedCount):
 
 
 def no_text() -> RequestError:
-    """Return the error for a conversation that was restored without its texts."""
+    """Return the error for a conversation that was restored without its text."""
     return RequestError(
         "noText",
         "this session was restored without its texts; reset it with context/reset, then send "
@@ -206,7 +206,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, reported=in_report, in_report=in_report)
 
     def with_counts(self, now: SectionCount, then: SectionCount | None) -> tuple[Section, Sums]:
-        """Return the section with new counts, and the resulting change of `Anchor.fixed`.
+        """Return the section with new counts, and the resulting change in `Anchor.fixed`.
 
         Args:
             now: The current text's count.

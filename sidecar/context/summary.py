@@ -57,7 +57,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 class Line(NamedTuple):
     rank: int
-    """The line's priority. Lines with the lowest rank are kept first."""
+    """The line's rank. Lines with the lowest rank are kept first."""
     text: str
 
 
@@ -82,7 +82,7 @@ def summarize(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str |
         text = "\n".join([HEAD, *(lines[index].text for index in sorted(kept))])
         if counter.text(text).tokens <= max_tokens:
             return text
-        kept.pop()  # the text can have more tokens than the sum of its lines
+        kept.pop()  # the whole text can have more tokens than its lines have in total
     return None
 
 

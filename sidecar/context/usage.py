@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 LARGEST_SHOWN = 5
 _TYPICAL = "The quick brown fox jumps over the lazy dog, and then takes a nap. " * 20
-"""Sample text. Its error band is used for assembled requests, whose texts are not stored."""
+"""Sample text. Its error band is used for assembled requests, because their text is not kept."""
 UNSEEN = "the client's system prompt and tools are not included until usage is reported"
 _APART = ("logs", "config", "time")
 
@@ -273,7 +273,7 @@ def in_window(
 
 
 def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> bool:
-    """Return whether `tokens` exceeds the highest threshold, or the usable window by default."""
+    """Return whether `tokens` exceeds the highest threshold (by default, the usable window)."""
     return tokens > window.usable * max(warn_at, default=1.0)
 
 

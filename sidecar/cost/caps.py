@@ -38,7 +38,7 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     session: Decimal = Decimal(0)
     workspace: Decimal = Decimal(0)
     unknown: frozenset[CapSpan] = frozenset()
-    """Spans (day, session or workspace) that contain calls, none of which has a known price."""
+    """Spans (day, session or workspace) that contain calls, but none with a known price."""
     calls: int = 0
     """The number of calls ever made in the workspace."""
     tokens: int = 0

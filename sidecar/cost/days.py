@@ -75,7 +75,7 @@ def week_name(day: int) -> str:
 
 
 def every_day(known: set[str], most: int) -> list[str]:
-    """Return the days from the earliest to the latest known day, limited to the last `most`."""
+    """Return every day from the earliest to the latest known day, but at most the last `most`."""
     first, last = date.fromisoformat(min(known)), date.fromisoformat(max(known))
     first = max(first, last - timedelta(days=most - 1))
     return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]

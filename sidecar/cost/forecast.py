@@ -81,7 +81,7 @@ def next_input(
     *,
     is_compacted: bool = False,
 ) -> NextInput | None:
-    """Return the size and price of a session's next input, or None without recorded calls.
+    """Return the size and price of a session's next input, or None if no calls are recorded.
 
     The forecast assumes that the next call sends the same context, and that everything the last
     call read or wrote is still cached.
@@ -120,7 +120,7 @@ def next_input(
 
 
 def cache_hit_rate(calls: Sequence[LedgerEvent]) -> float | None:
-    """Return the share of prompt tokens read from a cache, from 0 to 1, or None without prompts."""
+    """Return the share (0 to 1) of prompt tokens read from a cache, or None if there are none."""
     main = _main_calls(calls)
     prompt = sum(call.buckets.prompt for call in main)
     return sum(call.buckets.cache_read for call in main) / prompt if prompt else None

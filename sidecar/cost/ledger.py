@@ -368,7 +368,7 @@ class Ledger:
         self._version_of: int | None = None
         """The last `PRAGMA data_version`, which changes when another connection writes."""
         self._ids: dict[tuple[str, ...], int] = {}
-        """Cached ids of sessions and call kinds, by table name and column values."""
+        """Cached ids of sessions and call kinds, keyed by table name and column values."""
 
     def record(self, event: LedgerEvent, *, amend: bool = False) -> Recorded:
         """Record a call, unless it has already been recorded.
@@ -464,7 +464,7 @@ class Ledger:
         *,
         amend: bool,
     ) -> list[LedgerEvent]:
-        """Record rows, and return the events of those that were not recorded before."""
+        """Record rows, and return the events that had not been recorded before."""
         (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM event").fetchone()
         connection.executemany(_INSERT, (row for _, row in calls))
         inserted = {key for (key,) in connection.execute(_KEYS_AFTER, (last,))}

@@ -81,8 +81,8 @@ _MOST_POINTS = 300
 _MOST_CALLS = 5_000
 """Maximum number of calls in the chart of growing contexts."""
 _MOST_DAYS, _MOST_WEEKS = 45, 60
-"""The longest ranges with a column per day or per week in the spending chart. Longer ranges have a
-column per month.
+"""The longest ranges for which the spending chart has a column per day or per week. For longer
+ranges, it has a column per month.
 """
 _CSV_HEADS = (
     "calls", "input_tokens", "cache_write_tokens", "cache_read_tokens", "output_tokens", "cost_usd",
@@ -171,11 +171,11 @@ class PageSource(ABC):
 
     @abstractmethod
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
-        """Return the prompt sizes of `main` calls in the latest sessions, by session and agent."""
+        """Return the prompt sizes of `main` calls in the latest sessions, by (session, agent)."""
 
     @abstractmethod
     def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
-        """Return the labels of sessions, by session id."""
+        """Return the labels of sessions, keyed by session id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -588,7 +588,7 @@ def _span_name(day: str, unit: CostKey) -> str:
 def _recent_prompts(
     connection: sqlite3.Connection, scope: Scope
 ) -> dict[tuple[str, str], list[float]]:
-    """Return the prompt sizes of `main` calls in the latest sessions, by session and agent."""
+    """Return the prompt sizes of `main` calls in the latest sessions, by (session, agent)."""
     where, values = calls_condition(scope)
     rows = connection.execute(
         f"SELECT session.name, agent, {PROMPT_SQL} FROM event "  # noqa: S608
@@ -604,7 +604,7 @@ def _recent_prompts(
 
 
 def _first_days(connection: sqlite3.Connection, sessions: Sequence[str]) -> dict[str, str]:
-    """Return each session's first day, by session id."""
+    """Return the first day of each session, keyed by session id."""
     if not sessions:
         return {}
     marks = ", ".join("?" * len(sessions))

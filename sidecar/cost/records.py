@@ -82,7 +82,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def user_hash(self) -> str:
-        """The user's hash, or an empty string without a user."""
+        """The user's hash, or an empty string if no user is set."""
         return self.hash(self.user) if self.user else ""
 
     def resource(self) -> dict[str, str]:

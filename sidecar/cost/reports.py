@@ -83,7 +83,7 @@ def report(
 def tally_calls(
     connection: sqlite3.Connection, prices: Prices, scope: Scope, keys: Sequence[CostKey]
 ) -> Tallies:
-    """Return each group's tally, by key values."""
+    """Return the tally of each group, keyed by the values of the grouping keys."""
     owner = _owner_for(keys)
     sessions = _read_sessions(connection) if owner == "session" else {}
     tallies: Tallies = {}
@@ -158,7 +158,7 @@ def priced_sums(
 def costliest_sessions(
     connection: sqlite3.Connection, prices: Prices, scope: Scope, most: int
 ) -> tuple[Tallies, int]:
-    """Return the tallies of the costliest sessions by session and agent, highest cost first.
+    """Return the tallies of the costliest sessions, keyed by session and agent, highest cost first.
 
     Also returns the number of other sessions.
     """
@@ -173,7 +173,7 @@ def costliest_sessions(
 def sessions_by_cost(
     connection: sqlite3.Connection, prices: Prices, scope: Scope, most: int = -1
 ) -> list[tuple[str, str, int]]:
-    """Return the names and agents of the costliest sessions, with the number of all sessions."""
+    """Return the name and agent of the costliest sessions, each with the number of all sessions."""
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
     grouping = _grouping_for(tariffs)
@@ -199,7 +199,7 @@ def _price_of_each_sum(unit: UnitPrices | None) -> dict[str, float]:
 def cost_by_session(
     connection: sqlite3.Connection, prices: Prices, scope: Scope
 ) -> dict[str, float | None]:
-    """Return each session's cost in USD by the session's name. A cost is None if it is unknown."""
+    """Return the cost of each session in USD, or None if unknown, keyed by session name."""
     names = {number: name for number, (_, name, _) in _read_sessions(connection).items()}
     costs: dict[str, Decimal | None] = {}
     for priced in priced_sums(connection, prices, scope, owner="session"):
@@ -280,7 +280,7 @@ def _owner_for(keys: Sequence[CostKey]) -> Owner | None:
 
 
 def _read_sessions(connection: sqlite3.Connection) -> Mapping[int | str, tuple[str, str, str]]:
-    """Return each session's workspace, name and agent, by session id."""
+    """Return the workspace, name and agent of each session, keyed by session id."""
     rows = connection.execute("SELECT id, workspace, name, agent FROM session")
     return {row[0]: row[1:] for row in rows} or {0: ("", "", "")}
 
@@ -389,13 +389,13 @@ class Tally(msgspec.Struct, frozen=True):
 
     @property
     def listed_usd(self) -> float | None:
-        """The list price of all calls with a reported cost, or None if not all are known."""
+        """The list price of all calls with a reported cost, or None if any of them is unknown."""
         is_known = self.listed_calls == self.reported_calls > 0
         return float(self.listed) if is_known else None
 
 
 Tallies = dict[tuple[str | None, ...], Tally]
-"""Each group's tally, by the values of the grouping keys."""
+"""The tally of each group, keyed by the values of the grouping keys."""
 
 
 def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
@@ -495,7 +495,7 @@ def overview(
 
 
 def add_charts(report_by: Callable[[list[CostKey]], CostReport], keys: list[CostKey]) -> CostReport:
-    """Create a report by the given keys, and add a table, charts and a plain text version."""
+    """Create a report grouped by `keys`, and add a table, charts and a plain text version."""
     found = report_by(keys)
     charts = []
     for key, title in _CHARTS if found.rows else ():
