@@ -207,8 +207,8 @@ class ShippingQueue:
             ).fetchone()
             changed = self._select(connection, _CHANGED, before.change, before.event, limit)
             new = self._select(connection, _NEW, before.event, limit - len(changed))
-        # If the batch has room for more changed calls, it contains all changes to sent calls. Calls
-        # that have not been sent yet will be sent with their latest change.
+        # Below the limit, the batch contains all changes to calls that were sent before. All other
+        # changed calls are new and will be sent with their latest change.
         change = changed[-1].change if len(changed) == limit else newest
         event = new[-1].row if new else before.event
         return Batch([*changed, *new], before, Cursor(event, change))
@@ -285,7 +285,8 @@ class ShippingQueue:
         """Queue calls to be sent again with a higher version.
 
         Args:
-            versions: The calls' versions in the store, by row id. The new versions will be higher.
+            versions: The calls' versions in the store, keyed by row id. The new versions will be
+                higher.
 
         Raises:
             LedgerError: Storage failed.
@@ -436,7 +437,7 @@ def _is_replaced(connection: sqlite3.Connection, endpoint: str, destination: str
 
     If so, the rows in the store have that identity's hash and team, so everything must be sent
     again. This is checked when a queue is opened, not when calls are accepted. Otherwise, two
-    processes with different salts would send all calls in turn, without end.
+    processes with different salts would take turns sending all calls, endlessly.
     """
     found = connection.execute(
         "SELECT destination FROM current_destination WHERE endpoint = ?", (endpoint,)
@@ -500,9 +501,9 @@ class Collector:
     async def deliver(self, calls: Sequence[QueuedCall], run: Run) -> Delivery:
         """Send calls, and return those that the collector rejected.
 
-        The collector does not report which calls in a request it rejected, so the two halves of
-        the request are sent again separately, alternating between the start and the end of the
-        batch. Sending stops after several rejected calls if no call was accepted.
+        The collector does not report which calls in a request it rejected, so a rejected request is
+        split into halves, which are sent again. Halves are taken alternately from the start and the
+        end of the batch. Sending stops after several rejected calls if no call was accepted.
 
         Raises:
             CollectorError: The collector is unavailable.

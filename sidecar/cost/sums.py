@@ -95,7 +95,7 @@ class _Part(NamedTuple):
 
 
 def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, str]]:
-    """Return each call kind's provider, model, category and tier, by kind id."""
+    """Return the provider, model, category and tier of each call kind, keyed by kind id."""
     rows = connection.execute(
         "SELECT kind.id, provider.name, model, category, tier "
         "FROM kind JOIN provider ON provider.id = kind.provider"
@@ -206,7 +206,7 @@ class _Query(NamedTuple):
 
 
 def _queries(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> list[_Query]:
-    """Return queries that together select all calls in scope. Several may return the same key."""
+    """Return queries that together select all calls in scope. Their keys may overlap."""
     # Two subqueries are needed, because SQLite uses the index only for a single min or max.
     first, last = connection.execute(
         "SELECT (SELECT min(at) FROM event), (SELECT max(at) FROM event)"
@@ -265,8 +265,8 @@ def _whole_days(times: TimeRange) -> tuple[int, int]:
 def time_condition(times: TimeRange) -> tuple[str, tuple[int, ...]]:
     """Return the SQL condition that selects the calls in a time range, and its parameters."""
     start, end = times.start_ms, times.end_ms
-    # Only the time has an index, so limit it too. The limits include the local days in every time
-    # zone.
+    # Only the time has an index, so limit the time as well. This range includes the local days in
+    # all time zones.
     if times.first_day > 0:
         start = max(start, times.first_day * DAY_MS - _EARLIEST_MS)
     if times.last_day < LAST_DAY:

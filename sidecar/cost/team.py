@@ -72,7 +72,7 @@ class TeamStoreError(SidecarError):
     def __init__(self, message: str, *, is_unreachable: bool = False) -> None:
         super().__init__(message)
         self.is_unreachable = is_unreachable
-        """Whether the cause is that the server cannot be reached."""
+        """Whether reading failed because the server is unreachable."""
 
 
 class DayTotals(NamedTuple):
@@ -105,7 +105,7 @@ class Comparison(NamedTuple):
     call is missing there.
     """
     repeated: int
-    """How many calls on days that differ have the same id as another call."""
+    """How many calls have the same id as another call, on days whose totals differ."""
 
 
 class _StoredCall(NamedTuple):
@@ -247,7 +247,7 @@ class TeamStore:
     def recent_prompts(
         self, times: TimeRange, agent: str | None, sessions: int
     ) -> dict[tuple[str, str], list[float]]:
-        """Return the prompt sizes in the latest sessions, by session and agent.
+        """Return the prompt sizes in the latest sessions, keyed by session and agent.
 
         Only calls of the category `main` are included.
         """

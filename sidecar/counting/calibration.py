@@ -4,8 +4,8 @@ A calibration factor is the ratio of reported to estimated tokens. All conversat
 factor per model, tokenizer generation and estimator. The factor is computed from the growth of the
 prompt between two reports, so a hidden system prompt or a template does not distort it. Documents
 have a separate factor for each kind of text (`document_key`), because a single factor for all kinds
-would make their estimates worse. The factors of documents are computed from the same growth and
-from the counts of endpoints.
+would make their estimates worse. Document factors are computed from the same growth and from
+endpoints' counts.
 
 Hidden tokens are a client's own system prompt and tools. They are computed for each model and
 client from the first two reports of a conversation, and are used in the next conversation.
@@ -95,7 +95,7 @@ class LearnedFactor(msgspec.Struct, omit_defaults=True):
         return round(100 * _quantile_95(self.errors), 1) if self.errors else None
 
     def band_factor(self) -> float:
-        """Return the next prediction's error band, relative to the uncalibrated band."""
+        """Return the ratio of the next prediction's error band to the uncalibrated band."""
         count = len(self.band_shares)
         if not count:
             return 1.0
@@ -173,11 +173,11 @@ class _Update(NamedTuple, Generic[T]):
 
 
 class CalibrationTable(Generic[T]):
-    """Calibration entries by key, and the updates that are not in the shared file yet.
+    """Keyed calibration entries, and the updates that are not in the shared file yet.
 
     All servers and the command line share one file. Before a process writes the file, it applies
     its unwritten updates to the file's current content, so no process overwrites the samples of
-    another. An update replaces `entries` and never changes them, so copies can share them.
+    another. An update replaces `entries` instead of modifying it, so copies can share it.
     """
 
     def __init__(self, entries: dict[str, T] | None = None) -> None:
@@ -254,7 +254,7 @@ estimated size. Prompts with a larger margin are not used for calibration.
 
 
 class Calibrations:
-    """All calibrations in a process, by model. All conversations share them.
+    """A process's calibrations for all models. All conversations share them.
 
     Not thread-safe: only the event loop updates them, and workers get copies.
     """
@@ -419,8 +419,8 @@ def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str |
     """Return the dominant kind of the text added to a conversation, or None if it is mixed.
 
     Args:
-        added: Each added text's kind and tokens, oldest first.
-        tokens: The growth in tokens. Texts from before the growth are ignored.
+        added: Kind and token count of each added string, oldest first.
+        tokens: The growth in tokens. Strings from before the growth are ignored.
     """
     sums: dict[str | None, int] = {}
     left = tokens
@@ -470,10 +470,11 @@ class ConversationCalibration:
         return learned.error_percent if learned else None
 
     def band_factor(self, kind: str | None = None) -> float:
-        """Return the next text's error band, relative to its uncalibrated band.
+        """Return the ratio of the next count's error band to its uncalibrated band.
 
         Args:
-            kind: The text's kind. If no reports of that kind exist, the result is at least 1.
+            kind: The kind of text to count. If no reports of that kind exist, the result is at
+                least 1.
         """
         learned = self._shared.learned(self._key)
         band_factor = learned.band_factor() if learned else 1.0
@@ -535,7 +536,7 @@ class ConversationCalibration:
             excluded_margin: The margin of error (±) of the excluded tokens.
             is_excluded_unchanged: Whether the previous prompt contained the same excluded tokens.
             template_tokens: The part of the growth that belongs to the template.
-            added: The kind and estimate of each added text, oldest first. If nearly all of the
+            added: The kind and estimate of each added string, oldest first. If nearly all of the
                 growth is of one kind, it is used to calibrate documents of that kind.
         """
         real = reported - excluded

@@ -51,7 +51,7 @@ class Bands(msgspec.Struct, frozen=True):
     """Error bands by kind of text, as fractions of the estimate.
 
     Attributes:
-        any: The band for texts of an unknown kind.
+        any: The band for text of an unknown kind.
         short: The additional error for text of one token. For longer text, it is divided by the
             square root of the token count.
         kinds: The band for each `sidecar.counting.text_features.Kind`.
@@ -94,7 +94,7 @@ class Approximation(msgspec.Struct, frozen=True):
 class _Table(msgspec.Struct, frozen=True):
     generations: dict[str, Approximation]
     estimators: dict[str, Bands]
-    """Each estimator's error bands, by the estimator's name."""
+    """Each estimator's error bands, keyed by estimator name."""
 
 
 @cache
@@ -236,7 +236,7 @@ class Estimator(Protocol):
 
 @runtime_checkable
 class TruncatingEstimator(Estimator, Protocol):
-    """An estimator plug-in that also shortens texts."""
+    """An estimator plug-in that can also shorten text."""
 
     def truncate(self, text: str, max_tokens: int, mode: Truncation) -> str:
         """Return the beginning ("start"), the end ("end") or both ends ("middle") of the text.
@@ -291,7 +291,7 @@ _registry: dict[str, Estimator] = {
 }
 BUILT_IN = frozenset(_registry)
 _unusable: dict[str, str] = {}
-"""Why plug-ins cannot be used, by plug-in name."""
+"""Why plug-ins cannot be used, keyed by plug-in name."""
 _plugins_read = False
 
 
@@ -375,9 +375,7 @@ class HeuristicUnits(Tokenizer):
 
 
 class EstimatorTokenizer(Tokenizer):
-    """Counts whole texts with an estimator. Texts are not split, because the estimates of their
-    parts might not add up.
-    """
+    """Counts with an estimator. Does not split text, as estimates of parts might not add up."""
 
     method: Method = "estimate"
 

@@ -5,11 +5,11 @@ ms and counts 2 KB in 0.1 ms, but holds the GIL. It is used for open documents, 
 small pieces. toktok counts several times faster and releases the GIL, but its first count holds the
 GIL for 0.4 s. It is used for whole folders.
 
-tiktoken also counts the texts that a fast engine is known to count differently.
-`tests/fuzz/differences.py` finds such texts by comparing the tokens of each code point in many
+tiktoken also counts text that a fast engine is known to count differently.
+`tests/fuzz/differences.py` finds such text by comparing the tokens of each code point in many
 contexts. rs-bpe 0.1.0 has no differences. toktok 0.3.0 differs for the code points that are new in
 Unicode 17 (tiktoken 0.14 uses Unicode 16), and for U+017F after an apostrophe. With either engine,
-texts with these code points go to tiktoken, because the reference decides which Unicode version is
+text with these code points goes to tiktoken, because the reference decides which Unicode version is
 right.
 
 Split patterns and checksums come from tiktoken (`tiktoken_ext/openai_public.py`, MIT license). The
@@ -245,7 +245,7 @@ class FastEngine(Tokenizer):
             name: The vocabulary's name.
             count: Counts the tokens of one piece with the fast engine.
             longest: Longer pieces are counted by tiktoken, so that other threads can run meanwhile.
-            batch: Counts many texts in one call, or None if the engine does not support this.
+            batch: Counts many strings in one call, or None if the engine does not support this.
         """
         self.name = name
         self._batch = batch
@@ -263,14 +263,12 @@ class FastEngine(Tokenizer):
         return is_disputed(text) or (self._longest is not None and len(text) > self._longest)
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return each text's token count. toktok counts all of them in one call, and releases the
-        GIL.
-        """
+        """Return each string's token count. toktok counts all in one call and releases the GIL."""
         if self._batch is None:
             return super().count_many(texts)
         try:
             counts = self._batch(texts)
-        except UnicodeEncodeError:  # a text contains a lone surrogate
+        except UnicodeEncodeError:  # one of the strings contains a lone surrogate
             return super().count_many(texts)
         return [
             self.count(text) if is_disputed(text) else tokens
@@ -339,7 +337,7 @@ def toktok(name: str) -> FastEngine:
 
 Purpose = Literal["interactive", "bulk", "reference"]
 """What an engine is used for. `interactive`: small pieces, with a short loading time. `bulk`: many
-large texts on several threads, outside the server. `reference`: tiktoken itself.
+large files on several threads, outside the server. `reference`: tiktoken itself.
 """
 
 INTERACTIVE_CHARACTERS = 65_536

@@ -104,7 +104,7 @@ _ROUNDS = 64
 
 
 class FitResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A shortened text, and the amount of text that was removed."""
+    """Shortened text, and how much was removed from it."""
 
     text: str
     tokens: int
@@ -140,8 +140,8 @@ def fit(
 ) -> FitResult:
     """Shorten text to at most `max_tokens` tokens. Never raises.
 
-    Text that fits is returned unchanged. Shortening text takes about as long as counting it
-    twice. An estimator plug-in may shorten texts in its own way, without the marker.
+    Text that fits is returned unchanged. Shortening text takes about as long as counting it twice.
+    An estimator plug-in may shorten text in its own way, without the marker.
 
     Args:
         text: The text.

@@ -1,8 +1,8 @@
 """Counts documents incrementally, by caching each piece's token count.
 
 Pieces are immutable, so any thread can count them while the document is edited, and no count
-becomes stale. Texts are split only if the tokenizer has safe split points. Each piece is counted
-with the tokenizer's `base`, and the sum of the counts is scaled once.
+becomes stale. Text is split only if the tokenizer has safe split points. Each piece is counted with
+the tokenizer's `base`, and the sum of the counts is scaled once.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ def _gemini_image_tokens(bare: str, width: int, height: int, detail: str) -> Unc
 
 
 FILE_TOKENS = 1_500
-"""Assumed number of tokens for a file without text: about a page of a PDF."""
+"""Assumed number of tokens for a file whose text is not included: about a page of a PDF."""
 _ASSUMED_FILE = UncertainTokens(FILE_TOKENS, 3 * FILE_TOKENS)
 
 _CLAUDE_PAGE = UncertainTokens(2_250, 750)

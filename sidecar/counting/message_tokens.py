@@ -1,18 +1,18 @@
 """Counts the tokens of messages and tools for the status, pruning, preflight checks and requests.
 
-Besides its texts, a prompt contains the tokens of the model's chat template, which is often not
-public. Template tokens are computed with the vendors' published formulas, or as in common
-templates. The method of a count shows how reliable the result is:
+Besides text, a prompt contains the tokens of the model's chat template, which is often not public.
+Template tokens are computed with the vendors' published formulas, or as in common templates. The
+method of a count shows how reliable the result is:
 
 * OpenAI's cookbook compared its formula (3 tokens per message with its role, 1 per name, 3 before
   the reply) with reported usage for gpt-3.5-turbo, gpt-4 and gpt-4o. Counts for these models are
   `calibrated`.
-* Other counts are `calibrated` if the counts of their texts are calibrated, and `estimate`
+* Other counts are `calibrated` if the counts of their text are calibrated, and `estimate`
   otherwise.
 
-The error band is the sum of the error of the texts, half of the template tokens (a tenth if the
+The error band is the sum of the error of the text, half of the template tokens (a tenth if the
 formula was compared with reported usage), and the margins of pictures, clips and files. It is None
-if the error of the texts was not measured. Counts by the model's server are more reliable, and
+if the error of the text was not measured. Counts by the model's server are more reliable, and
 reported usage corrects these estimates.
 """
 
@@ -272,7 +272,7 @@ def _tool_as_json(tool: ToolSchema) -> str:
 
 
 def _openai_tool(tool: ToolSchema) -> tuple[list[str], int]:
-    """Return a tool's texts, and the number of tokens that OpenAI's formula adds to them.
+    """Return the strings in a tool schema, and how many tokens OpenAI's formula adds to them.
 
     Each block, property and enum value adds 3 tokens, except for the first value of an enum.
     """

@@ -24,7 +24,7 @@ SAMPLE_CHARACTERS = 4_096
 
 
 class Tokenizer(ABC):
-    """Counts the tokens of texts. Thread-safe. No method raises for any `str`.
+    """Counts the tokens of text. Thread-safe. No method raises for any `str`.
 
     Attributes:
         name: The vocabulary's common name, such as `o200k_base`, or the estimator's name.
@@ -69,7 +69,7 @@ class Tokenizer(ABC):
         return False
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return each text's token count."""
+        """Return the token count of each string."""
         return [self.count(text) for text in texts]
 
     def first_bytes(self, text: str, tokens: int) -> bytes | None:  # noqa: ARG002

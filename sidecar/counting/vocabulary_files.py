@@ -53,7 +53,7 @@ class Pattern(msgspec.Struct, frozen=True):
     Attributes:
         expression: The pattern in tiktoken's syntax.
         splits: Equivalent sequences of `Split` expressions in `tokenizer.json` files.
-        nfc: Whether the tokenizer first normalizes texts to NFC.
+        nfc: Whether the tokenizer first normalizes text to NFC.
         has_safe_cuts: Whether `sidecar.text.cuts` is proven to be correct for this pattern.
     """
 
@@ -258,7 +258,7 @@ def load_tekken(path: Path, name: str) -> BytePairTokenizer:
 
 
 def byte_ranks(vocabulary: dict[str, int]) -> Ranks:
-    """Return a byte-level vocabulary's ranks. A letter represents each byte in the vocabulary.
+    """Return the ranks of a byte-level vocabulary, which represents each byte by a letter.
 
     Raises:
         VocabularyError: The vocabulary is not byte-level.

@@ -90,8 +90,8 @@ valid for the session.
 """
 
 ALIKE_CHARACTERS = 64
-"""Equal counts are suspicious only if one text is longer than twice the other plus this number of
-characters.
+"""Equal counts of two strings are suspicious only if one string is longer than twice the other plus
+this number of characters.
 """
 
 
@@ -110,7 +110,7 @@ class DeclaredEndpoint:
         Args:
             settings: The `[[endpoint]]` table in the user's settings.
             environment: The environment variables, which may contain the API key.
-            counts: Whether texts may be sent. Otherwise only context windows are requested.
+            counts: Whether text may be sent. Otherwise, only context windows are requested.
         """
         self.models, self._counts = settings.models, counts
         self._url = settings.url
@@ -138,7 +138,7 @@ class DeclaredEndpoint:
         self._failures = 0
         self._refusals: LRUCache[str, int] = LRUCache(MODELS_KEPT)
         self._last: LRUCache[tuple[str, Aspect], tuple[int, int]] = LRUCache(MODELS_KEPT)
-        """Size and token count of the last text and the last chat, by model."""
+        """Size and token count of the last text and of the last chat, keyed by model and aspect."""
 
     @property
     def requests(self) -> int:
@@ -151,8 +151,8 @@ class DeclaredEndpoint:
     async def models_to_ask(self) -> list[str]:
         """Return the models to probe if the user does not name one.
 
-        These are the models that were used before, and the declared names without wildcards. If
-        there are none, this is the first listed model that matches a declared pattern.
+        These are the models that were used before and the declared names without wildcards. If
+        there are none, the first listed model that matches a declared pattern is returned.
         """
         named = self.named_models()
         if named or self._cloud or self._no_key:
@@ -260,10 +260,10 @@ class DeclaredEndpoint:
         return EndpointCount(tokens=tokens, server=name, endpoint=self.root, model=model)
 
     async def _check_varies(self, model: str, what: Aspect, size: int, tokens: int) -> None:
-        """Probe again if the last two counts are equal although the texts differ greatly in size.
+        """Probe again if the last two counts are equal although the inputs differ greatly in size.
 
         Raises:
-            EndpointError: The server returns the same count for all texts.
+            EndpointError: The server returns the same count for any input.
         """
         before, counted = self._last.get((model, what), (size, -1))
         self._last[model, what] = size, tokens

@@ -187,7 +187,7 @@ class RequestQueue:
 REQUEST_SECONDS = 2.0
 BODY_BYTES = 4 * 1024 * 1024
 _LARGE_BYTES = 128 * 1024
-"""Larger requests may exceed the time limit although the server is healthy."""
+"""Requests larger than this may exceed the time limit although the server is healthy."""
 _IDLE_SECONDS = 4.0  # less than the 5 s after which llama.cpp and uvicorn close an idle connection
 _INLINE_BYTES = 64 * 1024  # larger JSON is decoded and encoded on a thread
 _MAX_CONTAINERS = 150_000  # an empty container takes 2 bytes of JSON but 64 bytes of memory
@@ -222,7 +222,7 @@ class Answer:
     reconnected: bool
     """Whether a connection was opened unexpectedly, which suggests that the server restarted."""
     key_from: str | None = None
-    """The environment variable with the request's API key."""
+    """The environment variable that contains the request's API key."""
 
 
 @dataclass
@@ -234,7 +234,7 @@ class Connection:
     trust_environment: bool = False
     """Whether to use the proxies in the environment. Local servers never need them."""
     key_from: str | None = None
-    """The environment variable with the API key in `headers`."""
+    """The environment variable that contains the API key in `headers`."""
     requests: int = 0
     """The number of requests that have been sent."""
     _client: httpx.AsyncClient | None = None

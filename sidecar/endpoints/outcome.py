@@ -10,7 +10,7 @@ from sidecar.errors import SidecarError
 from sidecar.text.printable import printable
 
 LARGEST_CHARACTERS = 500_000
-"""Maximum number of characters in text that is sent to an endpoint."""
+"""Maximum number of characters of text to send to an endpoint."""
 TOO_LONG = f"the text is longer than {LARGEST_CHARACTERS:,} characters"
 AbilityStatus: TypeAlias = Literal[
     "supported", "unsupported", "auth", "loading", "unreachable", "lying", "unknown"
@@ -104,7 +104,7 @@ class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     checked_at: str | None
     """The time of the last probe (RFC 3339, UTC); null before the first probe."""
     reason: str | None = None
-    """Why texts or chats cannot be counted, with advice; null if both can be counted."""
+    """Why text or chats cannot be counted, with advice; null if both can be counted."""
 
 
 class EndpointError(SidecarError):

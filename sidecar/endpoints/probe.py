@@ -1,7 +1,7 @@
 """Determines an endpoint's capabilities for one model, with at most twelve requests.
 
-The server is recognized by its list of models, its greeting or the format of its counts. It then
-counts two known texts. This detects servers that return constants or nonsense.
+The server is recognized by its list of models, its greeting or the format of its counts. The server
+then counts two known strings, to detect servers that return constants or nonsense.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROBE_TEXTS = (
     "The quick brown fox jumps over the lazy dog, 24 times in 2048 steps;\n"
     "def answer(question: str) -> int:\n    return 42 if question else 0\n",
 )
-"""Two texts whose token counts differ clearly in every tokenizer."""
+"""Two strings whose token counts differ clearly in every tokenizer."""
 
 _SPECIALS = 4  # maximum number of tokens that a server may add around the text
 _BYTES_PER_TOKEN = 512  # the longest tokens of any vocabulary are runs of about 128 spaces
@@ -180,7 +180,7 @@ def _utc_now() -> str:
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether an endpoint can count texts or chats, and if not, why."""
+    """Whether an endpoint can count text or chats, and if not, why."""
 
     status: AbilityStatus
     reason: str = ""
@@ -207,16 +207,14 @@ class ProbeResult:
     listed_models: tuple[str, ...] = ()
     """The first models in the server's model list."""
     extra_tokens: int = 0
-    """The number of tokens that the server adds to each text. They are subtracted from
-    the counts.
-    """
+    """The tokens that the server adds to each string. They are subtracted from the counts."""
     lifetime: float = math.inf
     """How long the result is valid, in seconds."""
     checked_at: str = field(default_factory=_utc_now)
 
     @classmethod
     def failed(cls, model: str, error: EndpointError, server: Server | None = None) -> ProbeResult:
-        """Return the result for a server that can count neither texts nor chats."""
+        """Return the result for a server that can count neither text nor chats."""
         ability = Ability.failed(error)
         return cls(model=model, server=server, text=ability, chat=ability)
 
@@ -245,7 +243,7 @@ async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Probe
 
 
 async def probe(connection: Connection, model: str) -> ProbeResult:
-    """Recognize a model server, and let it count two texts and two chats."""
+    """Recognize a model server, and have it count two strings and two chats."""
     server: Server | None = None
     listed: list[ListedModel] = []
     try:
@@ -358,9 +356,9 @@ async def _read_limit(
 async def _try_counting(
     connection: Connection, server: Server, what: Aspect, model: str, first: int | None = None
 ) -> tuple[Ability, int]:
-    """Count each of `PROBE_TEXTS`, as a text or as a chat with one message.
+    """Count each of `PROBE_TEXTS`, either as plain text or as a chat with one message.
 
-    Returns whether the server can count, and how many tokens it adds to each text.
+    Returns whether the server can count, and how many tokens it adds to each string.
     """
     counts, extra_tokens = [] if first is None else [first], 0
     try:

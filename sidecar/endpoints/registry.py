@@ -57,7 +57,7 @@ class Endpoints:
 
         Args:
             endpoints: The `[[endpoint]]` tables in the user's settings.
-            use_endpoint: Whether texts may be sent.
+            use_endpoint: Whether text may be sent.
             environment: The environment variables that contain API keys. By default, the
                 environment of the process is used.
             window: Whether context windows may be requested even if `use_endpoint` is off.
@@ -99,7 +99,7 @@ class Endpoints:
 
         Args:
             model: The model's name.
-            text: The text. Texts longer than `LARGEST_CHARACTERS` are not sent.
+            text: The text. It is not sent if it is longer than `LARGEST_CHARACTERS`.
             seconds: How long to wait for the response.
             wanted: Called before the request is sent. Returns whether the count is still needed.
         """

@@ -110,7 +110,7 @@ async def listed_limit(
 async def all_listed(
     connection: Connection, listed: Sequence[ListedModel]
 ) -> Sequence[ListedModel]:
-    """Return all models, for servers that list only models in memory."""
+    """Return all models, for servers whose list contains only models in memory."""
     del connection
     return listed
 
@@ -120,7 +120,7 @@ class Server:
     """A kind of model server.
 
     Attributes:
-        text: How the server counts texts, or None if it cannot.
+        text: How the server counts text, or None if it cannot.
         chat: How the server counts messages and tools, or None if it cannot.
         loaded: Selects those listed models that are in memory, because a count must not load a
             model.
@@ -356,7 +356,7 @@ class _Props(msgspec.Struct):
 def _llamacpp_chat(model: str, chat: Chat) -> Request:
     """Build a request that counts with the model's chat template.
 
-    If the last message is from the assistant, llama.cpp continues it, but refuses it if it contains
+    If the last message is from the assistant, llama.cpp continues it, but rejects it if it contains
     tool calls. Because the next request must contain the results of these calls, empty results are
     appended.
     """
