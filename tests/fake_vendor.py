@@ -40,7 +40,7 @@ class Usage(NamedTuple):
 
     @property
     def context(self) -> int:
-        """Return the conversation's size after this call, in tokens."""
+        """Return how large the conversation is after this call, in tokens."""
         return self.prompt + self.output
 
 
@@ -50,7 +50,7 @@ class ToolUse(NamedTuple):
     name: str
     arguments: dict[str, Any]
     namespace: str | None = None
-    """The group that contains the tool in OpenAI's responses."""
+    """The tool's namespace in OpenAI's Responses API."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Reply:
     status: int = 200
     """The HTTP status. If it is not 200, the request fails and uses no tokens."""
     after: Kind | None = None
-    """The kind of call, such as a sub-agent's, whose reply must be sent before this one."""
+    """Send this reply only after a reply to a call of this kind, such as a sub-agent's."""
     hangs: bool = False
     """Whether to send only the start of the reply, and wait until the client disconnects."""
 
@@ -80,7 +80,7 @@ class Request:
 
     @property
     def user_texts(self) -> list[str]:
-        """The user's messages, oldest first, excluding tool results."""
+        """The text of the user's messages, oldest first. Tool results are excluded."""
         return list(_USER_TEXTS[self.api](self.body))
 
     @property
@@ -193,13 +193,14 @@ class FakeVendor:
         self._thread.join()
 
     def wait_until(self, condition: Callable[[list[VendorCall]], bool], seconds: float) -> bool:
-        """Return whether the list of calls satisfies `condition` within `seconds`."""
+        """Wait until the calls satisfy `condition`. Return whether they did within `seconds`."""
         with self._changed:
             return self._changed.wait_for(lambda: condition(self.calls), seconds)
 
     def billed(self, *kinds: Kind) -> list[VendorCall]:
-        """Return the calls of these kinds (by default all) whose usage has been reported, in
-        order.
+        """Return the calls whose usage has been reported, in order.
+
+        If `kinds` are given, return only calls of these kinds.
         """
         return [call for call in self.calls if call.usage and (not kinds or call.kind in kinds)]
 
@@ -230,8 +231,8 @@ def _usage(call: VendorCall) -> Usage:
     return Usage(uncached, cache_read, cache_write, output, reasoning, cache_write // 3)
 
 
-# Each function returns a vendor's reply twice: as a whole, and as a list of events. A reply that
-# hangs consists of the first event only, so this event must not contain the final usage.
+# Each function returns a vendor's reply in two forms: as a whole, and as a list of events. If a
+# reply hangs, only its first event is sent, so this event must not contain the final usage.
 
 
 def _anthropic(call: VendorCall, usage: Usage) -> tuple[Event, list[Event]]:
@@ -585,7 +586,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._chunk(b"")
 
     def _hang(self, events: list[Event]) -> None:
-        """Send the first event, followed by comments until the client disconnects."""
+        """Send the first event, and then comments until the client disconnects."""
         self._begin_stream()
         self._chunk(_line(events[0]))
         for _ in range(600):

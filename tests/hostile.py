@@ -60,7 +60,7 @@ class Hostile:
         return set(self.marker.read_text().split()) if self.marker.exists() else set()
 
     def bad(self) -> list[Path]:
-        """Return the folders with bad settings files. Each folder contains a CLAUDE.md."""
+        """Return the folders that contain a bad settings file and a CLAUDE.md."""
         return [self.root / "bad" / name for name in (*BAD_SETTINGS, *BAD_FILES)]
 
     def path(self) -> str:
@@ -93,7 +93,7 @@ def make(folder: Path) -> Hostile:
 
 
 def add_bad_settings(repository: Hostile) -> None:
-    """Add settings and ignore files that are links, FIFOs, devices, bombs or hostile patterns."""
+    """Add bad settings files, FIFOs as ignore files, and an AGENTS.md that links to a secret."""
     (repository.root.parent / "secret").write_text(PLANTED)
     for folder in repository.bad():
         folder.mkdir(parents=True)
@@ -104,7 +104,7 @@ def add_bad_settings(repository: Hostile) -> None:
 
 
 def write_bad_settings(folder: Path, name: str, secret: Path) -> None:
-    """Write one of the bad settings files to a folder."""
+    """Write the bad settings file called `name` to a folder."""
     settings = folder / ".token-sidecar.toml"
     if name in BAD_SETTINGS:
         settings.write_text(BAD_SETTINGS[name])
@@ -142,7 +142,7 @@ def _python(repository: Hostile) -> None:
 
 
 def _environment(repository: Hostile) -> None:
-    """Create a virtual environment with a real Python, whose modules are traps."""
+    """Create a virtual environment with a real Python. Its modules are traps."""
     folder = repository.root / ".venv"
     modules = folder / f"lib/python3.{sys.version_info.minor}/site-packages"
     for each in (folder / "bin", modules):
@@ -205,7 +205,7 @@ def _embedded_bare(repository: Hostile) -> None:
 
 
 def _arm(repository: Hostile, folder: Path, work_tree: Path | None, lead: str = "") -> None:
-    """Set each git option that contains a command, in the configuration of a git folder."""
+    """In a git folder's configuration, set every option whose value is a command to a trap."""
     commands = {
         "core.fsmonitor": "fsmonitor",
         "core.pager": "pager",

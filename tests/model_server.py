@@ -43,7 +43,7 @@ class Received(msgspec.Struct):
     output: int
     reasoning: int
     answered: threading.Event
-    """Set by the test to release the response."""
+    """Set by the test to let the server respond."""
 
 
 def count_message(message: dict[str, Any]) -> int:
@@ -136,7 +136,7 @@ class ModelServer:
         self._thread.join()
 
     def take(self, body: dict[str, Any]) -> tuple[Received, Reply]:
-        """Register a request, and return it with its reply. If `waits`, first wait for the test."""
+        """Record a request. Return it with its reply, after waiting for the test if `waits`."""
         reply = self.answer(body)
         output = reply_tokens(reply) + reply.reasoning
         received = Received(body, request_tokens(body), output, reply.reasoning, threading.Event())

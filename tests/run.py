@@ -15,7 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 EDITABLE = ["--no-deps", "--no-build-isolation", "--editable", "."]
-"""pip arguments for this project only. `tests/requirements.txt` pins its dependencies."""
+"""pip arguments that install only this project. Its dependencies are pinned in
+`tests/requirements.txt`.
+"""
 ELSEWHERE = ("win32", "darwin")
 """Operating systems whose code is only type-checked on this machine."""
 MYPY_CACHE = ("--cache-dir", ".mypy_cache/elsewhere")

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 
 def encoding(name: str = "o200k_base") -> tiktoken.Encoding:
-    """Return a tiktoken encoding with the bundled rank file. tiktoken's source contains the SHA-256
-    of this file.
+    """Return a tiktoken encoding that uses the bundled rank file.
+
+    tiktoken's source contains the file's SHA-256.
     """
     return Reference(name)._get_encoding()
 

@@ -42,5 +42,5 @@ class Terminal:
         return str(wait_for(look, f"{part!r} on the screen"))
 
     def stop(self) -> None:
-        """End the program and the terminal."""
+        """Stop the program, and close the terminal."""
         subprocess.run([*self._tmux, "kill-server"], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""Tests that `context_usage` returns the numbers of `context/usage` and `usage --json`."""
+"""Tests that `context_usage` returns the same numbers as `context/usage` and `usage --json`."""
 
 from __future__ import annotations
 

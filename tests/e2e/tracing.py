@@ -1,4 +1,4 @@
-"""Uses strace to find which programs a process and its children start, and where they connect."""
+"""Uses strace to find the programs that a process tree starts and the addresses it connects to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Trace:
         return {address for _, address in _ADDRESS.findall(self.file.read_text())}
 
     def programs(self) -> list[str]:
-        """Return the started programs' names, in order."""
+        """Return the names of the programs that were started, in order."""
         return _PROGRAM.findall(self.file.read_text())
 
     def traced(self, tracer: int) -> int:

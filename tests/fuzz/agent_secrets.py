@@ -69,9 +69,7 @@ def _text(_: Clock, length: int) -> str:
 
 
 def plant(home: Path, megabytes: float, writers: ExitStack) -> list[Truth]:
-    """Create sessions in all kinds of stores below `home`. Other processes keep the databases
-    open.
-    """
+    """Create sessions in all kinds of stores. Other processes keep the databases open."""
     truths, root = history(home, megabytes), home / "work" / "0"
     return [*truths, *_logs(home, root), *_documents(home, root), *_databases(home, root, writers)]
 
@@ -134,7 +132,7 @@ def _broken(session: claude.Transcript) -> None:
 
 
 def states(home: Path) -> dict[str, tuple[int, int, str]]:
-    """Return the size, time and contents of agents' files, and the rows and schema of databases."""
+    """Return each agent file's size and time, and a hash of its contents or database rows."""
     found = {}
     for path in (one for name in _HOMES for one in (home / name).rglob("*") if one.is_file()):
         if not path.name.endswith(("-wal", "-shm")):
@@ -213,7 +211,7 @@ class Reading:
         self.verb("usage", "--all", "--json", titles=True)
 
     def leaks(self) -> list[str]:
-        """Return where secrets were stored or logged."""
+        """Return the files and output that contain secrets."""
         kept = [path for path in self.state.rglob("*") if path.is_file()]
         found = [str(path) for path in kept if _has_secret(path.read_bytes())]
         leaked = [text for text in self.outputs if _has_secret(text)]

@@ -40,7 +40,7 @@ class Move(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A conversation, and the params of `context/fit`."""
+    """A conversation, and the params for `context/fit`."""
 
     turns: list[Turn]
     max_tokens: int
@@ -73,7 +73,7 @@ cases = st.builds(
 
 
 def build(shape: str, made: list[Move]) -> list[Turn]:
-    """Build a conversation from random steps. Each text contains a number, such as `#7`."""
+    """Build a conversation from random steps. Every string contains a number, such as `#7`."""
     maker = _Maker(shape)
     for move in made:
         maker.move(move)
@@ -179,7 +179,7 @@ class _Maker:
 
 
 class Seen(NamedTuple):
-    """A message's contents, parsed independently."""
+    """The contents of a message, which is parsed independently of the server."""
 
     calls: list[str]
     results: list[str]
@@ -204,7 +204,7 @@ def _walk(value: Any, seen: Seen, in_result: bool) -> bool:
             return not in_result
         return False
     if isinstance(value, list):
-        # Evaluate all items, because each one adds to `seen`.
+        # Visit all items, because each visit adds to `seen`.
         talks = [_walk(one, seen, in_result) for one in value]
         return any(talks)
     if not isinstance(value, dict):
@@ -272,8 +272,10 @@ def _check_order(kept: list[Seen]) -> None:
 
 
 def _check_required_turns(case: Case, asked: list[Seen], kept: list[Seen]) -> None:
-    """Check that the plan keeps all system turns, the last `keep_turns` user turns, and everything
-    after the first of these user turns except orphans.
+    """Check that the plan keeps the turns that it must keep.
+
+    These are all system turns, the last `keep_turns` user turns, and all turns after the first of
+    these user turns, except for orphans.
     """
     there = {mark for seen in kept for mark in seen.marks}
     calls = {call for seen in kept for call in seen.calls}

@@ -35,7 +35,7 @@ ODD = "\ud83d\ude00\ud800\udc00 ſ'ſ 'ſt \u0e31\u0300\u200b\ufeff\x00\x01\x7f 
 MARKS = "!!??..//--==##**[]{}()<>\"'`~|\\/\n/\r/ /\n//\n"
 DIGITS = "0123456789 3.14159 1,000,000 ١٢٣ "
 GENES = "ACGTTGCAACGT" * 40
-"""A long text without a safe split point."""
+"""A long string without a safe split point."""
 SPECIAL = "<|endoftext|><|im_start|>user\n<|endofprompt|>"
 STOCK = (
     *(CODE, PROSE, FRENCH, RUSSIAN, CHINESE, JAPANESE, KOREAN, EMOJI, BLANKS, ODD, MARKS),
@@ -51,8 +51,9 @@ SNIPPETS = (
 
 
 def document_text(rng: random.Random, characters: int) -> str:
-    """Return text of about `characters` characters, of one or several kinds, sometimes with unusual
-    line endings.
+    """Return about `characters` characters of one or several kinds of text.
+
+    The line endings are sometimes unusual.
     """
     stock = rng.sample(STOCK, rng.choice((1, 2, 4, len(STOCK))))
     parts, length = [], 0
@@ -81,7 +82,7 @@ def snippet(rng: random.Random) -> str:
 
 
 def place(rng: random.Random, doc: TextDocument) -> int:
-    """Return a random offset, often at the boundary between two pieces."""
+    """Return a random offset, often near the boundary between two pieces."""
     if rng.random() < 0.4:
         return rng.randrange(doc.characters + 1)
     pieces = doc.pieces

@@ -1,4 +1,4 @@
-"""Shortens 10,000 random texts to random limits: `python -m tests.fuzz.fit_soak [N] [SEED]`.
+"""Shortens 10,000 random strings to random lengths: `python -m tests.fuzz.fit_soak [N] [SEED]`.
 
 Each result must be within the limit, contain no split characters, and not change when it is
 shortened again. If no line takes more than a twentieth of the limit, at least 95 % of the limit
@@ -92,7 +92,7 @@ def torn(text: str, cut: int) -> bool:
 
 
 def cuts(text: str, fitted: FitResult, mode: Truncation) -> list[int]:
-    """Return the offsets where text was removed."""
+    """Return the offsets in `text` at which it was cut."""
     if mode == "end":
         return [len(text) - len(fitted.text)]
     if mode == "start" or MARKER not in fitted.text or MARKER in text:
@@ -104,8 +104,9 @@ def cuts(text: str, fitted: FitResult, mode: Truncation) -> list[int]:
 def check(
     text: str, tokens: int, mode: Truncation, model: str, tokenizers: Tokenizers
 ) -> float | None:
-    """Check a result, and return the fraction of the limit that it uses. Return None if the
-    fraction may be small, for example because the text has long lines.
+    """Check a result, and return the fraction of the limit that the result uses.
+
+    Return None if a small fraction is acceptable, for example because the text has long lines.
     """
     tokenizer = tokenizers.for_model(model)
     fitted = fit(text, tokens, mode, tokenizer)
@@ -119,7 +120,7 @@ def check(
 
 
 def main(rounds: int = 10_000, seed: int = 0) -> None:
-    """Shorten and check all texts, and print the smallest fraction of the limit that is used."""
+    """Shorten and check all texts, and print which fraction of the limit the worst result uses."""
     source, tokenizers = random.Random(seed), Tokenizers()
     shares = []
     for number in range(rounds):

@@ -41,7 +41,7 @@ GROWTH = 0.1
 EVERY = 10_000
 """The number of messages between progress reports."""
 BEFORE, AFTER = 200, 200
-"""The numbers of messages before `initialize` and after `shutdown`."""
+"""How many messages are sent before `initialize`, and how many after `shutdown`."""
 
 CAPABILITIES = {
     "general": {"positionEncodings": ["utf-16"]},
@@ -60,7 +60,7 @@ CAPABILITIES = {
 
 
 class WrongError(Exception):
-    """The server violated the protocol."""
+    """Raised if the server violates the protocol."""
 
 
 class Session:
@@ -210,9 +210,7 @@ class Session:
                 self._strays += 1
 
     def _asked(self, message: Message) -> None:
-        """Answer a request from the server: correctly, with an error, with an unexpected result, or
-        twice.
-        """
+        """Answer the server's request: correctly, with an error or unexpected result, or twice."""
         chance = self._chance.random()
         answer: Message = {"jsonrpc": "2.0", "id": message["id"], "result": _right(message)}
         if chance < 0.1:
@@ -253,8 +251,7 @@ def _environment(folder: Path) -> dict[str, str]:
 def soak(
     messages: int, seed: int, end: str, report: Callable[[int, int, int], None] = lambda *_: None
 ) -> tuple[int, int]:
-    """Run a session, and return the server's memory in kilobytes after the start phase and at the
-    end.
+    """Run a session. Return the server's memory in kilobytes after the start phase and at the end.
 
     Raises:
         WrongError: A response is missing or superfluous, or the server ended early.

@@ -122,9 +122,7 @@ class Messages:
         return value
 
     def _mangled(self, message: Message) -> bytes:
-        """Give the message a unique id, and return its bytes with some of them removed or
-        changed.
-        """
+        """Give the message a unique id, and return its bytes, some of them removed or changed."""
         if message.get("method") in ("exit", "shutdown", "initialize"):
             message["method"] = "tokens/count"
         message["id"] = f"mangled {self._number}"
@@ -335,8 +333,9 @@ class Messages:
         return self._notification("$/cancelRequest", id=number)
 
     def _answer(self) -> Message:
-        """Return a response to a request that the server never sent. The id may belong to another
-        request.
+        """Return a response to a request that the server never sent.
+
+        Its id may equal that of a request.
         """
         number = self._chance.choice((*IDS, self._number, self._number - 1))
         what = self._chance.choice(({"result": None}, {"error": {"code": 1, "message": ""}}))
@@ -382,7 +381,7 @@ def body(message: Message) -> bytes:
 
 
 def _places(value: Any) -> Any:
-    """Return each container in a message with each of its keys."""
+    """Yield every place in a message as a container and a key."""
     level = [value]
     while level:
         holder = level.pop()

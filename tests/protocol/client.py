@@ -58,7 +58,7 @@ class Client:
         pass
 
     def answer(self, method: str, make: Callable[[Any], Any]) -> None:
-        """Answer the server's requests of this method with the result of `make(params)`."""
+        """Answer the server's future requests for `method` with the result of `make(params)`."""
         self._answers[method] = make
 
     def _take(self, message: Message) -> None:

@@ -256,9 +256,9 @@ async def test_session_found_by_a_request_is_shown(
 
 
 def old_sessions(home: ClaudeHome, root: Path) -> list[str]:
-    """Create sessions from six and three days ago, and return their IDs.
+    """Create two sessions, six and three days old, and return their IDs.
 
-    The server only watches the newer session.
+    The server watches only the newer session.
     """
     names = []
     for days in (6, 3):
@@ -356,7 +356,7 @@ async def test_first_rows_of_a_long_list_are_made_and_the_others_counted(
     for order, ages in (("updated", [0, 1]), ("cost", by_cost[:2]), ("context", by_context[:2])):
         with monkeypatch.context() as patch:
             patch.setattr(session_index, "read_name", recorded_name)
-            if order != "context":  # this order needs the usage of all sessions
+            if order != "context":  # sorting by context size needs the usage of all sessions
                 patch.setattr(sessions, "label_of", recorded_label)
             params = {"all": True, "limit": 2, "order": order}
             rows = await bare.request("context/sessions", params)
@@ -550,7 +550,7 @@ async def test_call_reported_by_a_plugin_and_an_agent_counts_once(
 async def test_cost_is_updated_without_a_reported_file_name(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Polls and new folders trigger a read, but do not report file names."""
+    """When a poll or a new folder triggers a read, no file names are reported."""
     bare.server.watcher.start_seconds = 3600
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
@@ -645,7 +645,7 @@ def shows_cost(cost: float) -> Callable[[Any], bool]:
 
 
 def has_other_sums(before: Any) -> Callable[[Any], bool]:
-    """Return a function that checks whether a status's costs differ from those in `before`."""
+    """Return a function that checks whether a status's costs differ from those of `before`."""
     return lambda one: bool(one["cost"]) and one["cost"]["tooltip"] != before["cost"]["tooltip"]
 
 
@@ -699,7 +699,7 @@ def costs_more_than(before: Any) -> Callable[[Any], bool]:
 async def test_prompt_file_is_counted_for_the_same_model_everywhere(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
-    """The editor used the session's model, while the command line used the configured model."""
+    """Previously, the editor used the session's model, but the command line the configured one."""
     (tmp_path / "CLAUDE.md").write_text("Write little, and test it.\n" * 6)
     session = home.session(tmp_path)
     session.reply()
@@ -753,7 +753,7 @@ async def test_prompt_files_cost_only_what_the_chosen_days_did(
 async def test_a_session_file_is_not_read_for_a_closed_view(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
-    """Only an open context view needs the messages. The status does not."""
+    """The messages are needed only for an open context view, not for the status."""
     session = everyday(home, tmp_path)
     await start_and_read(bare, tmp_path)
     with recorded_opens(session.path) as reads:

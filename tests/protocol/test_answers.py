@@ -1,4 +1,4 @@
-"""Tests that each request gets exactly one response, whatever other messages contain."""
+"""Tests that each request gets exactly one response, whatever other messages are sent."""
 
 from __future__ import annotations
 

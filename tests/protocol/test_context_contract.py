@@ -19,7 +19,7 @@ REPLY: dict[str, Any] = {
 
 
 async def test_a_reply_is_billed_once_by_its_own_id(client: Client) -> None:
-    """The ID in the reply identifies a call. Without one, the client's ID does."""
+    """The ID in the reply identifies a call. If the reply has no ID, the client's ID is used."""
     client.ignore("status/update")
     unnamed = {key: value for key, value in REPLY.items() if key != "id"}
     calls = []

@@ -118,7 +118,7 @@ async def test_section_over_its_cap_is_trimmed(
 async def test_preflight_for_another_model_counts_a_section_like_its_document(
     bare: Client, tmp_path: Path
 ) -> None:
-    """The estimate is calibrated for the document's kind of text."""
+    """The section's estimate is calibrated for the document's kind of text."""
     model, text = "unheard-of", "The quick brown fox jumps over the lazy dog. " * 40
     learned = Calibrations()
     estimator = Tokenizers().for_model(model).name

@@ -94,7 +94,7 @@ async def test_reported_usage_is_kept_after_a_change_of_tokenizer(client: Client
 async def test_new_tokenizer_keeps_reported_usage_of_other_models(
     client: Client,
 ) -> None:
-    """Only text that is not covered by usage is counted with the current tokenizer."""
+    """Text that the usage report does not cover is counted with the current tokenizer."""
     await begun(client)
     usage = {"prompt_tokens": 5_000, "completion_tokens": 10}
     turns = [*MESSAGES[1:], {"role": "assistant", "content": "Oui."}]

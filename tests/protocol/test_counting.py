@@ -155,7 +155,7 @@ async def test_edits_right_after_a_long_document_is_opened(
 async def test_ranges_refer_to_the_text_at_the_time_of_the_request(
     client: Client, lines: int
 ) -> None:
-    """The document is edited immediately after the request has been sent."""
+    """The document is edited immediately after the requests have been sent."""
     client.ignore("status/update")
     text = "some words\n" * lines
     client.open(text)
@@ -165,7 +165,7 @@ async def test_ranges_refer_to_the_text_at_the_time_of_the_request(
         client.count(range=FIRST_LINE),
         client.request("tokens/fit", fit),
     )
-    await asyncio.sleep(0)  # Wait until the messages have been sent.
+    await asyncio.sleep(0)  # Let the client send its messages first.
     client.change(edit((0, 0), (0, 0), "many more "))
     both, alone, fitted = await asked
     assert (both["version"], both["tokens"]) == (1, truth(text))

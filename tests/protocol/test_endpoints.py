@@ -132,7 +132,7 @@ def retries(client: Client) -> list[Any]:
 
 
 def shows(mark: str) -> Callable[[Any], bool]:
-    """Return a function that checks whether a status shows an estimate ("~") or another count."""
+    """Return a function that checks for an estimate if `mark` is "~", or else for another count."""
     return lambda one: one["document"] and ("~" in one["document"]["text"]) == (mark == "~")
 
 
@@ -168,7 +168,8 @@ async def test_recovered_endpoint_recounts_untouched_documents(
         while usage["method"] != "endpoint":
             usage = await client.request("context/usage", {"session": "s"})
         asked = server.posts()
-        # The probe sends two texts and two conversations. The rest is the document and the session.
+        # The probe sends two strings and two conversations. The other requests count the document
+        # and the session.
         assert (asked.count("/tokenize"), len(asked)) == (3, 6), asked
         assert retries(client) == []
         client.ignore("status/update")
@@ -278,7 +279,7 @@ async def test_conversation_of_a_cancelled_request_is_counted_again(
 async def test_conversation_fitted_during_a_count_is_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pending response counts turns that `context/fit` has removed in the meantime."""
+    """The endpoint is still counting turns that `context/fit` removes in the meantime."""
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
         client.server.services.counts.seconds = 60.0
         for _ in range(8):
@@ -383,7 +384,7 @@ def clients(client: Client) -> list[Any]:
 
 
 def declares(client: Client, model: str) -> bool:
-    """Return whether an endpoint in the current settings declares a model."""
+    """Return whether the configured endpoint lists a model."""
     [one] = client.server.services.roots.default.settings.endpoints
     return model in one.models
 

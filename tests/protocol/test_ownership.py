@@ -95,7 +95,7 @@ class Found(NamedTuple):
 
 
 def reached(work: object) -> dict[int, Found]:
-    """Return all objects that a callable references directly or indirectly, by `id()`."""
+    """Return all objects that can be reached from a callable, keyed by `id()`."""
     found, next_ones = dict[int, Found](), deque([Found(work, "")])
     while next_ones:
         one, way = next_ones.popleft()
@@ -165,7 +165,7 @@ WRITERS = {
     "workspace": ("workspace.py", "sessions.py"),
     "state": ("conversations.py",),
 }
-"""For each variable name, the modules that may assign attributes of the object."""
+"""The modules that may assign an object's attributes, keyed by the object's variable name."""
 
 
 def test_state_is_assigned_only_by_its_owner() -> None:
@@ -193,7 +193,7 @@ def targets_of(node: ast.AST) -> list[ast.expr]:
 async def test_memory_ledger_is_created_once_on_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two roots discover the unusable ledger at the same time."""
+    """Two roots discover at the same time that the ledger is unusable."""
     loop, given, made = asyncio.get_running_loop(), list[Found](), list[int]()
     real_run, real_init = loop.run_in_executor, MemoryLedger.__init__
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -551,7 +551,7 @@ async def test_agents_estimate_has_an_error_band(talker: Client) -> None:
 
 
 async def test_model_has_the_same_window_on_every_surface(client: Client) -> None:
-    """The tooltip used to show the price list's window next to the agent's own."""
+    """Previously, the tooltip showed the window from the price list next to the agent's own."""
     await settled(client)
     client.open("some words\n")
     fed(client, agents(limit=123_456))
@@ -582,7 +582,7 @@ async def test_window_named_without_a_model_applies_to_documents(
 
 
 async def test_a_session_without_a_reply_has_no_model(talker: Client) -> None:
-    """A session without a reply used to show the workspace's default model and window."""
+    """Previously, a session without a reply had the workspace's default model and window."""
     fed(talker, agents(model=None, tokens=None, limit=None))
     usage = await talker.request("context/usage", {})
     assert (usage["model"], usage["limit"], usage["percent"]) == (None, None, None)

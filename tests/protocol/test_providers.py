@@ -74,7 +74,7 @@ async def configured(client: Client, settings: Any) -> None:
 async def settled(client: Client) -> None:
     """Wait until the configuration is no longer being reloaded."""
     async with asyncio.timeout(60):
-        await asyncio.sleep(0)  # Notifications are handled in tasks.
+        await asyncio.sleep(0)  # Let the tasks that handle notifications start.
         while any(client.server.scheduler.is_due((job,)) for job in ("settings", "providers")):
             await asyncio.sleep(0.01)
 

@@ -31,7 +31,7 @@ class Hold:
         self.calls = 0
 
     def first(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that calls the given function, but blocks during the first call."""
+        """Wrap a function so that its first call blocks."""
 
         def held(*arguments: Any) -> Any:
             self.calls += 1

@@ -45,7 +45,7 @@ async def test_new_calls_are_shipped(bare: Client, collector: Collector) -> None
     async with asyncio.timeout(30):
         while len(collector.calls()) < 3:
             await asyncio.sleep(0.05)
-    await asyncio.sleep(0.3)  # long enough for several repetitions
+    await asyncio.sleep(0.3)  # long enough for several more shipments
     assert len(collector.calls()) == 3
 
 
@@ -68,7 +68,7 @@ async def test_what_prompt_files_cost_is_reported_once(
     async with asyncio.timeout(30):
         while not files():
             await asyncio.sleep(0.05)
-    await asyncio.sleep(0.3)  # long enough for several repetitions
+    await asyncio.sleep(0.3)  # long enough for several more shipments
     assert files() == ["CLAUDE.md"]
 
 

@@ -122,7 +122,7 @@ async def test_document_outside_every_root_has_a_status(client: Client) -> None:
 
 
 async def test_context_is_shown_after_the_last_document_is_closed(client: Client) -> None:
-    """The status without a document shows a context that changed while a document was open."""
+    """The context changes while a document is open. The status then shows the new context."""
     await client.request("context/append", {"session": "s", "turns": [user("hello " * 40)]})
     bare = await client.take("status/update")
     assert bare["uri"] is None
@@ -167,7 +167,7 @@ async def test_a_defect_in_the_status_is_logged(
 
 
 async def test_each_recorded_call_changes_the_status_even_without_a_price(client: Client) -> None:
-    """Editors update an open cost report when the status changes."""
+    """A change of the status makes editors update an open cost report."""
     client.open("hello world")
     call = {"model": "a-model-without-a-price", "usage": {"prompt_tokens": 5}}
     seen = {0}

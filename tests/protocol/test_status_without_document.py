@@ -1,4 +1,4 @@
-"""Tests the status without an open document. It shows a workspace that has a conversation."""
+"""Tests the status without an open document, which describes a workspace with a conversation."""
 
 from __future__ import annotations
 

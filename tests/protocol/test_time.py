@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def midnight_is_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Set a time zone where the day ends in a few seconds."""
-    # In a time zone that is this many seconds east of UTC, midnight is four seconds away.
+    """Set a time zone in which the day ends in a few seconds."""
+    # Midnight is four seconds away in the time zone that is this many seconds east of UTC.
     east = -int(time.time() + 4) % 86_400
     west = -east if east <= 43_200 else 86_400 - east
     hours, rest = divmod(abs(west), 3_600)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RecordingReader:
-    """A reader that also records its calls and malformed lines in a `World`."""
+    """A reader that also records its results in a `World`: calls and malformed lines."""
 
     def __init__(self, reader: StoreReader, world: World) -> None:
         self._reader, self._world = reader, world

@@ -120,7 +120,7 @@ class FakeCalibration:
         self.hidden: tuple[float, float] | None = None
 
     def band_factor(self, kind: str | None = None) -> float:  # noqa: ARG002
-        """Return a factor of 0.5, which halves the error band."""
+        """Return 0.5, which halves the error band."""
         return 0.5
 
 

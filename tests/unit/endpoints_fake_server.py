@@ -106,7 +106,7 @@ class FakeServer:
 
 
 def words(text: str) -> int:
-    """Count one token per three characters, which differs from every estimator."""
+    """Return one token per three characters, which differs from every estimator's count."""
     return len(text) // 3 or min(1, len(text))
 
 
@@ -144,7 +144,7 @@ class Ollama(FakeServer):
     def __init__(self) -> None:
         super().__init__()
         self.running: dict[str, int] = {}
-        """The context window of each loaded model."""
+        """The context window of each loaded model, keyed by model name."""
         info = {"general.architecture": "llama", "llama.context_length": 131_072}
         self.routes = {
             ("GET", "/v1/models"): listing("tiny:latest", "other:latest", owned_by="library"),
@@ -164,4 +164,4 @@ REASONS: list[tuple[Any, str]] = [
     (listing("another", owned_by="llamacpp"), "choose a model that the server has"),
     (listing("tiny", owned_by="library"), "tokenizer.json"),
 ]
-"""Responses to a request for the models, each with a part of the advice that users get."""
+"""Responses to a request for the model list, each with part of the advice that users get."""

@@ -1,4 +1,4 @@
-"""Tests that reports from the team's store match the users' ledgers, also by user and by team."""
+"""Tests that reports from the team's store agree with the users' ledgers, also by user and team."""
 
 from __future__ import annotations
 
@@ -479,7 +479,7 @@ async def test_the_status_warns_of_the_teams_caps(
 
 @asynccontextmanager
 async def forwarded(url: str, port: int = 0) -> AsyncIterator[int]:
-    """Yield a local port that is forwarded to a store. On exit, the port is closed."""
+    """Forward a local port to a store, and yield the port. It is closed on exit."""
     host = urlsplit(url)
 
     async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

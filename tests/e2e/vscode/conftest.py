@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 START_SECONDS = 300
-"""Opening a window can take 25 s on a busy machine. The first window also waits for the builds."""
+"""The timeout in seconds. Opening a window can take 25 s, and the first waits for the builds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Extend the timeout, and run the shared window's tests one after another."""
+    """Extend the timeout, and run the tests that use the shared window first."""
     ours = [index for index, item in enumerate(items) if item.path.parent == HERE]
     shared_first = sorted(
         (items[index] for index in ours), key=lambda item: "window" not in _fixtures(item)

@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 EXTENSION = ROOT / "editors/vscode"
 PATIENCE_S = 60.0
 OPENINGS = 3
-"""VS Code sometimes opens a workspace file without its folders. If so, it is opened again."""
+"""How often to try. Sometimes VS Code opens a workspace file without its folders."""
 TIDY = """
     const run = vscode.commands.executeCommand;
     await run("workbench.action.closeQuickOpen");
@@ -40,10 +40,10 @@ THEMES = {
     "high-contrast": "Default High Contrast",
     "high-contrast-light": "Default High Contrast Light",
 }
-"""Theme names, by the CSS class that VS Code gives to webviews."""
+"""Theme names, keyed by the CSS class that VS Code sets in webviews."""
 CONTEXT = "main:has(h1):not(:has(form))"
 REPORT = "main:has(form)"
-"""The contents of the context view and the cost report."""
+"""CSS selectors for the contents of the context view and the cost report."""
 STATUS_ITEM = "token-sidecar.token-sidecar.status"
 
 SETTINGS = {
@@ -307,9 +307,7 @@ class Window:
         return self.browser.run(code, *args)
 
     def show(self, name: str, text: str | None = None) -> Path:
-        """Open a file of the workspace in the editor. If `text` is given, it is written to the file
-        first.
-        """
+        """Open a workspace file in the editor, after writing `text` to it if given."""
         path = (self.root if self.root.is_dir() else self.root.parent) / name
         if text is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -93,7 +93,7 @@ def draw(folder: Path) -> None:
         wait_for(lambda: "What comes next" in window.context(), window.context)
         window.host(run, "notifications.clearAll")
         for theme in itertools.islice(window.themes(), 2):
-            window.page("await page.waitForTimeout(1500)")  # until all parts have their colors
+            window.page("await page.waitForTimeout(1500)")  # until all colors have changed
             picture = IMAGES / f"vscode-{theme}.png"
             window.page("await page.screenshot({path: args[0]})", str(picture))
             sys.stdout.write(f"{picture}\n")

@@ -74,7 +74,7 @@ def installed_agents(code_server: CodeServer) -> Agents:
 
 @pytest.fixture
 def agents(installed_agents: Agents) -> Agents:
-    """The agents, with clocks set so that new sessions are newer than those of earlier tests."""
+    """The agents. Their clocks ensure that new sessions are newer than those of earlier tests."""
     clocks = installed_agents.claude.clock, installed_agents.codex.clock
     latest = max(clock.now for clock in clocks)
     for clock in clocks:
@@ -83,7 +83,7 @@ def agents(installed_agents: Agents) -> Agents:
 
 
 def reply(session: Transcript, more: int = 30_000) -> None:
-    """Append a turn whose prompt is longer than the previous prompt by this number of tokens."""
+    """Append a turn whose prompt has `more` more tokens than the previous prompt."""
     session.user()
     session.cached += more
     session.reply()
@@ -95,7 +95,7 @@ def share(window: Window, session: str, tokens: int | None) -> str:
 
     def has_window() -> bool:
         listed = window.ask("context/sessions", all=True)
-        # the window of a session is unknown until its first reply has been read
+        # a session's window is unknown until its first reply has been read
         rows[:] = [row for row in listed if row["id"] == session and row["limit"]]
         return bool(rows)
 
@@ -147,7 +147,7 @@ def working(module_window: Window) -> Window:
 
 
 def share_of(window: Window, codex: CodexHome, thread: str) -> Callable[[], str]:
-    """Return the percentage of the thread's window that is used."""
+    """Return a function that returns how much of a thread's window is used, as a percentage."""
 
     def now() -> str:
         tokens, limit = codex.truth.context[thread], codex.truth.window[thread]

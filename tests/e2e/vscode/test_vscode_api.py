@@ -45,8 +45,8 @@ def notes(window: Window) -> Window:
 
 
 def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
-    """The sample extension is built with the commands in its header. It sends requests and is
-    notified of status changes.
+    """The sample extension is built with the commands in its header. It sends requests, and the
+    server notifies it of status changes.
     """
     outside = str(notes.root.parent / "outside.md")
     Path(outside).write_text("Not of this folder\n")
@@ -64,7 +64,7 @@ def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
         return f"1,234, not {notes.host(shown)}; heard {heard}; {usage}; {notes.messages()}"
 
     wait_for(lambda: notes.host(shown) == 1234, missed)
-    notes.host(OPEN_OUTSIDE, outside)  # VS Code sometimes opens its settings in this way
+    notes.host(OPEN_OUTSIDE, outside)  # VS Code sometimes opens settings files like this
     assert notes.host(shown) == 1234, missed()
     assert notes.ask("cost/detail")["totals"]["calls"] == before + 1
 

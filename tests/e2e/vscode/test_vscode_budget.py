@@ -37,9 +37,7 @@ def text_of(window: Window) -> str:
 
 
 def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Path) -> None:
-    """A warning marks the end of the budget. The fix shortens the text, and one undo restores the
-    text.
-    """
+    """A warning starts where the budget ends. The fix shortens the text, and undo restores it."""
     assert BUDGET < O200K.count_whole(TEXT) < 2 * BUDGET + 30
     project_file.write_text(CONFIGURATION)
     window.show("AGENTS.md", TEXT[:60])
@@ -49,7 +47,7 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
     window.page("await page.keyboard.press('Control+End')")
     window.page("await page.keyboard.insertText(args[0])", TEXT[60:])
     wait_for(lambda: text_of(window) == TEXT, "the text")
-    # while the text is being inserted, it first reaches only the warning level
+    # while the text is inserted, it passes through the warning level
     wait_for(
         lambda: [diagnostic["code"] for diagnostic in diagnostics(window)] == ["budget-exceeded"],
         "the diagnostic of the whole text",

@@ -15,7 +15,7 @@ MIXED = "# 計画 🚀\r\n\r\nnaïve café — 東京都 👩‍👩‍👧\r\n/
 
 
 def exact(text: str) -> str:
-    """Return the text that the status bar shows for an exact count."""
+    """Return the status bar text for an exact count."""
     return f"{O200K.count_whole(text):,} tokens"
 
 
@@ -30,7 +30,7 @@ def text_of(window: Window) -> str:
 
 
 def wait_selected(window: Window, tokens: int) -> None:
-    """Wait until the status shows the selection's and the document's counts."""
+    """Wait until the status shows this count for the selection next to the document's count."""
     selected = f" tokens, {tokens} selected"
     wait_for(lambda: selected in (window.status() or ""), f"{selected!r} in the status bar")
 

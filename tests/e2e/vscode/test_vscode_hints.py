@@ -53,7 +53,7 @@ def drawn(window: Window) -> str:
 
 
 def test_hints_lenses_and_outline_show_the_tokens_of_sections(window: Window) -> None:
-    """Hints, lenses and counts in the outline disappear when they are disabled."""
+    """Hints, code lenses and outline counts disappear when they are disabled."""
     window.server.configure({"tokenSidecar.inlayHints": True, "tokenSidecar.codeLens": True})
     window.show("hinted.md", TEXT)
     expected = [f"{O200K.count_whole(section)} tokens" for section in SECTIONS]

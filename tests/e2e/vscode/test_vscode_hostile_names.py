@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """A local server that only counts its connections."""
+    """A local server that does nothing but record its connections."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []

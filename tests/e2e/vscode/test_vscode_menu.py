@@ -24,7 +24,7 @@ ROWS = "page.locator('.quick-input-widget .quick-input-list-row')"
 
 
 def exact(name: str) -> str:
-    """Return the text that the menu shows for an exact count."""
+    """Return the menu's text for an exact count."""
     return f"{Reference(name).count_whole(TEXT):,} tokens"
 
 
@@ -68,7 +68,7 @@ def test_the_tooltip_explains_how_the_text_was_counted(plan: Window) -> None:
 
 
 def test_compared_models_are_listed_with_their_counts(plan: Window) -> None:
-    """The count for each model is based on the model's own tokenizer."""
+    """Each model's count comes from the model's own tokenizer."""
     compare = "vscode.commands.executeCommand('tokenSidecar.compareModels')"
     plan.host(f"globalThis.compared = {compare}")
     wait_for(lambda: len(rows(plan)) > 3, "the models")

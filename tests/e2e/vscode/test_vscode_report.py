@@ -27,7 +27,7 @@ PAYLOADS = (
     "</table></main><a href=javascript:alert(1)>a</a>",
 )
 ADDED = "body :is(img, iframe, a:not([download]), [onerror], [onclick], [onload]), main script"
-"""HTML elements that could only be created by a malicious name."""
+"""A CSS selector for elements that only a malicious name can add to the report."""
 HOSTILE = "<img src=x onerror=alert(1)> & <b>"
 TITLE = "h1:has-text('Cost of')"
 _IN_REPORT = """
@@ -56,7 +56,7 @@ LATEST_SECONDS = 1
 
 
 def in_report(window: Window, body: str, *args: Any) -> Any:
-    """Run JavaScript with the report's `frame`, and return its result, or None without a report."""
+    """Run JavaScript with the report's `frame`. Return its result, or None if no report is open."""
     return window.page(_IN_REPORT.replace("BODY", body), *args)
 
 
@@ -131,7 +131,7 @@ def test_the_cells_of_the_report_are_the_numbers_of_cost_detail(window: Window) 
 
 
 def cells(window: Window) -> list[list[str]]:
-    """Return the table cells in the report, by model."""
+    """Return the cells of the table "Cost by model", row by row."""
     code = """
         const rows = frame.locator("table[aria-label='Cost by model'] tbody tr");
         return await rows.evaluateAll((all) =>
@@ -141,7 +141,7 @@ def cells(window: Window) -> list[list[str]]:
 
 
 def cells_of(row: dict[str, Any]) -> list[str]:
-    """Return the expected table cells for a row of `cost/detail`."""
+    """Return the table cells that are expected for a `cost/detail` row."""
     read, write = row["cacheReadTokens"], row["cacheWriteTokens"]
     numbers = (row["promptTokens"] - read - write, write, read, row["completionTokens"])
     cost = "unpriced" if row["costUsd"] is None else usd_text(row["costUsd"])

@@ -86,7 +86,7 @@ def test_a_file_outside_the_folder_has_its_own_conversation(
 ) -> None:
     """The context view and the commands apply to the active document's workspace."""
     outside = tmp_path / "outside.md"
-    # twice as long, so that the count shows which document it belongs to
+    # twice as long, so that the count shows which document is active
     outside.write_bytes(2 * TEXT.encode())
     twice = [Reference(name).count_whole(2 * TEXT) for name in ("o200k_base", "cl100k_base")]
     window = open_window({"a.md": TEXT})
