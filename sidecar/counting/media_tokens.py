@@ -23,9 +23,9 @@ UNKNOWN_SIZE = (1024, 1024)
 """Assumed width and height of pictures of unknown size."""
 _EXTREMES = ((256, 256), (3840, 2160))
 """Two sizes in pixels. Most pictures are between them."""
-MOST_PICTURE_TOKENS = 2_097_152
-"""The largest context window of the models with published rules. A picture that seems to need more
-tokens has a damaged header.
+LARGEST_WINDOW = 2_097_152
+"""The largest context window of the models with these rules, in tokens. If a picture or clip has
+more tokens, its header is damaged.
 """
 
 
@@ -127,12 +127,15 @@ def media_resolution(detail: str) -> str:
 
 
 def _sized_image_tokens(bare: str, generation: str, size: Size, detail: str) -> UncertainTokens:
-    tokens, margin = _tokens_by_rule(bare, generation, size, detail)
-    most = MOST_PICTURE_TOKENS
-    return UncertainTokens(min(tokens, most), min(margin, most))
+    return _within_window(_picture_tokens(bare, generation, size, detail))
 
 
-def _tokens_by_rule(bare: str, generation: str, size: Size, detail: str) -> UncertainTokens:
+def _within_window(counted: UncertainTokens) -> UncertainTokens:
+    most = LARGEST_WINDOW
+    return UncertainTokens(min(counted.tokens, most), min(counted.margin, most))
+
+
+def _picture_tokens(bare: str, generation: str, size: Size, detail: str) -> UncertainTokens:
     width, height = (max(1, side) for side in size)
     if generation.startswith("claude"):
         edge, most = (2576, 4784) if generation == "claude-4.7" else (1568, 1568)
@@ -229,7 +232,8 @@ def clip_tokens(bare: str, generation: str, clip: Clip, detail: str = "auto") ->
     """
     if clip.pages is not None:
         page = _page_tokens(bare, generation, media_resolution(detail))
-        return UncertainTokens(clip.pages * page.tokens, clip.pages * page.margin)
+        pages = UncertainTokens(clip.pages * page.tokens, clip.pages * page.margin)
+        return _within_window(pages)
     if clip.media == "document" or clip.seconds is None:
         return _ASSUMED_FILE
     if generation == "gemma":
@@ -240,7 +244,8 @@ def clip_tokens(bare: str, generation: str, clip: Clip, detail: str = "auto") ->
         return _ASSUMED_FILE
     tokens = math.ceil(clip.seconds * rate)
     published = generation == "gemma" or "audio" in bare or "realtime" in bare
-    return UncertainTokens(tokens, math.ceil(tokens * (0.1 if published else 2.0)))
+    margin = math.ceil(tokens * (0.1 if published else 2.0))
+    return _within_window(UncertainTokens(tokens, margin))
 
 
 def _page_tokens(bare: str, generation: str, resolution: str) -> UncertainTokens:

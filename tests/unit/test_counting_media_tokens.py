@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sidecar.counting.media_tokens import (
     FILE_TOKENS,
-    MOST_PICTURE_TOKENS,
+    LARGEST_WINDOW,
     UncertainTokens,
     clip_tokens,
     image_tokens,
@@ -98,8 +98,18 @@ def test_picture_never_exceeds_its_patch_budget(width: int, height: int, detail:
 @given(st.integers(1, 2**31), st.integers(1, 2**31))
 def test_picture_with_a_damaged_header_never_exceeds_the_window(width: int, height: int) -> None:
     for model in ("gpt-4o", "gpt-6-astra", "claude-opus-5", "gemini-2.5-pro", "gemini-3-pro"):
-        assert 1 <= seen(model, (width, height)).tokens <= MOST_PICTURE_TOKENS
-    assert seen("gemini-2.5-pro", (2**31, 1)).tokens == MOST_PICTURE_TOKENS
+        assert 1 <= seen(model, (width, height)).tokens <= LARGEST_WINDOW
+    assert seen("gemini-2.5-pro", (2**31, 1)).tokens == LARGEST_WINDOW
+
+
+@pytest.mark.parametrize("model", ["gemini-2.5-pro", "gpt-4o-audio-preview", "claude-opus-5"])
+def test_clip_with_a_damaged_header_never_exceeds_the_window(model: str) -> None:
+    video = {"inlineData": {"mimeType": "video/mp4", "data": mp4(2**50, version=1)}}
+    clips = (clip_of(video), Clip("audio", 1e15), Clip("document", None, pages=100_000))
+    for clip in clips:
+        found = clip_tokens(model, generation_of(model), clip)
+        assert 1 <= found.tokens <= LARGEST_WINDOW
+        assert found.margin <= LARGEST_WINDOW
 
 
 def test_only_unpublished_rules_have_a_margin() -> None:
