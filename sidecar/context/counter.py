@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from operator import add, sub
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import msgspec
 
@@ -16,6 +16,7 @@ from sidecar.counting.incremental import measure_text
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Truncation
+    from sidecar.counting.calibration import ConversationCalibration
     from sidecar.counting.count import Method
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.messages.turns import Turn
@@ -89,29 +90,6 @@ class Counter:
         return fitting.fit(text, max_tokens, truncation, self._tokenizer).text
 
 
-class Calibration(Protocol):
-    """Corrects estimates based on reported usage."""
-
-    @property
-    def factor(self) -> float:
-        """The factor that estimates are multiplied by."""
-
-    @property
-    def samples(self) -> int:
-        """The number of usage reports that the factor is based on."""
-
-    @property
-    def error_percent(self) -> float | None:
-        """The error band (±%) of corrected estimates, or None if unknown."""
-
-    @property
-    def hidden(self) -> tuple[float, float] | None:
-        """The tokens that the client adds to each prompt, and their error band; None if unknown."""
-
-    def band_factor(self, kind: str | None = None) -> float:
-        """Return the factor that scales an estimate's error band, based on past errors."""
-
-
 class Sums(NamedTuple):
     """Token totals grouped by counting method."""
 
@@ -178,18 +156,18 @@ def document_sums(measure: Measure) -> Sums:
     )
 
 
-def factor_of(calibration: Calibration | None) -> float:
+def factor_of(calibration: ConversationCalibration | None) -> float:
     """Return the calibration's factor, or 1 if there is no calibration."""
     return 1.0 if calibration is None else calibration.factor
 
 
-def has_samples(calibration: Calibration | None) -> TypeGuard[Calibration]:
+def has_samples(calibration: ConversationCalibration | None) -> TypeGuard[ConversationCalibration]:
     """Return whether there are reports for the model, or for another model of its generation."""
     return calibration is not None and (calibration.samples > 0 or calibration.factor != 1.0)
 
 
 def measure_of(
-    sums: Sums, tokenizer: str, calibration: Calibration | None, kind: str | None = None
+    sums: Sums, tokenizer: str, calibration: ConversationCalibration | None, kind: str | None = None
 ) -> Measure:
     """Combine sums into one count. Its method is the least reliable one among the sums.
 
@@ -222,7 +200,7 @@ def measure_of(
     )
 
 
-def with_hidden_tokens(measure: Measure, calibration: Calibration | None) -> Measure:
+def with_hidden_tokens(measure: Measure, calibration: ConversationCalibration | None) -> Measure:
     """Add the tokens that the client adds to each prompt, unless a server counted the prompt."""
     if calibration is None or calibration.hidden is None or measure.method == "endpoint":
         return measure

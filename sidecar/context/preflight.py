@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.counter import Calibration, Sums, measure_of, sums_of, with_hidden_tokens
+from sidecar.context.counter import Sums, measure_of, sums_of, with_hidden_tokens
 from sidecar.context.occupancy import Window, usable
 from sidecar.context.protocol import Alternative, PreflightResult, Reason, Verdict
 from sidecar.context.sections import largest_tools
@@ -19,6 +19,7 @@ from sidecar.text.printable import printable
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
     from sidecar.context.protocol import PreflightParams
+    from sidecar.counting.calibration import ConversationCalibration
     from sidecar.counting.count import Measure
 
 ALTERNATIVES_SHOWN = 5
@@ -26,7 +27,9 @@ _RANKS: tuple[Verdict, ...] = ("ok", "warn", "refuse")
 
 
 def count_request(
-    conversation: Conversation, params: PreflightParams, calibration: Calibration | None = None
+    conversation: Conversation,
+    params: PreflightParams,
+    calibration: ConversationCalibration | None = None,
 ) -> Measure:
     """Return the next request's size after adding the turns and the text in the params."""
     counter = conversation.counter
@@ -47,7 +50,7 @@ def preflight(
     *,
     models: Iterable[Alternative] = (),
     warn_at: tuple[float, ...] = (0.8, 0.95),
-    calibration: Calibration | None = None,
+    calibration: ConversationCalibration | None = None,
 ) -> PreflightResult:
     """Return whether a request fits the window.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.counter import Calibration, Counter, Sums, factor_of, sums_of
+from sidecar.context.counter import Counter, Sums, factor_of, sums_of
 from sidecar.context.model_counts import Edit, Plan
 from sidecar.context.protocol import FitResult, RemovalReason, Removed
 from sidecar.context.sections import SystemPrompt, no_text
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
     from sidecar.context.occupancy import Window
     from sidecar.context.protocol import FitParams
+    from sidecar.counting.calibration import ConversationCalibration
 
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ def fit(
     window: Window,
     *,
     keep_turns: int = 4,
-    calibration: Calibration | None = None,
+    calibration: ConversationCalibration | None = None,
 ) -> FitResult:
     """Handle `context/fit`: make a plan, apply a plan, or both.
 
@@ -89,7 +90,7 @@ def make_plan(
     *,
     keep_turns: int = 4,
     summarize: bool = False,
-    calibration: Calibration | None = None,
+    calibration: ConversationCalibration | None = None,
 ) -> FitResult:
     """Make and store a plan that shrinks the conversation to at most `max_tokens`.
 

@@ -18,7 +18,8 @@ from sidecar.messages.tool_schemas import ToolSchema, read_tools
 
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
-    from sidecar.context.counter import Calibration, Counter
+    from sidecar.context.counter import Counter
+    from sidecar.counting.calibration import ConversationCalibration
     from sidecar.messages.replies import Reply, ToolCall
 
 WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]
@@ -41,7 +42,7 @@ def apply_reply(
     *,
     tools: Sequence[Mapping[str, Any]] = (),
     keep_turns: int = 4,
-    calibration: Calibration | None = None,
+    calibration: ConversationCalibration | None = None,
     learn: Callable[[Sample], None] = lambda _: None,
 ) -> ReplyOutcome:
     """Apply a reply's usage to its conversation, and return the reply without cut-off tool calls.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.context.counter import (
-    Calibration,
     factor_of,
     has_samples,
     measure_of,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
     from sidecar.context.occupancy import Window
     from sidecar.context.protocol import Alternative
+    from sidecar.counting.calibration import ConversationCalibration
     from sidecar.counting.count import Measure
 
 
@@ -45,7 +45,9 @@ UNSEEN = "the client's system prompt and tools are not included until usage is r
 _APART = ("logs", "config", "time")
 
 
-def occupancy(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
+def occupancy(
+    conversation: Conversation, calibration: ConversationCalibration | None = None
+) -> Measure:
     """Return the size of the next request, excluding the user's next message.
 
     This is the size of the last reported prompt, its reply and all later turns, excluding reasoning
@@ -60,7 +62,9 @@ def occupancy(conversation: Conversation, calibration: Calibration | None = None
     )
 
 
-def estimated_prompt(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
+def estimated_prompt(
+    conversation: Conversation, calibration: ConversationCalibration | None = None
+) -> Measure:
     """Return an estimate of the next request's size that ignores reported usage."""
     return with_hidden_tokens(
         measure_of(
@@ -70,7 +74,9 @@ def estimated_prompt(conversation: Conversation, calibration: Calibration | None
     )
 
 
-def sent_estimate(conversation: Conversation, calibration: Calibration | None = None) -> int | None:
+def sent_estimate(
+    conversation: Conversation, calibration: ConversationCalibration | None = None
+) -> int | None:
     """Return the last prompt's estimated size, or None if there are no turns."""
     if conversation.is_empty or not conversation.turns:
         return None
@@ -87,7 +93,7 @@ def context_usage(
     window: Window,
     *,
     warn_at: tuple[float, ...] = (0.8, 0.95),
-    calibration: Calibration | None = None,
+    calibration: ConversationCalibration | None = None,
     cost_usd: float | None = None,
 ) -> ContextUsage:
     """Return how full a context is. The numbers are None for an empty conversation."""
@@ -115,7 +121,7 @@ def context_usage(
 
 
 def _has_unseen(
-    conversation: Conversation, measure: Measure | None, calibration: Calibration | None
+    conversation: Conversation, measure: Measure | None, calibration: ConversationCalibration | None
 ) -> bool:
     """Return whether the client may send a system prompt or tools that it has not reported."""
     if (
@@ -154,7 +160,7 @@ def _assembled_usage(
     return in_window(found, window, warn_at)
 
 
-def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
+def calibration_info(calibration: ConversationCalibration | None) -> CalibrationInfo | None:
     """Return a calibration's figures for clients, or None before the first report."""
     if not has_samples(calibration):
         return None
@@ -166,7 +172,7 @@ def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
 
 
 def breakdown(
-    conversation: Conversation, tokens: int, calibration: Calibration | None
+    conversation: Conversation, tokens: int, calibration: ConversationCalibration | None
 ) -> Breakdown:
     """Return the context's size by category, in tokens.
 
@@ -210,7 +216,7 @@ def _tokens_of_part(conversation: Conversation, name: str, factor: float) -> int
 
 
 def largest(
-    conversation: Conversation, tokens: int, calibration: Calibration | None
+    conversation: Conversation, tokens: int, calibration: ConversationCalibration | None
 ) -> list[ContextPart]:
     """Return a context's largest parts, largest first. Turns are numbered from 0."""
     factor = factor_of(calibration)

@@ -12,6 +12,7 @@ from sidecar.context.conversation import Conversation
 from sidecar.context.counter import Counter
 from sidecar.context.occupancy import Limit, Window
 from sidecar.context.pruning import apply_plan, fit, make_plan
+from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count import Measure, Method
 from sidecar.messages.turns import Turn
 
@@ -112,12 +113,16 @@ def message_size(turn: Turn) -> int:
     return len(text) + (len(json.dumps(extra)) if extra else 0)
 
 
-class FakeCalibration:
+class FakeCalibration(ConversationCalibration):
     """A calibration with fixed values."""
+
+    factor = 1.0
+    samples = 0
+    error_percent: float | None = None
+    hidden: tuple[float, float] | None = None
 
     def __init__(self, factor: float, samples: int, error_percent: float | None = None) -> None:
         self.factor, self.samples, self.error_percent = factor, samples, error_percent
-        self.hidden: tuple[float, float] | None = None
 
     def band_factor(self, kind: str | None = None) -> float:  # noqa: ARG002
         """Return 0.5, which halves the error band."""
