@@ -50,11 +50,6 @@ SUMMARY_MIN = 24
 PLANS_KEPT = 4
 
 
-def stale_plan_error() -> BadParamsError:
-    """Return the error for an unknown or outdated plan."""
-    return BadParamsError("the session has changed since this plan was made; request a new one")
-
-
 def fit(
     conversation: Conversation,
     params: FitParams,
@@ -125,12 +120,11 @@ def apply_plan(conversation: Conversation, plan_id: str) -> FitResult:
         BadParamsError: The plan is unknown, or the conversation has changed since it was made.
     """
     plan = conversation.plans.get(plan_id)
-    if plan is None:
-        raise stale_plan_error()
-    if plan is conversation.applied_plan:
+    if plan is not None and plan is conversation.applied_plan:
         return plan.result
-    if plan.layout != conversation.layout:
-        raise stale_plan_error()
+    if plan is None or plan.layout != conversation.layout:
+        message = "the session has changed since this plan was made; request a new one"
+        raise BadParamsError(message)
     if plan.edit.changes:
         conversation.edit(plan.edit)
         conversation.touch()

@@ -18,14 +18,7 @@ TOOLS_SHOWN = 3
 """The maximum number of tools to name in a message."""
 
 
-class Counted(Protocol):
-    """A request part that can be counted."""
-
-    def measure(self, counter: Counter) -> Measure:
-        """Return the part's token count."""
-
-
-class SectionSource(Counted, Protocol):
+class SectionSource(Protocol):
     """The source of a section's text, such as a document."""
 
     @property
@@ -33,6 +26,9 @@ class SectionSource(Counted, Protocol):
         """A value that changes whenever the text changes."""
 
     def text(self) -> str: ...
+
+    def measure(self, counter: Counter) -> Measure:
+        """Return the text's token count."""
 
 
 class _CachedCount:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.context.pruning import stale_plan_error
 from sidecar.context.sections import no_text
 from sidecar.cost.ledger import LedgerError, ReadCancelledError
 from sidecar.cost.price_list import UpdateError
@@ -20,7 +19,6 @@ from sidecar.server.protocol import error_for_exception
         (RequestError("trust", "m"), -32803, "trust", False),
         (BadParamsError("m"), -32602, "badParams", False),
         (VendorFormatError("m"), -32602, "badParams", False),
-        (stale_plan_error(), -32602, "badParams", False),
         (no_text(), -32803, "noText", False),
         (LedgerError("m"), -32803, "storage", True),
         (ReadCancelledError("m"), -32803, "storage", True),
