@@ -104,18 +104,21 @@ def next_input(
         call.buckets.cache_read or call.buckets.cache_writes for call in main
     )
     cached = min(context, last.buckets.prompt) if uses_cache else 0
-    bucket = "input" if writer is None else _write_bucket(writer.buckets)
+    lives_an_hour = writer is not None and writer.buckets.cache_write_1h > 0
+    bucket = "input"
+    if writer is not None:
+        bucket = "cache_write_1h" if lives_an_hour else "cache_write_5m"
 
     def price(read: int) -> Decimal | None:
         buckets = Buckets(**{"cache_read": read, bucket: context - read})
         return prices.price(buckets, last.model, last.provider, now, last.tier)
 
-    lifetime = None if writer is None or is_cut else _cache_lifetime(writer.buckets)
+    lifetime = _HOUR if lives_an_hour else _FIVE_MINUTES
     return NextInput(
         context,
         price(cached) if uses_cache else None,
         price(0),
-        None if lifetime is None else last.at + lifetime,
+        None if writer is None or is_cut else last.at + lifetime,
     )
 
 
@@ -146,11 +149,3 @@ def usd_per_hour(calls: Sequence[LedgerEvent], prices: Prices, now: datetime) ->
 
 def _main_calls(calls: Sequence[LedgerEvent]) -> list[LedgerEvent]:
     return [call for call in calls if call.category == "main"]
-
-
-def _cache_lifetime(written: Buckets) -> timedelta:
-    return _HOUR if written.cache_write_1h else _FIVE_MINUTES
-
-
-def _write_bucket(buckets: Buckets) -> str:
-    return "cache_write_1h" if buckets.cache_write_1h else "cache_write_5m"

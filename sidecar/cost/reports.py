@@ -558,14 +558,10 @@ def _render_text(found: CostReport) -> str:
     if table is None or not found.rows:
         return ""
     rows = [table.heads, *table.rows, *([table.total] if table.total else [])]
-    parts.append(_align_right(rows, table.names))
+    parts.append(align_columns([[*row, ""] for row in rows], left=table.names))
     for chart in found.charts:
         bars = [(one.label, one.text, draw_bar(one.share, _BAR_CELLS)) for one in chart.bars]
         parts.append([chart.title, *align_columns(bars)])
     if found.basis:
         parts.append([found.basis])
     return "\n\n".join("\n".join(lines) for lines in parts)
-
-
-def _align_right(rows: list[list[str]], names: int) -> list[str]:
-    return align_columns([[*row, ""] for row in rows], left=names)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 from sidecar.config.project_files import RefusedError, read_regular
 from sidecar.text.globs import IgnoreGlobs, path_glob_problem
@@ -202,13 +202,11 @@ def find(paths: Iterable[str]) -> Iterator[File | SkippedPath]:
             yield SkippedPath(path, _reason_of(error), failed=True)
             continue
         if stat.S_ISDIR(status.st_mode):
-            yield from map(_file_or_skipped, filter(_is_no_link, walk(path)))
+            for entry in walk(path):
+                if not isinstance(entry, Link):
+                    yield _file_or_skipped(entry)
         else:
             yield File(path, status.st_size, named=True)
-
-
-def _is_no_link(path: str | Link | SkippedPath) -> TypeGuard[str | SkippedPath]:
-    return not isinstance(path, Link)
 
 
 def _file_or_skipped(path: str | SkippedPath) -> File | SkippedPath:

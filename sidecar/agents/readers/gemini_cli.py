@@ -239,7 +239,9 @@ class _Log(SessionLines):
     @classmethod
     def of(cls, store: Store) -> _Log:
         path = Path(store.path)
-        project, name = (path.parents[1], path.stem) if store.live else _parent_of(path)
+        project, name = path.parents[1], path.stem
+        if not store.live:  # a sub-agent's file is in a folder with the name of its session
+            project, name = path.parents[2], path.parent.name
         session = SessionState(name)
         session.work_in(_folder_of_project(str(project)))
         return cls(session, _folder_in_list(str(project)) or "", not store.live)
@@ -368,10 +370,6 @@ def _events_of(store: Store, data: bytes) -> StoreContents:
     calls = [*log.calls(log.apply_fields(fields))]
     log.session.title_at = "summary" if fields.summary else None
     return StoreContents(calls, log.snapshots())
-
-
-def _parent_of(path: Path) -> tuple[Path, str]:
-    return path.parents[2], path.parent.name
 
 
 def _folder_of_project(project: str) -> str:
