@@ -299,7 +299,7 @@ def _grounded_searches(holder: JsonObject, by_query: bool) -> int:
     for metadata in _groundings(holder):
         queries = metadata.get("webSearchQueries", metadata.get("web_search_queries"))
         asked = sum(bool(query) for query in queries) if isinstance(queries, list) else 0
-        # `webSearchQueries` also contains queries of Google Maps, which are not searches.
+        # `webSearchQueries` also contains Google Maps queries, which are not searches.
         if _sources(metadata) != {"maps"}:
             found = max(found, asked if by_query else min(asked, 1))
     return found

@@ -143,7 +143,7 @@ class Block(NamedTuple):
 
     @property
     def clip(self) -> Clip:
-        """The kind and length of a file block without text."""
+        """The kind and length of a file block whose text is not included."""
         return clip_of(self.body)
 
     @property
@@ -170,7 +170,7 @@ class Message(NamedTuple):
 
     @property
     def texts(self) -> list[str]:
-        """All texts that the model reads, without tool calls."""
+        """The strings that the model reads, excluding tool calls."""
         return [block.text for block in self.flat() if block.kind in ("text", "thinking", "other")]
 
 

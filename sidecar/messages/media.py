@@ -228,7 +228,7 @@ def _seconds(offset: object) -> float | None:
 
 
 def _ends(text: str) -> tuple[bytes, bytes]:
-    """Decode the beginning and the end of a base64 text. Raises binascii.Error or ValueError."""
+    """Decode the beginning and the end of a base64 string. Raises binascii.Error or ValueError."""
     whole = len(text) // 4 * 4
     head = base64.b64decode(text[: min(whole, _ENDS_CHARACTERS)])
     return head, base64.b64decode(text[max(0, whole - _ENDS_CHARACTERS) : whole])

@@ -225,7 +225,7 @@ class Fields:
         return self.raw.get(name) is not None
 
     def text(self, *names: str) -> str | None:
-        """Return the first non-empty text in these fields, or None."""
+        """Return the first non-empty string in these fields, or None."""
         return next((text for name in names if (text := self._typed(name, str, "a string"))), None)
 
     def index(self, name: str) -> int:
@@ -244,8 +244,9 @@ class Fields:
         return [Fields(entry, f"{self._path}{name}[{at}].") for at, entry in enumerate(entries)]
 
     def texts(self, name: str, type: str = "text") -> Iterator[str | None]:
-        """Yield text, or the texts of all blocks of one type. Blocks without a type are text
-        blocks.
+        """Yield the field's text, or the text of each block of one type.
+
+        A block without a type is a text block.
         """
         if isinstance(self.get(name), str):
             yield self.get(name)

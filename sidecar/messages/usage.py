@@ -314,5 +314,5 @@ def part(usage: JsonObject, name: str) -> JsonObject:
 
 
 def count_or_zero(value: object) -> int:
-    """Return a number from a vendor, or 0 if it is not a whole number of at least 0."""
+    """Return a vendor's number, or 0 if it is not a whole number of at least 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

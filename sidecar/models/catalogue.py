@@ -53,8 +53,8 @@ def provider_name(named: str) -> str:
 def billing_provider(named: str, model: str) -> str:
     """Return the provider that bills a call.
 
-    This is the named provider if it is in the price list. Otherwise (for a proxy, for example),
-    this is the model's vendor.
+    This is the named provider if the price list contains it. Otherwise (for a proxy, for example),
+    the model's vendor is returned.
     """
     known = KNOWN_PROVIDERS.get(named.lower())
     return known or provider_of(model) or named

@@ -128,7 +128,7 @@ Two digits before `b` or `m` are the number of parameters instead.
 _CLAUDE_WITHOUT_VERSION = re.compile(
     r"claude(-latest)?$|claude-(.*-)?(opus|sonnet|haiku|fable|mythos|instant)(?![a-z])"
 )
-"""Matches Claude names without a version. Others without a version are treated as misspelled."""
+"""Matches valid Claude names without a version. All others are treated as misspelled."""
 _GEMINI_BEFORE_3 = re.compile(r"gemini-(.*-)?[12](\.|-|$)|gemini-pro(-vision)?$|.*gemma")
 _CLAUDE_NEW = (4, 7)
 """The first version with Claude's new tokenizer, which is Opus 4.7."""

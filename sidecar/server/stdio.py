@@ -1,7 +1,7 @@
 """Reads and writes LSP frames on stdio without blocking the event loop.
 
-This replaces the event loop integration of pygls, whose reads wait for a free worker thread
-and whose writes block. Simple requests take two to three times as long with pygls.
+This replaces pygls' event loop integration, in which reads wait for a free worker thread and writes
+block. Simple requests take two to three times as long with pygls.
 """
 
 from __future__ import annotations

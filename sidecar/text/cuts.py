@@ -4,7 +4,7 @@ Byte-pair tokenizers split text with a regular expression, and merge bytes only 
 None of these expressions looks behind. A cut is therefore exact if a match always ends at it, and
 if ending the text there does not change earlier matches. Two kinds of cut meet this condition for
 cl100k, o200k, Llama 3, Qwen and DeepSeek-V3. For gpt2, r50k and p50k, only word cuts meet it, so
-their texts are not split.
+text is not split for them.
 
 * **word cut**: after a letter or an ASCII digit, and before a character that is not a letter,
   digit, mark or apostrophe (an apostrophe may begin a contraction that belongs to the word). A cut
@@ -51,7 +51,7 @@ def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
 
 
 def has_word_cut_between(before: str, after: str) -> bool:
-    """Return whether there is a word cut between two adjacent texts."""
+    """Return whether there is a word cut between two adjacent strings."""
     return _word_cut().match(before[-1:] + after[:1]) is not None
 
 
@@ -67,7 +67,7 @@ def _word_cut() -> re.Pattern[str]:
 
 
 def is_cut(before: str, after: str) -> bool:
-    """Return whether there is a safe split point between two adjacent texts.
+    """Return whether there is a safe split point between two adjacent strings.
 
     Args:
         before: The text before the split point.

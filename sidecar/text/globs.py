@@ -33,8 +33,8 @@ _BRACKET = re.compile(r"\\.|\[[!^]?\]?[^\]]*\]", re.DOTALL)
 _UNLIKE_GIT = re.compile(r"\[[!^]|\[\]?[^\]]*?(?:[\\\[/]|--|&&|~~|\|\|)", re.DOTALL)
 """Brackets that pathspec interprets differently from git, such as negated brackets."""
 _ENDINGS = (("(?:(?P<ps_d>/)|$)", "/?$"), ("(?P<ps_d>/)", "/$"))
-"""Endings of pathspec's expressions that also match a folder's contents, each with a replacement
-that does not.
+"""Endings of pathspec's expressions, and their replacements. Each ending also matches a folder's
+contents, but its replacement does not.
 """
 _INSIDE = re.compile(r"(?:/\*\*+)+(/?) *$")
 _ESCAPES: dict[int, int] = {
@@ -105,7 +105,7 @@ class PathGlobs:
 
 
 class IgnoreGlobs:
-    """A `.gitignore` file's lines, interpreted as in git, for paths relative to its folder.
+    """The lines of a `.gitignore` file, interpreted as in git. Paths are relative to its folder.
 
     pathspec's `GitIgnoreSpec` differs from git. For the lines `node_modules/`, `/*` and `!/src/`,
     it does not ignore `src/node_modules/`.

@@ -1,4 +1,4 @@
-"""Splits texts into immutable pieces whose token counts add up to the text's count.
+"""Splits text into immutable pieces whose token counts add up to the count of the text.
 
 `PieceList` keeps running sums over the pieces of a document to find offsets and lines. An edit
 invalidates only the sums after it, and a look-up extends the sums only as far as necessary. When

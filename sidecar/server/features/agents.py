@@ -40,7 +40,7 @@ class AgentSessionWatcher:
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
         self._changed: WeakKeyDictionary[Workspace, frozenset[str]] = WeakKeyDictionary()
-        """Files that need to be read, by workspace. An empty set means all files."""
+        """Files that need to be read, keyed by workspace. An empty set means all files."""
         self._watched: list[tuple[Agents, str]] = []
         """The settings and path of each watched root. Never modified, because another thread reads
         the list.
@@ -228,7 +228,7 @@ class HistoryRecorder:
                 raise
             finally:
                 self._is_background = False
-        # An earlier refresh would show costs that are not recorded yet as $0.00.
+        # Do not refresh earlier, because costs that are not recorded yet would be shown as $0.00.
         if self._is_recorded(workspace):
             await self.refresh(workspace)
 

@@ -288,7 +288,7 @@ class CallShipping:
     async def _ship_files(
         self, workspace: Workspace, queue: ShippingQueue, collector: Collector
     ) -> None:
-        """Report what a workspace's prompt files cost, once a day."""
+        """Once a day, report the cost of a workspace's prompt files."""
         from sidecar.cost.protocol import CostFilesParams
         from sidecar.cost.shipping import send_file_report
         from sidecar.workspace.prompt_files import file_costs, file_records

@@ -195,7 +195,7 @@ def _modification_times(paths: Iterable[Path]) -> dict[Path, Stamp | None]:
 
 def _load_settings(path: Path | None, editor: Any, previous: Loaded) -> tuple[Loaded, Rules]:
     if not editor and LIMIT_VARIABLE not in os.environ and not _has_file(path):
-        # Without any settings, skip the import of the loader to speed up the start.
+        # If nothing is configured, do not import the loader, so that the server starts faster.
         return Loaded(Settings(), (), {}), Rules(Settings())
     from sidecar.config.load import load
 
