@@ -40,7 +40,7 @@ def units(text: str, encoding: Encoding) -> int:
 
 
 def index_of_unit(text: str, offset: int, encoding: Encoding) -> int:
-    """Return the index of the character that contains a code unit, or `len(text)` past the end."""
+    """Return the index of the character that contains a code unit, at most `len(text)`."""
     if encoding == "utf-32" or text.isascii():
         return min(offset, len(text))
     # Each character has at least one code unit, so the remaining characters do not matter.

@@ -221,7 +221,7 @@ class ApplyCounts(Change[None]):
     total: int | None = None
     """The whole chat's token count."""
     texts: Mapping[int, int] = field(default_factory=dict)
-    """Token counts by turn, from an endpoint that cannot count whole chats."""
+    """Per-turn token counts, from an endpoint that cannot count whole chats."""
     server: str = ""
     """The server that provided the counts."""
     first_new: int = 0

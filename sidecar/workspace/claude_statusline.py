@@ -143,7 +143,7 @@ class SavedWindow(msgspec.Struct, frozen=True):
 
 
 class SavedFile(msgspec.Struct, frozen=True):
-    """The saved context windows by session ID, newest last, and the subscription limits."""
+    """The subscription limits, and the saved context windows keyed by session ID, newest last."""
 
     sessions: dict[str, SavedWindow] = {}
     rate_limits: RateLimits | None = None

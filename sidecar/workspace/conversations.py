@@ -88,7 +88,7 @@ class Conversations:
         self._saving = asyncio.Lock()
         self._saved_layouts: dict[str, int] = {}
         self._missed: dict[str, Hashable] = {}
-        """The endpoint's fingerprint when it failed to count a conversation, by conversation ID."""
+        """Fingerprints of endpoints when they failed to count a conversation, keyed by its ID."""
 
     # -- changes ----------------------------------------------------------------------------
 
@@ -122,11 +122,11 @@ class Conversations:
             is_outdated = is_recount and self.sessions.conversations.get(name) is not before
             if base is not before or is_outdated:
                 if is_answer and before is not None and self._needs_endpoint_count(before):
-                    # Fits and undos do not request an endpoint's count, so request it now.
+                    # Fitting and undoing do not request an endpoint's count, so request it now.
                     self._ask_later(before)
                 return draft.conversation, outcome.result
             effects = self._commit(change, draft, outcome, before)
-        if is_answer:  # the change that requested the count publishes and saves the result
+        if is_answer:  # the result is published and saved by the change that requested the count
             return draft.conversation, outcome.result
         return await self._run_effects(effects), outcome.result
 
@@ -536,7 +536,7 @@ def _is_same(conversation: Conversation | None, other: Conversation) -> bool:
 class _ChatCount(NamedTuple):
     total: int | None = None
     texts: Mapping[int, int] = MappingProxyType({})
-    """Token counts by turn, from an endpoint that cannot count whole chats."""
+    """Per-turn token counts, from an endpoint that cannot count whole chats."""
     server: str = ""
     is_due: bool = False
     """Whether the request should be retried later."""
@@ -566,10 +566,10 @@ async def _count_chat(counts: Counts, conversation: Conversation, settings: Sett
 async def _count_texts(
     counts: Counts, conversation: Conversation, endpoints: Endpoints
 ) -> tuple[dict[int, int], str, Miss | None]:
-    """Count texts until the time limit is reached.
+    """Count the text of turns until the time limit is reached.
 
     Returns:
-        The token counts by turn, the server's name, and the first failure or None.
+        Token counts keyed by turn index, the server's name, and the first failure or None.
     """
     counted: dict[int, int] = {}
     server, loop = "", asyncio.get_running_loop()

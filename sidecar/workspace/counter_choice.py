@@ -44,7 +44,7 @@ class CounterChoice(NamedTuple):
 
 
 class CounterChooser:
-    """Chooses how to count texts. Thread-safe as long as no calibration changes."""
+    """Chooses how to count text. Thread-safe as long as no calibration changes."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class CounterChooser:
             await endpoints.aclose()
 
     def asks_endpoint(self, model: str, settings: Settings) -> bool:
-        """Return whether an endpoint is used to count texts for the model.
+        """Return whether an endpoint is used to count text for the model.
 
         This is false if the model's own tokenizer is available.
         """

@@ -1,4 +1,4 @@
-"""Counts the tokens of texts, documents and chats.
+"""Counts the tokens of strings, documents and chats.
 
 `Counts.choose_counter` chooses the tokenizer and the calibration, and asks the user's
 endpoint first if there is one.
@@ -66,8 +66,7 @@ GIANT_CHARACTERS = 100_000
 GUESS_PERCENT = 25.0
 """Margin of error (±%) of an estimate based on a sample."""
 _MIN_CALIBRATION_CHARACTERS = 200
-"""Shorter texts are not used for calibration, because endpoint overhead would distort the result.
-"""
+"""Shorter text is not used for calibration, because endpoint overhead would distort the result."""
 
 
 class _AskedText(NamedTuple):
@@ -172,7 +171,7 @@ def _count_snapshot(
 
 
 class Counts(CounterChooser):
-    """Counts texts for all workspaces of the process."""
+    """Counts text for all workspaces of the process."""
 
     def __init__(
         self,
@@ -201,14 +200,14 @@ class Counts(CounterChooser):
         self.snapshots = SnapshotCounter(workers, self._documents)
         self.seconds = ENDPOINT_SECONDS
         self._answers: LRUCache[Any, Measure] = LRUCache(_ANSWERS_KEPT)
-        """Endpoint counts by cache key. The keys contain hashes rather than texts."""
+        """Cached endpoint counts. The keys contain a hash of the text, not the text itself."""
         self._outcomes: LRUCache[Hashable, int | None] = LRUCache(_ANSWERS_KEPT)
         self._asking = SharedTasks[_AskedText, _Answer](
             "counting by an endpoint", outlives_waiters=True
         )
         self._edits: dict[str, asyncio.Event] = {}
-        """An event for each document that is waiting for a pause in typing, by URI. Edits set the
-        event.
+        """An event for each document that is waiting for a pause in typing, keyed by URI. Edits set
+        the event.
         """
 
     # -- choosing ---------------------------------------------------------------------------
@@ -375,10 +374,10 @@ class Counts(CounterChooser):
         workspace: Workspace,
         choice: CounterChoice | None = None,
     ) -> Count:
-        """Count text, and add the model's window and price.
+        """Count text. The result includes the model's window and price.
 
         Args:
-            snapshot: The text. Empty texts are never sent to an endpoint.
+            snapshot: The text. Empty text is never sent to an endpoint.
             model: The model. Defaults to the workspace's model.
             workspace: The workspace.
             choice: How to count, if this has already been decided.
@@ -496,7 +495,7 @@ class Counts(CounterChooser):
         workspace: Workspace,
         note: str | None = None,
     ) -> Count:
-        """Add the model's window and price to a measured count."""
+        """Return a `Count` with the measured tokens and the model's window and price."""
         settings = workspace.settings
         if note is None and measure.method in ("calibrated", "estimate"):
             note = self.why_not_asked(model, settings)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
 
 _MAX_INLINE_CHARACTERS = 1_000_000
-"""Texts longer than this are not counted on the event loop because that would take over 1 ms."""
+"""Longer text is not counted on the event loop because that would take over 1 ms."""
 
 
 class Snapshot(SplitText):
@@ -121,7 +121,7 @@ class Snapshot(SplitText):
         if base.has_safe_cuts and document is not None and self.is_of(document):
             return count_if_quick(document, base, most)
         if self.characters > most and not self.is_cut:
-            return None  # splitting a long text would take too long
+            return None  # splitting long text would take too long
         if not base.has_safe_cuts and self._whole is None and self.characters > most:
             return None  # the text has not been counted yet and cannot be split
         if self.characters > _MAX_INLINE_CHARACTERS:
@@ -175,15 +175,13 @@ class FollowedSection(NamedTuple):
 
 
 class Documents(dict[str, TextDocument]):
-    """The open documents by URI."""
+    """The open documents, keyed by URI."""
 
     def __init__(self) -> None:
         super().__init__()
         self._snapshots: dict[str, Snapshot] = {}
         self._ranges: WeakKeyDictionary[FollowedPlace, tuple[int, int]] = WeakKeyDictionary()
-        """Character offsets of tracked ranges. Documents that are tracked as a whole have no
-        entry.
-        """
+        """Character offsets of tracked ranges. If a whole document is tracked, it has no entry."""
 
     def get_open(self, uri: str) -> TextDocument:
         """Return an open document that is in sync with the editor.

@@ -30,7 +30,7 @@ TICK_SECONDS = 2.0
 POLL_SECONDS = 30.0
 """Default interval for notifying subscribers even if no change was noticed, in seconds."""
 QUIET_SECONDS = 0.02
-"""Changes are reported after this time without further changes, in seconds."""
+"""Delay after the last change before changes are reported, in seconds."""
 LONGEST_SECONDS = 0.1
 """Maximum delay between a change and its report, in seconds."""
 
@@ -252,7 +252,7 @@ _LIMITS = {
     errno.ENOSPC: "fs.inotify.max_user_watches",
     errno.EMFILE: "fs.inotify.max_user_instances",
 }
-"""Linux settings that limit file watching, by error number."""
+"""Linux settings that limit file watching, keyed by error number."""
 
 
 class _Folder(NamedTuple):

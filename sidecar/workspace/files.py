@@ -466,7 +466,7 @@ class Targets:
 
 
 def drop_duplicate_links(targets: Iterable[Target]) -> list[Target]:
-    """Drop links to files that are also in the list, so each text is counted once.
+    """Drop links to files that are also in the list, so each file is counted once.
 
     This call blocks.
     """

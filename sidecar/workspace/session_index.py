@@ -558,7 +558,7 @@ def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
     best = rows[0]
     size = next((one.session for one in rows if one.session.tokens is not None), best.session)
     if best.session.compacted or best.session.note == REWOUND:
-        # The session's other stores still contain its size before the compaction or rewind.
+        # The session's other stores still contain its size from before the compaction or rewind.
         size = best.session
 
     def first(field: str) -> Any:

@@ -100,9 +100,9 @@ class SessionsSnapshot(NamedTuple):
     """An immutable copy of all data in the session list, for use on a worker thread."""
 
     sessions: Mapping[str, StoredSession]
-    """The sessions by ID, in the order of the list."""
+    """The sessions in list order, keyed by ID."""
     limits: Mapping[tuple[str | None, int | None], Limit | None]
-    """Context windows for agents' sessions, by the model and the window that a session reports."""
+    """Context windows for agents' sessions, keyed by the reported model and window."""
     context: ContextSettings
     costs: Costs
     shown: str | None
@@ -231,7 +231,7 @@ class ConversationState:
     answered_model: str | None = None
     """The model named in the last reply."""
     refused_limits: dict[str, int] = field(default_factory=dict)
-    """Context windows in tokens by model, as reported in errors about overlong prompts."""
+    """Context windows in tokens, keyed by model, as reported in errors about overlong prompts."""
     calibration: ConversationCalibration | None = None
     """The conversation's own calibration, or None if no usage has been reported yet."""
     warned_level: int = 0
@@ -248,7 +248,7 @@ class SessionRegistry:
     def __init__(self, services: SharedServices, workspace: Workspace) -> None:
         self._services, self._workspace = services, workspace
         self.conversations: OrderedDict[str, Conversation] = OrderedDict()
-        """Conversations by ID, least recently used first."""
+        """Conversations keyed by ID, ordered from least to most recently used."""
         self._states: dict[str, ConversationState] = {}
         self._agent_sessions: dict[str, StoredSession] = {}
         self._older_agent_sessions: dict[str, StoredSession] = {}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RECENT = timedelta(days=30)
 _READ_NUMBERS = itertools.count(1)
-"""Numbers ledger reads in the order in which they start."""
+"""Assigns an increasing number to each ledger read when it starts."""
 
 
 class SpendingSums(NamedTuple):
@@ -52,7 +52,7 @@ class SpendingSums(NamedTuple):
     workspace: Decimal
     severity: Severity
     sessions: Mapping[str, float | None] = MappingProxyType({})
-    """Cost by session. Empty unless requested."""
+    """The cost of each session, keyed by ID. Empty unless requested."""
     read_number: int = 0
     """A counter that increases with each read. Sums from later reads replace earlier sums."""
     calls: int = 0
@@ -62,7 +62,7 @@ class SpendingSums(NamedTuple):
 
 
 class SessionCosts(NamedTuple):
-    """The costs of some sessions in USD, by ID. None means that a cost is unknown."""
+    """The costs of some sessions in USD, keyed by ID. None means that a cost is unknown."""
 
     usd: Mapping[str, float | None]
     read_number: int
@@ -314,7 +314,7 @@ class Spending:
     def count_calls_by_agent_and_model(
         self, since: str, until: str | None
     ) -> dict[str, dict[str, int]]:
-        """Return the number of this workspace's calls by agent and model.
+        """Return the number of this workspace's calls for each agent and model.
 
         Raises:
             BadParamsError: A time is invalid.

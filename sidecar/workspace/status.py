@@ -1,4 +1,4 @@
-"""The status line and its tooltips. Editors show these texts unchanged."""
+"""The status line and its tooltips. Editors show this text unchanged."""
 
 from __future__ import annotations
 
