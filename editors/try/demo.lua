@@ -1,5 +1,5 @@
--- Types text into the buffer, and prints the status line after each edit, for use without a terminal. The
--- exit code is 0 if each edit was followed by the right count.
+-- A demo that needs no terminal: types text into the buffer, and prints the status line after each edit. The
+-- exit code is 0 if the correct count appeared after each edit.
 local WAIT_MS, POLL_MS = tonumber(vim.env.TOKEN_SIDECAR_TRY_WAIT_MS) or 30000, 20
 
 ---@return string

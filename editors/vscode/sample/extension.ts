@@ -5,7 +5,7 @@ import type { Api } from "../src/api";
 
 const session = "sample:1";
 
-/** The API of this extension: its session, and the last known usage of the context. */
+/** Return this extension's API: the context's last known size, and functions that report the conversation. */
 export async function activate(context: ExtensionContext) {
   const sidecar = await extensions.getExtension<Api>("token-sidecar.token-sidecar")?.activate();
   if (!sidecar) throw new Error("Token Sidecar is not installed");

@@ -28,7 +28,7 @@ const FIT_TITLE = "Fit to budget";
 
 type Action = (...args: unknown[]) => Promise<unknown>;
 
-/** Return the commands of the palette, by the last part of their ids. */
+/** Return the handlers of the palette commands, keyed by the last part of the command id. */
 export function actions(context: ExtensionContext, server: Server, view: SessionsView): Record<string, Action> {
   return {
     count: () => count(server),

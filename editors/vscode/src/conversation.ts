@@ -34,7 +34,7 @@ export async function pinSession(server: Server, row?: SessionRow): Promise<void
   await server.request("context/select", { ...workspaceParam(server), session: row?.id ?? null });
 }
 
-/** Show what pruning would remove and the number of cached tokens it would cost. Apply it if the user agrees. */
+/** Show which turns pruning would remove and how many cached tokens that would cost. Prune if the user agrees. */
 export async function fitContext(server: Server): Promise<FitResult> {
   const where = workspaceParam(server);
   const plan = await server.request<FitResult>("context/fit", where);

@@ -44,7 +44,7 @@ export function reason(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-// C0 (except line feed), DEL, C1, bidirectional and invisible characters, and line separators.
+// Matches C0 (except line feed), DEL, C1, bidirectional controls, invisible characters and line separators.
 const CONTROLS = /[\0-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
 /** Escape untrusted text: control characters, links in messages and icons in labels. */

@@ -6,7 +6,7 @@ import { installMcp } from "./managed";
 const ID = "token-sidecar";
 const HOW_TO_INSTALL = "install the extra: pipx install --force 'token-sidecar[mcp]' (from a clone: '.[mcp]')";
 
-/** The part of the VS Code API that this module uses. It requires VS Code 1.101, but older versions are supported. */
+// The part of VS Code's MCP API that this module uses. VS Code before 1.101 lacks the API, so it is optional here.
 interface StdioDefinition {
   command: string;
   args: string[];

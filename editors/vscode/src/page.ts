@@ -32,7 +32,7 @@ export class LivePage implements Disposable {
   private shown = 0;
   private readonly messages: Disposable;
 
-  /** `load` requests the page for the values in its form. */
+  /** `load` requests the page for the given form values. */
   constructor(
     private readonly host: Host,
     private readonly load: (choice: Choice) => Promise<Page>,

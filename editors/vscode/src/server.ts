@@ -168,7 +168,7 @@ export class Server implements Disposable {
       outputChannel: this.log,
       revealOutputChannelOn: RevealOutputChannelOn.Never,
       initializationFailedHandler: () => false,
-      // Marked as handled, because this class shows its own messages.
+      // Errors are marked as handled, so that only this class shows messages.
       errorHandler: {
         error: () => ({ action: ErrorAction.Continue, handled: true }),
         closed: (): CloseHandlerResult => {

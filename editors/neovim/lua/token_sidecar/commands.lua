@@ -13,7 +13,7 @@ local MODES = { 'start', 'middle', 'end' }
 
 ---@alias token_sidecar.Command vim.api.keyset.create_user_command.command_args
 
---- Sends a request about a command's range, or about the whole buffer if there is no range.
+--- Sends a request about the text in a command's range, or about the whole buffer if no range is given.
 local function ask_text(opts, method, extra, done)
   local buf, text = vim.api.nvim_get_current_buf(), selection.of_command(opts)
   server.with_client(buf, function(client)
@@ -24,8 +24,8 @@ local function ask_text(opts, method, extra, done)
   end)
 end
 
---- Returns a function that sends requests about the current buffer's workspace. It may be called when another buffer is
---- current.
+--- Returns a function that sends requests about the current buffer's workspace. The function may be called later, when
+--- another buffer is current.
 ---@return token_sidecar.Ask
 local function workspace_ask()
   local buf, status = vim.api.nvim_get_current_buf(), vim.b.token_sidecar_status_dict
@@ -70,8 +70,8 @@ local function choose_model(ask, query)
   end)
 end
 
---- Lets the user choose a model. Neovim's built-in list cannot be filtered, so the user first types a part of the name.
---- Picker plugins can filter, so they get all of the thousands of models.
+--- Lets the user choose a model. There are thousands of models, and Neovim's built-in list cannot be filtered, so the
+--- user first types part of the name. Picker plugins can filter, so they get the full list.
 local function model(opts)
   local ask = workspace_ask()
   if opts.fargs[2] then return set_model(ask, opts.fargs[2]) end
@@ -82,8 +82,8 @@ local function model(opts)
   end)
 end
 
---- Shortens lines to a number of tokens. Neovim writes a line break after the last line. If the shortened text does not
---- end with one, it is shortened again by one token, so that the line break fits.
+--- Shortens a range of lines, or the whole buffer, to at most `max` tokens. Neovim writes a line break after the last
+--- line. If the shortened text has none there, the limit is lowered by one token to make room for it.
 local function fit_to(opts, max, mode)
   local buf, tick = vim.api.nvim_get_current_buf(), vim.b.changedtick
   local first = opts.range > 0 and opts.line1 or 1
@@ -141,7 +141,7 @@ local function conversation(name)
   return function() require('token_sidecar.conversation')[name](workspace_ask()) end
 end
 
---- Shows the cost report. In narrow editors, columns are left out of its table.
+--- Shows the cost report. If the editor is too narrow for the table, the report shows fewer columns.
 local function cost()
   workspace_ask()('cost/detail', { charts = true }, function(result)
     local sections, found = vim.split(result.overview, '\n\n'), result.table
@@ -185,7 +185,7 @@ function M.run(opts)
   notify(('no command %s, only %s'):format(name, known), vim.log.levels.ERROR)
 end
 
---- Returns the ids of models that begin with `lead`, or an empty list if no server is running.
+--- Returns the model ids that match `lead`, or an empty list if no server is running.
 local function model_names(lead)
   local client = server.clients()[1]
   local params = { query = lead, choices = true }

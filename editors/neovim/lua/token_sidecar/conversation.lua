@@ -11,7 +11,7 @@ local FIRST_SESSIONS = 100
 
 ---@alias token_sidecar.Ask fun(method: string, params: table, done: fun(result: any, client: vim.lsp.Client))
 
---- Shortens or pads a text to a number of columns.
+--- Truncates or pads text to the given number of columns.
 local function to_columns(text, columns)
   if vim.fn.strdisplaywidth(text) > columns then
     text = vim.fn.strcharpart(text, 0, columns - 1) .. '…'
@@ -57,7 +57,7 @@ function M.sessions(ask)
   choose_session(ask, FIRST_SESSIONS)
 end
 
---- Shows the pruning plan for the conversation and its cost in cached tokens. The user is asked before it is applied.
+--- Shows a pruning plan for the conversation, including how many cached tokens it costs. Asks before applying it.
 ---@param ask token_sidecar.Ask
 function M.fit(ask)
   ask('context/fit', {}, function(plan)

@@ -1,7 +1,8 @@
 -- Formats numbers and short messages.
 local M = {}
 
--- UTF-8 patterns of C0 (except line feed), DEL, C1, bidirectional and invisible characters, and line separators.
+-- Patterns that match these characters in UTF-8: C0 (except line feed), DEL, C1, bidirectional controls, invisible
+-- characters and line separators.
 local CONTROLS = {
   '[%z\1-\9\11-\31\127]',
   '\194[\128-\159]',
@@ -11,7 +12,7 @@ local CONTROLS = {
   '\239\187\191',
 }
 
---- Escapes the control characters in an untrusted text.
+--- Escapes the control characters in untrusted text.
 ---@return string
 function M.plain(text)
   for _, pattern in ipairs(CONTROLS) do
@@ -24,7 +25,7 @@ end
 
 local PREFIX = 'token-sidecar: '
 
---- Shortens a text to one line of Neovim's message area. If possible, it is cut after a sentence.
+--- Shortens text to one line of Neovim's message area, if possible at the end of a sentence.
 ---@return string
 function M.on_a_line(text)
   local room = vim.v.echospace - #PREFIX

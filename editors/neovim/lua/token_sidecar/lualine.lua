@@ -1,4 +1,4 @@
--- Converts functions that return a text to lualine components, and redraws lualine when the status changes.
+-- Makes a lualine component from a function that returns text, and redraws lualine when the status changes.
 local is_refreshing = false
 
 local function refresh()

@@ -1,5 +1,5 @@
--- Returns the text of a command's range. If the range is the last visual selection, the text consists of the selected
--- characters, and otherwise of whole lines.
+-- Reads the selected text, or the text in a command's range. If the range is the last visual selection, only the
+-- selected characters are read. Otherwise, whole lines are read.
 local M = {}
 
 local EOL, BLOCK = { unix = '\n', dos = '\r\n', mac = '\r' }, '\22'

@@ -25,15 +25,15 @@ end
 
 local function current_root() return vim.fs.root(vim.fn.getcwd(), vim.lsp.config[NAME].root_markers or {}) end
 
---- Returns the client for a buffer. For a chat or a scratch buffer, this is the client of the current folder's project
---- or, if there is none, of any other open project.
+--- Returns the client for a buffer. Chats and scratch buffers have no client of their own, so they use the client of the
+--- current folder's project or, failing that, of any open project.
 local function client_of(buf)
   local root = current_root()
   local here = vim.tbl_filter(function(client) return client.root_dir == root end, M.clients())
   return buf and M.clients(buf)[1] or here[1] or M.clients()[1]
 end
 
---- Returns the repositories that contain the current file and folder. Programs in these repositories are never run,
+--- Returns the repositories that contain the current file or folder. Programs in these repositories are never run,
 --- because the authors of a repository are not trusted. A repository that contains the home folder is trusted.
 local function repositories()
   local found = { vim.fn.getcwd() }
@@ -104,8 +104,8 @@ end
 
 local function given_up(root) return #(crashes[root or ''] or {}) > MAX_RESTARTS end
 
---- Finds the project of a buffer, for `root_dir` in the configuration. `on_dir` is called only if a server is installed
---- and the buffer has a name, which its URI requires.
+--- Finds a buffer's project root. This is the `root_dir` function of the LSP configuration. `on_dir` is called only if
+--- a server is installed and the buffer has a name, because a nameless buffer has no URI.
 ---@param on_dir fun(root?: string)
 function M.root_dir(buf, on_dir)
   when_installed(function()
@@ -115,8 +115,8 @@ function M.root_dir(buf, on_dir)
   end)
 end
 
---- Starts the server in the user's home folder, which prevents programs in the current folder from running. Every exit
---- is reported to Neovim as a normal exit, because a message from Neovim after ours would cause a hit-enter prompt.
+--- Starts the server in the user's home folder, so that no program in the current folder can run. Every exit is reported
+--- to Neovim as normal, because Neovim's own message in addition to ours would cause a hit-enter prompt.
 function M.spawn(dispatchers)
   local function on_exit() dispatchers.on_exit(0, 0) end
   local argv, level = assert(M.command(), 'no server found'), vim.g.token_sidecar_log_level
@@ -213,7 +213,7 @@ function M.on_exit(code, signal, client_id)
   local client = vim.lsp.get_client_by_id(client_id)
   if not client then return end
   local buffers, expected = vim.tbl_keys(client.attached_buffers), client.rpc.token_sidecar_asked_to_end
-  if expected == nil then -- started by a `cmd` of the user, not by spawn()
+  if expected == nil then -- started by the user's own `cmd`, not by spawn()
     expected = code == 0 and (signal == 0 or signal == 15)
   end
   vim.schedule(function()
@@ -238,7 +238,7 @@ function M.with_client(buf, run)
   end
 end
 
---- Called when the user runs a command. Servers that are no longer restarted automatically may then be started again.
+--- Lets servers start again after too many crashes. Called whenever the user runs a command.
 function M.revive()
   warned_missing = false
   for root in pairs(crashes) do

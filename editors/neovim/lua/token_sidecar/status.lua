@@ -8,7 +8,7 @@ NULLABLE.status = { 'workspace', 'uri', 'version', 'document', 'context', 'cost'
 
 ---@param status token_sidecar.StatusUpdate changed in place
 local function put_nulls_back(status)
-  for part, keys in vim.spairs(NULLABLE) do -- `status` comes last alphabetically
+  for part, keys in vim.spairs(NULLABLE) do -- in alphabetical order, so `status` comes last
     local target = part == 'status' and status or status[part]
     for _, key in ipairs(type(target) == 'table' and keys or {}) do
       target[key] = target[key] == nil and vim.NIL or target[key]

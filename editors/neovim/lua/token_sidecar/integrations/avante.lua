@@ -6,14 +6,14 @@ local prompts = setmetatable({}, { __mode = 'k' }) ---@type table<table, table> 
 local current ---@type string? session of the request that is being built
 local function safely(read) return chats.safely('avante', read) end
 
---- Returns a chat's id, which consists of the project and the file because neither is unique.
+--- Returns a chat's id. It combines the project and the file name, because neither is unique by itself.
 local function session_of(sidebar)
   local root = require('avante.utils').root.get({ buf = sidebar.code.bufnr })
   local file = assert(sidebar.chat_history.filename, 'no member chat_history.filename')
   return ('avante:%s:%s'):format(vim.fn.sha256(tostring(root)):sub(1, 12), file)
 end
 
---- Returns a provider's name in the settings. The provider object does not contain it.
+--- Looks up a provider's name in the settings, because the provider object does not contain it.
 local function name_of(provider)
   for name, configured in pairs(require('avante.providers')) do
     if configured == provider then return name end

@@ -3,7 +3,7 @@
 local M = {}
 
 local HOLD_MS, GRACE_MS = 950, 50
-local REPLY = {} -- stands for a counted reply, which the plugin will send back in another format
+local REPLY = {} -- stands for a reply that was already reported; the next request contains it in another format
 local ROLES = { function_call_output = 'tool', custom_tool_call_output = 'tool' }
 
 ---@class token_sidecar.Call a plugin's request, and the lines of the reply that report usage
@@ -42,8 +42,8 @@ local warned_slow ---@type boolean?
 local faults = {} ---@type table<string, table<string, string>> errors by plugin and function
 local wrapped = setmetatable({}, { __mode = 'k' }) ---@type table<table, table<string, boolean>> wrapped functions by owner
 
---- Sends a request. If there is no response in time, `on_late` is called, and `done` may still be called later. A short
---- grace period lets Neovim read a response that arrived while the editor was busy.
+--- Sends a request. If the response is late, `on_late` is called, and `done` may still be called afterwards. A short
+--- grace period after the timeout lets Neovim read a response that arrived while the editor was busy.
 ---@param done? fun(err: table?, result: any)
 ---@param on_late? fun()
 local function ask(client, method, params, done, on_late)
@@ -80,7 +80,8 @@ local function system_text(system)
   return table.concat(texts, '\n')
 end
 
---- Converts a message from any vendor to a turn. An item of OpenAI's Responses without a role becomes a single block.
+--- Converts a message in any vendor's format to a turn. An item without a role, as in OpenAI's Responses API, becomes a
+--- turn with a single block.
 local function turn(message)
   local content = message.content or message.parts
   if not message.role then content = { message } end
@@ -112,7 +113,7 @@ local function turns(messages, are_items)
   return converted
 end
 
---- Splits a request body for any vendor.
+--- Splits a request body in any vendor's format into its system prompt, messages and tools.
 ---@return string? system, table[] messages, table[]? tools
 local function split_body(body)
   local messages = body.messages or body.input or body.contents or {}
@@ -213,7 +214,7 @@ function M.reply(call)
   end)
 end
 
---- Appends a reply that reports no usage or only a total. It is not recorded as a cost.
+--- Reports a reply without usage, or with only a total. The call is not recorded as a cost.
 ---@param message table in OpenAI's format; the next request is expected to contain it
 function M.append_reply(call, message, total)
   local state = sent[call.session]
@@ -362,7 +363,7 @@ function M.safely(plugin, read)
   end
 end
 
---- Returns the missing functions of each plugin whose version is not supported.
+--- Returns the errors of the plugins whose versions are not supported, keyed by plugin.
 ---@return table<string, string>
 function M.unknown()
   local missing = {}

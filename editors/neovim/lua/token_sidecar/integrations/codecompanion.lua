@@ -9,7 +9,7 @@ local READABLE = { 'buffer', 'buffers', 'diagnostics', 'messages', 'quickfix', '
 
 local current ---@type {call: token_sidecar.Call, begin?: fun()}? the request whose body is built next
 local missed ---@type {call: token_sidecar.Call, name: string, id: any}? a request sent before the hooks were set
-local followed = setmetatable({}, { __mode = 'k' }) -- adapters of recorded requests; each request has a copy
+local followed = setmetatable({}, { __mode = 'k' }) -- adapters of recorded requests; each request has its own copy
 local closed = {} ---@type table<integer, true> ids of closed chats
 local changed = {} ---@type table<table, true> chats with new context that was not reported yet
 local function safely(read) return chats.safely(NAME, read) end
@@ -132,7 +132,7 @@ local function listed_context(chat)
   return ids
 end
 
---- Copies the parts of a chat that a submit changes. A submit can then be tried on the copy.
+--- Copies the parts of a chat that submitting a prompt changes, so that it can be tried on the copy.
 local function trial_copy(chat)
   local context = { add = function() end, get_from_chat = function() return listed_context(chat) end }
   local registry, trial = {}, { messages = vim.list_slice(chat.messages) }
@@ -232,7 +232,7 @@ local function around_message(add_message)
   return function(chat, data, opts)
     local is_attached = (opts or {}).context ~= nil
     local result = add_message(chat, data, opts)
-    -- Ignore the copies that are used to try a submit.
+    -- Ignore the copies made by trial_copy().
     if is_attached and not changed[chat] and rawget(chat, 'bufnr') then
       changed[chat] = true
       vim.schedule(function() report_change(chat) end)
