@@ -64,7 +64,7 @@ class SetParams(SessionParams, frozen=True, kw_only=True):
     sections: list[SectionSpec] | UnsetType | None = UNSET
     """The new sections, which replace all existing sections."""
     limit: PositiveTokens | UnsetType | None = UNSET
-    """The context window in tokens, which overrides the model catalogue."""
+    """The context window in tokens. It overrides the value from the model catalogue."""
     reserve: NaturalTokens | UnsetType | None = UNSET
     """The part of the window that is reserved for the reply, in tokens."""
     persist: bool | None = None
@@ -72,7 +72,7 @@ class SetParams(SessionParams, frozen=True, kw_only=True):
 
     @property
     def is_choice(self) -> bool:
-        """Whether the params only choose the model for which documents are counted."""
+        """Whether the only effect is to choose the model for document counts."""
         return bool(self.model) and self == SetParams(workspace=self.workspace, model=self.model)
 
 
@@ -100,12 +100,12 @@ class SessionsParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     workspace: str | None = None
     all: bool = False
     limit: Annotated[int, Meta(ge=1)] | None = None
-    """The maximum number of rows. `others` of the last row counts the sessions left out.
+    """The maximum number of rows. The last row's `others` is the number of sessions left out.
 
     Thousands of rows take much longer than the first hundred.
     """
     order: SessionOrder = "updated"
-    """The newest first, or the highest cost, or the fullest window."""
+    """The sort order: most recently updated, highest cost or fullest window first."""
     ended: bool = True
     """Whether to include ended sessions. The session that the status shows is always included."""
 
@@ -136,7 +136,11 @@ class FitParams(SessionParams, frozen=True, kw_only=True):
 
 
 class AssembleParams(SessionParams, frozen=True, kw_only=True):
-    """Assembles a request from its parts. The context is reused while its keys are unchanged."""
+    """Assembles a request from its parts.
+
+    The rendered context is reused until `focus`, `scope`, `memoryVersion`, `preset`, the model or
+    a linked document changes.
+    """
 
     preset: Literal["mind"] | None = None
     """A named set of token limits for the context's sections."""
@@ -157,12 +161,15 @@ class AssembleParams(SessionParams, frozen=True, kw_only=True):
 
 
 class ResponseParams(SessionParams, frozen=True, kw_only=True):
-    """Reports a model's reply, exactly as the vendor sent it. A stream is a list or a string."""
+    """Reports a model's reply, exactly as the vendor sent it.
+
+    A streamed reply is a list of its events, or a string that contains them.
+    """
 
     response: dict[str, Any] | list[Any] | str
     model: str | None = None
     provider: str | None = None
-    """The provider that bills the call; defaults to the same provider as in `cost/record`."""
+    """The provider that bills the call; has the same default as in `cost/record`."""
     category: str | None = None
     request_id: str | None = None
     format: ReplyFormat | None = None
@@ -367,7 +374,7 @@ class SessionRow(Result, frozen=True, kw_only=True):
     last one is.
     """
     label: str = ""
-    """The display name: the title, or else the branch or agent and the start time.
+    """The display name: the title if there is one, otherwise the branch (or agent) and start time.
 
     With `agents.labels = "first-prompt"`, it is the beginning of the first prompt.
     """
@@ -393,7 +400,7 @@ RemovalReason = Literal["toolOutput", "dialogue", "orphan", "empty"]
 
 
 class Removed(Result, frozen=True, kw_only=True):
-    """A turn that a pruning plan removes, or removes in part if the reason is `orphan`."""
+    """A turn that a pruning plan removes. If the reason is `orphan`, a part of it may remain."""
 
     index: int
     """The zero-based index of the turn in the conversation."""
@@ -481,7 +488,7 @@ class ResponseResult(Result, frozen=True, kw_only=True):
     tool_calls: list[CleanCall]
     dropped: list[Dropped]
     unchecked: list[str] = msgspec.field(default_factory=list)
-    """Names of tool calls in a cut-off reply that were kept without a schema check."""
+    """Names of the tool calls that were kept without a schema check, if the reply was cut off."""
     model: str | None = None
     """The model named in the reply."""
     request_id: str | None = None

@@ -54,7 +54,7 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     prompt_tokens: int
     """All input tokens: uncached input, cache reads and cache writes."""
     estimated_tokens: int | None
-    """The total prompt size that was estimated before sending; null without estimates."""
+    """The total prompt size that was estimated before sending; null if nothing was estimated."""
     estimated_prompt_tokens: int | None
     """The actual prompt size of the calls with an estimate."""
     completion_tokens: int
@@ -100,7 +100,7 @@ class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostTable(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A report as a table of text cells. `total` is the last row, or empty for a single row."""
+    """A report as a table of text cells. The `total` row is empty if `rows` has only one row."""
 
     heads: list[str]
     names: int
@@ -120,7 +120,7 @@ class CostBar(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostChart(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A chart with one bar for each value of a key. Days without calls are included."""
+    """A bar chart of costs by day, model or agent. Days without calls are included."""
 
     by: CostKey
     title: str
@@ -201,11 +201,10 @@ class FileCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cost_usd: float | None
     """The cost, based on how each call used the cache; null if no call has a price."""
     cached_percent: int | None
-    """The percentage of requests that read the file from a cache; null without requests."""
+    """The percentage of requests that read the file from a cache; null if there are none."""
     text: str
     model: str | None = None
-    """The model for which `tokens` was counted: the most frequently used or the configured model.
-    """
+    """The model used to count `tokens`: the most frequently used or the configured model."""
     method: Method | None = None
     """How `tokens` was counted."""
 
@@ -222,7 +221,7 @@ class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     `today` or `yesterday`.
     """
     until: str | None = None
-    """The inclusive end, in the same format as `since`. A day is included as a whole."""
+    """The inclusive end, in the same format as `since`. A day is included in full."""
     by: tuple[CostKey, ...] = DEFAULT_KEYS
     charts: bool = False
     """Whether to add a table, charts by day, model and agent, and both as plain text."""

@@ -70,7 +70,7 @@ class ModelsParams(Params, frozen=True, kw_only=True):
     """List the models whose `provider/id` contains every word of `query`."""
 
     workspace: str | None = None
-    """List this workspace's models first if `choices` is set. Defaults to the first root."""
+    """The workspace whose models come first if `choices` is set. Defaults to the first root."""
     query: str | None = None
     choices: bool = False
     """List each accepted model name once, for use in a picker."""
@@ -176,7 +176,7 @@ REQUESTS: dict[str, CustomRequest] = {
     "context/append": CustomRequest(
         "sidecar.context.protocol:AppendParams",
         "sidecar.context.protocol:ContextUsage",
-        "Add turns to a conversation. `usage` sets its size, but is not recorded as a cost.",
+        "Add turns to a conversation. `usage` corrects the size but is not recorded as a cost.",
     ),
     "context/usage": CustomRequest(
         "sidecar.context.protocol:UsageParams",

@@ -94,7 +94,7 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]+|[\]}]+', re.DOTALL)
 class InvalidBodyError(BadParamsError):
     """Raised if a message body cannot be parsed. The error message contains no part of the body.
 
-    `outline` contains the readable top-level members, including the ID needed for an answer.
+    `outline` contains the top-level members that could be read, such as the ID for the answer.
     """
 
     def __init__(self, reason: str, outline: dict[str, Any]) -> None:
@@ -115,7 +115,8 @@ def parse(body: bytes) -> Any:
         raise InvalidBodyError("the body is not UTF-8", _decode_leniently(body)) from None
     except (ValueError, RecursionError):
         raise InvalidBodyError("the body is not valid JSON", _read_outline(body)) from None
-    # Checking the parsed value is faster for long bodies, which mostly consist of one string.
+    # Long bodies mostly consist of one string, so counting their brackets would be slower than
+    # checking the parsed value.
     suspect = len(body) >= _LONG_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH
     if suspect and _is_too_deep(value):
         raise InvalidBodyError(

@@ -19,7 +19,10 @@ export interface AppendParams {
 }
 
 /**
- * Assembles a request from its parts. The context is reused while its keys are unchanged.
+ * Assembles a request from its parts.
+ *
+ * The rendered context is reused until `focus`, `scope`, `memoryVersion`, `preset`, the model or
+ * a linked document changes.
  */
 export interface AssembleParams {
   workspace?: string | null;
@@ -197,7 +200,7 @@ export interface CostBar {
 }
 
 /**
- * A chart with one bar for each value of a key. Days without calls are included.
+ * A bar chart of costs by day, model or agent. Days without calls are included.
  */
 export interface CostChart {
   by: "agent" | "block" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace";
@@ -327,7 +330,7 @@ export interface CostStatus {
 }
 
 /**
- * A report as a table of text cells. `total` is the last row, or empty for a single row.
+ * A report as a table of text cells. The `total` row is empty if `rows` has only one row.
  */
 export interface CostTable {
   heads: string[];
@@ -632,7 +635,7 @@ export interface Reason {
 }
 
 /**
- * A turn that a pruning plan removes, or removes in part if the reason is `orphan`.
+ * A turn that a pruning plan removes. If the reason is `orphan`, a part of it may remain.
  */
 export interface Removed {
   index: number;
@@ -650,7 +653,9 @@ export interface ResetParams {
 }
 
 /**
- * Reports a model's reply, exactly as the vendor sent it. A stream is a list or a string.
+ * Reports a model's reply, exactly as the vendor sent it.
+ *
+ * A streamed reply is a list of its events, or a string that contains them.
  */
 export interface ResponseParams {
   workspace?: string | null;

@@ -13,7 +13,10 @@
 ---@field turns token_sidecar.Turn[]
 ---@field usage? table
 
---- Assembles a request from its parts. The context is reused while its keys are unchanged.
+--- Assembles a request from its parts.
+---
+--- The rendered context is reused until `focus`, `scope`, `memoryVersion`, `preset`, the model or
+--- a linked document changes.
 ---@class token_sidecar.AssembleParams
 ---@field workspace? string
 ---@field session? string
@@ -152,7 +155,7 @@
 ---@field share number
 ---@field text string
 
---- A chart with one bar for each value of a key. Days without calls are included.
+--- A bar chart of costs by day, model or agent. Days without calls are included.
 ---@class token_sidecar.CostChart
 ---@field by "agent"|"block"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace"
 ---@field title string
@@ -255,7 +258,7 @@
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
 
---- A report as a table of text cells. `total` is the last row, or empty for a single row.
+--- A report as a table of text cells. The `total` row is empty if `rows` has only one row.
 ---@class token_sidecar.CostTable
 ---@field heads string[]
 ---@field names integer
@@ -485,7 +488,7 @@
 ---@field kind string
 ---@field message string
 
---- A turn that a pruning plan removes, or removes in part if the reason is `orphan`.
+--- A turn that a pruning plan removes. If the reason is `orphan`, a part of it may remain.
 ---@class token_sidecar.Removed
 ---@field index integer
 ---@field role string
@@ -497,7 +500,9 @@
 ---@field workspace? string
 ---@field session? string
 
---- Reports a model's reply, exactly as the vendor sent it. A stream is a list or a string.
+--- Reports a model's reply, exactly as the vendor sent it.
+---
+--- A streamed reply is a list of its events, or a string that contains them.
 ---@class token_sidecar.ResponseParams
 ---@field workspace? string
 ---@field session? string
