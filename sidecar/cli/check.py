@@ -42,7 +42,7 @@ GIT_FAILED = "git cannot list tracked files, so all files that .gitignore matche
     metavar="BASE",
     help="Also report how many tokens files have gained or lost since this git revision.",
 )
-@click.option("--model", help="Model for budgets without a model (default: the setting `model`).")
+@click.option("--model", help="Model for budgets without a model (default: the `model` setting).")
 @click.option(
     "--stdin-name",
     metavar="PATH",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.counter_choice import CounterChooser
 
 BULK_BYTES = 16_000_000
-"""Minimum total size at which the bulk engine is faster, although it takes 0.4 s to load."""
+"""Minimum total size at which the bulk engine is faster, including the 0.4 s it takes to load."""
 
 
 class CountedFile(NamedTuple):
@@ -45,7 +45,7 @@ class CountedFile(NamedTuple):
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--model", help="Model to count for (default: the setting `model`).")
+@click.option("--model", help="Model to count for (default: the `model` setting).")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
     """Count the tokens in files, in all files of folders, or in standard input (`-`).
@@ -88,7 +88,7 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
 
 
 def _deduplicate(found: Iterable[File | SkippedPath]) -> list[File | SkippedPath]:
-    """Return each path once, spelled as on the command line if it is given there."""
+    """Return each path once. Paths from the command line keep their spelling."""
     entries: dict[str, File | SkippedPath] = {}
     for entry in found:
         path = entry.path if entry.path == STDIN else os.path.abspath(entry.path)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The part to keep: the start, the end, or both ends (`middle`).",
 )
-@click.option("--model", help="Model to count for (default: the setting `model`).")
+@click.option("--model", help="Model to count for (default: the `model` setting).")
 @click.option("--marker", default="\n...\n", help="Text that replaces the removed middle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def fit(

@@ -56,7 +56,7 @@ class TokenMap(msgspec.Struct, frozen=True, rename="camel"):
     show_default=True,
     help="How many levels of subfolders to list.",
 )
-@click.option("--model", help="Model to count for (default: the setting `model`).")
+@click.option("--model", help="Model to count for (default: the `model` setting).")
 @click.option("--json", "as_json", is_flag=True, help="Print the map as JSON.")
 @click.option(
     "--html",
@@ -124,7 +124,7 @@ def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
             (f"{mark}{file.tokens:,}", printable(file.path), first_names(file.agents))
             for file in found.prompt_files
         ]
-        lines += ["", "Sent with every request of an agent:", *align_columns(files, left=0)]
+        lines += ["", "Sent with every agent request:", *align_columns(files, left=0)]
     return lines
 
 

@@ -1,6 +1,6 @@
 """Renders the page of `token-sidecar map --html`, which contains a treemap.
 
-The boxes are placed in percent, so that they follow the page's width and labels stay readable.
+Boxes are positioned in percent, so that the map follows the page's width but labels stay readable.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _draw_box(entry: MapEntry, place: Mapping[str, float], area: _Area, color: i
 def _prompt_table(files: Sequence[tuple[str, int, str]]) -> str:
     if not files:
         return ""
-    title = "Sent with every request of an agent"
+    title = "Sent with every agent request"
     rows = [(path, agents, f"{tokens:,}") for path, tokens, agents in files]
     table = table_html(title, ("File", "Agents", "Tokens"), rows)
     return f"<section><h2>{title}</h2>{table}</section>"

@@ -100,7 +100,7 @@ def no_text() -> RequestError:
     """Return the error for a conversation that was restored without its text."""
     return RequestError(
         "noText",
-        "this session was restored without its texts; reset it with context/reset, then send "
+        "this session was restored without its text; reset it with context/reset, then send "
         "its system prompt, tools and turns again",
     )
 

@@ -553,7 +553,7 @@ def _file_table(files: Sequence[FileCost], workspace: str | None) -> str:
     ]
     heads = ["Prompt file", "Tokens", "Requests", "From cache", "Cost"]
     table = table_html("Cost by prompt file", heads, rows)
-    about = "<p>Estimated; a part of the input of the requests that contain the file.</p>"
+    about = "<p>Estimated: the file's share of the input cost of the requests that contain it.</p>"
     text = table_csv(
         ["uri", "tokens", "requests", "cached_percent", "cost_usd"],
         [[one.uri, one.tokens, one.requests, one.cached_percent, one.cost_usd] for one in files],

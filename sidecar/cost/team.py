@@ -488,7 +488,7 @@ def _condition(
 ) -> tuple[str, dict[str, Any]]:
     """Return the SQL condition that selects days, an agent and a session, and its parameters."""
     if times.start_ms > 0 or times.end_ms < END_MS:
-        raise BadParamsError("reports of the team cover whole days; use dates, such as 2026-11-21")
+        raise BadParamsError("team reports cover whole days; use dates, such as 2026-11-21")
     terms = ["day BETWEEN {first:Date} AND {last:Date}"]
     last = min(times.last_day, _LAST_DATE)
     values: dict[str, Any] = {"first": day_name(times.first_day), "last": day_name(last)}

@@ -357,7 +357,7 @@ def _problem_of(plugin: Estimator) -> str | None:
     if not isinstance(getattr(plugin, "name", None), str):
         return "it has no name"
     if plugin.estimate("") != 0:
-        return "it does not return 0 for an empty text"
+        return "it does not return 0 for empty text"
     int(plugin.estimate("Plug-ins must estimate any text.\n"))
     return None
 
@@ -422,6 +422,6 @@ class EstimatorTokenizer(Tokenizer):
         try:
             kept: object = self.estimator.truncate(text, max_tokens, mode)
         except Exception as error:  # plug-ins may raise anything
-            _unusable[self.name] = f"the plug-in failed to shorten a text ({type(error).__name__})"
+            _unusable[self.name] = f"the plug-in failed to shorten text ({type(error).__name__})"
             return None
         return kept if isinstance(kept, str) and self.count(kept) <= max_tokens else None

@@ -561,9 +561,9 @@ def load_gguf(path: Path, name: str) -> Tokenizer:
 
 
 _REASONS = {
-    "gpt2": "no library splits texts for it as llama.cpp does",
+    "gpt2": "no library splits text for it as llama.cpp does",
     "bert": "no library implements WordPiece as llama.cpp does",
-    "t5": "the file does not say how Unigram normalizes texts",
+    "t5": "the file does not say how Unigram normalizes text",
     "rwkv": "no library implements its tokenizer",
     "no_vocab": "the file contains no vocabulary",
 }

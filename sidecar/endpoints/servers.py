@@ -160,7 +160,7 @@ def counting_request(server: Server, model: str, content: str | Chat) -> tuple[R
     """
     if isinstance(content, str):
         if server.text is None:
-            raise EndpointError("unsupported", f"{server.name} cannot count texts")
+            raise EndpointError("unsupported", f"{server.name} cannot count plain text")
         return server.text.build(model, content), server.text.read
     if server.chat is None:
         raise EndpointError("unsupported", f"{server.name} cannot count chats")

@@ -60,7 +60,8 @@ def path_glob_problem(pattern: str) -> str | None:
     if (problem := glob_problem(pattern)) is not None:
         return problem
     if _count_wildcards(pattern) > MAX_WILDCARDS_WITHOUT_RE2 and not _has_re2():
-        return f"a pattern has more than {MAX_WILDCARDS_WITHOUT_RE2} wildcards, without google-re2"
+        most = MAX_WILDCARDS_WITHOUT_RE2
+        return f"a pattern has more than {most} wildcards, the limit without google-re2"
     brackets = [match[0] for match in _BRACKET.finditer(pattern) if match[0][0] == "["]
     if any(map(_UNLIKE_GIT.match, brackets)):
         return "a pattern has brackets that contain !, ^, [, \\, / or --, which are not supported"

@@ -82,7 +82,7 @@ def test_prompt_files_are_listed_with_their_agents(folder: Path) -> None:
     ((file),) = mapped()["promptFiles"]
     assert file["path"] == "AGENTS.md"
     assert "codex" in file["agents"]
-    assert "Sent with every request of an agent:" in run().stdout
+    assert "Sent with every agent request:" in run().stdout
 
 
 def test_a_subfolder_is_mapped_by_itself(folder: Path) -> None:

@@ -256,7 +256,7 @@ _ready = _Halves()
         ("_NoName", "estimator mine: the plug-in cannot be used: it has no name"),
         (
             "_NotEmpty",
-            "estimator mine: the plug-in cannot be used: it does not return 0 for an empty text",
+            "estimator mine: the plug-in cannot be used: it does not return 0 for empty text",
         ),
         ("_Broken", "estimator mine: the plug-in cannot be used (RuntimeError)"),
         ("_absent", "estimator mine: the plug-in cannot be used (AttributeError)"),

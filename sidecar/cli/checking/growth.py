@@ -22,13 +22,13 @@ def find_growth(
     """Yield the growth of each file whose token count has changed since a revision.
 
     Args:
-        checker: Counts the old texts.
+        checker: Counts the old contents.
         folder: The root folder, which must be in a git work tree.
         base: The revision.
         reports: The current reports, by path relative to the root folder.
 
     Raises:
-        click.UsageError: git does not know `base`.
+        click.UsageError: git cannot compare the files with `base`.
     """
     changes = [change for change in _changed_files(folder, base) if change.path in reports]
     for change, data in zip(changes, _old_contents(folder, changes), strict=True):
@@ -97,4 +97,4 @@ def _run_git(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> by
         import click
 
         reason = str(error) or "the repository has no such revision"
-        raise click.UsageError(f"--diff: git cannot compare: {reason}") from error
+        raise click.UsageError(f"--diff: git cannot compare the files: {reason}") from error

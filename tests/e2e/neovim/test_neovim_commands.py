@@ -352,7 +352,7 @@ def test_the_token_map_folds_and_opens_files(ready: Editor) -> None:
     assert lines[0] == f"{truth(HELLO) * 8} tokens in 5 files for gpt-5"
     names = [line.split()[-1] for line in lines[1:4]]
     assert names == ["src/", "deep/", "2.md"]
-    assert "Sent with every request of an agent" in lines
+    assert "Sent with every agent request" in lines
     assert any("CLAUDE.md  claude-code" in line for line in lines)
     levels = [ready.lua("return vim.fn.foldlevel(...)", row) for row in range(1, 7)]
     assert levels == [0, 1, 2, 2, 2, 2]

@@ -41,7 +41,7 @@ local function show(folder, found)
   local into = { lines = { head }, levels = { 0 }, paths = {} }
   add_lines(found, found.entries, 0, into)
   if #found.promptFiles > 0 then
-    vim.list_extend(into.lines, { '', 'Sent with every request of an agent' })
+    vim.list_extend(into.lines, { '', 'Sent with every agent request' })
     vim.list_extend(into.levels, { 0, 0 })
   end
   for _, file in ipairs(found.promptFiles) do
