@@ -53,7 +53,7 @@ _FULL_WIDTH = 100
 _WIDE_BARS = 120
 """Minimum terminal width for long bars."""
 _MOST_KEYS_WITH_BARS = 2
-"""A narrow table with more keys than this has no bars."""
+"""Maximum number of keys with which a narrow table still has bars."""
 _LONG_KEYS = frozenset({"model", "session", "workspace", "user"})
 """The keys whose values may be wrapped."""
 _FIELD_TITLES = {
@@ -72,7 +72,7 @@ until_option = click.option(
 
 
 def scope_options(command: Command) -> Command:
-    """Add the options that select calls to a command."""
+    """Decorate a command with the options that select calls."""
     for option in (
         click.option(
             "--agent",
@@ -353,14 +353,14 @@ def _workspace_paths(workspace: Path | None) -> tuple[str, ...]:
 
 
 @cost.command("update-prices")
-@click.option("--url", help="Address of another list in the JSON format of genai-prices.")
+@click.option("--url", help="Address of a list to download instead, in genai-prices' JSON format.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def update_prices(url: str | None, as_json: bool) -> None:
     """Download the latest price list from genai-prices.
 
     The list is stored in the state folder. Costs are computed when a report is shown, so a
     corrected price also applies to past calls. No other command uses the network unless your
-    settings contain an endpoint or a collector.
+    settings contain an endpoint, a collector or a team store.
     """
     from sidecar.config.paths import state_dir
     from sidecar.config.stored_prices import STORED_LIST
@@ -518,7 +518,7 @@ def _build_table(
 
 
 def _row_names(report: CostReport, params: CostDetailParams) -> list[list[str]]:
-    """Return the text of each key in each row."""
+    """Return the text of the keys, as one list per row."""
     models = short_names(row.model for row in report.rows if row.model)
     return [[_key_text(row, key, models) for key in params.by] for row in report.rows]
 

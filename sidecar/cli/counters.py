@@ -90,7 +90,7 @@ def run_with_counters(
 
 
 def needs_endpoint(settings: Settings, models: Iterable[str]) -> bool:
-    """Return whether an endpoint is needed to count texts for any of the models."""
+    """Return whether an endpoint is needed to count for any of the models."""
     chooser = CounterChooser(CalibrationStore(state_dir()))
     return any(chooser.asks_endpoint(model, settings) for model in models)
 
@@ -159,7 +159,7 @@ async def _run_with_endpoints(
 
 @contextlib.asynccontextmanager
 async def open_counts() -> AsyncIterator[Counts]:
-    """Yield a counter that works as in the server, and save its calibration afterwards."""
+    """Yield a `Counts` that works as in the server, and save its calibration afterwards."""
     from sidecar.workspace.counts import LATEST_SECONDS, Counts
     from sidecar.workspace.windows import Windows
     from sidecar.workspace.workers import Workers

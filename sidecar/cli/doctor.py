@@ -162,7 +162,7 @@ def _probe_endpoints(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _check_team_store(settings: Settings) -> dict[str, str | None] | None:
-    """Return the team store's address and any problem with it, or None without a store."""
+    """Return the team store's address and any problem with it, or None if no store is set."""
     from sidecar.cost.team import TeamStore, TeamStoreError
     from sidecar.endpoints.http import without_secrets
 
@@ -196,8 +196,8 @@ def _list_agents(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _list_mcp_clients(root: Path, settings: Settings) -> list[dict[str, str]]:
-    """Return the clients that have the MCP server, or none if agents are disabled."""
-    if not settings.agents.enabled:  # agents' files must not be opened
+    """Return the clients with the MCP server installed. Empty if agents are disabled."""
+    if not settings.agents.enabled:  # then no agent's file may be opened
         return []
     from sidecar.mcp.clients import clients_with_server
 

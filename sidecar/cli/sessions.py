@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 MAX_UNREAD_BYTES = 64 << 20
-"""Maximum bytes of new session files that `usage` reads. `cost` and editors have no limit."""
+"""Maximum bytes of new session data that `usage` reads. `cost` and editors have no limit."""
 _MAX_LISTED = 10
 
 

@@ -106,7 +106,7 @@ def _pending_records(queue: ShippingQueue) -> Iterator[list[Record]]:
 
 
 def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
-    """Yield each workspace whose prompt files have not been reported today, and their records."""
+    """Yield each workspace whose prompt files were not reported today, with the files' records."""
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
     from sidecar.workspace.prompt_files import file_records
@@ -210,9 +210,7 @@ async def _compare_again(
     comparison: Comparison,
     shipped: Shipped,
 ) -> Comparison:
-    """Compare repeatedly until the collector has written all accepted calls, or for some
-    seconds.
-    """
+    """Compare the totals until the collector has written all accepted calls or time runs out."""
     from sidecar.cost.shipping import ship
 
     for delay in VERIFY_SECONDS:

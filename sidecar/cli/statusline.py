@@ -88,7 +88,7 @@ def _ledger_texts(
 ) -> list[str]:
     """Return today's cost, and the cost and remaining time of the current five-hour block.
 
-    The costs are lower bounds if `is_behind`, or if the transcript has calls that the ledger lacks.
+    The costs are lower bounds if `is_behind` is true or the ledger lacks calls of the transcript.
     """
     from sidecar.config.paths import state_dir
     from sidecar.cost.ledger import FILE_NAME, LedgerError

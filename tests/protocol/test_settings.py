@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Path:
 
 
 async def begun(client: Client, root: Path, configuration: str) -> str:
-    """Start a server in a folder with this configuration, and return the URI of its document."""
+    """Start a server for `root` with this configuration. Return the URI of an open document."""
     (root / ".token-sidecar.toml").write_text(configuration)
     await client.initialize(root.as_uri())
     uri = (root / "a.md").as_uri()
@@ -71,7 +71,7 @@ async def test_context_warns_at_the_configured_threshold(
 async def test_keep_turns_zero_never_empties_a_conversation(
     bare: Client, root: Path, strategy: str, asked: dict[str, Any]
 ) -> None:
-    """The number of turns comes from `keepTurns` in the request or `keep-turns` in the settings."""
+    """The 0 comes either from `keepTurns` in the request or from `keep-turns` in the settings."""
     await begun(bare, root, "[context]\nkeep-turns = 0\n" if not asked else "")
     bare.ignore("status/update", "context/warning")
     before = await bare.request("context/append", {"turns": TURNS})

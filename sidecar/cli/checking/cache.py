@@ -48,7 +48,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     stamp: FullStamp
     is_stamp_reliable: bool
-    """Whether every later edit of the file will change its stamp."""
+    """Whether any later edit is certain to change the file's stamp."""
     digest: bytes = b""
     tokens: int = 0
     """The token count for the default model."""
@@ -131,7 +131,7 @@ def save_cache(root: Path, cache: CheckCache) -> None:
 
 
 def is_stamp_reliable(stamp: FullStamp, read_at_ns: int) -> bool:
-    """Return whether every change after the file was read changes its stamp."""
+    """Return whether any edit after the file was read is certain to change its stamp."""
     return max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
 
 

@@ -132,7 +132,7 @@ class FileReader:
         return [self.check_file(file) if isinstance(file, LoadedFile) else file for file in files]
 
     def _count_new(self, files: Sequence[LoadedFile]) -> None:
-        """Count all new texts in one call, so that threads wait less for each other."""
+        """Count uncached files in one call, so that threads wait less for each other."""
         tokenizer = self._choose(Snapshot(text=""), self._model).tokenizer.base
         key = self._count_key(tokenizer)
         new = [file for file in files if key not in self._contents.get(file.digest, ())]

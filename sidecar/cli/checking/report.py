@@ -66,7 +66,7 @@ class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
 
 
 def report_finding(finding: Finding, file_range: FileRange) -> ReportedFinding:
-    """Convert a finding to the form that is reported in JSON."""
+    """Convert a finding to its JSON form."""
     fields = {name: getattr(finding, name) for name in _FINDING_FIELDS}
     return ReportedFinding(**fields, **msgspec.structs.asdict(file_range))
 
@@ -131,7 +131,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     files: tuple[FileReport, ...]
     distinct_findings: tuple[tuple[FileReport, ReportedFinding], ...]
-    """All findings with their files. A budget that files share is included only once."""
+    """All findings with their files. The finding of a shared budget is included only once."""
     growth: tuple[Growth, ...] | None = None
     """How files have grown, or None without `--diff`."""
     skipped: tuple[Unchecked, ...] = ()
@@ -141,7 +141,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     has_matching_budget: bool = True
     """Whether a rule applies to any of the checked files."""
     has_unreadable: bool = False
-    """Whether an unreadable file without a budget was named on the command line."""
+    """Whether a file named on the command line is unreadable and has no budget."""
     problems: tuple[ConfigurationProblem, ...] = ()
     notes: tuple[str, ...] = ()
     """Notes to print on standard error."""
@@ -160,7 +160,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_distinct(files: Iterable[FileReport]) -> tuple[tuple[FileReport, ReportedFinding], ...]:
-    """Return a project's findings with their files, and each shared budget only once."""
+    """Return a project's findings with their files, and a shared budget's finding only once."""
     seen: set[str] = set()
     findings: list[tuple[FileReport, ReportedFinding]] = []
     for file in files:
@@ -317,7 +317,8 @@ def _sarif_result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
     result = _sarif_file_result(finding.code, file.path, finding.message)
     result["level"] = _LEVELS[finding.severity]
     result["locations"][0]["physicalLocation"]["region"] = region
-    # Leaving out text and positions lets services recognize a finding after an edit.
+    # Services match findings by this fingerprint. It excludes text and positions, so that a finding
+    # is still recognized after an edit.
     result["partialFingerprints"] = {
         "tokenBudget/v1": f"{finding.rule}|{finding.section or ''}|{finding.budget}"
     }

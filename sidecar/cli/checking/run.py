@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from sidecar.counting.exact_engines import Purpose
 
 BULK_BYTES = 4_000_000
-"""Minimum total size at which the bulk engine is faster, although it takes 0.5 s to load."""
+"""Minimum total size at which the bulk engine is faster, including the 0.5 s it takes to load."""
 MAX_MATCHES = 100_000
-"""Maximum number of rule tests, each against one path. This many take 0.1 s."""
+"""Maximum number of times to match a rule against a path, which takes 0.1 s in total."""
 _NO_STAMP = (0, 0, 0, 0)
 
 
@@ -83,7 +83,7 @@ class Checker:
             cache.fingerprint, cache.entries, cache.calibration = fingerprint, {}, None
 
     def reader(self, size: int = 0) -> FileReader:
-        """Return the file reader. The first call creates it for files of `size` bytes in total."""
+        """Return the file reader. The first call creates it, for files of `size` bytes in total."""
         if self._reader is None:
             from sidecar.cli.checking.reading import FileReader
             from sidecar.cli.counters import local_counters

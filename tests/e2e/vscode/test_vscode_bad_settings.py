@@ -1,6 +1,4 @@
-"""Tests a real VS Code with settings files that are links, FIFOs, devices, bombs or hostile
-patterns.
-"""
+"""Tests a real VS Code with hostile settings files, such as links, FIFOs, devices and patterns."""
 
 from __future__ import annotations
 
