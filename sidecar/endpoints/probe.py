@@ -104,22 +104,6 @@ def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server
     return None
 
 
-async def recognize_server(
-    connection: Connection, model: str, greets: bool
-) -> tuple[Server, int | None]:
-    """Recognize a server by its greeting, or by its responses to counting requests.
-
-    Returns:
-        The server, and its count of the first probe text if the server was recognized by that
-        count.
-
-    Raises:
-        EndpointError: The server does not support any known counting request.
-    """
-    greeted = await server_from_greeting(connection) if greets else None
-    return (greeted, None) if greeted else await _server_from_count(connection, model)
-
-
 async def server_from_greeting(connection: Connection) -> Server | None:
     """Recognize servers that must not receive a POST request.
 
@@ -139,7 +123,17 @@ async def server_from_greeting(connection: Connection) -> Server | None:
 
 
 async def _server_from_count(connection: Connection, model: str) -> tuple[Server, int | None]:
-    """Recognize llama.cpp, vLLM or TGI by the response to a request that all three accept."""
+    """Recognize a server by its responses to counting requests.
+
+    llama.cpp, vLLM and TGI are recognized by one request that all three accept.
+
+    Returns:
+        The server, and its count of the first probe text if the server was recognized by that
+        count.
+
+    Raises:
+        EndpointError: The server does not support any known counting request.
+    """
     body: dict[str, object] = {}
     for server in (servers.LLAMACPP, servers.VLLM, servers.TGI):
         if server.text:
@@ -256,8 +250,10 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
         first = None
         if server is None:
             # All servers that have a greeting (LM Studio, Ollama, LocalAI) list their models.
+            server = await server_from_greeting(connection) if listed else None
+        if server is None:
             name = named.id if named else model
-            server, first = await recognize_server(connection, name, greets=bool(listed))
+            server, first = await _server_from_count(connection, name)
         entry = find_listed_model(model, await server.loaded(connection, listed))
         if listed and entry is None:
             raise EndpointError("unknown", f"{server.name} does not have {model} loaded")
