@@ -172,56 +172,46 @@ def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
     video as text. Audio without a listed price has no price. For models that are billed per call,
     searches are included in the price.
     """
-    fresh = _price_of_key(listed, "input_mtok", prompt_tokens)
-    output = _price_of_key(listed, "output_mtok", prompt_tokens)
+
+    def price(*keys: str) -> Decimal | None:
+        """Return the first of these prices that is listed, per million tokens."""
+        prices = (_price_of_key(listed, key, prompt_tokens) for key in keys)
+        return next((found for found in prices if found is not None), None)
+
+    def price_of_one(key: str) -> Decimal | None:
+        """Return the price of one use. It is listed per thousand uses."""
+        found = price(key)
+        return None if found is None else found.scaleb(-3)
+
+    fresh, output = price("input_mtok"), price("output_mtok")
     if fresh is None and output is None:
         return None
-    write = _price_of_key(listed, "cache_write_mtok", prompt_tokens)
-    hour = _price_of_key(listed, "cache_write_1h_mtok", prompt_tokens)
-    if hour is None and write is not None and fresh is not None:
+    hour = price("cache_write_1h_mtok")
+    if hour is None and fresh is not None and price("cache_write_mtok") is not None:
         hour = _HOUR_TO_INPUT * fresh
-    read = _first_not_none(_price_of_key(listed, "cache_read_mtok", prompt_tokens), fresh)
-    call = _unit_price(listed, "requests_kcount", prompt_tokens)
-    search = _unit_price(listed, "web_searches_kcount", prompt_tokens)
-    audio = _price_of_key(listed, "input_audio_mtok", prompt_tokens)
-    image = _price_of_key(listed, "input_image_mtok", prompt_tokens)
+    call, search = price_of_one("requests_kcount"), price_of_one("web_searches_kcount")
+    if call is not None and search is None:
+        search = Decimal(0)
     return UnitPrices(
         input=fresh,
-        cache_read=read,
-        cache_write=_first_not_none(write, fresh),
-        cache_write_1h=_first_not_none(hour, fresh),
+        cache_read=price("cache_read_mtok", "input_mtok"),
+        cache_write=price("cache_write_mtok", "input_mtok"),
+        cache_write_1h=fresh if hour is None else hour,
         output=output,
-        reasoning=_first_not_none(
-            _price_of_key(listed, "output_reasoning_mtok", prompt_tokens), output
-        ),
+        reasoning=price("output_reasoning_mtok", "output_mtok"),
         call=call or Decimal(0),
-        search=search if call is None else _first_not_none(search, Decimal(0)),
-        file_search=_unit_price(listed, "storage_searches_kcount", prompt_tokens),
-        audio_input=audio,
-        audio_cache_read=_first_not_none(
-            _price_of_key(listed, "cache_audio_read_mtok", prompt_tokens), audio
+        search=search,
+        file_search=price_of_one("storage_searches_kcount"),
+        audio_input=price("input_audio_mtok"),
+        audio_cache_read=price("cache_audio_read_mtok", "input_audio_mtok"),
+        audio_output=price("output_audio_mtok"),
+        image_input=price("input_image_mtok", "input_mtok"),
+        image_cache_read=price(
+            "cache_image_read_mtok", "input_image_mtok", "cache_read_mtok", "input_mtok"
         ),
-        audio_output=_price_of_key(listed, "output_audio_mtok", prompt_tokens),
-        image_input=_first_not_none(image, fresh),
-        image_cache_read=_first_not_none(
-            _price_of_key(listed, "cache_image_read_mtok", prompt_tokens), image, read
-        ),
-        image_output=_first_not_none(
-            _price_of_key(listed, "output_image_mtok", prompt_tokens), output
-        ),
-        video_input=_first_not_none(
-            _price_of_key(listed, "input_video_mtok", prompt_tokens), fresh
-        ),
+        image_output=price("output_image_mtok", "output_mtok"),
+        video_input=price("input_video_mtok", "input_mtok"),
     )
-
-
-def _first_not_none(*prices: Decimal | None) -> Decimal | None:
-    return next((price for price in prices if price is not None), None)
-
-
-def _unit_price(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
-    price = _price_of_key(listed, key, prompt_tokens)
-    return None if price is None else price.scaleb(-3)
 
 
 def _price_of_key(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
