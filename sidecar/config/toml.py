@@ -98,28 +98,26 @@ def check_limits(text: str) -> None:
         if mark[0] in "\"'#":
             continue
         parts = parts + 1 if mark == "." else 0
-        if parts >= MAX_PARTS:
-            raise _create_limit_error(f"a key has more than {MAX_PARTS} parts", text, token.start())
         if mark == "\n":
             lines += 1
-            if lines > MAX_LINES:
-                raise _create_limit_error(f"has more than {MAX_LINES:,} lines", text, token.start())
         elif mark in "]}":
             depth = max(0, depth - 1)
-            continue
         else:
             entries += 1
             depth += mark in "[{"
-        if depth > MAX_DEPTH:
-            raise _create_limit_error(
-                f"is nested more than {MAX_DEPTH} levels deep", text, token.start()
-            )
-        if entries > MAX_ENTRIES:
-            raise _create_limit_error(f"has more than {MAX_ENTRIES:,} entries", text, token.start())
-
-
-def _create_limit_error(message: str, text: str, at: int) -> InvalidTomlError:
-    return InvalidTomlError(message, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
+        if parts >= MAX_PARTS:
+            problem = f"a key has more than {MAX_PARTS} parts"
+        elif lines > MAX_LINES:
+            problem = f"has more than {MAX_LINES:,} lines"
+        elif depth > MAX_DEPTH:
+            problem = f"is nested more than {MAX_DEPTH} levels deep"
+        elif entries > MAX_ENTRIES:
+            problem = f"has more than {MAX_ENTRIES:,} entries"
+        else:
+            continue
+        at = token.start()
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        raise InvalidTomlError(problem, line, column)
 
 
 def _create_error(message: str, lines: list[str]) -> InvalidTomlError:
