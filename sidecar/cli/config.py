@@ -35,16 +35,15 @@ def config() -> None:
     help="Create your own file instead of the project's. It can also set endpoints and prices.",
 )
 @_JSON
-def init(workspace: Path, user: bool, as_json: bool) -> None:
+def init(root: Path, user: bool, as_json: bool) -> None:
     """Create a sample configuration with comments. Existing files are never overwritten.
 
     Exit codes: 0; 2 if the file already exists or cannot be written.
     """
-    from sidecar.config.load import find_root
     from sidecar.config.paths import config_file, project_files
     from sidecar.config.sample import sample
 
-    path = config_file() if user else project_files(find_root(workspace.resolve()))[0]
+    path = config_file() if user else project_files(root)[0]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
@@ -68,18 +67,16 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
 @_WORKSPACE
 @_JSON
 @click.argument("key", required=False)
-def show(workspace: Path, as_json: bool, key: str | None) -> None:
+def show(root: Path, as_json: bool, key: str | None) -> None:
     """Show the current settings and where each of them is set.
 
     KEY selects a table or a single setting, such as `context` or `context.limit`.
 
     Exit codes: 0; 2 if KEY is unknown.
     """
-    rows = [
-        row
-        for row in list_values(_load_settings(workspace))
-        if key is None or _is_in(row["key"], key)
-    ]
+    from sidecar.config.load import load
+
+    rows = [row for row in list_values(load(root)) if key is None or _is_in(row["key"], key)]
     if not rows:
         raise click.UsageError(
             f"unknown setting: {key}; `token-sidecar config show` lists all settings"
@@ -94,23 +91,19 @@ def show(workspace: Path, as_json: bool, key: str | None) -> None:
 @config.command()
 @_WORKSPACE
 @_JSON
-def check(workspace: Path, as_json: bool) -> None:
+def check(root: Path, as_json: bool) -> None:
     """Report problems in the configuration and in its tokenizer files.
 
     Exit codes: 0 if there are no problems; 2 otherwise.
     """
-    problems = list_problems(_load_settings(workspace))
+    from sidecar.config.load import load
+
+    problems = list_problems(load(root))
     if as_json:
         print_json({"problems": problems})
     else:
         print_lines(*(problems or ("No problems.",)))
     sys.exit(2 if problems else 0)
-
-
-def _load_settings(workspace: Path) -> Loaded:
-    from sidecar.config.load import find_root, load
-
-    return load(find_root(workspace.resolve()))
 
 
 def list_problems(loaded: Loaded) -> list[str]:

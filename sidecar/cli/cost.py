@@ -304,7 +304,7 @@ def export(form: str, output: Path | None, **scope: Any) -> None:
 @click.option("--since", metavar="WHEN", help="Only calls since this time (default: 30 days ago).")
 @until_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def files(workspace: Path, since: str | None, until: str | None, as_json: bool) -> None:
+def files(root: Path, since: str | None, until: str | None, as_json: bool) -> None:
     """Report the cost of prompt files.
 
     Agents send these files with every request. Examples are AGENTS.md, rules,
@@ -313,9 +313,7 @@ def files(workspace: Path, since: str | None, until: str | None, as_json: bool) 
     Exit codes: 0; 2 if the configuration is invalid or the ledger is unreadable.
     """
     from sidecar.cli.sessions import SessionsView
-    from sidecar.config.load import find_root
 
-    root = find_root(workspace.resolve())
     with open_ledger() as (book, loaded):
         ingest_agents(book, loaded.settings, root)
     with exit_on_errors(), SessionsView(root) as view:

@@ -41,14 +41,13 @@ _EXTRAS = {
 @click.command()
 @workspace_option("Workspace folder")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(workspace: Path, as_json: bool) -> None:
+def doctor(root: Path, as_json: bool) -> None:
     """Show which engines, endpoints, agents and settings are in use, and where they are set.
 
     Exit codes: 0; 2 if the configuration is invalid.
     """
-    from sidecar.config.load import find_root, load
+    from sidecar.config.load import load
 
-    root = find_root(workspace.resolve())
     loaded = load(root)
     report = _collect_report(root, loaded)
     if as_json:

@@ -35,11 +35,22 @@ _HELP_ERROR: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 def workspace_option(description: str) -> Callable[[Any], Any]:
-    """Return the option `--workspace DIR`, which defaults to the current folder."""
+    """Return the option `--workspace DIR`, which defaults to the current folder.
+
+    The command gets the folder's project root as `root`.
+    """
+
+    def find_root(_context: click.Context, _option: click.Parameter, folder: Path) -> Path:
+        from sidecar.config import load
+
+        return load.find_root(folder.resolve())
+
     return click.option(
         "--workspace",
+        "root",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         default=Path(),
+        callback=find_root,
         metavar="DIR",
         help=f"{description} (default: the current folder).",
     )

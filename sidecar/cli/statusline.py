@@ -36,7 +36,7 @@ _MAX_BYTES = 1 << 20
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON object with the line as `text`."
 )
-def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
+def statusline(root: Path, chain: str | None, as_json: bool) -> None:
     """Print a line with the session's context and the costs of session, day and five-hour block.
 
     Claude Code passes its session as JSON on standard input. In this case, the line shows that
@@ -50,7 +50,7 @@ def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
     data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read(_MAX_BYTES)
     status = read_input(data) if data.strip() else None
     chained = _run_chained(chain, data) if chain else ""
-    own = _claude_code_line(status) if status else _session_line(workspace.resolve())
+    own = _claude_code_line(status) if status else _session_line(root)
     line = " · ".join(part for part in (chained, printable(own)) if part)
     if as_json:
         print_json({"text": line})
@@ -157,11 +157,10 @@ def _quota_texts(limits: RateLimits | None) -> list[str]:
 
 def _session_line(root: Path) -> str:
     from sidecar.cli.sessions import SessionsView
-    from sidecar.config.load import find_root
     from sidecar.workspace.status import context_status
     from sidecar.workspace.views import format_session_cost
 
-    with SessionsView(find_root(root)) as view:
+    with SessionsView(root) as view:
         usage = view.usage()
         cost = format_session_cost(view.workspace.costs, usage.session)
         is_behind = not view.workspace.costs.read

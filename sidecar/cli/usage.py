@@ -55,7 +55,7 @@ _AGENT_WIDTH, _WIDE = 100, 120
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line per update."
 )
-def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_json: bool) -> None:
+def usage(root: Path, session: str | None, show_all: bool, watch: bool, as_json: bool) -> None:
     """Show how full a session's context is.
 
     Sessions of coding agents are found in their files. Sessions of chat plugins are shown while
@@ -65,9 +65,8 @@ def usage(workspace: Path, session: str | None, show_all: bool, watch: bool, as_
     during --watch.
     """
     from sidecar.cli.sessions import SessionsView
-    from sidecar.config.load import find_root
 
-    with SessionsView(find_root(workspace.resolve())) as view:
+    with SessionsView(root) as view:
         has_errors = print_problems(view.problems)
         before: object = None
         try:
