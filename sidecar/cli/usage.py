@@ -129,22 +129,17 @@ def _print_plain(
     if as_json:
         print_json(shown)
         return
-    if isinstance(shown, list) and shown:
-        print_lines(*(row.text for row in shown))
-    elif isinstance(shown, list) or shown.session is None:
-        print_lines(*_none_text(shown, session).split("\n"))
-    else:
-        print_lines(*shown.text.split("\n"))
+    print_lines(*_plain_lines(shown, session))
     if note := _note(shown, view):
         print_lines(note)
 
 
-def _none_text(shown: ContextUsage | list[SessionRow], session: str | None) -> str:
+def _plain_lines(shown: ContextUsage | list[SessionRow], session: str | None) -> list[str]:
     if isinstance(shown, list):
-        return "No sessions found for this workspace."
-    if session is None:
-        return shown.text
-    return f"This workspace has no session {session}; `--all` lists its sessions."
+        return [row.text for row in shown] or ["No sessions found for this workspace."]
+    if shown.session is None and session is not None:
+        return [f"This workspace has no session {session}; `--all` lists its sessions."]
+    return shown.text.split("\n")
 
 
 def _note(shown: ContextUsage | list[SessionRow], view: SessionsView) -> str:
@@ -165,10 +160,10 @@ def _render(
     body: RenderableType
     if isinstance(shown, list) and shown:
         body = _sessions_table(shown, view, width)
-    elif isinstance(shown, list) or shown.session is None:
-        body = Text(printable(_none_text(shown, session)))
-    else:
+    elif not isinstance(shown, list) and shown.session is not None:
         body = _usage_text(shown)
+    else:
+        body = Text("\n".join(map(printable, _plain_lines(shown, session))))
     note = _note(shown, view)
     return Group(body, Text(note, style="dim")) if note else body
 
