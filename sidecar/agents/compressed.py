@@ -54,7 +54,7 @@ def open_decompressed(file: IO[bytes]) -> IO[bytes]:
 
 
 def decompress(data: bytes, most: int) -> bytes:
-    """Decompress data into at most `most` bytes. Raises OSError if the data is corrupt."""
+    """Decompress data to at most `most` bytes. Raises OSError if the data is corrupt."""
     try:
         return zstd.ZstdDecompressor().decompress(data, max_length=most)
     except zstd.ZstdError as error:

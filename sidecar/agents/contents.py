@@ -35,7 +35,7 @@ _ATTACHMENT_BYTES = 6_000
 """Assumed size of an image or attached file. Its real size says little about its token count."""
 _SEARCHED_FOR_PROMPT = 200
 _LONGEST_PROMPT = 80
-"""Maximum length of a first prompt that is shown as a label, in characters."""
+"""Maximum number of characters of a first prompt that is shown as a label."""
 
 
 class Part(NamedTuple):
@@ -48,7 +48,7 @@ class Part(NamedTuple):
 
 
 class PromptSize(NamedTuple):
-    """A call's prompt size. It may come before or after the reply's parts."""
+    """A call's prompt size. This entry may come before or after the reply's parts."""
 
     tokens: int
     has_all_before: bool = False
@@ -177,7 +177,7 @@ def message_parts(
     Args:
         content: The message's content as JSON.
         kind: The kind to assign to text parts.
-        tools: Tool names by call id. Calls in the message are added.
+        tools: Tool names, keyed by call id. Calls in the message are added.
 
     Raises:
         msgspec.DecodeError: The content is malformed.

@@ -1,4 +1,4 @@
-"""Replays VS Code's `ObjectMutationLog`, a log whose lines each change part of an object.
+"""Replays VS Code's `ObjectMutationLog`, a log in which each line changes part of an object.
 
 A line sets, appends to or deletes a value. The lines are applied to a typed record, and changes to
 fields that the record does not declare are ignored.

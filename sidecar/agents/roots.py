@@ -13,7 +13,7 @@ from sidecar.config.project_files import read_regular
 
 
 class Roots(msgspec.Struct, frozen=True):
-    """A workspace's root folders and their repositories' other git worktrees.
+    """A workspace's root folders, and the other git worktrees of their repositories.
 
     All symbolic links are resolved.
     """

@@ -93,7 +93,7 @@ def describe_value(value: object) -> str:
 def check_budget(budget: Budget) -> str | None:
     """Return what is wrong with a budget, or None if it is valid.
 
-    The types of its values must already have been validated.
+    The budget's values must already have the right types.
     """
     if budget.max_tokens is None and not budget.sections:
         return "needs max-tokens or sections"

@@ -97,7 +97,7 @@ def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
     Args:
         path: The file.
         why: The reason.
-        beside: Suffixes of associated files to rename as well.
+        beside: Suffixes of associated files, which are renamed as well.
     """
     aside = path.with_name(f"{path.name}.broken-{time.time_ns()}")
     try:

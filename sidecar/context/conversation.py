@@ -206,7 +206,7 @@ class Conversation:
         Args:
             index: The section's index.
             now: The count of the section's current text.
-            then: The same tokenizer's count of the section's text when usage was last reported.
+            then: The same tokenizer's count of the section's text as of the last usage report.
         """
         self.sections[index], change = self.sections[index].with_counts(now, then)
         counts = self._counts_by_model.get(self.model)

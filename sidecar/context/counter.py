@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 MARKS = 12
-"""Maximum number of markup tokens around a reply that are missing from the markup formula."""
+"""Maximum number of markup tokens around a reply that the markup formula does not include."""
 
 
 class Counter:

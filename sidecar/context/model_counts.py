@@ -301,7 +301,7 @@ class ModelCounts:
         """Update the markup per message from the growth between two reported prompts.
 
         Args:
-            own: The count of the last reported prompt, including the server's counts of its texts.
+            own: The count of the last reported prompt, including the server's counts of its text.
         """
         anchor, before = self.anchor, self.excess
         if anchor is None or not anchor.prompt:
@@ -394,7 +394,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class UndoState(msgspec.Struct, frozen=True):
-    """A conversation's state before an edit, which `undo` restores."""
+    """The state of a conversation before an edit. `undo` restores it."""
 
     model: str
     turns: list[Turn]

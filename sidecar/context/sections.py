@@ -167,7 +167,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     document_count: SectionCount | None = None
     """The section's count as a document, or None if it has not been counted as one."""
     reported: SectionCount | None = None
-    """The most reliable count of the section's text when usage was last reported."""
+    """The most reliable count of the section's text as of the last usage report."""
     in_report: SectionCount | None = None
     """The count of this section that `Anchor.fixed` includes, before the token limit is applied."""
     cap: int | None = None

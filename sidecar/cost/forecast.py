@@ -38,7 +38,7 @@ class NextInput(NamedTuple):
     compacted, or the session uses no cache.
     """
     uncached_usd: Decimal | None
-    """The price without a cache, or after the cache has expired."""
+    """The price if there is no cache, or after the cache has expired."""
     cached_until: datetime | None
     """When the cache expires, or None if unknown."""
 

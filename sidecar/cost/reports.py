@@ -274,7 +274,7 @@ def _basis_of(agent: str) -> str:
 
 
 def _owner_for(keys: Sequence[CostKey]) -> Owner | None:
-    """Return the kind of owner by which sums must be split to group calls by the given keys."""
+    """Return how to split sums so that calls can be grouped by these keys, or None."""
     owners: list[Owner] = [key for key in get_args(Owner) if key in keys]
     return (owners[0] if len(owners) == 1 else "session") if owners else None
 

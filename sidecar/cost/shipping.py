@@ -575,9 +575,7 @@ class Collector:
         return _rejection(where, headers, answer)
 
     def _make_client(self) -> httpx.AsyncClient:
-        """Create the client. This runs on a thread, because imports and reading certificates are
-        slow.
-        """
+        """Create the client. Runs on a thread, because imports and certificates load slowly."""
         import httpx
 
         return httpx.AsyncClient(

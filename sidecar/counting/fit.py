@@ -92,8 +92,8 @@ anywhere, because each step of the search may count a whole piece.
 """
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
-"""Number of characters on either side of a cut that are counted to check whether the cut is between
-two tokens.
+"""To check whether a cut is between two tokens, this many characters on either side of it are
+counted.
 """
 
 _LONG_LINE_TOKENS = 100

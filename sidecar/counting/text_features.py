@@ -1,4 +1,4 @@
-"""Determines a text's kind, and computes the features used to estimate its tokens.
+"""Determines the kind of text, and computes the features used to estimate its tokens.
 
 Each byte of the UTF-8 text is mapped to a class. The first byte of a character determines its
 script. The features are counts: the bytes of each class, the pairs of neighboring classes, and the

@@ -20,7 +20,7 @@ millisecond with any engine.
 
 
 SAMPLE_CHARACTERS = 4_096
-"""Number of characters at the beginning of a text that determine its kind."""
+"""Number of characters at the beginning of the text that determine its kind."""
 
 
 class Tokenizer(ABC):

@@ -85,7 +85,7 @@ FIRST_RETRY, LONGEST_RETRY = 60.0, 3_600.0
 delay doubles after each failure.
 """
 LIFETIMES: Mapping[AbilityStatus, float] = {"auth": 300.0, "loading": 2.0, "unknown": 15.0}
-"""How long a probe result is valid, in seconds, by its status. Results with other statuses are
+"""How long a probe result is valid, in seconds, keyed by status. Results with other statuses are
 valid for the session.
 """
 

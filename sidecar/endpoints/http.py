@@ -72,7 +72,7 @@ def root_of(url: str, suffixes: Sequence[str]) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """Return a URL without its user, password, query and fragment, which may be secret."""
+    """Return a URL after removing its user, password, query and fragment, which may be secret."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -98,7 +98,7 @@ class Block(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text of a text block, a thinking block or an unknown block.
+        """The text of a text, thinking or unknown block.
 
         Encrypted thinking has no text.
         """

@@ -138,7 +138,7 @@ class ReplyDraft:
             self.texts.append(text)
 
     def call(self, key: object, call_id: str | None = None, name: str | None = None) -> CallDraft:
-        """Return the tool call with this key. Its id and name are set if they were empty."""
+        """Return the tool call with this key. If its id or name is empty, it is set."""
         draft = self.calls.setdefault(key, CallDraft())
         draft.id, draft.name = draft.id or call_id or "", draft.name or name or ""
         return draft

@@ -87,7 +87,7 @@ def starts_exchange(turn: Turn) -> bool:
 
 
 def without(turn: Turn, gone: set[tuple[Place, int]]) -> Turn:
-    """Return a copy of a turn without some of its tool calls and results.
+    """Return a copy of a turn with some of its tool calls and results removed.
 
     Args:
         turn: The turn.

@@ -483,7 +483,7 @@ def drop_duplicate_links(targets: Iterable[Target]) -> list[Target]:
 
 
 def targets_except(targets: Iterable[Target], path: str) -> list[Target]:
-    """Return the files without duplicate links and without the file at `path`. This call blocks."""
+    """Return the files except for duplicate links and the file at `path`. This call blocks."""
     every = drop_duplicate_links(targets)
     if not os.path.islink(path):
         return [one for one in every if one.path != path]

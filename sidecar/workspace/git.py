@@ -65,7 +65,7 @@ def find_git(folder: Path) -> str | None:
 
 
 def _find_repository(folder: Path) -> Path | None:
-    """Return the outermost work tree that contains the folder, or else the folder itself.
+    """Return the outermost work tree that contains the folder. Defaults to the folder itself.
 
     Folders that contain the user's home folder are excluded. Returns None if this excludes
     all of them.

@@ -52,7 +52,7 @@ DEFAULT_ID = "default"
 """The ID of the conversation that is created if the client does not provide an ID."""
 SESSIONS_KEPT = 256
 NO_REPLY = "no reply yet"
-"""Shown for agents' sessions without a reply, because their model is unknown."""
+"""The note for agents' sessions whose model is unknown because there is no reply yet."""
 _MAX_SHARED = 64
 """Maximum number of conversations to share with other processes."""
 LONG_AGO = datetime.min.replace(tzinfo=UTC)

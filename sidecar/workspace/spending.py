@@ -66,7 +66,7 @@ class SessionCosts(NamedTuple):
 
     usd: Mapping[str, float | None]
     read_number: int
-    """As in `SpendingSums`. Costs from later reads replace earlier costs."""
+    """See `SpendingSums.read_number`. Costs from later reads replace earlier costs."""
 
 
 class TeamSpent(NamedTuple):

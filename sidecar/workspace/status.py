@@ -251,7 +251,7 @@ def context_status(
 def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus | None:
     """Return the costs to show, or None if no calls are recorded.
 
-    This is the cost of the agent's session if known, or else today's cost.
+    This is the cost of the agent's session or, if that is unknown, today's cost.
     """
     session = usage.session if usage else None
     is_agent = session is not None and session.source != "protocol"

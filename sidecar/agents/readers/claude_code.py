@@ -177,7 +177,7 @@ class TranscriptLine(CamelRecord):
     tool_use_result: msgspec.Raw = msgspec.Raw(b"")
     compact_metadata: _CompactMetadata | None = None
     model_usage: dict[str, ModelUsage] | None = None
-    """The usage by model, if this is a `cost-state` line."""
+    """The usage of each model if this is a `cost-state` line."""
     message: ClaudeMessage | None = None
 
     @property
@@ -283,7 +283,7 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
 
     Args:
         line: The line.
-        tools: Tool names by call id. Calls in the line are added.
+        tools: Tool names, keyed by call id. Calls in the line are added.
     """
     if line.is_sidechain:
         return
@@ -439,8 +439,8 @@ class ClaudeCode(LineReader):
     def _stores_of_project(self, folder: str, *, only_newest: bool) -> Iterator[Store]:
         """Yield the stores in a project's folder.
 
-        If the folder's name does not match the project, only the newest session is returned,
-        because the project may have been renamed.
+        If the folder's name does not match the project, only the newest session is yielded, because
+        the project may have been renamed.
         """
         entries = list(list_folder(folder))
         files = (entry.path for entry in entries if entry.name.endswith(".jsonl"))
@@ -651,7 +651,7 @@ def _calls_of_line(request: str, entry: TranscriptLine, session: str) -> Iterato
 
 
 def _project_name_prefix(path: str) -> str:
-    """Return the prefix that the folder names of a project and its subfolders share.
+    """Return the prefix shared by the folder names of a project and its subfolders.
 
     Other projects may have the same prefix, but each session's lines contain the actual path.
     """

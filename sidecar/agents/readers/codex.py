@@ -258,7 +258,7 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
 
     Args:
         line: The line.
-        tools: Tool names by call id. Calls in the line are added.
+        tools: Tool names, keyed by call id. Calls in the line are added.
     """
     item = line.payload
     if line.type == "compacted":
@@ -449,7 +449,7 @@ class Codex(LineReader):
         return line.payload.thread_name if line and line.payload else None
 
     def limits(self, path: str) -> list[ReportedLimit]:
-        """Return the latest limits in the file. Compressed files are too old to be read."""
+        """Return the latest limits in the file. Skips compressed files, which are too old."""
         if path.endswith(".zst"):
             return []
         found = _RateLimits()

@@ -320,7 +320,7 @@ def _reply_calls(
 def _call_of_unlisted_usage(
     store: Store, document: _Session, session: SessionState, state: _State, *, has_new: bool
 ) -> list[CallFinished]:
-    """Return the new calls without stored replies as one call. Only their total is known."""
+    """Combine the new calls that have no stored reply into one call. Only their total is known."""
     total = document.usage or _SessionUsage()
     prompt = token_count(total.prompt_tokens) - state.prompt
     output = token_count(total.completion_tokens) - state.output

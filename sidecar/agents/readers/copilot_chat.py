@@ -172,7 +172,7 @@ class _State(msgspec.Struct):
         self.until = min((at for at in begins if at is not None), default=None)
 
     def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
-        """Return the given turns' calls by id, except turns that started at `until` or later."""
+        """Return the given turns' calls, keyed by id. Skips turns started at `until` or later."""
         name, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
         return {

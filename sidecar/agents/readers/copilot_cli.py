@@ -274,7 +274,7 @@ class _Events(SessionLines):
 
     @property
     def _window(self) -> int | None:
-        """The reported context window, or else the context tier's limit."""
+        """The reported context window or, if there is none, the context tier's limit."""
         session = self.session
         if session.window or not self.tier or not session.model:
             return session.window

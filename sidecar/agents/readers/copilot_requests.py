@@ -346,7 +346,7 @@ class ContentTurn(CopilotTurn):
                 yield Part("result", result, call.name or "")
 
     def _shown_reply(self) -> _ContentRound:
-        """Return the displayed text as a round. Used for a turn without recorded rounds."""
+        """Return the displayed text as a round. Used for turns that have no recorded rounds."""
         texts = (bytes(one.value) for one in self.response or () if one.kind is None)
         return _ContentRound(response=msgspec.Raw(b"".join(texts)))
 

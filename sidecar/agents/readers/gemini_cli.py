@@ -261,7 +261,7 @@ class _Log(SessionLines):
         return () if self.is_subagent else super().snapshots()
 
     def apply_fields(self, fields: _Fields) -> Iterable[_Message]:
-        """Apply a `$set` line, and return the new messages if it replaces them."""
+        """Apply a `$set` line. Return the new messages if the line replaces all messages."""
         session = self.session
         self._name(fields.session_id)
         session.at = parse_iso_time(fields.last_updated) or session.at
