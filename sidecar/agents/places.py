@@ -129,7 +129,7 @@ def database_by_variable(places: Places, agent: str) -> Path | None:
 
 
 def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths where an agent may keep files. If it has been used, at least one exists."""
+    """Return the paths where an agent may keep files. At least one exists after the first use."""
     paths = [*agent_folders(places, agent)]
     paths += editor_folders(places, agent) if AGENTS[agent].is_in_editors else ()
     return (*dict.fromkeys(map(str, paths)), *project_files(agent, roots))

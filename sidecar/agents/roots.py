@@ -63,7 +63,7 @@ def _folder_digest(method: str, folder: str) -> str:
 
 @lru_cache(maxsize=4096)
 def resolve(folder: str) -> str:
-    """Return a folder's path with all links resolved. Impossible paths are returned unchanged."""
+    """Return a folder's path with all links resolved. Invalid paths are returned unchanged."""
     try:
         return os.path.realpath(folder)
     except ValueError:  # the path contains a NUL

@@ -228,7 +228,7 @@ def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix 
 
 
 def _comment_at_top(text: str, mark: str) -> tuple[int, str]:
-    """Return where to insert a comment at the top, and its text. Lines such as `#!` stay first."""
+    """Return the offset and text of a comment at the top. Lines such as `#!` stay first."""
     line = first_line(text)
     if line.rstrip() == "---":
         return len(line), f"# {IGNORE_MARK}"  # Front matter is YAML.

@@ -186,7 +186,7 @@ class CostBook:
     def estimate(
         self, model: str, prompt_tokens: int, max_output_tokens: int = 0
     ) -> Decimal | None:
-        """Estimate a call's highest cost in USD, or return None if its price is unknown.
+        """Estimate a call's highest possible cost in USD, or return None if its price is unknown.
 
         The estimate assumes that no input is cached and that the output reaches its limit.
         """

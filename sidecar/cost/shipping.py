@@ -468,7 +468,7 @@ def _salt_of(team: Team) -> str:
 
 
 def _prepare(connection: sqlite3.Connection) -> tuple[str, str]:
-    """Create the tables for shipping in the ledger, and return its random id and secret."""
+    """Create the ledger's tables for shipping, and return the ledger's random id and secret."""
     for statement in (*_SCHEMA, _TRIGGER):
         connection.execute(statement)
     return (

@@ -79,7 +79,7 @@ MARK_START = "token-budget:"
 IGNORE_MARK = "token-budget: ignore"
 FIRST_LINES = 10
 HEAD_CHARACTERS = 65_536
-"""A mark in the first lines is found within this number of characters."""
+"""Number of characters at the start of the text to search for a mark in the first lines."""
 
 _MARK = re.compile(r"(?<![\w-])token-budget:[ \t]*(?:(\d[\d_,]*)|(end|ignore))(?![\w-])")
 

@@ -41,7 +41,7 @@ class Subject(NamedTuple):
 
     @property
     def models(self) -> dict[str, None]:
-        """The models whose tokens the rules limit, without duplicates."""
+        """The models for which the rules set limits, without duplicates."""
         return dict.fromkeys(
             (self.model, *(rule.budget.model or self.model for rule in self.rules))
         )

@@ -318,7 +318,7 @@ class CostCheck(msgspec.Struct):
     messages: dict[str, tuple[str, ModelParts]] = {}
     """The model and usage of each message since the latest `cost-state` line."""
     compacted_model: str | None = None
-    """The model of the compacted conversation, or None if there was no compaction since `at`."""
+    """The model of the compacted conversation, or None if there has been none since `at`."""
 
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
         """Add a message's usage. If it was added before, the version with more output is kept."""
