@@ -180,34 +180,22 @@ def breakdown(
     the client no longer sends all turns, and the categories are reduced, last category first, until
     they add up to the reported size.
     """
-    factor = factor_of(calibration)
-    counts = conversation.model_counts().turns
-    system = (
-        _tokens(conversation.system.measure(conversation.counter), factor)
-        if conversation.system
-        else 0
-    )
-    tools = (
-        _tokens(conversation.tools.measure(conversation.counter), factor)
-        if conversation.tools
-        else 0
-    )
-    named = [_tokens_of_part(conversation, name, factor) for name in _APART]
-    sections = conversation.section_sums().tokens(factor) - sum(named)
-    turns = counts.between(0).tokens(factor)
+    factor, counter = factor_of(calibration), conversation.counter
+    apart = {name: _tokens_of_part(conversation, name, factor) for name in _APART}
+    system, tools = conversation.system, conversation.tools
+    parts = {
+        "system": _tokens(system.measure(counter), factor) if system else 0,
+        "tools": _tokens(tools.measure(counter), factor) if tools else 0,
+        "sections": conversation.section_sums().tokens(factor) - sum(apart.values()),
+        "turns": conversation.model_counts().turns.between(0).tokens(factor),
+        **apart,
+    }
     left = tokens
-    shares = []
-    for part in (system, tools, sections, turns, *named):
-        shares.append(min(part, left))
-        left -= shares[-1]
-    return Breakdown(
-        system=shares[0],
-        tools=shares[1],
-        sections=shares[2],
-        turns=shares[3],
-        overhead=left,
-        **dict(zip(_APART, shares[4:], strict=True)),
-    )
+    shares: dict[str, int] = {}
+    for name, part in parts.items():
+        shares[name] = min(part, left)
+        left -= shares[name]
+    return Breakdown(overhead=left, **shares)
 
 
 def _tokens_of_part(conversation: Conversation, name: str, factor: float) -> int:
