@@ -14,7 +14,6 @@ else:
 
 MAX_BYTES = 512 << 20
 """Maximum decompressed size in bytes. Without it, 40 KB of input can expand to a gigabyte."""
-_CHUNK = 1 << 20
 _WINDOW_LOG = 26  # a window of 64 MB; compressors use at most 8 MB by default
 
 
@@ -35,11 +34,10 @@ class _DecompressedFile(zstd.ZstdFile):
             raise OSError("corrupt zstd data") from error
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if whence == os.SEEK_END:
-            while self.read(_CHUNK):
-                pass
-            offset, whence = self.tell() + offset, os.SEEK_SET
-        return super().seek(offset, whence)
+        try:
+            return super().seek(offset, whence)
+        except (EOFError, zstd.ZstdError) as error:
+            raise OSError("corrupt zstd data") from error
 
     def close(self) -> None:
         try:

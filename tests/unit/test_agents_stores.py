@@ -64,6 +64,17 @@ def test_large_compressed_file_is_read_in_one_step(tmp_path: Path) -> None:
     world.check_context(home.truth)
 
 
+def test_record_after_corrupt_data_cannot_be_read(tmp_path: Path) -> None:
+    whole = zstd.compress(b'{"id": 1}\n' * 100_000)
+    middle = len(whole) // 2
+    path = tmp_path / "session.jsonl.zst"
+    path.write_bytes(whole[:middle] + b"damaged!" + whole[middle + 8 :])
+    store = store_from_path("codex", path)
+    assert store is not None
+    with pytest.raises(OSError, match="corrupt"):
+        record_at(store, "900000", _line)
+
+
 class Line(msgspec.Struct):
     """A line in the format of a fictitious agent."""
 
