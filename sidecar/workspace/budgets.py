@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from sidecar.workspace.files import Target
     from sidecar.workspace.workspace import Workspace
 
+FILES_KEPT = 100_000
+"""How many files' counts are cached. Larger groups would be counted again after each edit."""
 LISTING_SECONDS = 10.0
 """How long the list of files in a folder is cached, in seconds."""
 
@@ -53,7 +55,7 @@ class Budgets:
     def __init__(self, counts: Counts, documents: Documents, roots: Workspaces) -> None:
         self._counts, self._documents, self._roots = counts, documents, roots
         self._listings: TTLCache[str, list[Target]] = TTLCache(16, LISTING_SECONDS)
-        self._files: LRUCache[tuple[str, Stamp, Hashable], int | None] = LRUCache(10_000)
+        self._files: LRUCache[tuple[str, Stamp, Hashable], int | None] = LRUCache(FILES_KEPT)
 
     def subject(self, snapshot: Snapshot, workspace: Workspace) -> Subject:
         """Return text together with the budget rules that apply to its URI."""

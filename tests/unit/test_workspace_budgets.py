@@ -20,6 +20,7 @@ from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.services import Services
 from sidecar.workspace.state import State
 from sidecar.workspace.workspace import Workspace
+from tests.file_opens import recorded_opens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,6 +92,27 @@ class ThreadedRules(Rules):
     def matches(self, rule: Rule, path: str) -> bool:
         self.threads[path] = current_thread().name
         return super().matches(rule, path)
+
+
+@pytest.mark.slow
+async def test_unchanged_files_of_a_large_group_are_counted_once(tmp_path: Path) -> None:
+    root = tmp_path / "work"
+    root.mkdir()
+    for number in range(10_010):
+        (root / f"{number}.md").write_text("one")
+    services = Services(state=State(tmp_path / "state"))
+    workspace = services.roots.add(root.as_uri())
+    rule = Budget(files=("*.md",), max_tokens=1, sum=True)
+    workspace.loaded = Loaded(Settings(budgets=(rule,)), (), {})
+    workspace.rules = Rules(workspace.settings)
+    for expected in (10_009, 0):
+        snapshot = Snapshot.of(TextDocument((root / "0.md").as_uri(), "two"))
+        subject = services.budgets.subject(snapshot, workspace)
+        with recorded_opens(root) as opened:
+            (finding,) = await services.budgets.findings(subject, workspace)
+        assert finding.files == 10_010
+        assert len([path for path in opened if path.endswith(".md")]) == expected
+    await services.aclose()
 
 
 async def test_other_files_of_a_group_are_matched_on_a_worker(tmp_path: Path) -> None:
