@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.documents import Snapshot
 
     ChooseCounter = Callable[[Snapshot, str], CounterChoice]
-    """A function that chooses the counter for text and a model. It can wait for an endpoint."""
+    """Chooses the counter for text and a model. It may block until an endpoint answers."""
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -322,8 +322,8 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     breakdown: Breakdown | None = None
     largest: list[ContextPart] = []
     contents: list[ContextPart] = []
-    """The parts of an agent's context, estimated from their sizes. Empty unless `context/usage`
-    requests the contents.
+    """The parts of an agent's context, estimated from their sizes. Empty unless `context/usage` is
+    sent with `contents`.
     """
     turns: int | None = None
     should_prune: bool | None = None

@@ -224,7 +224,7 @@ class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     """The inclusive end, in the same format as `since`. A day is included in full."""
     by: tuple[CostKey, ...] = DEFAULT_KEYS
     charts: bool = False
-    """Whether to add a table, charts by day, model and agent, and both as plain text."""
+    """Whether to add a table and charts (by day, model and agent), and a plain-text version."""
 
 
 class CostPageParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -344,7 +344,7 @@ class SidecarProtocol(LanguageServerProtocol):
         self.malformed_handlers: dict[str, Callable[[object], None]] = {}
         """Handlers for malformed notifications, by method. They receive the params, or None."""
         self._running: dict[int | str, tuple[str, asyncio.Future[Any]]] = {}
-        """The method and task of each running request from the client, by request ID.
+        """The method and task of each running request from the client, keyed by request ID.
 
         pygls tracks requests to the client in `_request_futures`.
         """

@@ -55,7 +55,7 @@ export class Server implements Disposable {
   private readonly newsArrived = new EventEmitter<undefined>();
   private readonly warningArrived = new EventEmitter<ContextWarning>();
   private readonly news = new Map<string | null, string>();
-  /** The models that the user has chosen, by workspace. They are sent again after a restart. */
+  /** The models that the user has chosen, keyed by workspace. They are sent again after a restart. */
   private readonly models = new Map<string, string>();
   readonly onHealth = this.healthChanged.event;
   readonly onStatus = this.statusArrived.event;

@@ -81,13 +81,13 @@ class CheckCache(msgspec.Struct, kw_only=True):
     calibration: FullStamp | None = None
     """The calibration's stamp, or None if the entries do not depend on it."""
     entries: dict[str, Entry] = {}
-    """The results by file path, relative to the root."""
+    """The results, keyed by file path relative to the root."""
     packed: msgspec.Raw = msgspec.Raw(b"\x80")
     """The encoded `ContentCounts`. They are only decoded if a file must be counted."""
 
 
 ContentCounts = dict[bytes, dict[str, int]]
-"""Uncalibrated token counts by content digest and tokenizer."""
+"""Uncalibrated token counts, keyed by content digest and then by tokenizer."""
 
 
 def decode_counts(cache: CheckCache) -> ContentCounts:

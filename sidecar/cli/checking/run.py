@@ -119,7 +119,7 @@ class Checker:
         return self._rules.may_match_in(target.relative[:-1]) if target.link else bool(self._rules)
 
     def unmatched_rules(self, targets: Sequence[Target]) -> list[str]:
-        """Return the keys of rules that match no file, or no keys if testing takes too long."""
+        """Return the keys of rules that match no file. Empty if testing would take too long."""
         unmatched, tests = self._rules.written, 0
         for target in targets:
             tests += len(unmatched)

@@ -34,7 +34,7 @@ function M.on_a_line(text)
   return part:match('^.*%.%f[ ]') or part .. '…'
 end
 
---- Shows a message. May be called in callbacks that must not draw.
+--- Shows a message. Safe to call from callbacks that must not redraw.
 ---@param level? integer vim.log.levels, INFO by default
 function M.notify(text, level)
   vim.schedule(function() vim.notify(PREFIX .. M.plain(text), level or vim.log.levels.INFO) end)

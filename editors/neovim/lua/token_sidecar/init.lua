@@ -5,7 +5,7 @@ local PARTS = { tokens = 'document', context = 'context', cost = 'cost' }
 local ORDER = { 'tokens', 'context', 'cost' }
 local WIDE = 100 -- minimum number of columns for each part's long form
 
---- Returns a part of a buffer's status, or nil if it is unknown.
+--- Returns one part of a buffer's status, or nil if that part is unknown.
 local function status_part(name, buf)
   local status = vim.b[buf or 0].token_sidecar_status_dict
   local part = status and status.text ~= '' and status[PARTS[name]]

@@ -166,8 +166,8 @@ function M.attach(buf)
   end
 end
 
---- Closes and reopens a buffer for the server after its name or line endings have changed, because Neovim does not
---- report these changes. There must be no edit in between: Neovim would stop listening to the buffer.
+--- Closes and reopens a document on the server after the buffer's name or line endings have changed, because Neovim
+--- does not report these changes. If the buffer were edited in between, Neovim would stop listening to it.
 function M.reopen(buf)
   local old, uri = (vim.b[buf].token_sidecar_status_dict or {}).uri, vim.uri_from_bufnr(buf)
   for _, client in ipairs(M.clients(buf)) do

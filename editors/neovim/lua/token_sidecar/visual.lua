@@ -42,7 +42,7 @@ local function on_mode_change(event)
   if not is_visual() then stop(event.buf) end
 end
 
---- Starts to show the count, until Visual mode ends.
+--- Shows the count until Visual mode ends.
 function M.start()
   vim.api.nvim_clear_autocmds({ group = group })
   vim.api.nvim_create_autocmd('CursorMoved', { group = group, callback = on_change })
