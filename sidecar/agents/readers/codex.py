@@ -493,7 +493,7 @@ class _Rollout(RolloutState):
             if not self.own and self.named:
                 parent = parent or parent_of(lines.path, self.parent)
                 self.own = is_own(self, line, line.payload, parent)
-            yield from self._apply(line, line.payload, lines.position)
+            yield from self._apply(line, line.payload, lines)
 
     def snapshots(self) -> Iterator[SessionSnapshot]:
         if not self.named or (self.subagent and not self.resumed):
@@ -501,15 +501,17 @@ class _Rollout(RolloutState):
         self.session.id = self.thread
         yield self.session.snapshot()
 
-    def _apply(self, line: RolloutLine, payload: Payload, position: str) -> Sequence[CallFinished]:
+    def _apply(self, line: RolloutLine, payload: Payload, lines: Lines) -> Sequence[CallFinished]:
         """Apply a line, and return any new call in it."""
         kind, session = line.kind, self.session
         session.touch(parse_iso_time(line.timestamp))
+        if kind == "response_item":
+            self.awaits_summary = self.awaits_summary or line.is_summary
+            return ()
         session.window = payload.model_context_window or session.window
         session.active = _TURN.get(kind or "", session.active)
         if self.subagent and self.own and payload.is_started_by_user is not None:
             self.resumed = payload.is_started_by_user
-        self.awaits_summary = self.awaits_summary or line.is_summary
         if kind == "token_usage_record":
             return self._record(line, payload)
         if kind == "token_count" and payload.info is not None:
@@ -530,7 +532,7 @@ class _Rollout(RolloutState):
         elif kind == "thread_rolled_back":
             session.track = session.track.rewind()
         elif kind == "thread_name_updated":
-            session.title_at = position
+            session.title_at = lines.position
         return ()
 
     def _count(self, line: RolloutLine, info: Info) -> Sequence[CallFinished]:
