@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Agents
 
 
-class Places(msgspec.Struct, frozen=True):
+class Places(msgspec.Struct, frozen=True, eq=False):
     """The user's folders, based on the settings, the environment and the platform."""
 
     home: Path
@@ -105,6 +106,7 @@ EDITOR_SERVERS = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=128)
 def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
     """Return the data folders of an agent that runs outside of editors. They may not exist."""
     database = database_by_variable(places, agent)
@@ -112,6 +114,7 @@ def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
     return tuple(dict.fromkeys((*places.from_settings(agent), *places.defaults(agent), *beside)))
 
 
+@lru_cache(maxsize=128)
 def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
     """Return the user data folders of VS Code and its forks. They may not exist."""
     local = [places.config / app / "User" for app in _APPS]

@@ -10,6 +10,7 @@ a JSON string that contains both the prompt and the usage of the call. Only the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -137,8 +138,10 @@ class Tasks(DocumentReader):
         return () if self._has_repository else self.searched_folders(places)
 
     def searched_folders(self, places: Places) -> tuple[str, ...]:
-        tasks = Path("globalStorage") / self._extension / "tasks"
-        return tuple(str(user / tasks) for user in editor_folders(places, self.agent))
+        return tuple(
+            os.path.join(user, "globalStorage", self._extension, "tasks")
+            for user in editor_folders(places, self.agent)
+        )
 
     def parse(self, store: Store, data: bytes) -> StoreContents:
         path, messages = Path(store.path), decode_document(data, list[_Message])

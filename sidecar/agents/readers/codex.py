@@ -493,7 +493,11 @@ class _Rollout(RolloutState):
             if not self.own and self.named:
                 parent = parent or parent_of(lines.path, self.parent)
                 self.own = is_own(self, line, line.payload, parent)
-            yield from self._apply(line, line.payload, lines)
+            self.session.touch(parse_iso_time(line.timestamp))
+            if line.type == "response_item":
+                self.awaits_summary = self.awaits_summary or line.is_summary
+            else:
+                yield from self._apply(line, line.payload, lines)
 
     def snapshots(self) -> Iterator[SessionSnapshot]:
         if not self.named or (self.subagent and not self.resumed):
@@ -502,12 +506,8 @@ class _Rollout(RolloutState):
         yield self.session.snapshot()
 
     def _apply(self, line: RolloutLine, payload: Payload, lines: Lines) -> Sequence[CallFinished]:
-        """Apply a line, and return any new call in it."""
+        """Apply a line that is not part of a reply or prompt, and return any new call in it."""
         kind, session = line.kind, self.session
-        session.touch(parse_iso_time(line.timestamp))
-        if kind == "response_item":
-            self.awaits_summary = self.awaits_summary or line.is_summary
-            return ()
         session.window = payload.model_context_window or session.window
         session.active = _TURN.get(kind or "", session.active)
         if self.subagent and self.own and payload.is_started_by_user is not None:
