@@ -85,6 +85,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def shorten(text: str, most: int) -> str:
+    """Return text with at most this many characters. Shortened text ends with `…`."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def first_names(names: Sequence[str]) -> str:
     """Format a list such as `amp, cline, codex and 11 more`. Up to four names are not shortened."""
     if len(names) <= 4:

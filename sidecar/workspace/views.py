@@ -20,6 +20,7 @@ from sidecar.text.printable import (
     markdown,
     percent_text,
     printable,
+    shorten,
     usd_text,
 )
 from sidecar.text.tables import align_columns, draw_gauge
@@ -248,8 +249,7 @@ def _tree_detail(row: SessionRow, cells: RowCells) -> str:
 
 
 def _short_label(row: SessionRow) -> str:
-    label = printable(row.label or row.source)
-    return label if len(label) <= _LABEL_WIDTH else f"{label[: _LABEL_WIDTH - 1]}…"
+    return shorten(printable(row.label or row.source), _LABEL_WIDTH)
 
 
 def size_text(row: SessionRow, width: int = 0) -> str:

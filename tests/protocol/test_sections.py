@@ -36,7 +36,7 @@ async def test_each_section_has_one_hint_at_its_end(bare: Client) -> None:
     steps = PLAN[PLAN.index("## Steps") : PLAN.index("## Later")]
     later = PLAN[PLAN.index("## Later") :]
     assert await hints(bare) == [
-        (10, 7, f"{truth(later)} tokens · {truth(PLAN)} tokens"),
+        (10, 7, f"Later: {truth(later)} tokens · Plan: {truth(PLAN)} tokens"),
         (6, 7, f"{truth(steps)} tokens"),
     ]
 

@@ -22,7 +22,7 @@ from sidecar.errors import BadParamsError
 from sidecar.server.features.cost import describe_prompt_file_cost
 from sidecar.server.protocol import find_line_span, from_position
 from sidecar.text.positions import Position
-from sidecar.text.printable import markdown, message, printable
+from sidecar.text.printable import markdown, message, printable, shorten
 from sidecar.workspace.budgets import find_lowest_budget, model_of
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.status import document_status
@@ -40,6 +40,9 @@ LABEL = "Tokens"
 
 MAX_SYMBOLS = 1_000
 """Maximum number of symbols. Encoding more would block the event loop."""
+
+_MAX_HINT_TITLE = 24
+"""Maximum length of a title in an inlay hint, in characters."""
 
 _LINE_END = 2**31 - 1  # LSP clamps positions to the end of the line
 
@@ -101,12 +104,17 @@ def _hints(document: TextDocument, parts: Iterable[CountedPart]) -> Iterable[typ
         offset = document.offset_at(Position(line, _LINE_END))
         counts = [tokens_text(part.tokens, part.method) for part in ending]
         titles = [printable(part.part.title) for part in ending]
+        names = [shorten(title, _MAX_HINT_TITLE) for title in titles]
         yield types.InlayHint(
             position=from_position(document.position_at(offset)),
-            label=" · ".join(counts),
-            tooltip="\n".join(map(": ".join, zip(titles, counts, strict=True))),
+            label=counts[0] if len(counts) == 1 else " · ".join(_with_titles(names, counts)),
+            tooltip="\n".join(_with_titles(titles, counts)),
             padding_left=True,
         )
+
+
+def _with_titles(titles: Iterable[str], counts: Iterable[str]) -> Iterable[str]:
+    return map(": ".join, zip(titles, counts, strict=True))
 
 
 def _code_lens(line: int, text: str) -> types.CodeLens:
