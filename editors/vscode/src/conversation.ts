@@ -1,7 +1,8 @@
-import { type QuickPickItem, window } from "vscode";
+import { type QuickPickItem, ThemeIcon, window } from "vscode";
 import { counted, plain } from "./format";
 import type { ContextUsage, FitResult, SessionRow } from "./generated";
 import type { Server } from "./server";
+import { agentOf, icon } from "./sessionsView";
 import { workspaceParam } from "./workspaceParam";
 
 /** The number of sessions that are listed at first. */
@@ -26,7 +27,14 @@ export async function chooseSession(server: Server, limit: number | null = FIRST
 }
 
 function item(row: SessionRow): QuickPickItem & { id: string } {
-  return { id: row.id, label: plain(row.label), detail: plain(row.detail), picked: row.shown };
+  const about = [agentOf(row), row.shown ? "shown" : ""].filter(Boolean).join(" · ");
+  return {
+    id: row.id,
+    label: plain(row.label),
+    description: plain(about),
+    detail: plain(row.detail),
+    iconPath: new ThemeIcon(icon(row)),
+  };
 }
 
 /** Show a session in the status until it ends. If no row is given, show the newest session. */

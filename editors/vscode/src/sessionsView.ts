@@ -88,11 +88,9 @@ export class SessionsView implements TreeDataProvider<SessionRow | Others> {
       others.id = "others";
       return others;
     }
-    const isNamed = row.source === "protocol" || `${row.label} `.startsWith(`${row.source} `);
-    const agent = isNamed ? "" : row.source;
     const item = new TreeItem(plain(row.label));
     item.id = `${row.source} ${row.id}`;
-    item.description = plain([row.detail, agent].filter(Boolean).join(" · "));
+    item.description = plain([row.detail, agentOf(row)].filter(Boolean).join(" · "));
     item.tooltip = [plain(row.label), item.description, plain(row.id)].join("\n");
     item.contextValue = row.pinned ? "pinned" : "session";
     item.iconPath = new ThemeIcon(icon(row), COLORS[row.severity]);
@@ -113,7 +111,13 @@ export class SessionsView implements TreeDataProvider<SessionRow | Others> {
   }
 }
 
-function icon(row: SessionRow): string {
+/** Return a session's agent, or an empty string if the label names it. */
+export function agentOf(row: SessionRow): string {
+  const isNamed = row.source === "protocol" || `${row.label} `.startsWith(`${row.source} `);
+  return isNamed ? "" : row.source;
+}
+
+export function icon(row: SessionRow): string {
   if (row.severity !== "ok") return row.severity;
   if (row.pinned) return "pinned";
   if (row.shown) return "eye";

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 VIEW = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Sessions$/i})})"
 """JavaScript locator for the session tree pane."""
+PICKED = "page.locator('.quick-input-list-entry')"
 ROW = (
     f"{VIEW}.locator('.monaco-list-row')"
     ".filter({hasText: args[0]}).filter({hasText: args[1]}).first()"
@@ -216,6 +217,16 @@ def test_another_session_can_be_selected_and_deselected(working: Window, agents:
     window.screenshot("sessions-dark")
     window.page("await page.emulateMedia({colorScheme: 'light'})")
     window.screenshot("sessions-light")
+
+    window.host("void vscode.commands.executeCommand('tokenSidecar.sessions')")
+    window.page(f"await {PICKED}.first().waitFor()")
+    window.screenshot("session-picker")
+    listed = window.page(f"return await {PICKED}.allInnerTexts()")
+    assert [row for row in listed if "shown" in row] == [
+        row for row in listed if "claude-code" in row and first in row
+    ]
+    assert any("codex" in row and newest() in row for row in listed)
+    window.host("await vscode.commands.executeCommand('workbench.action.closeQuickOpen')")
 
     button = "[aria-label*='Show Newest Session']"
     window.page(
