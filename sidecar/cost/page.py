@@ -141,10 +141,9 @@ class PageSource(ABC):
     def title(self) -> str:
         """The page's title."""
 
-    @property
     @abstractmethod
-    def basis(self) -> str:
-        """How the costs were determined."""
+    def basis(self, times: TimeRange) -> str:
+        """Return a note on how the costs in a time range were determined."""
 
     @abstractmethod
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
@@ -200,9 +199,8 @@ class LedgerSource(PageSource):
         workspace = self.workspace
         return f"Cost of {folder_name(workspace)}" if workspace else "Cost of all workspaces"
 
-    @property
-    def basis(self) -> str:
-        return describe_basis(self.connection, self.scope)
+    def basis(self, times: TimeRange) -> str:
+        return describe_basis(self.connection, self._scope_in(times))
 
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
         return tally_calls(self.connection, self.prices, self._scope_in(times), by)
@@ -379,7 +377,7 @@ class _Report:
             ("Cache reads", buckets.cache_read),
             ("Output", buckets.completion),
         ]
-        notes = [basis] if (basis := self._source.basis) else []
+        notes = [basis] if (basis := self._source.basis(self._times)) else []
         if total.unpriced_tokens:
             notes.append(
                 f"{total.unpriced_tokens:,} tokens have no known price and are not in the cost."

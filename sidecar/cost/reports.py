@@ -36,8 +36,8 @@ from sidecar.cost.sums import (
     PriceKey,
     Scope,
     Sum,
+    agents_in_scope,
     kinds_in,
-    owner_condition,
     price_keys,
     rank_sessions,
     read_sums,
@@ -250,15 +250,10 @@ def _unit_prices(
 
 def describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
     """Return a note on how each agent's costs in scope were determined."""
-    owner, values = owner_condition(scope, "id")
-    rows = connection.execute(
-        f"SELECT DISTINCT agent FROM session WHERE agent <> ? {owner} ORDER BY 1",  # noqa: S608
-        (PROTOCOL, *values),
-    )
-    agents = [str(agent) for (agent,) in rows]
     groups: dict[str, list[str]] = {}
-    for agent in agents:
-        groups.setdefault(_basis_of(agent), []).append(agent)
+    for agent in agents_in_scope(connection, scope):
+        if agent != PROTOCOL:
+            groups.setdefault(_basis_of(agent), []).append(agent)
     return printable(" ".join(f"{', '.join(names)}: {text}." for text, names in groups.items()))
 
 

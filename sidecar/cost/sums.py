@@ -149,6 +149,19 @@ def price_keys(connection: sqlite3.Connection, scope: Scope, grouping: Grouping)
     }
 
 
+def agents_in_scope(connection: sqlite3.Connection, scope: Scope) -> list[str]:
+    """Return the agents with calls in scope, in alphabetical order."""
+    queries = _queries(connection, scope, Grouping())
+    if not queries:
+        return []
+    sessions = " UNION ".join(f"SELECT session {query.rows}" for query in queries)
+    rows = connection.execute(
+        f"SELECT DISTINCT agent FROM session WHERE id IN ({sessions}) ORDER BY 1",  # noqa: S608
+        [value for query in queries for value in query.values],
+    )
+    return [agent for (agent,) in rows]
+
+
 def rank_sessions(
     connection: sqlite3.Connection,
     scope: Scope,

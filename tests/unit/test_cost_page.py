@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pytest
 
 from sidecar.cost.book import CostBook
+from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.page import Choice, LedgerSource, _thin_out, panel, whole_page
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams, FileCost
 from sidecar.cost.sums import Scope
@@ -246,6 +247,21 @@ def test_csv_has_ids_and_full_precision(book: CostBook) -> None:
     (row,) = csv_rows(panel_of(book, Choice("today", "session"), s="Fix the parser"))
     assert (row["session"], row["agent"], row["calls"]) == ("s", "protocol", "1")
     assert row["cost_usd"] == f"{(5000 * 1.25 + 100) / 10**6:.6f}".rstrip("0")
+
+
+def test_basis_names_only_agents_with_calls_in_the_period(book: CostBook) -> None:
+    for agent, days in (("codex", 0), ("opencode", 4)):
+        call = LedgerEvent(
+            at=START + timedelta(days=days),
+            model="gpt-5",
+            provider="openai",
+            buckets=Buckets(input=9),
+            agent=agent,
+        )
+        book.ledger.record(call)
+    assert "codex: at API prices" in panel_of(book, Choice("all"))
+    assert "opencode: at least" in panel_of(book, Choice("today"))
+    assert "codex: " not in panel_of(book, Choice("today"))
 
 
 def test_no_formula_reaches_a_spreadsheet(book: CostBook) -> None:

@@ -440,6 +440,22 @@ def test_report_names_agents_with_incomplete_calls(
     assert (f"{agent}: at least this much" in basis) == is_partly_told
 
 
+def test_basis_names_only_agents_with_calls_in_the_period(book: CostBook) -> None:
+    for agent, day in (("codex", 10), ("opencode", 20)):
+        call = LedgerEvent(
+            at=datetime(2026, 11, day, tzinfo=UTC),
+            model="gpt-5",
+            provider="openai",
+            buckets=Buckets(input=1_000),
+            agent=agent,
+        )
+        book.ledger.record(call)
+    assert "codex" in book.detail(CostDetailParams()).basis
+    found = book.detail(CostDetailParams(since="2026-11-15"))
+    assert "opencode" in found.basis
+    assert "codex" not in found.basis
+
+
 def test_a_block_is_five_hours_from_the_hour_of_its_first_call(book: CostBook) -> None:
     first = datetime(2026, 11, 20, 9, 40, tzinfo=UTC)
     later = [timedelta(0), timedelta(hours=4), timedelta(hours=4, minutes=20), timedelta(days=1)]
