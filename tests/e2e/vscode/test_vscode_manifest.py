@@ -55,6 +55,19 @@ def leaves(table: type[msgspec.Struct], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def test_budget_step_explains_the_setting_that_it_opens() -> None:
+    (walkthrough,) = MANIFEST["contributes"]["walkthroughs"]
+    (step,) = [step for step in walkthrough["steps"] if step["id"] == "budget"]
+    guide = (EXTENSION / step["media"]["markdown"]).read_text()
+    samples = dict(re.findall(r"```(\w+)\n(.*?)```", guide, re.DOTALL))
+    setting = json.loads("{" + samples["json"] + "}")
+    assert list(setting) == ["tokenSidecar.budget"]
+    assert f"openSettings?%22{'tokenSidecar.budget'}" in step["description"]
+    (budget,) = setting["tokenSidecar.budget"]
+    assert budget.keys() <= DECLARED["budget"]["items"]["properties"].keys()
+    assert budget.keys() >= {"files", "maxTokens"}
+
+
 def test_every_setting_of_the_server_is_declared_with_its_default() -> None:
     """The manifest must not declare any settings that the server does not know."""
     shown = {key: value["default"] for key, value in DECLARED.items() if "server." not in key}
