@@ -45,6 +45,7 @@ STYLE = """
 --c3:#d2a8ff;--c4:#ff7b86;--c5:#56cfe1;--c6:#e3c567;--c7:#a3adb8}}
 :root:has(.vscode-dark,.vscode-high-contrast:not(.vscode-high-contrast-light)){--c0:#6ea8ff;
 --c1:#ffa657;--c2:#56d39b;--c3:#d2a8ff;--c4:#ff7b86;--c5:#56cfe1;--c6:#e3c567;--c7:#a3adb8}
+.vscode-high-contrast .plot line{stroke-opacity:.3}
 .vscode-high-contrast{--dim:var(--fg);--mark:var(--fg);--on-mark:var(--bg)}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1020px;padding:16px 20px;background:var(--bg);color:var(--fg);

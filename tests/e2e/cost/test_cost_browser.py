@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from operator import mul
 from typing import TYPE_CHECKING
 
 import pytest
@@ -99,6 +100,33 @@ def test_the_keyboard_chooses_period_and_grouping(browser: Browser, costs: Path)
     for _ in range(2):
         browser.run(press, "ArrowRight")
     assert browser.run(LAST_TITLE) == "By session"
+
+
+GRID = """
+    return await page.evaluate((colors) => {
+        for (const [name, value] of Object.entries(colors))
+            document.documentElement.style.setProperty(`--vscode-${name}`, value);
+        document.body.className = "vscode-high-contrast";
+        const { stroke, strokeOpacity } = getComputedStyle(document.querySelector(".plot line"));
+        return [...stroke.match(/\\d+/g).map(Number), Number(strokeOpacity)];
+    }, args[0]);
+"""
+HIGH_CONTRAST = {
+    "editor-background": "#000000",
+    "foreground": "#ffffff",
+    "panel-border": "#6fc3df",
+    "contrastBorder": "#6fc3df",
+}
+
+
+def test_grid_lines_are_faint_in_high_contrast(browser: Browser, costs: Path) -> None:
+    """Borders have a bright color in this theme. Grid lines would hide the curves."""
+    browser.run("await page.goto(args[0])", costs.as_uri())
+    *rgb, opacity = browser.run(GRID, HIGH_CONTRAST)
+    linear = [(opacity * value / 255) ** 2.2 for value in rgb]
+    luminance = sum(map(mul, (0.2126, 0.7152, 0.0722), linear))
+    contrast = (luminance + 0.05) / 0.05
+    assert 1.2 < contrast < 3
 
 
 def test_the_page_follows_the_browsers_color_scheme(browser: Browser, costs: Path) -> None:
