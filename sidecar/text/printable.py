@@ -99,7 +99,7 @@ def first_names(names: Sequence[str]) -> str:
 
 def local_time_text(at: datetime) -> str:
     """Format a time as local time, such as `14:02`, or `26 Nov 14:02` if it is not today."""
-    at, today = at.astimezone(), datetime.now().astimezone().date()
+    at, today = at.astimezone(), datetime.now().date()  # noqa: DTZ005
     return f"{at:%H:%M}" if at.date() == today else f"{at:%d %b %H:%M}"
 
 

@@ -623,16 +623,17 @@ def read_name(
     """
     if not session.unread_names:
         return session
-    reader = reader or reader_of(session.source)
-    titles = (_read_title(reader, store, at) for store, at in session.unread_names)
+    titles = (
+        _read_title(reader or reader_of(session.source), store, at)
+        for store, at in session.unread_names
+        if at is not None
+    )
     title = next(filter(None, titles), None)
     prompt = _first_prompt(session) if with_prompts and title is None else None
     return msgspec.structs.replace(session, title=title, first_prompt=prompt, unread_names=())
 
 
-def _read_title(reader: StoreReader, store: Store, at: str | None) -> str | None:
-    if at is None:
-        return None
+def _read_title(reader: StoreReader, store: Store, at: str) -> str | None:
     title: object = _ask_reader(store.agent, lambda: reader.title(store, at), None)
     return title[:LONGEST_ID] if isinstance(title, str) else None
 

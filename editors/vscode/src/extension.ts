@@ -2,6 +2,7 @@ import { type ExtensionContext, window, workspace } from "vscode";
 import type { Api } from "./api";
 import { registerCommands } from "./commands";
 import { ContextView } from "./contextView";
+import { BudgetDecorations } from "./decorations";
 import { registerMcpServer } from "./mcp";
 import { Server } from "./server";
 import { SECTION } from "./settings";
@@ -16,6 +17,7 @@ export function activate(context: ExtensionContext): Api {
   const running = (server = new Server(context, log));
   const sessions = new SessionsView(running, context);
   context.subscriptions.push(log, new StatusBar(running), new ContextView(running), sessions, languageStatus(running));
+  context.subscriptions.push(new BudgetDecorations());
   registerCommands(context, running, sessions);
   registerMcpServer(context, log);
   context.subscriptions.push(

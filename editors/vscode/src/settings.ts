@@ -1,18 +1,20 @@
 import { type ExtensionContext, type Uri, workspace } from "vscode";
 
 export const SECTION = "tokenSidecar";
+/** The setting that shows budgets in the explorer. */
+export const DECORATIONS = "fileDecorations";
 
 interface Contribution {
   properties: Record<string, unknown>;
 }
 
-/** Return the keys of all declared settings except `server.*`, which this extension reads. */
+/** Return the keys of all declared settings except those that only this extension reads. */
 export function serverKeys(context: ExtensionContext): string[] {
   const manifest = context.extension.packageJSON as { contributes: { configuration: Contribution[] } };
   return manifest.contributes.configuration
     .flatMap((group) => Object.keys(group.properties))
     .map((key) => key.slice(SECTION.length + 1))
-    .filter((key) => !key.startsWith("server."));
+    .filter((key) => !key.startsWith("server.") && key !== DECORATIONS);
 }
 
 /** Return the configured settings as a nested object, without defaults, which would override a project's file. */

@@ -31,6 +31,42 @@ def diagnostics(window: Window) -> list[dict[str, Any]]:
     return [dict(each) for each in window.host(code)]
 
 
+def decoration(window: Window, name: str) -> list[str]:
+    """Return the badge, color and tooltip of a file in the explorer."""
+    code = """
+        const row = page.locator(".explorer-folders-view .monaco-list-row", { hasText: args[0] });
+        return await row.first().evaluate((element) => {
+            const label = element.querySelector(".monaco-icon-label");
+            const badge = getComputedStyle(label, "::after").content;
+            const name = element.querySelector(".label-name");
+            return [badge, getComputedStyle(name).color, label.getAttribute("aria-label") ?? ""];
+        });
+    """
+    return [str(part) for part in window.page(code, name)]
+
+
+def test_the_explorer_marks_files_near_and_over_a_budget(
+    window: Window, project_file: Path
+) -> None:
+    """A setting switches this off."""
+    project_file.write_text(CONFIGURATION)
+    window.host("await vscode.commands.executeCommand('workbench.view.explorer')")
+    near = "one " * (BUDGET * 9 // 10)
+    window.show("AGENTS.md", near)
+    share = 100 * O200K.count_whole(near) // BUDGET
+    plain = decoration(window, ".token-sidecar.toml")
+    wait_for(
+        lambda: f"{share}" in decoration(window, "AGENTS.md")[0],
+        lambda: f"{share} in {decoration(window, 'AGENTS.md')}",
+    )
+    window.show("AGENTS.md", "one " * BUDGET + "two three four")
+    wait_for(lambda: "!" in decoration(window, "AGENTS.md")[0], "the mark of an exceeded budget")
+    window.screenshot("explorer-dark")
+    assert decoration(window, "AGENTS.md")[1] != plain[1]
+    window.server.configure({"tokenSidecar.fileDecorations": False})
+    wait_for(lambda: "!" not in decoration(window, "AGENTS.md")[0], "no mark")
+
+
 def text_of(window: Window) -> str:
     """Return the active document's text without changing its line endings."""
     return str(window.host("return vscode.window.activeTextEditor.document.getText()"))

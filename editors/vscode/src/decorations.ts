@@ -1,0 +1,67 @@
+import {
+  type Diagnostic,
+  DiagnosticSeverity,
+  type Disposable,
+  EventEmitter,
+  FileDecoration,
+  type FileDecorationProvider,
+  ThemeColor,
+  type Uri,
+  languages,
+  window,
+  workspace,
+} from "vscode";
+import { plain } from "./format";
+import { DECORATIONS, SECTION } from "./settings";
+
+const OVER = "!";
+const COLORS: Partial<Record<DiagnosticSeverity, ThemeColor>> = {
+  [DiagnosticSeverity.Error]: new ThemeColor("list.errorForeground"),
+  [DiagnosticSeverity.Warning]: new ThemeColor("list.warningForeground"),
+};
+
+interface Budgeted extends Diagnostic {
+  /** The client library keeps the data that the server sends with a diagnostic. */
+  readonly data?: { readonly tokens: number; readonly budget: number };
+}
+
+/** Marks files near or over a budget in the explorer. The diagnostics of open files provide the numbers. */
+export class BudgetDecorations implements FileDecorationProvider, Disposable {
+  private readonly changed = new EventEmitter<Uri[] | undefined>();
+  readonly onDidChangeFileDecorations = this.changed.event;
+  private readonly disposables: { dispose(): unknown }[];
+
+  constructor() {
+    this.disposables = [
+      this.changed,
+      window.registerFileDecorationProvider(this),
+      languages.onDidChangeDiagnostics(({ uris }) => {
+        this.changed.fire([...uris]);
+      }),
+      workspace.onDidChangeConfiguration((event) => {
+        if (event.affectsConfiguration(`${SECTION}.${DECORATIONS}`)) this.changed.fire(undefined);
+      }),
+    ];
+  }
+
+  dispose(): void {
+    for (const each of this.disposables) each.dispose();
+  }
+
+  provideFileDecoration(uri: Uri): FileDecoration | undefined {
+    const [worst] = (languages.getDiagnostics(uri) as Budgeted[]).filter(isBudget).sort((a, b) => a.severity - b.severity || used(b) - used(a));
+    if (!worst || !workspace.getConfiguration(SECTION).get<boolean>(DECORATIONS)) return undefined;
+    const badge = used(worst) < 100 ? String(used(worst)) : OVER;
+    return new FileDecoration(badge, plain(worst.message), COLORS[worst.severity]);
+  }
+}
+
+function isBudget({ source, code }: Diagnostic): boolean {
+  const name = typeof code === "object" ? code.value : code;
+  return source === "token-sidecar" && String(name).startsWith("budget-");
+}
+
+/** Return the used part of a budget in percent, rounded down. */
+function used({ data }: Budgeted): number {
+  return data ? Math.floor((100 * data.tokens) / data.budget) : 100;
+}
