@@ -119,7 +119,9 @@ def _describe_presence(key: str, value: dict[str, Any], definition: dict[str, An
     if key in definition.get("required", ()):
         return "always present"
     default = value.get("default")
-    return "optional" if default is None else f"optional, `{json.dumps(default)}`"
+    text = json.dumps(default)
+    # A page's default stylesheet would fill the table.
+    return "optional" if default is None or len(text) > 200 else f"optional, `{text}`"
 
 
 def _type_name(value: dict[str, Any]) -> str:
