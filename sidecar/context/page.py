@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.view import PARTS, forecast_cells, share_text, window_text
+from sidecar.context.view import PARTS, forecast_cells, prompt_limit_text, share_text, window_text
 from sidecar.models.names import short_name
 from sidecar.text.pages import STYLE, Page, escape, facts, parts_bar
 from sidecar.text.printable import is_generated_id
@@ -68,7 +68,7 @@ def _size_html(usage: ContextUsage) -> str:
     note = f'<p class="note">{escape(usage.note)}</p>' if usage.note else ""
     if usage.percent is None or usage.limit is None or usage.limit_source is None:
         return f'<p class="size"><b>{size} tokens</b></p>{note}'
-    window = window_text(usage.limit, usage.limit_source)
+    window = window_text(usage.limit, usage.limit_source) + prompt_limit_text(usage)
     return (
         f'<p class="size {usage.severity}"><b>{share_text(usage)}</b></p>'
         f"<p>{size} of {escape(window)}</p>{note}"

@@ -77,6 +77,14 @@ def window_text(limit: int, source: str) -> str:
     return f"{counted(limit, 'token')} ({_LIMIT_SOURCES[source]})"
 
 
+def prompt_limit_text(usage: ContextUsage) -> str:
+    """Return `, prompts up to 272,000` if prompts must be smaller than the rest of the window."""
+    if usage.limit is None or usage.usable is None:
+        return ""
+    is_limited = usage.limit - usage.usable > (usage.reserve or 0)
+    return f", prompts up to {usage.usable:,}" if is_limited else ""
+
+
 def tooltip_rows(usage: ContextUsage) -> list[ViewRow]:
     """Return tooltip rows: the context's size and window, and the session."""
     size = usage.note or UNKNOWN
@@ -266,7 +274,7 @@ def _window_cell(usage: ContextUsage) -> str:
     if usage.limit is None or usage.limit_source is None:
         return "" if usage.tokens is None else UNKNOWN
     reserve = f", {usage.reserve:,} reserved" if usage.reserve else ""
-    return window_text(usage.limit, usage.limit_source) + reserve
+    return window_text(usage.limit, usage.limit_source) + (prompt_limit_text(usage) or reserve)
 
 
 def _session_cell(usage: ContextUsage) -> str:

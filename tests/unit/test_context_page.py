@@ -64,6 +64,7 @@ def test_the_rest_of_the_window_is_reserved_if_the_prompt_is_limited() -> None:
     html = page(usage(limit=400_000, usable=272_000, available=217_852))
     parts = re.findall(r"<title>([^<:]+): ([\d,]+) tokens</title>", html)
     assert parts[-2:] == [("Reserved for the reply", "128,000"), ("Free", "217,852")]
+    assert "54,148 of 400,000 tokens (from the agent), prompts up to 272,000" in html
 
 
 def test_the_head_names_session_agent_model_cost_and_age() -> None:
