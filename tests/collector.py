@@ -83,7 +83,7 @@ class Collector:
 
 
 def calls_of(body: bytes) -> list[dict[str, Any]]:
-    """Return each log record's attributes in a request, including its resource attributes."""
+    """Return the attributes of each log record in a request, including the resource attributes."""
     request = ExportLogsServiceRequest.FromString(body)
     return [
         attributes(part.resource) | attributes(record) | {"at": record.time_unix_nano}

@@ -13,14 +13,14 @@ pytest_plugins = ["tests.e2e.agents.scores"]
 
 TESTS = Path(__file__).parent
 WITH_PROCESSES = (TESTS / "e2e", TESTS / "protocol")
-"""Folders of tests that use several processes or threads, and may fail on a busy machine."""
+"""Folders whose tests use several processes or threads, and may fail on a busy machine."""
 REAL_AGENTS = TESTS / "e2e" / "agents"
-"""The tests in this folder are never retried, because billing must have no race conditions."""
+"""Tests in this folder are never retried, because a retry would hide race conditions in billing."""
 
 SHARING_FOLDERS = ("llama", "vscode")
 """Folders whose tests share a program that starts slowly."""
 
-# Durations depend on the load of the machine more than on the code.
+# Durations depend more on the machine's load than on the code.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -29,7 +29,7 @@ settings.load_profile("any machine")
 
 @pytest.fixture(autouse=True)
 def fresh_logging() -> None:
-    """Reset the logging configuration of a server that an earlier test started in this process."""
+    """Reset the logging configuration, which a server in an earlier test may have changed."""
     ours = logging.getLogger("sidecar")
     ours.setLevel(logging.NOTSET)
     ours.propagate = True

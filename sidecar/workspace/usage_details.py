@@ -132,7 +132,7 @@ def forecast(
 
 
 def _room_to_grow(usage: ContextUsage) -> int | None:
-    """Return how many tokens fit before the agent compacts the context or the window is full."""
+    """Return how many tokens can be added before a compaction, or until the window is full."""
     from sidecar.agents.registry import reader_of
     from sidecar.models.catalogue import prompt_limit_of
 

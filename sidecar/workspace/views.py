@@ -1,4 +1,4 @@
-"""Texts shown by both the editors and the command line."""
+"""Text shown by both the editors and the command line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def describe_unknown_model(similar: Sequence[str]) -> str:
 
 
 def format_comparison(counts: Iterable[Count]) -> str:
-    """Format a text's token counts by model as a table, fewest tokens first."""
+    """Format token counts for several models as a table, fewest tokens first."""
     rows = [
         [printable(cell) for cell in _comparison_cells(count)]
         for count in sorted(counts, key=lambda count: count.tokens)
@@ -50,7 +50,7 @@ def format_comparison(counts: Iterable[Count]) -> str:
 
 
 def format_comparison_as_markdown(title: str, counts: Sequence[Count]) -> str:
-    """Format a text's token counts by model as a Markdown table."""
+    """Format token counts for several models as a Markdown table."""
     lines = [f"**{markdown(title)}**\n", _markdown_row(_COLUMNS), "|---|---:|---:|---:|---|"]
     for count in counts:
         model, *numbers = _comparison_cells(count)
@@ -154,7 +154,7 @@ def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
 def add_view_to_usage(
     usage: ContextUsage | None, costs: Costs, now: datetime | None = None
 ) -> ContextUsage:
-    """Add the displayed rows and text to a context usage."""
+    """Return the context usage with the rows and text to display."""
     usage, now = usage or ContextUsage(), now or datetime.now(UTC)
     session = usage.session
     updated = format_age(session.updated_at, now) if session else ""
@@ -163,7 +163,7 @@ def add_view_to_usage(
 
 
 def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -> Page:
-    """Return a page that shows a context usage."""
+    """Return a page that shows the context usage."""
     from sidecar.context.page import context_page
 
     now = now or datetime.now(UTC)
@@ -175,7 +175,7 @@ def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -
 def session_rows(
     rows: Sequence[SessionRow], costs: Costs, now: datetime | None = None
 ) -> list[SessionRow]:
-    """Add the text to display to each session: `detail` for a tree, and `text` for a terminal."""
+    """Return the rows with text to display: `detail` in a tree, and `text` in a terminal."""
     if not rows:
         return []
     now = now or datetime.now(UTC)

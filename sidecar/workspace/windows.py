@@ -63,7 +63,7 @@ class Windows:
         named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
         note: str | None = None,
     ) -> Count:
-        """Add the model's window, price and similar model names to a measured count."""
+        """Return the measured tokens with the model's window, price and similar models."""
         limit = find_window(model, settings, named)
         window = None if limit is None else Window(limit, settings.context.reserve)
         return Count(

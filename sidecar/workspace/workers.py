@@ -47,8 +47,8 @@ class Workers:
         """Count on a thread. Cancelling the caller or stopping the server stops the count.
 
         Args:
-            count: Performs the count. It is called with a function, and must stop as soon as this
-                function returns true.
+            count: Does the counting. It is passed a function, and must stop once that function
+                returns true.
             is_giant: Whether the count may take long without checking whether to stop.
         """
         cancelled, closing = threading.Event(), self._closing

@@ -1,4 +1,4 @@
-"""Root folders with their settings, costs and shown context, and the events that report changes."""
+"""Root folders with their settings, costs and shown context, and events for changes to them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ContextState(NamedTuple):
 
 
 class SettingsChange(NamedTuple):
-    """A root's new settings. Fields set to None leave the old values unchanged."""
+    """A root's new settings. If a field is None, the old value is kept."""
 
     editor: Mapping[str, Any] | None = None
     """The `tokenSidecar` section of the editor's settings."""
@@ -62,7 +62,7 @@ class Workspace:
     editor: Mapping[str, Any] = field(default_factory=dict)
     """The `tokenSidecar` section of the editor's settings, as last received."""
     has_settings: bool = False
-    """Whether the settings files have been read. This also shows that the root's disk responds."""
+    """Whether the settings files have been read, which also means that the root's disk responds."""
     costs: Costs = field(default_factory=Costs)
 
     context: ContextState = field(default_factory=ContextState)
@@ -207,7 +207,7 @@ class Workspaces:
         """Return the workspace with the given URI or path. Defaults to the only root.
 
         Raises:
-            BadParamsError: `workspace` is not in an open root, or is None and several are open.
+            BadParamsError: `workspace` is in no open root, or is None although several are open.
         """
         if workspace is None:
             return self._only_root()

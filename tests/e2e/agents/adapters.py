@@ -32,13 +32,13 @@ class Agent(ABC):
     unrecorded_kinds: ClassVar[dict[Kind, str]] = {}
     """Call kinds that are missing from the agent's files, each with an explanation."""
     limits: ClassVar[dict[str, str]] = {}
-    """The checks to skip (`check` or, in one scene only, `scene: check`), with the reasons."""
+    """The checks to skip, each with the reason. `scene: check` skips a check in only one scene."""
     records_cache: ClassVar[bool] = True
     """Whether the agent's files record cache reads."""
     records_reasoning: ClassVar[bool] = True
     """Whether the agent's files contain a separate count of reasoning tokens."""
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset()
-    """Call kinds whose cache writes are recorded without their lifetime of five minutes."""
+    """Call kinds whose five-minute cache writes are recorded without their lifetime."""
     model_in_files: ClassVar[str | None] = None
     """The model's name in the agent's files, if different."""
     state_at_end: ClassVar[str] = "idle"
@@ -441,7 +441,7 @@ class Cline(Agent):
 
 class Vibe(Agent):
     name = "vibe"
-    # Vibe deletes a journal after two more replies, possibly before our server has read it.
+    # Vibe deletes a journal after two more replies. The delay lets our server read it first.
     reply_seconds = 0.5
     records_reasoning = False
     package = Package("pypi", "mistral-vibe", "3.0.2", "vibe", python=(3, 12))

@@ -32,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _marks(agent: Agent, scene: str) -> list[pytest.MarkDecorator]:
-    """Mark the long scene as slow for all but one agent, unless agents were chosen."""
+    """Mark the long scene as slow for all but one agent, unless specific agents were chosen."""
     is_slow = scene == LONG_SCENE and agent.name != "codex" and not _chosen_names()
     return [pytest.mark.slow] if is_slow else []
 

@@ -40,11 +40,11 @@ class Package(NamedTuple):
 
 
 class MissingPythonError(Exception):
-    """No Python interpreter on this machine is new enough for a package."""
+    """Raised if no Python interpreter on this machine is new enough for a package."""
 
 
 def ensure_node() -> Path:
-    """Return the path to the same version of Node.js that the VS Code tests use."""
+    """Return the path of the Node.js that the VS Code tests use."""
     return ensure_vscode().node
 
 
@@ -92,7 +92,7 @@ def _find_python(oldest: tuple[int, int]) -> str:
 
 
 def main() -> None:
-    """Install the agents in the arguments, or by default CI's agents and the other MCP clients."""
+    """Install the agents named in the arguments, or by default CI's agents and all MCP clients."""
     from tests.e2e.agents.adapters import chosen_agents, mcp_agents
     from tests.e2e.mcp_packages import CONFORMANCE, INSPECTOR
 

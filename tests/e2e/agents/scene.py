@@ -119,7 +119,8 @@ class Scene:
     def check_current_context(self) -> None:
         """Check that the status shows the context size of the latest call.
 
-        After a compaction, check for the agent's own estimate, or for None if it makes no estimate.
+        After a compaction, the status must show the agent's estimate, or None if it makes no
+        estimate.
         """
         newest = self.vendor.billed("main", "summary")[-1]
         if newest.kind == "main":
@@ -134,7 +135,7 @@ class Scene:
             self.check("label of the estimate", "~" in self.sidecar.context_text(), True)
 
     def check_context(self, call: VendorCall, what: str = "context") -> None:
-        """Check that the status shows the context size after a call, within `band_percent`."""
+        """Check that the status shows a call's context size, with a tolerance of `band_percent`."""
         assert call.usage is not None
         assert call.finished_at is not None
         if self._is_limited(what):
@@ -186,7 +187,7 @@ class Scene:
         return tokens if is_within_band else shown
 
     def calls_left(self) -> int | None:
-        """Return the forecast of the number of calls until the window is full."""
+        """Return the forecast number of calls until the window is full."""
         left: int | None = (self.sidecar.usage()["forecast"] or {}).get("callsLeft")
         return left
 
@@ -194,7 +195,7 @@ class Scene:
         """Check the first forecast that was made after the context was half full.
 
         Args:
-            forecasts: The forecasts, by the number of calls made before each forecast.
+            forecasts: The forecasts, keyed by the number of calls made before the forecast.
             sizes: The prompt sizes of calls that fill the window.
         """
         kinds = [call.kind for call in self.vendor.billed("main", "summary")]

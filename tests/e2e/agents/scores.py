@@ -27,7 +27,7 @@ class Score:
     checks: int = 0
     passed: int = 0
     lags: list[float] = field(default_factory=list)
-    """The time from each of the vendor's replies to the status that shows it, in seconds."""
+    """The delay between each vendor reply and the status that shows it, in seconds."""
     loads: list[float] = field(default_factory=list)
     """The machine's load averages when it was too busy to check a delay."""
     prompt_tokens: int = 0
@@ -35,7 +35,7 @@ class Score:
     omissions: dict[str, str] = field(default_factory=dict)
     """The scenes, calls and checks that were skipped, each with the reason."""
     forecasts: list[str] = field(default_factory=list)
-    """Forecasts at half of the window, with the actual number of remaining calls: `12 of 14`."""
+    """The forecasts when the window was half full, with the actual remaining calls: `12 of 14`."""
 
     def add(self, other: Score) -> None:
         """Add another scene's results."""

@@ -60,7 +60,7 @@ class SidecarClient(StdioClient):
         """Return when a status first showed a context of the right size, or None after a timeout.
 
         Args:
-            is_right: Returns whether a number of tokens is right.
+            is_right: Returns whether a context size, in tokens, is right.
             since: The earliest time to return, from `time.monotonic()`.
             seconds: The timeout.
         """

@@ -61,7 +61,7 @@ def test_the_agent_connects(scene: Scene) -> None:
     code, output = run_in(scene, str(scene.program), "mcp", "list")
     assert code == 0, output
     assert "token-sidecar" in output
-    assert str(VENV / "token-sidecar") in output  # our program is not on the agent's PATH
+    assert str(VENV / "token-sidecar") in output  # absolute, because it is not on the agent's PATH
 
 
 def test_context_usage_is_what_the_vendor_billed(scene: Scene) -> None:

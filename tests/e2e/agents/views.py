@@ -21,7 +21,7 @@ _PATTERNS = r"([\d,]+) (?:tokens|of)", r"(?<![±\d])(\d+) %", r"(\$\d[\d,]*(?:\.
 class Numbers(NamedTuple):
     """A session's context size, percentage of the window, and cost, as shown in a view.
 
-    Numbers that the view does not show are None. Numbers from texts are strings.
+    Numbers that the view does not show are None. Numbers that are taken from text are strings.
     """
 
     tokens: Any
@@ -41,7 +41,7 @@ def expected_in(view: str, numbers: Numbers) -> Numbers:
 
 
 def numbers_in_editor(editor: SidecarClient) -> dict[str, Numbers]:
-    """Return the numbers that each of an editor's views shows."""
+    """Return the numbers in each view of an editor."""
     _, status = editor.statuses[-1]
     usage = editor.usage()
     row = next(row for row in editor.sessions() if row["shown"])

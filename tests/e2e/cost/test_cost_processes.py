@@ -28,10 +28,10 @@ def start(path: Path, name: str, count: int) -> subprocess.Popen[str]:
 
 
 def kept(path: Path) -> tuple[list[str], int, int, int]:
-    """Return a ledger's request ids, and three sums to compare with them.
+    """Return a ledger's request ids, and sums that must be consistent with them.
 
-    The sums are the calls and the input tokens in the totals, and the input tokens of all single
-    calls.
+    The sums are the number of calls and input tokens according to the totals, and the input tokens
+    of all individual calls.
     """
     ledger = Ledger(path)
     with ledger.reader() as connection:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Models with random weights and real vocabularies, by the vocabulary's name."""
+    """Models with random weights and real vocabularies, keyed by vocabulary name."""
     folder = tmp_path_factory.mktemp("models")
     paths = {}
     vocabularies = ensure_vocabularies()

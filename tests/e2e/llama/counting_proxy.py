@@ -1,4 +1,4 @@
-"""A proxy between our server and llama.cpp that counts requests."""
+"""A request-counting proxy between our server and llama.cpp."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ EMBEDDING, HEADS, FEED_FORWARD, LAYERS = 32, 2, 64, 1
 F32 = 0
 UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, UINT32: 4, INT32: 4, FLOAT32: 4, BOOL: 1, 10: 8, 11: 8, 12: 8}
-_POOL = 4096  # the number of random rows per tensor, which are repeated in larger tensors
+_POOL = 4096  # the number of random rows per tensor (larger tensors repeat them)
 
 CHATML = (
     "{%- if tools %}{{- '<|im_start|>system\n# Tools\n' }}{%- for tool in tools %}"
@@ -40,7 +40,7 @@ def write_model(
 
     Args:
         context: The context window that the model was trained with, in tokens.
-        template: The chat template. We know how many tokens ChatML, the default, adds.
+        template: The chat template. We know how many tokens the default (ChatML) adds.
     """
     tokenizer, tokens = _tokenizer_of(vocabulary)
     metadata = [*_metadata(context, name, template), *tokenizer]

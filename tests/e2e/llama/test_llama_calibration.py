@@ -1,4 +1,4 @@
-"""Compares our predictions and counts with a real llama.cpp's."""
+"""Compares our predictions and counts with those of a real llama.cpp."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_the_tables_name_every_format_and_every_vendor_that_counts() -> None:
 
 
 def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, address: str, name: str) -> str:
-    """Follow the how-to page, and return the endpoint lines in `doctor`'s output."""
+    """Follow the how-to page, and return the lines about endpoints that `doctor` prints."""
     config = folder / "new" / "config.toml"
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(config))
     assert CliRunner().invoke(main, ["config", "init", "--user"]).exit_code == 0

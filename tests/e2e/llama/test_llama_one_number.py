@@ -49,7 +49,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def configured(tmp_path: Path, case: str, url: str) -> None:
-    """Write the user's configuration, and a calibration factor for its models."""
+    """Write the user's configuration, and calibration factors for its models."""
     used = f'[tokenize]\nuse-endpoint = true\n[[endpoint]]\nurl = "{url}"\nmodels = ["tiny"]\n'
     text = f'model = "{MODELS.get(case, "tiny")}"\n' + (used if case.startswith("endpoint") else "")
     (tmp_path / "user-config.toml").write_text(text)
@@ -72,7 +72,7 @@ def ran(verb: str, *arguments: str, root: Path) -> Any:
 
 
 class Editor(StdioClient):
-    """A server and a client with the open document."""
+    """A client of a server, with one open document."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(SERVER)
@@ -101,7 +101,7 @@ class Editor(StdioClient):
 
 
 def of_editor(editor: Editor, method: str) -> dict[str, tuple[int, str]]:
-    """Return the token counts and methods that the editor displays, by where they appear."""
+    """Return the token counts and methods that the editor displays, keyed by where they appear."""
     status = editor.shown("status/update", f'"method": "{method}"')["document"]
     count = editor.about("tokens/count")
     found = editor.shown("textDocument/publishDiagnostics", f", {method}")["diagnostics"]
@@ -120,7 +120,7 @@ def of_editor(editor: Editor, method: str) -> dict[str, tuple[int, str]]:
 
 
 def of_verbs(root: Path, tokens: int) -> dict[str, tuple[int, str]]:
-    """Return the token counts and methods that the command line prints, by subcommand."""
+    """Return the token counts and methods that the command line prints, keyed by subcommand."""
     count = ran("count", "doc.md", root=root)
     checked = ran("check", "doc.md", root=root)["files"][0]
     finding = checked["findings"][0]
@@ -208,7 +208,7 @@ def test_a_conversation_has_one_count_everywhere(
 def test_a_section_has_its_documents_count_after_edits_and_reports(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
-    """A calibration by reported usage affects only the reply's kind of text, not the document's."""
+    """Calibration from reported usage affects only the reply's kind of text, not the document's."""
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
         section = {"name": "doc", "textDocument": {"uri": editor.uri}}
@@ -239,8 +239,9 @@ def test_fixes_have_the_documents_count(
 ) -> None:
     """A fix produces the same text and count as `tokens/fit` and `fit`.
 
-    If an endpoint counts, the fix keeps less text. Fixes are computed whenever the cursor moves, so
-    they do not ask the endpoint. Instead, they leave room for the error of a local estimate.
+    If an endpoint counts the document, the fix keeps less text. Fixes are computed whenever the
+    cursor moves, so they do not ask the endpoint. Instead, they leave room for the error of a local
+    estimate.
     """
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
@@ -265,7 +266,7 @@ def test_fixes_have_the_documents_count(
 
 
 def fixes_of(editor: Editor, diagnostics: list[Any]) -> dict[str, Any]:
-    """Return the document's code actions, by title."""
+    """Return the document's code actions, keyed by title."""
     span = {"start": {"line": 0, "character": 0}, "end": {"line": 99, "character": 0}}
     found = editor.about(
         "textDocument/codeAction", range=span, context={"diagnostics": diagnostics}
@@ -286,7 +287,7 @@ def applied(action: Any, text: str) -> str:
 
 
 def counted(editor: Editor, method: str) -> int | None:
-    """Return the document's token count, or None while it comes from another counting method."""
+    """Return the document's token count, or None if it was counted with another method."""
     count = editor.about("tokens/count")
     return int(count["tokens"]) if count["method"] == method else None
 

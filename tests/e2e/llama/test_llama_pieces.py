@@ -21,15 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DROPPED = [" \x11\x88", "\n\x0b ", "a \x03\x9b", " \x1d\x88«", "\x00\x01 b\x0b"]
-"""Texts with control characters that the vocabulary lacks. Without them, their neighbors can merge.
+"""Strings with control characters that the vocabulary lacks. If these are dropped, other characters
+can merge.
 """
 BETWEEN = ["", " ", "  ", "\n", "\n\n", "\t", "é", "e\u0301", "日本", "😀", "<s>", "▁", "\x1f", "1"]
 
 
 def mixed() -> list[str]:
-    """Build text from pieces of the corpus, and from characters that vocabularies treat
-    differently.
-    """
+    """Return strings of corpus fragments and of characters that vocabularies treat differently."""
     source, stock = random.Random(5), "".join(STOCK).encode("utf-8", "ignore").decode()
     return [
         "".join(

@@ -30,7 +30,7 @@ TURNS, SILENT = 30, 11
 """The total number of turns, and the number of turns before the first usage report."""
 AFTER_PERCENT = 1.0
 PROBE = 6
-"""The requests in the first turn: models, window, two texts, a chat (answered with 404), and the
+"""The requests in the first turn: models, window, two strings, a chat (answered with 404), and the
 count.
 """
 CONTEXT = 32_768

@@ -21,7 +21,10 @@ VERSION = "11434.0.0"
 
 
 def ensure_vocabularies(folder: Path = FOLDER) -> dict[str, Path]:
-    """Return the vocabularies (GGUF files without weights) by name. Downloading them takes 10 s."""
+    """Return the vocabularies, keyed by name. They are GGUF files without weights.
+
+    Downloading them takes 10 s.
+    """
     paths = {name: folder / f"ggml-vocab-{name}.gguf" for name in (*NAMES, *BY_LIBRARY)}
     if all(path.is_file() for path in paths.values()):
         return paths

@@ -53,9 +53,7 @@ def wait_tokens(editor: Editor, session: str, right: Callable[[int], bool], what
 
 
 def within_one_percent(editor: Editor, session: str, received: Received) -> int:
-    """Wait until the whole pending prompt has been counted, and check that the count is within 1
-    %.
-    """
+    """Wait until the whole pending prompt is counted, and check the count to within 1 %."""
     messages = received.body["messages"]
     turns = messages[1:] if messages[0]["role"] == "system" else messages
     usage: dict[str, Any] = {}
@@ -71,7 +69,7 @@ def within_one_percent(editor: Editor, session: str, received: Received) -> int:
 
 
 def sent_back(received: Received) -> int:
-    """Return how many tokens the next request repeats from a request and its reply."""
+    """Return how many tokens of a request and its reply are repeated in the next request."""
     return received.prompt + received.output - received.reasoning
 
 

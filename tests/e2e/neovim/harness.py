@@ -50,7 +50,7 @@ end
 def wait_for(
     look: Callable[[], Any], what: str | Callable[[], str], seconds: float = WAIT_SECONDS
 ) -> Any:
-    """Poll `look` until it returns a true value, and return it. Raises AssertionError on timeout."""
+    """Poll `look` until its result is true. Return the result, or raise AssertionError on timeout."""
     deadline = time.monotonic() + seconds
     while True:
         found = look()
@@ -188,7 +188,7 @@ class Editor:
         return f"{self.status()} {self.messages()} {clients} {self.server_pids()} {text!r}\n{tail}"
 
     def messages(self) -> list[str]:
-        """Return the messages of `vim.notify`, oldest first."""
+        """Return the messages passed to `vim.notify`, oldest first."""
         return list(self.lua("return _G.messages"))
 
     def wait_message(self, part: str, nth: int = 1) -> str:

@@ -34,13 +34,13 @@ def claude(tmp_path: Path) -> ClaudeHome:
 @pytest.fixture
 def codex(tmp_path: Path, claude: ClaudeHome) -> CodexHome:
     home = CodexHome(tmp_path / "home" / ".codex")
-    home.clock = claude.clock  # with one clock, the session that was written last is the newest
+    home.clock = claude.clock  # so that the session that was written last is the newest
     (home.folder / "sessions").mkdir(parents=True)
     return home
 
 
 def reply(session: Transcript) -> None:
-    """Append a turn whose prompt has 30,000 tokens more than the previous one."""
+    """Append a turn whose prompt has 30,000 more tokens than the previous one."""
     session.user()
     session.cached += 30_000
     session.reply()

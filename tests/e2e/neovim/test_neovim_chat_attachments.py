@@ -148,7 +148,7 @@ def test_tool_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None
 
 
 def test_watched_buffer_is_counted_with_its_current_text(begin: Callable[..., Any]) -> None:
-    """codecompanion sends a buffer attached with `{all}` again with each prompt."""
+    """With each prompt, codecompanion resends the buffers that are attached with `{all}`."""
     editor, server, _ = begin(CODECOMPANION, waits=False)
     path = str(editor.write("grows.md", "Short.\n"))
     editor.lua(

@@ -104,7 +104,7 @@ def test_a_background_request_before_any_other_is_recorded(
 
 
 def test_a_failed_first_request_is_not_billed_to_the_next(begin: Callable[..., Any]) -> None:
-    """Our hooks miss the first request, and the plugin does not report its failure."""
+    """Our hooks miss the first request, and the plugin does not report that the request failed."""
     plugin = msgspec.structs.replace(CODECOMPANION, open="", session="return ''")
     editor, server, _ = begin(plugin, waits=False)
     editor.lua("""
@@ -228,7 +228,7 @@ def test_messages_compacted_by_avante_are_not_counted(begin: Callable[..., Any])
 
 
 def project(folder: Path, name: str) -> Path:
-    """Create a folder with a file."""
+    """Create a project folder with a file."""
     at = folder / name
     (at / ".git").mkdir(parents=True)
     (at / "b.md").write_text("Hello, world!\n")

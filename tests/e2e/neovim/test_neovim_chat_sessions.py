@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.plugins
 
 SMALLER = 96_000
-"""A window that is not gpt-4o's, so that only the plugin can have provided it."""
+"""A context window that differs from gpt-4o's, so that it can only come from the plugin."""
 
 
 def with_window(plugin: ChatPlugin) -> ChatPlugin:

@@ -49,9 +49,7 @@ EACH = pytest.mark.parametrize(
 
 @pytest.fixture
 def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[[Vendor], Any]]:
-    """Return a function that opens Neovim with a chat and a server that implements the vendor's
-    API.
-    """
+    """Return a function that opens a Neovim chat with a server that implements the vendor's API."""
     with ExitStack() as stack:
 
         def opened(vendor: Vendor) -> tuple[Editor, FakeVendor, str]:
@@ -74,7 +72,7 @@ def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[[Vendor], Any
 def say(editor: Editor, server: FakeVendor, vendor: Vendor, part: int) -> int:
     """Send a prompt that causes a tool call.
 
-    Returns the vendor's number of tokens that the next request will repeat.
+    Returns the number of tokens that the next request will repeat, according to the vendor.
     """
     server.script.on(WEATHER.format(part), ASK_WEATHER, TELL_WEATHER)
     editor.lua(CODECOMPANION.submit, WEATHER.format(part))

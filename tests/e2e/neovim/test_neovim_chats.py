@@ -240,7 +240,7 @@ LUALINE = """
 require('lualine').setup({
   options = { icons_enabled = false, refresh = { statusline = 60000, refresh_time = 60000 } },
   sections = { lualine_x = { 'token_sidecar' } } })"""
-"""lualine itself refreshes only once per minute, so an earlier update comes from our event."""
+"""lualine refreshes only once per minute by itself, so any earlier update comes from our event."""
 
 
 def test_no_module_is_loaded_before_a_chat_is_used(

@@ -59,7 +59,7 @@ def opened(
 def test_nothing_in_a_hostile_folder_runs(
     opened: Editor, repository: Hostile, trace: Trace
 ) -> None:
-    """Nor does the server open network connections."""
+    """The server does not open network connections either."""
     opened.edit("CLAUDE.md")
     opened.wait_tokens(truth(hostile.PROMPT * 2))
     (pid,) = opened.server_pids()

@@ -39,7 +39,7 @@ def test_nothing_is_loaded_before_a_file_is_shown(open_editor: Callable[..., Edi
 
 
 def test_startup_reads_one_of_our_files(tmp_path: Path) -> None:
-    """`benchmarks/neovim_startup.py` measures this file's load time."""
+    """`benchmarks/neovim_startup.py` measures how long this one file takes to load."""
     (tmp_path / "a.md").write_text("Hello, world!\n")
     init, log = tmp_path / "init.lua", tmp_path / "startup.log"
     init.write_text(f"vim.opt.runtimepath:prepend('{SHIM}')\n")

@@ -125,7 +125,7 @@ def test_a_whole_session_in_a_terminal(terminal: Terminal, tmp_path: Path) -> No
     terminal.wait("of window")
     terminal.type("q", ":TokenSidecar restart", "Enter")
     terminal.type("o", "one more", "Escape")
-    # The line of the cursor is unknown after fitting and undo, but the total is the same.
+    # The cursor's line is unknown after fitting and undo, but the total is the same.
     more = text + "one more\n"
     terminal.wait(f"{truth(more):,} tokens")
     terminal.type(":edit! ", str(tmp_path / "two/a.md"), "Enter")

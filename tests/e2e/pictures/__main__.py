@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[3]
 IMAGES = ROOT / "docs" / "images"
 THEMES: dict[str, TerminalTheme] = {"light": DEFAULT_TERMINAL_THEME, "dark": SVG_EXPORT_THEME}
 _FONT_FACE = re.compile(r"@font-face \{.*?\}", re.DOTALL)
-"""The web fonts. Browsers do not load them for embedded pictures."""
+"""Matches the web fonts, which browsers do not load for embedded pictures."""
 _STYLE = (
     "<style>.dark{display:none}"
     "@media (prefers-color-scheme:dark){.light{display:none}.dark{display:inline}}</style>"

@@ -40,12 +40,12 @@ class Plan:
     """The context size after the latest call, in tokens."""
     calls: int
     prompt: str
-    """The first prompt's words."""
+    """The text of the first prompt."""
     title: str | None = None
     branch: str = "main"
     model: str = "claude-opus-5"
     system: int = 16_000
-    """The system prompt and tool size, in tokens."""
+    """The size of the system prompt and the tools, in tokens."""
 
 
 @dataclass

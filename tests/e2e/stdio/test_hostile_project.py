@@ -25,7 +25,7 @@ CONTENT = {
     "heading": BUDGET.format("a.md") + 'sections = {"x' + " " * 60_000 + 'y" = 1}\n',
 }
 
-# A server whose workers can block forever on a FIFO. `{held}` is replaced with code that does this.
+# A server whose workers can block forever on a FIFO. `{held}` is replaced with the blocking code.
 HELD = """
 import os, sys
 from sidecar.server.features import configuration
@@ -133,7 +133,7 @@ def test_settings_from_a_slow_disk_apply_when_they_arrive(root: Path) -> None:
     client.end_streams()
 
 
-# Logs to stderr when the exit deadline is set, and when the process is ended at the deadline.
+# Logs to stderr when the exit deadline is set, and when the process is terminated at the deadline.
 ENDING = """
 from sidecar.server import stdio
 armed, ended = stdio._end_within, os._exit

@@ -1,4 +1,4 @@
-"""Tests that memory is proportional to received bytes and open documents, as measured by Linux."""
+"""Tests that memory is proportional to the bytes received and the open documents, on Linux."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_memory_grows_with_received_bytes_and_not_with_the_announced_length() ->
     client = StdioClient(SERVER)
     client.initialize()
     counted(client, "file:///bench/small", "some words")
-    time.sleep(3)  # context windows and prices have been loaded
+    time.sleep(3)  # until context windows and prices are loaded
     before = held(client).own
     client.send_raw(b"Content-Length: 200000000\r\n\r\n{")
     time.sleep(0.5)

@@ -19,8 +19,8 @@ from sidecar.config.settings import Agents
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Logs imports. Work that normally starts after half a second waits 30 seconds, so that it starts
-# after the first count even on a slow machine.
+# Logs imports. Deferred work, which normally starts after half a second, is delayed by 30 seconds.
+# It then starts after the first count even on a slow machine.
 SERVER = """
 import sys
 
@@ -57,7 +57,7 @@ def nothing_written(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def imported(tmp_path: Path, until: str) -> set[str]:
-    """Return the modules that a server has imported when it first shows a count or a context."""
+    """Return the modules that a server imports before it first shows a count or a context."""
     log = tmp_path / "imports"
     with log.open("wb") as stderr:
         client = StdioClient([sys.executable, "-P", "-c", SERVER], stderr)

@@ -1,8 +1,8 @@
 """Ships and verifies users' calls in separate processes.
 
 The processes start within milliseconds, because they are forked from a server that has already
-imported everything. They spend most of their time sending calls, so a kill usually interrupts
-this.
+imported everything. They spend most of their time sending calls, so killing a process usually
+interrupts a transfer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROCESSES.set_forkserver_preload(["tests.e2e.team.warm_imports"])
 
 
 def become(user: Path) -> None:
-    """Use a user's own configuration and state."""
+    """Make this process use a user's own configuration and state."""
     os.environ["TOKEN_SIDECAR_CONFIG"] = str(user / "config.toml")
     os.environ["TOKEN_SIDECAR_STATE"] = str(user / "state")
 

@@ -131,9 +131,7 @@ class Team:
         self.record(user, events)
 
     def telemetry(self, user: Path, share: float) -> list[tuple[str, Record]]:
-        """Return the telemetry that agents report for some of a user's calls, with different
-        clocks.
-        """
+        """Return agents' telemetry for some of a user's calls. The agents' clocks differ."""
         reported = (event for event in self.events[user] if event.telemetry_id)
         return [
             (event.agent, self._agents_report(event))
@@ -238,7 +236,7 @@ class Chaos:
             assert last.exitcode == 0
 
     def _start(self, number: int) -> Process:
-        # Each start begins with another user. After some kills, most users' calls have been sent.
+        # Begin with a different user each time. After some kills, most users' calls have been sent.
         self.starts += 1
         first = self.starts % len(self.team.folders)
         folders = [*self.team.folders[first:], *self.team.folders[:first]][:: -1 if number else 1]
@@ -273,7 +271,7 @@ def post(collector: Rotel, agent: str, records: list[Record]) -> None:
 
 
 def verify_all(team: Team) -> None:
-    """Run `cost ship --verify` for each user, and check that the store then lacks no calls."""
+    """Run `cost ship --verify` for each user. The store must then contain all calls."""
     with ProcessPoolExecutor(4, mp_context=PROCESSES) as pool:
         for exit_code, output in pool.map(verify, team.folders, repeat(SECRETS)):
             assert exit_code == 0, output
@@ -297,7 +295,7 @@ def collector(store: ClickHouse) -> Iterator[Rotel]:
 
 
 def check(team: Team, store: ClickHouse) -> None:
-    """Check that the store contains each call in the ledgers once, with equal tokens and costs."""
+    """Check that the store contains each call in the ledgers once, with equal tokens and cost."""
     expected = {hash_of(user): team.totals(user) for user in team.folders}
     sums = "sum(input + cache_read + cache_write), sum(output + reasoning), sum(cost)"
     for query in (
