@@ -17,11 +17,11 @@ from sidecar.server.features.agents import AgentSessionWatcher, HistoryRecorder
 from sidecar.server.features.background import (
     CalibrationSync,
     CallShipping,
-    ContextUpdates,
     ConversationSharing,
     EndpointRetries,
     TeamSpending,
     TimedUpdates,
+    update_contexts_soon,
 )
 from sidecar.server.features.configuration import SettingsLoader
 from sidecar.server.features.diagnostics import DiagnosticsPublisher
@@ -64,7 +64,6 @@ class SidecarServer(LanguageServer):
         self.watcher = FileWatcher(WATCH_SECONDS)
         self.status = StatusPublisher(self)
         self.diagnostics = DiagnosticsPublisher(self)
-        self.context_updates = ContextUpdates(self)
         self.retries = EndpointRetries(self)
         self.sharing = ConversationSharing(self)
         self.clock = TimedUpdates(self)
@@ -95,7 +94,7 @@ class SidecarServer(LanguageServer):
         self.status.on_event(event)
         self.diagnostics.on_event(event)
         if what in ("document", "settings", "endpoint", "ledger"):
-            self.context_updates.update_soon(event)
+            update_contexts_soon(self, event)
         if what in ("model", "endpoint"):
             self.providers.refresh()
         if what == "document":

@@ -56,24 +56,20 @@ ROUND_SECONDS = 60.0
 """A failure within this time after a retry increases the delay before the next retry."""
 
 
-class ContextUpdates:
-    """Updates contexts after changes to documents, settings, endpoints or the ledger."""
-
-    def __init__(self, server: SidecarServer) -> None:
-        self._services, self._scheduler = server.services, server.scheduler
-
-    def update_soon(self, event: Event) -> None:
-        """Schedule an update of the contexts affected by an event."""
-        for workspace in self._services.roots:
-            sessions = self._services.known_sessions(workspace)
-            if sessions is None or not event.concerns(workspace):
-                continue
-            if event.uri is None or sessions.follows_document(event.uri):
-                # Avoid importing the counting modules if there are no conversations to count.
-                has_conversations = bool(sessions.conversations)
-                conversations = self._services.conversations
-                work = conversations(workspace).refresh if has_conversations else sessions.publish
-                self._scheduler.schedule(("context", workspace), CONTEXT_SECONDS, work)
+def update_contexts_soon(server: SidecarServer, event: Event) -> None:
+    """Schedule an update of the contexts affected by an event."""
+    services = server.services
+    for workspace in services.roots:
+        sessions = services.known_sessions(workspace)
+        if sessions is None or not event.concerns(workspace):
+            continue
+        if event.uri is None or sessions.follows_document(event.uri):
+            # Agents' sessions need no counting. Avoid importing the modules for that.
+            has_conversations = bool(sessions.conversations)
+            work = (
+                services.conversations(workspace).refresh if has_conversations else sessions.publish
+            )
+            server.scheduler.schedule(("context", workspace), CONTEXT_SECONDS, work)
 
 
 class _Round(NamedTuple):
