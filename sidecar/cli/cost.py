@@ -14,13 +14,13 @@ import msgspec
 from sidecar.cli.group import workspace_option
 from sidecar.cli.ledger import exit_on_errors, ingest_agents, open_ledger
 from sidecar.cli.output import (
-    echo,
     flush_output,
     print_json,
     print_lines,
     print_problems,
     to_encodable,
     warn,
+    write_page,
 )
 from sidecar.cli.ship import ship
 from sidecar.errors import how_to_install
@@ -143,7 +143,7 @@ def cost(
                 page = _team_page(settings, scope)
             else:
                 page = _ledger_page(book, settings, params, scope)
-            _write_page(page, html)
+            write_page(page, html)
             return
         if team:
             report = _read_team(settings, params, scope["agent"])
@@ -420,17 +420,6 @@ def _team_page(settings: Settings, scope: dict[str, Any]) -> str:
     with TeamStore(settings.team) as store:
         source = TeamSource(store=store, agent=scope["agent"], now=datetime.now(UTC), zone=UTC)
         return whole_page(source, {}, since=scope["since"], until=scope["until"])
-
-
-def _write_page(html: str, target: Path) -> None:
-    if target == Path("-"):
-        echo(html)
-        return
-    try:
-        target.write_text(html, encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"cannot write {target}: {error.strerror}") from error
-    print_lines(f"Wrote {target}.", err=True)
 
 
 def _names_and_files(

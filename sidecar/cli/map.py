@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from sidecar.cli.output import echo, print_json, print_lines, print_problems, to_encodable, warn
+from sidecar.cli.output import (
+    print_json,
+    print_lines,
+    print_problems,
+    to_encodable,
+    warn,
+    write_page,
+)
 from sidecar.errors import how_to_install
 from sidecar.workspace.token_map import MapEntry, build_token_map, flatten
 
@@ -170,11 +177,4 @@ def _write_page(found: TokenMap, path: Path) -> None:
         sys.exit(2)
     always = [(file.path, file.tokens, first_names(file.agents)) for file in found.prompt_files]
     page = treemap_page(found.folder, _head(found), found.entries, always)
-    if path == Path("-"):
-        echo(page)
-        return
-    try:
-        path.write_text(page, "utf-8")
-    except OSError as error:
-        raise click.UsageError(f"cannot write {path}: {error.strerror}") from error
-    echo(f"Wrote {path}.")
+    write_page(page, path)

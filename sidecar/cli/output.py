@@ -17,6 +17,8 @@ from sidecar.text.printable import json_text, printable, printable_lines
 from sidecar.text.tables import EIGHTHS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import click
 
     from sidecar.config.options import Problem
@@ -116,6 +118,20 @@ def print_error(error: click.ClickException, _: object = None) -> None:
         usage, command = error.ctx.get_usage(), error.ctx.command_path
         print_lines(*usage.splitlines(), f"Try '{command} --help' for help.", "", err=True)
     warn(error.format_message())
+
+
+def write_page(html: str, path: Path) -> None:
+    """Write a page to a file, or to standard output if the path is `-`."""
+    import click
+
+    if str(path) == "-":
+        echo(html)
+        return
+    try:
+        path.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"cannot write {path}: {error.strerror}") from error
+    print_lines(f"Wrote {path}.", err=True)
 
 
 def replace_invalid_utf8(text: str) -> str:
