@@ -12,7 +12,7 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from sidecar import __version__
-from sidecar.server.features import configuration, counting, diagnostics, documents, sections
+from sidecar.server.features import configuration, cost, counting, diagnostics, documents, sections
 from sidecar.server.features.agents import AgentSessionWatcher, HistoryRecorder
 from sidecar.server.features.background import (
     CalibrationSync,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 0.5
 """Delay before files are watched. Importing the watcher earlier would delay the first count."""
 
-FEATURES = (configuration, documents, counting, sections, diagnostics)
+FEATURES = (configuration, documents, counting, sections, diagnostics, cost)
 
 
 class SidecarServer(LanguageServer):
@@ -75,7 +75,8 @@ class SidecarServer(LanguageServer):
         self.agent_sessions = AgentSessionWatcher(self)
         services.listeners.append(self.on_event)
         self.configuration = SettingsLoader(self)
-        self.loading = SharedTasks[str, Any]("importing a feature", outlives_waiters=True)
+        self._loading = SharedTasks[str, Any]("importing a feature", outlives_waiters=True)
+        self._has_context_feature = False
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Do nothing. pygls would show a popup, but errors are already logged and answered."""
@@ -131,10 +132,18 @@ class SidecarServer(LanguageServer):
         subscription = self.watcher.subscribe(find_paths, deliver, poll_seconds)
         return subscription
 
-    def loading_features(self) -> Callable[[], object]:
-        """Return a function that imports all remaining features. Call it on a worker thread."""
-        unloaded = [method for method in REQUESTS if _is_unloaded(self, method)]
-        return lambda: [feature_of(method) for method in unloaded]
+    async def load_context_feature(self) -> None:
+        """Import and register the handlers of `context/*`, if this has not been done yet.
+
+        They take 0.1 s to import, which the start need not wait for.
+        """
+        if self._has_context_feature:
+            return
+        load = partial(self.services.workers.run, import_context_feature)
+        context = await self._loading.run("context", load)
+        if not self._has_context_feature:
+            self._has_context_feature = True
+            context.register(self)
 
     def close(self) -> None:
         self.scheduler.close()
@@ -148,34 +157,21 @@ def create_server() -> SidecarServer:
     for feature in FEATURES:
         feature.register(server)
     for method in REQUESTS:
-        server.protocol.custom.setdefault(method, partial(_call_lazily, server, method))
+        server.protocol.custom.setdefault(method, partial(_call_later, server, method))
     return server
 
 
-async def _call_lazily(server: SidecarServer, method: str, params: Any) -> Any:
-    """Import a method's feature on the first call, register the feature, and forward the call.
+async def _call_later(server: SidecarServer, method: str, params: Any) -> Any:
+    """Load the handlers of `context/*`, and forward the call.
 
     Calls made during the import run in order, before any later calls.
     """
-    load = partial(server.services.workers.run, partial(feature_of, method))
-    feature = await server.loading.run(_feature_name(method), load)
-    if _is_unloaded(server, method):
-        feature.register(server)
+    await server.load_context_feature()
     return await server.protocol.custom[method](params)
 
 
-def _is_unloaded(server: SidecarServer, method: str) -> bool:
-    handler = server.protocol.custom[method]
-    return isinstance(handler, partial) and handler.func is _call_lazily
-
-
-def feature_of(method: str) -> Any:
-    """Import the module for a method, such as `features.context` for `context/set`."""
-    return import_module(f"sidecar.server.features.{_feature_name(method)}")
-
-
-def _feature_name(method: str) -> str:
-    return method.partition("/")[0]
+def import_context_feature() -> Any:
+    return import_module("sidecar.server.features.context")
 
 
 def _silence_libraries() -> None:

@@ -102,7 +102,9 @@ async def test_first_requests_take_effect_in_order(
 ) -> None:
     """The requests arrive while their feature is being loaded. Only the first load is blocked."""
     client.ignore("status/update")
-    monkeypatch.setattr(server_module, "feature_of", hold.first(server_module.feature_of))
+    monkeypatch.setattr(
+        server_module, "import_context_feature", hold.first(server_module.import_context_feature)
+    )
     question = {"role": "user", "content": "What is the weather?"}
     append = {"session": "s", "turns": [question], "model": "gpt-4o"}
     both = asyncio.gather(
@@ -120,7 +122,9 @@ async def test_first_requests_take_effect_in_order(
 async def test_cancelled_first_request_does_not_affect_the_others(
     client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "feature_of", hold.first(server_module.feature_of))
+    monkeypatch.setattr(
+        server_module, "import_context_feature", hold.first(server_module.import_context_feature)
+    )
     given_up = client.answers.setdefault(900, asyncio.get_running_loop().create_future())
     client.send({"jsonrpc": "2.0", "id": 900, "method": "context/usage", "params": {}})
     other = asyncio.ensure_future(client.request("context/usage", {}))

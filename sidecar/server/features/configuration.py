@@ -129,7 +129,7 @@ class SettingsLoader:
             # Separate jobs, because a root's disk may not respond.
             work = partial(self._services.load_sums, root)
             self._server.scheduler.run_now(("sums", root), work)
-        await self._services.workers.run(self._server.loading_features())
+        await self._server.load_context_feature()
         await self._services.workers.run(release_memory)
         self._services.publish(Event("settings"))
 
