@@ -195,17 +195,14 @@ def _run_check(
     model: str | None,
     work: Callable[[Settings, str, ChooseCounter | None], Report],
 ) -> Report:
-    from sidecar.cli.counters import warn_if_unknown_model
+    from sidecar.cli.counters import needs_endpoint, run_with_endpoints, warn_if_unknown_model
 
     name = model or settings.model
     models = dict.fromkeys([name, *(rule.model or name for rule in settings.budgets)])
     for model_name in models:
         warn_if_unknown_model(model_name, settings)
-    if settings.tokenize.use_endpoint and settings.endpoints:
-        from sidecar.cli.counters import needs_endpoint, run_with_endpoints
-
-        if needs_endpoint(settings, set(models)):
-            return run_with_endpoints(settings, lambda _, choose: work(settings, name, choose))
+    if needs_endpoint(settings, models):
+        return run_with_endpoints(settings, lambda _, choose: work(settings, name, choose))
     return work(settings, name, None)
 
 
