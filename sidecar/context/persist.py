@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -82,13 +81,9 @@ def save(conversation: Conversation) -> SavedSession:
     )
 
 
-def restore(
-    saved: SavedSession,
-    counter: Counter,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> Conversation:
+def restore(saved: SavedSession, counter: Counter) -> Conversation:
     """Restore a conversation without its text. `counter` must count for `saved.model`."""
-    conversation = Conversation(saved.id, counter, source=saved.source, now=now)
+    conversation = Conversation(saved.id, counter, source=saved.source)
     conversation.limit, conversation.reserve, conversation.persist = (
         saved.limit,
         saved.reserve,

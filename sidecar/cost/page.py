@@ -462,7 +462,7 @@ class _Report:
             ],
         )
         chart = stacked_columns(labels, series, f"{title}, in USD by model")
-        table = details_html(f"{self._choice.period}-spend", "Show as a table", table)
+        table = details_html(f"{self._choice.period}-spend", table)
         return f"<section><h2>{title}</h2>{chart}{table}</section>"
 
     def _growth_html(self) -> str:
@@ -486,7 +486,7 @@ class _Report:
                 for name, each in zip(names, values, strict=True)
             ],
         )
-        table = details_html(f"{self._choice.period}-growth", "Show as a table", table)
+        table = details_html(f"{self._choice.period}-growth", table)
         return (
             "<section><h2>Context growth</h2><p>Prompt tokens of each call in the latest sessions."
             f"</p>{lines(series, ends, 'Prompt tokens of each call, by session')}{table}</section>"

@@ -195,11 +195,11 @@ def _row_html(cells: Sequence[str], share: float | None) -> str:
     return f'<tr role="row"><th role="rowheader" scope="row">{escape(name)}{bar}</th>{numbers}</tr>'
 
 
-def details_html(key: str, summary: str, body: str) -> str:
-    """Return a collapsible section that is initially closed. `key` identifies it when the page is
+def details_html(key: str, table: str) -> str:
+    """Return a chart's table, which is initially hidden. `key` identifies it when the page is
     updated.
     """
-    return f'<details id="{key}"><summary>{escape(summary)}</summary>{body}</details>'
+    return f'<details id="{key}"><summary>Show as a table</summary>{table}</details>'
 
 
 def parts_bar(
