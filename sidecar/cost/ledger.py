@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import ROUND_HALF_EVEN, Decimal
@@ -350,6 +351,12 @@ class RecordedBatch(NamedTuple):
     """Number of calls that were skipped because of invalid values."""
 
 
+class _Reader(NamedTuple):
+    connection: sqlite3.Connection
+    inode: int | None
+    """The inode of the connection's file, or None if it is in memory."""
+
+
 class Ledger:
     """A ledger, which opens its file on first use. Thread-safe."""
 
@@ -367,6 +374,8 @@ class Ledger:
         self._inode: int | None = None
         self._version_of: int | None = None
         """The last `PRAGMA data_version`, which changes when another connection writes."""
+        self._idle_readers: deque[_Reader] = deque()
+        """At most one connection, because opening one takes 1 ms."""
         self._ids: dict[tuple[str, ...], int] = {}
         """Cached ids of sessions and call kinds, keyed by table name and column values."""
 
@@ -503,14 +512,23 @@ class Ledger:
             LedgerError: Reading failed.
         """
         with translated(self.path, cancelled):
-            connection = self._open_reader()
+            reader = self._take_reader()
+            connection = reader.connection
             try:
                 if cancelled is not None:
                     connection.set_progress_handler(lambda: int(cancelled()), 20_000)
                 connection.execute("BEGIN")
                 yield connection
-            finally:
+                connection.execute("ROLLBACK")
+                connection.set_progress_handler(None, 0)
+            except BaseException:
                 connection.close()
+                raise
+            is_closed = self._connection is None or reader.inode != self._inode
+            if is_closed or self._idle_readers:
+                connection.close()
+            else:
+                self._idle_readers.append(reader)
 
     def changed_elsewhere(self) -> bool:
         """Return whether another process has written to the ledger since the last call of this
@@ -537,6 +555,8 @@ class Ledger:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+            while self._idle_readers:
+                self._idle_readers.pop().connection.close()
             self._ids.clear()
 
     def _open(self) -> sqlite3.Connection:
@@ -569,16 +589,21 @@ class Ledger:
                 set_aside(self.path, str(error), beside=("-wal", "-shm"))
                 create(self.path)
 
-    def _open_reader(self) -> sqlite3.Connection:
+    def _take_reader(self) -> _Reader:
         with self._lock:
             if self._inode != inode_of(self.path):
                 self.close()  # another process has replaced the file
             if not self.path.exists():
                 connection = sqlite3.connect(":memory:", isolation_level=None)
                 prepare(connection)
-                return connection
-            self._open()  # also imports a ledger from an earlier version
-            return connect_reader(self.path)
+                return _Reader(connection, None)
+            self._open()  # imports a ledger from an earlier version
+            while self._idle_readers:
+                reader = self._idle_readers.pop()
+                if reader.inode == self._inode:
+                    return reader
+                reader.connection.close()
+            return _Reader(connect_reader(self.path), self._inode)
 
     def _row_of(self, connection: sqlite3.Connection, event: LedgerEvent) -> _EventRow:
         numbers = checked_numbers(event)

@@ -230,8 +230,40 @@ def test_report_survives_closing_the_ledger(
     with ledger.reader() as connection:
         ledger.close()
         assert connection.execute("SELECT count(*) FROM event").fetchone() == (CALLS,)
+    assert closed(connection)
     assert count(ledger) == CALLS
+    ledger.close()
     assert all(map(closed, opened))
+
+
+def test_reads_share_a_connection_and_see_new_calls(
+    ledger: Ledger, opened: list[sqlite3.Connection]
+) -> None:
+    assert count(ledger) == CALLS
+    ledger.record_many(calls(1))
+    assert count(ledger) == CALLS + 1
+    assert len(opened) == 1
+
+
+def test_reads_at_the_same_time_have_their_own_connections(
+    ledger: Ledger, opened: list[sqlite3.Connection]
+) -> None:
+    with ledger.reader() as connection:
+        assert connection.execute("SELECT count(*) FROM event").fetchone() == (CALLS,)
+        ledger.record_many(calls(1))
+        assert count(ledger) == CALLS + 1
+        assert connection.execute("SELECT count(*) FROM event").fetchone() == (CALLS,)
+    assert len(opened) == 2
+    assert [closed(one) for one in opened] == [True, False], "one connection is kept"
+
+
+def test_connection_of_a_failed_read_is_closed(
+    ledger: Ledger, opened: list[sqlite3.Connection]
+) -> None:
+    with pytest.raises(LedgerError), ledger.reader() as connection:
+        connection.execute("SELECT missing FROM event")
+    assert all(map(closed, opened))
+    assert count(ledger) == CALLS
 
 
 def closed(connection: sqlite3.Connection) -> bool:
