@@ -26,6 +26,8 @@ MYPY_CACHE = ("--cache-dir", ".mypy_cache/elsewhere")
 def main(arguments: list[str]) -> int:
     """Install, check and test. Return the first non-zero exit code."""
     os.chdir(ROOT)
+    # Tests start thousands of processes. Without a cache, each would compile the package again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     python = str(_python())
     if "--no-install" in arguments:
         arguments = [argument for argument in arguments if argument != "--no-install"]
