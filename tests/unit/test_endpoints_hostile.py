@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import gzip
 import io
@@ -27,7 +28,7 @@ from sidecar.endpoints.servers import MOST_TOKENS, NAME_CHARACTERS, OLLAMA, vali
 from tests.unit.endpoints_fake_server import Canned, FakeServer, listing, llamacpp
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 SECONDS = 60.0
 ONE_MB = 1_000_000
@@ -43,10 +44,11 @@ def no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_module, "PROBE_SECONDS", 60.0)
 
 
+@functools.cache
 def gzipped(times: int) -> bytes:
-    """Return a body of at most one kilobyte that decompresses to CONTENTS."""
+    """Return a small body that decompresses to CONTENTS. The first call takes a second."""
     buffer = io.BytesIO()
-    with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=9) as file:
+    with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=1) as file:
         for _ in range(CONTENTS // ONE_MB):
             file.write(b" " * ONE_MB)
     data = buffer.getvalue()
@@ -55,14 +57,19 @@ def gzipped(times: int) -> bytes:
     return data
 
 
-BOMB = gzipped(3)
-BOMBS = {
-    "gzip, gzip, gzip": Canned(body=BOMB, headers={"content-encoding": "gzip, gzip, gzip"}),
-    "GZIP": Canned(body=gzipped(1), headers={"content-encoding": "GZIP"}),
-    "deflate": Canned(body=zlib.compress(b" " * ONE_MB), headers={"content-encoding": "deflate"}),
-    "identity, br": Canned(body=b"{}", headers={"content-encoding": "identity, br"}),
-    "a word": Canned(body=b"{}", headers={"content-encoding": "x" * 9000}),
+BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "gzip, gzip, gzip": ("gzip, gzip, gzip", lambda: gzipped(3)),
+    "GZIP": ("GZIP", lambda: gzipped(1)),
+    "deflate": ("deflate", lambda: zlib.compress(b" " * ONE_MB)),
+    "identity, br": ("identity, br", lambda: b"{}"),
+    "a word": ("x" * 9000, lambda: b"{}"),
 }
+"""The content encoding and the body of each case."""
+
+
+def bomb(case: str) -> Canned:
+    encoding, body = BOMBS[case]
+    return Canned(body=body(), headers={"content-encoding": encoding})
 
 
 async def memory_for(server: FakeServer, miss: str | None) -> int:
@@ -85,7 +92,7 @@ async def memory_for(server: FakeServer, miss: str | None) -> int:
 @pytest.mark.parametrize("path", ["/v1/models", "/tokenize"])
 async def test_compressed_body_is_refused(case: str, path: str) -> None:
     server = llamacpp()
-    server.routes[("GET" if path == "/v1/models" else "POST"), path] = BOMBS[case]
+    server.routes[("GET" if path == "/v1/models" else "POST"), path] = bomb(case)
     async with server:
         assert await memory_for(server, "unsupported") < 16 * ONE_MB
     assert all(asked.headers["accept-encoding"] == "identity" for asked in server.asked)
@@ -103,7 +110,7 @@ async def test_identity_encoding_is_accepted() -> None:
 def test_compressed_price_list_is_refused(tmp_path: Path) -> None:
     async def fetched() -> None:
         server = FakeServer()
-        server.otherwise = BOMBS["gzip, gzip, gzip"]
+        server.otherwise = bomb("gzip, gzip, gzip")
         async with server:
             tracemalloc.start()
             with pytest.raises(UpdateError, match="compressed"):
