@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".editors"
+EXTENSION = ROOT / "editors/vscode"
 
 NODE = "24.21.0"
 PINS = {
@@ -64,6 +65,14 @@ def ensure_vscode(folder: Path = FOLDER) -> VSCode:
     npm(["install", *QUIET, "--omit=dev", "--omit=optional", WATCHER], cwd=inner)
     marker.write_text(wanted)
     return found
+
+
+def ensure_extension_packages(vscode: VSCode) -> None:
+    """Install the npm packages that build our extension, if its lock file has changed."""
+    lock = EXTENSION / "package-lock.json"
+    installed = EXTENSION / "node_modules/.package-lock.json"
+    if not installed.is_file() or installed.stat().st_mtime < lock.stat().st_mtime:
+        npm(["ci", "--no-audit", "--no-fund"], EXTENSION, vscode.node)
 
 
 def ensure_chromium() -> Path:
@@ -112,9 +121,11 @@ def _chromium() -> Path | None:
 
 
 def main() -> None:
-    """Install missing programs, and print all programs' paths."""
+    """Install missing programs and packages, and print all programs' paths."""
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER
-    sys.stdout.write(f"{ensure_vscode(folder).entry}\n{ensure_chromium()}\n")
+    vscode = ensure_vscode(folder)
+    ensure_extension_packages(vscode)
+    sys.stdout.write(f"{vscode.entry}\n{ensure_chromium()}\n")
 
 
 if __name__ == "__main__":

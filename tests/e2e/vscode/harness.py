@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tests.e2e import editors_setup
-from tests.e2e.editors_setup import ROOT, VSCode
+from tests.e2e.editors_setup import EXTENSION, VSCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).resolve().parent
-EXTENSION = ROOT / "editors/vscode"
 PATIENCE_S = 60.0
 OPENINGS = 3
 """How often to try. Sometimes VS Code opens a workspace file without its folders."""
@@ -68,14 +67,9 @@ SETTINGS = {
 
 @functools.cache
 def build_vsix() -> Path:
-    """Build the extension with `npm run package`. `npm ci` runs only if the lock file has
-    changed.
-    """
+    """Build the extension with `npm run package`."""
     vscode = editors_setup.ensure_vscode()
-    lock = EXTENSION / "package-lock.json"
-    installed = EXTENSION / "node_modules/.package-lock.json"
-    if not installed.is_file() or installed.stat().st_mtime < lock.stat().st_mtime:
-        editors_setup.npm(["ci", "--no-audit", "--no-fund"], EXTENSION, vscode.node)
+    editors_setup.ensure_extension_packages(vscode)
     editors_setup.npm(["run", "--silent", "package"], EXTENSION, vscode.node)
     (vsix,) = EXTENSION.glob("*.vsix")
     return vsix

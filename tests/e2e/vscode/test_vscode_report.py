@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -70,14 +71,25 @@ def show(window: Window) -> None:
 
 
 @pytest.fixture
-def window(open_window: OpenWindow) -> Window:
+def new_window(open_window: OpenWindow) -> Window:
+    """A window of a workspace without recorded calls."""
     window = open_window({"notes.md": "# Notes\n"})
     window.show("notes.md")
     wait_for(lambda: "token" in (window.status() or ""), "the count")
     return window
 
 
-def test_the_report_is_live_and_follows_the_choices(window: Window) -> None:
+@pytest.fixture
+def shared_window(module_window: Window) -> Window:
+    """A window that the module's tests share, including the recorded calls."""
+    module_window.tidy()
+    module_window.show("notes.md", "# Notes\n")
+    wait_for(lambda: "token" in (module_window.status() or ""), "the count")
+    return module_window
+
+
+def test_the_report_is_live_and_follows_the_choices(new_window: Window) -> None:
+    window = new_window
     show(window)
     assert "No calls recorded this month." in text(window)
     window.ask("cost/record", model="gpt-5", usage=USAGE, session="talk")
@@ -103,10 +115,11 @@ def test_the_report_is_live_and_follows_the_choices(window: Window) -> None:
     wait_for(lambda: "No calls recorded in this range." in text(window), "the chosen range")
 
 
-def test_the_cells_of_the_report_are_the_numbers_of_cost_detail(window: Window) -> None:
+def test_the_cells_of_the_report_are_the_numbers_of_cost_detail(new_window: Window) -> None:
     """An empty report explains how calls are recorded. An unpriced call is not displayed as
     free.
     """
+    window = new_window
     show(window)
     assert HOW_RECORDED in text(window)
     assert HOW_RECORDED in window.ask("cost/detail")["text"]
@@ -148,7 +161,8 @@ def cells_of(row: dict[str, Any]) -> list[str]:
     return [row["model"], str(row["calls"]), *map(compact_number, numbers), cost]
 
 
-def test_names_add_no_elements_to_the_report(window: Window) -> None:
+def test_names_add_no_elements_to_the_report(shared_window: Window) -> None:
+    window = shared_window
     for payload in PAYLOADS:
         window.ask("cost/record", model=payload, usage=USAGE, session=payload)
     show(window)
@@ -158,25 +172,27 @@ def test_names_add_no_elements_to_the_report(window: Window) -> None:
         assert in_report(window, "return await frame.locator(args[0]).count()", ADDED) == 0
 
 
-def test_a_hidden_or_closed_report_requests_nothing(window: Window) -> None:
+def test_a_hidden_or_closed_report_requests_nothing(shared_window: Window) -> None:
+    window = shared_window
+    first, second, third = (f"model-{uuid4()}" for _ in range(3))
     show(window)
     window.host(_COUNT_REQUESTS)
-    window.ask("cost/record", model="gpt-5", usage=USAGE)
-    wait_for(lambda: "gpt-5" in text(window), "the new call in the visible report")
+    window.ask("cost/record", model=first, usage=USAGE)
+    wait_for(lambda: first in text(window), "the new call in the visible report")
     assert requests(window) > 0
 
     window.host("await vscode.commands.executeCommand('workbench.action.joinAllGroups')")
     window.show("notes.md")
     wait_for(lambda: text(window) == "", "the report behind the document")
-    assert_quiet(window, "claude-haiku-4-5")
+    assert_quiet(window, second)
     show(window)
-    wait_for(lambda: "claude-haiku-4-5" in text(window), "the latest report when it is revealed")
+    wait_for(lambda: second in text(window), "the latest report when it is revealed")
 
     window.host("await vscode.commands.executeCommand('workbench.action.closeAllEditors')")
     window.show("notes.md")
-    assert_quiet(window, "claude-opus-4-5")
+    assert_quiet(window, third)
     show(window)
-    wait_for(lambda: "claude-opus-4-5" in text(window), "the latest report when it is opened again")
+    wait_for(lambda: third in text(window), "the latest report when it is opened again")
 
 
 def assert_quiet(window: Window, model: str) -> None:
@@ -192,7 +208,8 @@ def requests(window: Window) -> int:
     return int(window.host("return globalThis.reportRequests"))
 
 
-def test_the_report_is_sound_in_every_theme_and_width(window: Window) -> None:
+def test_the_report_is_sound_in_every_theme_and_width(shared_window: Window) -> None:
+    window = shared_window
     for model in (
         "gpt-5",
         "claude-sonnet-4-5",
@@ -279,7 +296,8 @@ def test_a_reply_after_the_panel_was_closed_is_dropped(live_page: Window) -> Non
     """)
 
 
-def test_the_report_says_when_it_could_not_be_updated(window: Window) -> None:
+def test_the_report_says_when_it_could_not_be_updated(shared_window: Window) -> None:
+    window = shared_window
     window.ask("cost/record", model="gpt-5", usage=USAGE)
     show(window)
     wait_for(lambda: "gpt-5" in text(window), "the call")
