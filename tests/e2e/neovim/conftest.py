@@ -45,6 +45,17 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
 
 
 @pytest.fixture
+def clean(shared: Editor) -> Editor:
+    """The shared Neovim with a single empty buffer, no messages, and default options."""
+    shared.command("silent only | silent %bwipeout!")
+    shared.command(
+        "set modifiable& columns=80 lines=24 winbar& fileformat& endofline& fixendofline&"
+    )
+    shared.lua("_G.messages = {}")
+    return shared
+
+
+@pytest.fixture
 def editor(open_editor: Callable[..., Editor]) -> Editor:
     """A Neovim with only this plugin on its runtimepath."""
     return open_editor()

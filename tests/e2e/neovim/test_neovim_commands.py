@@ -45,6 +45,14 @@ def ready(editor: Editor) -> Editor:
     return editor
 
 
+@pytest.fixture
+def shared_ready(clean: Editor) -> Editor:
+    """An editor for tests that change neither the model nor sessions, costs and files."""
+    clean.edit("a.md", HELLO)
+    clean.wait_tokens(4)
+    return clean
+
+
 def ask(editor: Editor, method: str, params: dict[str, Any]) -> dict[str, Any]:
     """Send a request to the server, and return the result."""
     answer = editor.lua(
@@ -55,15 +63,17 @@ def ask(editor: Editor, method: str, params: dict[str, Any]) -> dict[str, Any]:
     return dict(answer["result"])
 
 
-def test_compare_shows_each_model(ready: Editor) -> None:
-    lines = ready.floating("TokenSidecar compare gpt-5 gpt-4 claude-sonnet-4-5")
+def test_compare_shows_each_model(shared_ready: Editor) -> None:
+    lines = shared_ready.floating("TokenSidecar compare gpt-5 gpt-4 claude-sonnet-4-5")
     assert lines[0].split() == ["model", "tokens", "of", "window", "input", "cost", "method"]
     rows = {line.split()[0]: line for line in lines[1:]}
     assert rows["gpt-5"].split()[1] == str(truth(HELLO))
     assert rows["gpt-4"].split()[1] == str(truth(HELLO, "cl100k_base"))
     assert rows["claude-sonnet-4-5"].split()[1].startswith("~")
-    ready.keys("q")
-    wait_for(lambda: ready.lua("return #vim.api.nvim_list_wins()") == 1, "the window to close")
+    shared_ready.keys("q")
+    wait_for(
+        lambda: shared_ready.lua("return #vim.api.nvim_list_wins()") == 1, "the window to close"
+    )
 
 
 def test_context_before_and_after_a_conversation(ready: Editor) -> None:
@@ -175,17 +185,17 @@ def test_fit_handles_a_budget_that_ends_in_the_last_line(
     assert editor.messages() == []
 
 
-def test_fit_reports_what_it_cannot_do(ready: Editor) -> None:
+def test_fit_reports_what_it_cannot_do(shared_ready: Editor) -> None:
     for wrong in ("3x", "-5", "20 side"):
-        ready.lua("_G.messages = {}")
-        ready.command(f"TokenSidecar fit {wrong}")
-        ready.wait_message("fit takes a number of tokens, then start, middle or end")
-    ready.command("set nomodifiable")
+        shared_ready.lua("_G.messages = {}")
+        shared_ready.command(f"TokenSidecar fit {wrong}")
+        shared_ready.wait_message("fit takes a number of tokens, then start, middle or end")
+    shared_ready.command("set nomodifiable")
     for command in ("fit 2", "fit"):
-        ready.lua("_G.messages = {}")
-        ready.command(f"TokenSidecar {command}")
-        ready.wait_message("this buffer cannot be changed")
-    assert ready.text() == HELLO
+        shared_ready.lua("_G.messages = {}")
+        shared_ready.command(f"TokenSidecar {command}")
+        shared_ready.wait_message("this buffer cannot be changed")
+    assert shared_ready.text() == HELLO
 
 
 @pytest.mark.parametrize("buffer", ["file", "scratch"])
@@ -205,25 +215,25 @@ LONG = "".join(f"This is line number {n} of a long file.\n" for n in range(400))
 
 
 @pytest.mark.parametrize("mode", ["start", "middle", "end"])
-def test_fit_to_a_number(ready: Editor, mode: str) -> None:
-    ready.edit("long.md", LONG)
-    ready.wait_tokens(truth(LONG))
-    ready.command(f"TokenSidecar fit 100 {mode}")
-    wait_for(lambda: ready.text() != LONG, "the fitted text")
-    fitted = ready.text()
+def test_fit_to_a_number(shared_ready: Editor, mode: str) -> None:
+    shared_ready.edit("long.md", LONG)
+    shared_ready.wait_tokens(truth(LONG))
+    shared_ready.command(f"TokenSidecar fit 100 {mode}")
+    wait_for(lambda: shared_ready.text() != LONG, "the fitted text")
+    fitted = shared_ready.text()
     assert 70 < truth(fitted) <= 100
     assert fitted.endswith("\n")
     assert (LONG[:100] in fitted) == (mode != "end")
     assert (LONG[-100:-50] in fitted) == (mode != "start")
-    ready.wait_tokens(truth(fitted))
-    ready.keys("u")
-    ready.wait_tokens(truth(LONG))
+    shared_ready.wait_tokens(truth(fitted))
+    shared_ready.keys("u")
+    shared_ready.wait_tokens(truth(LONG))
 
 
-def test_fit_reports_that_the_text_fits(ready: Editor) -> None:
-    ready.command("TokenSidecar fit 100")
-    ready.wait_message("it already fits (4 tokens)")
-    assert ready.text() == HELLO
+def test_fit_reports_that_the_text_fits(shared_ready: Editor) -> None:
+    shared_ready.command("TokenSidecar fit 100")
+    shared_ready.wait_message("it already fits (4 tokens)")
+    assert shared_ready.text() == HELLO
 
 
 def test_a_budget_is_exceeded_fixed_and_undone(open_editor: Callable[..., Editor]) -> None:
@@ -259,14 +269,14 @@ def test_a_budget_is_exceeded_fixed_and_undone(open_editor: Callable[..., Editor
     editor.wait_tokens(truth(LONG))
 
 
-def test_log_opens(ready: Editor) -> None:
-    ready.command("TokenSidecar log")
-    assert ready.lua("return vim.fn.expand('%:t')") == "lsp.log"
+def test_log_opens(shared_ready: Editor) -> None:
+    shared_ready.command("TokenSidecar log")
+    assert shared_ready.lua("return vim.fn.expand('%:t')") == "lsp.log"
 
 
-def test_completion(ready: Editor) -> None:
+def test_completion(shared_ready: Editor) -> None:
     def offered(line: str) -> list[str]:
-        return list(ready.lua("return vim.fn.getcompletion(..., 'cmdline')", line))
+        return list(shared_ready.lua("return vim.fn.getcompletion(..., 'cmdline')", line))
 
     assert offered("TokenSidecar co") == ["compare", "context", "cost", "count"]
     assert offered("'<,'>TokenSidecar re") == ["reset", "restart"]
@@ -277,17 +287,17 @@ def test_completion(ready: Editor) -> None:
     assert offered("TokenSidecar count ") == []
 
 
-def test_plug_maps(ready: Editor) -> None:
-    ready.lua("vim.keymap.set('n', 'gt', '<Plug>(token-sidecar-count)')")
-    ready.lua("vim.keymap.set('x', 'gt', '<Plug>(token-sidecar-count)')")
-    ready.keys("gt")
-    ready.wait_message("token-sidecar: 4 tokens")
-    ready.keys("gg0vegt")
-    ready.wait_message("selection: 1 token ")
+def test_plug_maps(shared_ready: Editor) -> None:
+    shared_ready.lua("vim.keymap.set('n', 'gt', '<Plug>(token-sidecar-count)')")
+    shared_ready.lua("vim.keymap.set('x', 'gt', '<Plug>(token-sidecar-count)')")
+    shared_ready.keys("gt")
+    shared_ready.wait_message("token-sidecar: 4 tokens")
+    shared_ready.keys("gg0vegt")
+    shared_ready.wait_message("selection: 1 token ")
 
 
-def test_winbar_is_colored_and_escaped(ready: Editor) -> None:
-    ready.lua("""
+def test_winbar_is_colored_and_escaped(shared_ready: Editor) -> None:
+    shared_ready.lua("""
       vim.o.columns = 120
       vim.b.token_sidecar_status_dict = {
         text = '5 tokens (100 %) · ctx 45 %',
@@ -296,8 +306,8 @@ def test_winbar_is_colored_and_escaped(ready: Editor) -> None:
         cost = vim.NIL,
       }
       vim.o.winbar = "%{%v:lua.require'token_sidecar'.winbar()%}" """)
-    assert ready.screen()[0] == "5 tokens (100 %) · ctx 45 %"
-    evaluated = ready.lua(
+    assert shared_ready.screen()[0] == "5 tokens (100 %) · ctx 45 %"
+    evaluated = shared_ready.lua(
         "return vim.api.nvim_eval_statusline(vim.o.winbar, { highlights = true })"
     )
     groups = [highlight["group"] for highlight in evaluated["highlights"]]
@@ -485,11 +495,11 @@ def test_a_name_in_a_message_is_not_interpreted(ready: Editor) -> None:
     ready.wait_message("counting for a\\u202e\\u009bb")
 
 
-def test_the_subcommands_match_the_palette(editor: Editor) -> None:
+def test_the_subcommands_match_the_palette(clean: Editor) -> None:
     """VS Code's commands for its menu, installer and list buttons have no subcommand."""
     manifest = json.loads((ROOT / "editors/vscode/package.json").read_text())
     palette = {command["command"].split(".")[1] for command in manifest["contributes"]["commands"]}
-    known = editor.lua("return require('token_sidecar.commands').complete('', 'TokenSidecar ')")
+    known = clean.lua("return require('token_sidecar.commands').complete('', 'TokenSidecar ')")
     assert known == sorted(PALETTE)
     assert set(PALETTE.values()) == palette - {
         "hideEndedSessions",
@@ -614,9 +624,9 @@ def test_a_session_can_be_selected(ready: Editor) -> None:
     wait_for(lambda: ready.lua(shown) == "one", "the older session")
 
 
-def test_a_probe_without_endpoints_explains_why(ready: Editor) -> None:
-    ready.command("TokenSidecar probe")
-    assert "config init --user" in ready.wait_message("no endpoint is configured")
+def test_a_probe_without_endpoints_explains_why(shared_ready: Editor) -> None:
+    shared_ready.command("TokenSidecar probe")
+    assert "config init --user" in shared_ready.wait_message("no endpoint is configured")
 
 
 @pytest.mark.parametrize(
