@@ -20,6 +20,15 @@ COMMITS = {
     "lualine.nvim": ("nvim-lualine", "221ce6b2d999187044529f49da6554a92f740a96"),
 }
 CLONE_SECONDS = 60
+PLENARY_READS_ALL = """
+-- When a process exits, plenary ignores the output that it has not read yet. Sometimes this is a whole reply.
+local Job = require('plenary.job')
+Job._pipes_are_closed = function(job)
+  for _, pipe in ipairs({ job.stdout, job.stderr }) do
+    if pipe:is_active() and not pipe:is_closing() then return false end
+  end
+  return true
+end"""
 
 _kept: list[tempfile.TemporaryDirectory[str]] = []
 
@@ -69,4 +78,5 @@ def folder() -> Path | None:
 def on_path(*names: str) -> str:
     """Return Lua that adds these plugins to the runtimepath."""
     at = folder() or Path("no-plugins")
-    return "\n".join(f"vim.opt.runtimepath:append('{at / name}')" for name in names)
+    paths = [f"vim.opt.runtimepath:append('{at / name}')" for name in names]
+    return "\n".join([*paths, PLENARY_READS_ALL] if "plenary.nvim" in names else paths)
