@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tests.e2e import editors_setup
-from tests.e2e.editors_setup import EXTENSION, VSCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.e2e.editors_setup import VSCode
+
 HERE = Path(__file__).resolve().parent
+EXTENSION = editors_setup.EXTENSION
 PATIENCE_S = 60.0
 OPENINGS = 3
 """How often to try. Sometimes VS Code opens a workspace file without its folders."""
