@@ -239,7 +239,7 @@ def _report_text(report: dict[str, Any]) -> list[str]:
     ]
     lines += ["", "MCP clients"]
     lines += [_table_row(row["client"], row["file"]) for row in report["mcpClients"]] or [
-        "  No client has the server; `token-sidecar mcp --install CLIENT` adds it."
+        "  Not installed in any client; run `token-sidecar mcp --install CLIENT`."
     ]
     user_file = configuration["userFile"]
     if not configuration["userFileExists"]:

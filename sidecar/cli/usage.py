@@ -32,7 +32,7 @@ POLL_SECONDS = 5.0
 INTERRUPTED = 130
 """The exit code after Ctrl-C, which is 128 plus the number of SIGINT."""
 
-READ_COST = "Run `token-sidecar cost` to read the newest calls of coding agents."
+READ_COST = "Run `token-sidecar cost` to read the latest calls of coding agents."
 READ_SESSIONS = (
     "Older sessions may be missing. Run `token-sidecar cost` to read all sessions of coding agents."
 )

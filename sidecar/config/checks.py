@@ -102,7 +102,7 @@ def check_budget(budget: Budget) -> str | None:
     if len(budget.sections) > MAX_SECTIONS:
         return f"sections has more than {MAX_SECTIONS:,} headings"
     if any(len(heading) > MAX_HEADING for heading in budget.sections):
-        return f"sections has a heading of more than {MAX_HEADING:,} characters"
+        return f"sections contains a heading longer than {MAX_HEADING:,} characters"
     if len(budget.files) > MAX_PATTERNS:
         return f"files has more than {MAX_PATTERNS:,} patterns"
     for pattern in budget.files:

@@ -503,7 +503,7 @@ class ResponseResult(Result, frozen=True, kw_only=True):
 
 
 class Reason(Result, frozen=True, kw_only=True):
-    """A reason for a verdict of `context/preflight`. `kind` is, for example, `window`, `output` or
+    """A reason for a `context/preflight` verdict. `kind` is, for example, `window`, `output` or
     `budget`.
     """
 

@@ -55,8 +55,8 @@ class Buckets(msgspec.Struct, frozen=True, gc=False):
     file_searches: int = 0
     """Number of searches in stored files, which are billed separately."""
     audio_input: int = 0
-    """Audio tokens, which are also part of `input`. A media field's name ends with the name of the
-    field that includes its tokens.
+    """The audio tokens in `input`. Likewise, `audio_cache_read` counts the audio tokens in
+    `cache_read`, and so on for each media field.
     """
     audio_cache_read: int = 0
     audio_output: int = 0

@@ -358,7 +358,7 @@ class _Reader(NamedTuple):
 
 
 class Ledger:
-    """A ledger, which opens its file on first use. Thread-safe."""
+    """A ledger of model calls. Its file is opened on first use. Thread-safe."""
 
     def __init__(self, path: Path, zone: tzinfo | None = None) -> None:
         """Create a ledger without opening its file.

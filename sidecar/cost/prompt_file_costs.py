@@ -24,7 +24,7 @@ _CACHE_BUCKET = (
 
 
 class CallGroup(NamedTuple):
-    """One agent's calls whose first prompt tokens have the same price."""
+    """A group of an agent's calls with the same price for the first tokens of the prompt."""
 
     agent: str
     bucket: str

@@ -249,7 +249,7 @@ def _unit_prices(
 
 
 def describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
-    """Return a note on how each agent's costs in scope were determined."""
+    """Return a note on how each agent's costs were determined."""
     groups: dict[str, list[str]] = {}
     for agent in agents_in_scope(connection, scope):
         if agent != PROTOCOL:
@@ -348,9 +348,9 @@ class Tally(msgspec.Struct, frozen=True):
     estimated_calls: int = 0
     """The number of calls whose prompt was estimated before sending."""
     estimated: int = 0
-    """The estimated prompt tokens in calls with an estimate."""
+    """The estimated prompt tokens of these calls."""
     estimated_prompt: int = 0
-    """The actual prompt tokens in calls with an estimate."""
+    """The reported prompt tokens of these calls."""
     cost: Decimal = Decimal(0)
     reported: Decimal = Decimal(0)
     """The part of `cost` that vendors reported."""

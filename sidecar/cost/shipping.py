@@ -228,7 +228,7 @@ class ShippingQueue:
         return Batch(due, before, Cursor(event, before.change))
 
     def accepted_calls(self, days: Iterable[int] | None = None) -> Iterator[QueuedCall]:
-        """Yield the calls that the collector has accepted, except for calls queued again.
+        """Yield the calls that the collector has accepted, but not those queued again.
 
         Args:
             days: The UTC days to read, counted from 1970-01-01; defaults to all days.

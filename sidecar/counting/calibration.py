@@ -143,7 +143,7 @@ class HiddenTokens(msgspec.Struct, frozen=True):
 
     tokens: float
     largest_error: float = 0.0
-    """The largest recent prediction error. Each conversation reduces earlier errors by 20 %."""
+    """The largest recent prediction error. An error decays by 20 % per conversation."""
     samples: int = 1
 
     def updated(self, tokens: float) -> HiddenTokens:
@@ -240,7 +240,7 @@ VERSION = 4
 different estimates.
 """
 FULL_PROMPT_WEIGHT = 0.25
-"""Weight of a sample from a complete prompt, relative to a sample from a prompt's growth. The
+"""Weight of a complete prompt as a sample. Text added to an earlier prompt has a weight of 1. The
 weight is lower because a complete prompt also contains a template.
 """
 MIN_SAMPLE_TOKENS = 16

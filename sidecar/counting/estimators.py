@@ -140,8 +140,8 @@ _SCRIPTS = {
     b"f": (900, 0),
     b"x": (1260, 0),
 }
-# Patterns that match runs of characters. The function returns the weight of a run of the given
-# length, in thousandths of a token.
+# Each pattern matches a run of characters. The function next to it returns the run's weight in
+# thousandths of a token, given the run's length.
 _RUNS: tuple[tuple[re.Pattern[bytes], Callable[[int], int]], ...] = (
     (
         re.compile(b"A?a+"),

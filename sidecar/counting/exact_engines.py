@@ -244,7 +244,8 @@ class FastEngine(Tokenizer):
         Args:
             name: The vocabulary's name.
             count: Counts the tokens of one piece with the fast engine.
-            longest: Longer pieces are counted by tiktoken, so that other threads can run meanwhile.
+            longest: The maximum piece length. tiktoken counts longer pieces, because it lets other
+                threads run.
             batch: Counts many strings in one call, or None if the engine does not support this.
         """
         self.name = name

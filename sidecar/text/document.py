@@ -161,7 +161,7 @@ class TextDocument(SplitText):
         return self._walk(*self._find_line(position.line), max(0, position.character))
 
     def position_at(self, offset: int) -> Position:
-        """Return the position of an offset in code points, clamped to the document.
+        """Return the position of a code point offset. The offset is clamped to the document.
 
         An offset between a carriage return and a line feed is moved to the end of the line.
         """

@@ -122,7 +122,7 @@ class Conversations:
             is_outdated = is_recount and self.sessions.conversations.get(name) is not before
             if base is not before or is_outdated:
                 if is_answer and before is not None and self._needs_endpoint_count(before):
-                    # Fitting and undoing do not request an endpoint's count, so request it now.
+                    # Nothing else requests the endpoint's count after a fit or an undo.
                     self._ask_later(before)
                 return draft.conversation, outcome.result
             effects = self._commit(change, draft, outcome, before)

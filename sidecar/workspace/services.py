@@ -87,8 +87,8 @@ class Services(SharedServices):
         """Return the workspace for a URI, a path or an open document.
 
         Raises:
-            BadParamsError: `named` is not in any open root, or is None although several roots are
-                open.
+            BadParamsError: `named` is not in any open root, or it is None and more than one root
+                is open.
         """
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)

@@ -102,7 +102,7 @@ class Costs:
     reading: bool = True
     """Whether this process records agents' calls automatically."""
     incomplete: frozenset[str] = frozenset()
-    """The IDs of sessions whose costs are lower bounds, because calls have not been read."""
+    """The IDs of sessions whose costs are lower bounds, because some of their calls are unread."""
     team: TeamSpent | None = None
     """The team's spending, or None if it has not been read or the team has no caps."""
     team_outage: TeamOutage | None = None

@@ -33,7 +33,7 @@ def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
     """Edit a random document `wanted` times, and return its length.
 
     Raises:
-        AssertionError: A number differs.
+        AssertionError: A count differs from the reference count.
     """
     rng = random.Random(seed)
     size = rng.randrange(20_500, 60_000) if seed % 3 == 0 else rng.randrange(1, 4_000)

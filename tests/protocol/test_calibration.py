@@ -1,4 +1,4 @@
-"""Tests which usage and endpoint counts change the calibration."""
+"""Tests which usage reports and endpoint counts affect the calibration."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ async def test_turns_after_a_reply_are_not_part_of_its_prompt(
 async def test_first_requests_take_effect_in_order(
     client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The requests arrive while their feature is being loaded. Only the first load is blocked."""
+    """Two requests arrive while the code that handles them is being loaded."""
     client.ignore("status/update")
     monkeypatch.setattr(
         server_module, "import_context_feature", hold.first(server_module.import_context_feature)

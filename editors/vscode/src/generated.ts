@@ -626,7 +626,7 @@ export interface Range {
 }
 
 /**
- * A reason for a verdict of `context/preflight`. `kind` is, for example, `window`, `output` or
+ * A reason for a `context/preflight` verdict. `kind` is, for example, `window`, `output` or
  * `budget`.
  */
 export interface Reason {

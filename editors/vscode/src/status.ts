@@ -144,7 +144,7 @@ export async function countSelections(
   return { ...result, ...(unsure ?? counts[0]), tokens: sum };
 }
 
-/** Return the status line. The selection follows the document, and parts near or over a limit have an icon. */
+/** Return the status line. The selection's count comes after the document's. An icon marks each part near or over its limit. */
 function line(update: StatusUpdate, selection: string, icons = true): string {
   const { document, context, cost } = update;
   const text = (part: { text: string; severity: StatusUpdate["severity"] } | null): string =>

@@ -163,7 +163,7 @@ _decode_part = typed.decoder(_Part)
 
 
 def part_entries(role: str | None, data: bytes) -> Iterator[ContentEntry]:
-    """Yield the conversation parts in a message part.
+    """Yield the entries that one part of a message contains.
 
     Raises:
         msgspec.DecodeError: The part is malformed.

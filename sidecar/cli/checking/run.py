@@ -83,7 +83,11 @@ class Checker:
             cache.fingerprint, cache.entries, cache.calibration = fingerprint, {}, None
 
     def reader(self, size: int = 0) -> FileReader:
-        """Return the file reader. The first call creates it, for files of `size` bytes in total."""
+        """Return the file reader, creating it on the first call.
+
+        Args:
+            size: The total size of the files to read, in bytes.
+        """
         if self._reader is None:
             from sidecar.cli.checking.reading import FileReader
             from sidecar.cli.counters import local_counters

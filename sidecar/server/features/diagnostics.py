@@ -156,7 +156,7 @@ class DiagnosticsPublisher:
         self._server.text_document_publish_diagnostics(params)
 
     def _publish_problems(self) -> None:
-        """Publish configuration problems as diagnostics of their files."""
+        """Publish diagnostics for the problems in configuration files."""
         by_uri: dict[str, list[types.Diagnostic]] = {uri: [] for uri in self._problem_files}
         for problem in [row for root in self._services.roots for row in root.loaded.problems]:
             if problem.file is not None and not problem.refused:

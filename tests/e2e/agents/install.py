@@ -26,7 +26,7 @@ class Package(NamedTuple):
     version: str
     program: str
     python: tuple[int, int] = (3, 11)
-    """The oldest Python version that the package supports, if it comes from PyPI."""
+    """The oldest Python version that the agent supports. Applies to agents from PyPI."""
 
     @property
     def folder(self) -> Path:

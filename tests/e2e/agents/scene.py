@@ -224,7 +224,7 @@ class Scene:
         self.check_state(self.agent.state_at_end)
 
     def check_state(self, expected: str, what: str = "state") -> None:
-        """Check that the displayed session reaches a state."""
+        """Wait for the displayed session to have the expected state."""
         self._wait_until(lambda: self.shown_session().get("state") == expected)
         self.check(what, self.shown_session().get("state"), expected)
 

@@ -116,7 +116,7 @@ def test_a_missing_server_is_reported_with_a_way_out(
 
 
 def test_a_program_that_exits_at_once_is_started_once(window: Window) -> None:
-    """One message says that the program did not start. Correcting the path starts the server."""
+    """The user sees a single error message, and the server starts after the path is corrected."""
     window.show("ends.md", TEXT)
     window.wait_status(O200K)
     window.server.configure({"tokenSidecar.server.path": "/bin/false"})

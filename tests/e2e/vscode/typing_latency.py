@@ -1,5 +1,6 @@
-"""Measures the latency of typing 1,000 keys into a 1 MB file in a real VS Code, compared to an idle
-language server.
+"""Measures the typing latency in VS Code, with token-sidecar and with an idle language server.
+
+1,000 keys are typed into a 1 MB file.
 
     python -m tests.e2e.vscode.typing_latency [RUNS [BYTES]]
 

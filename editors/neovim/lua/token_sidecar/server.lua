@@ -135,7 +135,7 @@ function M.spawn(dispatchers)
   return rpc
 end
 
---- Stores the model that the user chose for a project. It is set again after a restart.
+--- Remembers the model that the user chose for a project, so that a restarted server uses it.
 function M.remember(client, model) chosen[client.root_dir or ''] = model end
 
 local function run_waiting(client)

@@ -482,7 +482,7 @@
 ---@field start token_sidecar.Position
 ---@field end token_sidecar.Position
 
---- A reason for a verdict of `context/preflight`. `kind` is, for example, `window`, `output` or
+--- A reason for a `context/preflight` verdict. `kind` is, for example, `window`, `output` or
 --- `budget`.
 ---@class token_sidecar.Reason
 ---@field kind string

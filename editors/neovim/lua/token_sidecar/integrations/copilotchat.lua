@@ -66,7 +66,7 @@ local function around_post(post)
   end
 end
 
---- Checks a prompt from the chat or from a command. A prompt from the chat remains there if it is not sent.
+--- Checks a prompt before it is sent. If the user cancels, a prompt typed into the chat stays in the chat.
 local function around_plugin(ask)
   return function(prompt, config)
     local merged = safely(function() return vim.tbl_extend('force', require('CopilotChat').config, config or {}) end)()

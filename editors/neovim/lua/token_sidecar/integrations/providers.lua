@@ -27,7 +27,7 @@ for _, id in ipairs({
   IDS[id] = id
 end
 
---- Many compatible servers use the names of these two providers, so they are recognized only by their address.
+--- Only the address identifies these two providers, because many compatible servers use their names.
 local ADDRESSES = { anthropic = '://api.anthropic.com', openai = '://api.openai.com' }
 
 --- Returns a provider's id, or nil if it is unknown. In that case, the server uses the model's name instead.
