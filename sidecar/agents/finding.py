@@ -108,7 +108,7 @@ class FileStores(StoreReader):
         inside = (folder for folder in folders if path.startswith(folder + os.sep))
         return next((self._store_in(folder, path) for folder in inside), None)
 
-    def store_of(self, path: str) -> Store | None:
+    def make_store(self, path: str) -> Store | None:
         """Return the store at a path that matches the pattern, or None if it no longer exists."""
         return store_from_path(self.agent, path)
 
@@ -120,7 +120,7 @@ class FileStores(StoreReader):
 
     def _store_in(self, folder: str, path: str) -> Store | None:
         relative = path[len(folder) + 1 :].replace(os.sep, "/")
-        return self.store_of(path) if re.fullmatch(self.pattern, relative) else None
+        return self.make_store(path) if re.fullmatch(self.pattern, relative) else None
 
 
 class TwoStores(StoreReader):

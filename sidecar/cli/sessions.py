@@ -148,7 +148,7 @@ class SessionsView:
         self.services.sessions(workspace).set_remote_conversations(live)
         spending = self.services.spending(workspace)
         sources = self.services.agents.known_sources(workspace)
-        self.services.show_sums(workspace, await run(spending.stored_sums))
+        self.services.update_costs(workspace, await run(spending.stored_sums))
         unread: frozenset[str] | None = frozenset()
         with suppress(SidecarError):  # `token-sidecar cost` reports this error
             if sources is not None:

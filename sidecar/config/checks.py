@@ -52,7 +52,7 @@ def convert_value(value: object, wanted: object) -> object:
             raise InvalidError(f"must be {describe_type(kind)}") from None
         actual = describe_value(value)
         raise InvalidError(f"must be {describe_type(kind)}, but is {actual}") from None
-    if kind == Url and _has_credentials(converted):
+    if kind == Url and _may_contain_secrets(converted):
         raise InvalidError(
             "must be an address without credentials; store the key in an environment variable and "
             "set api-key-env to its name"
@@ -173,7 +173,7 @@ def unreachable_soft_caps(caps: Caps) -> list[str]:
     return keys
 
 
-def _has_credentials(url: str) -> bool:
+def _may_contain_secrets(url: str) -> bool:
     try:
         parts = urlsplit(url)
     except ValueError:

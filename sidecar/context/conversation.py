@@ -217,7 +217,7 @@ class Conversation:
                 self._undo_state = self._undo_state.rebased(anchor, counts.anchor, change)
 
     @property
-    def has_uncounted_sections(self) -> bool:
+    def lacks_document_counts(self) -> bool:
         """Whether any section has not been counted as a document for the current model."""
         return any(section.document_count_for(self.model) is None for section in self.sections)
 

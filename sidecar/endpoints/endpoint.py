@@ -140,7 +140,7 @@ class DeclaredEndpoint:
         """Return whether a URL, with or without its secrets, is this endpoint's URL."""
         return url.rstrip("/") in (self._url.rstrip("/"), self.root)
 
-    async def models_to_ask(self) -> list[str]:
+    async def models_to_probe(self) -> list[str]:
         """Return the models to probe if the user does not name one.
 
         These are the models that were used before and the declared names without wildcards. If
@@ -292,10 +292,10 @@ class DeclaredEndpoint:
             return await probe_window(self._connection, model)
         result = await probe(self._connection, model)
         if result.server is servers.LMSTUDIO:
-            return replace(result, text=await self._sdk_ability(result.model))
+            return replace(result, text=await self._probe_sdk_counting(result.model))
         return result
 
-    async def _sdk_ability(self, model: str) -> Ability:
+    async def _probe_sdk_counting(self, model: str) -> Ability:
         if not lmstudio.sdk_is_installed():
             return Ability("unsupported", f"to count with LM Studio, {how_to_install('lmstudio')}")
         try:

@@ -299,7 +299,7 @@ class Endpoints:
 
 async def _probe_one(endpoint: DeclaredEndpoint, model: str | None) -> None:
     if model is None:
-        names = await endpoint.models_to_ask()
+        names = await endpoint.models_to_probe()
     else:
         names = [model] if matches(model, endpoint.models) else []
     for name in names:

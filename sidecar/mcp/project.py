@@ -112,7 +112,7 @@ class Project:
         except SidecarError as error:
             workspace.costs.set_history(read=False, reading=False)
             return sessions.usage(session), f"The cost is unknown: {error}."
-        services.show_sums(workspace, spent)
+        services.update_costs(workspace, spent)
         usage = await add_contents(services, session, sessions.usage(session))
         usage = await add_forecast(services, workspace, session, usage)
         return usage, None if is_complete else BEING_READ

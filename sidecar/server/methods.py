@@ -126,11 +126,11 @@ class CustomRequest(msgspec.Struct, frozen=True):
 
     @property
     def params(self) -> type[msgspec.Struct]:
-        return _load_params_type(self.params_at)
+        return _resolve_struct(self.params_at)
 
     @property
     def result(self) -> Any:
-        loaded: Any = _load_params_type(self.result_at)
+        loaded: Any = _resolve_struct(self.result_at)
         return list[loaded] if self.many else loaded
 
 
@@ -142,11 +142,11 @@ class Notification(msgspec.Struct, frozen=True):
 
     @property
     def params(self) -> type[msgspec.Struct]:
-        return _load_params_type(self.params_at)
+        return _resolve_struct(self.params_at)
 
 
 @cache
-def _load_params_type(name: str) -> type[msgspec.Struct]:
+def _resolve_struct(name: str) -> type[msgspec.Struct]:
     found: type[msgspec.Struct] = resolve_name(name)
     return found
 

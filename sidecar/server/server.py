@@ -36,7 +36,7 @@ from sidecar.workspace.services import Services
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.workspace.file_watcher import Changes, FindPaths, Subscription
+    from sidecar.workspace.file_watcher import Changes, FindPaths, PathSubscription
     from sidecar.workspace.workspace import Event
 
 WATCH_SECONDS = 0.5
@@ -99,7 +99,7 @@ class SidecarServer(LanguageServer):
         if what in ("model", "endpoint"):
             self.providers.refresh()
         if what == "document":
-            self.history.postpone_recording()
+            self.history.note_edit()
         if what == "settings":
             self.retries.close_unused_soon()
             self.sharing.forget_closed_soon()
@@ -118,7 +118,7 @@ class SidecarServer(LanguageServer):
         find_paths: FindPaths,
         notify: Callable[[Changes], object],
         poll_seconds: float = POLL_SECONDS,
-    ) -> Subscription:
+    ) -> PathSubscription:
         """Watch files as `FileWatcher.subscribe` does, but call `notify` on the event loop."""
         loop = asyncio.get_running_loop()
 

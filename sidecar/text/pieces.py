@@ -130,7 +130,7 @@ def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> li
     """
     merged: list[Piece] = []
     for piece in pieces:
-        joined = _join_pieces(merged[-1], piece, characters) if merged else None
+        joined = _join_counted(merged[-1], piece, characters) if merged else None
         if joined is None:
             merged.append(piece)
         else:
@@ -138,7 +138,7 @@ def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> li
     return merged
 
 
-def _join_pieces(left: Piece, right: Piece, characters: int) -> Piece | None:
+def _join_counted(left: Piece, right: Piece, characters: int) -> Piece | None:
     if len(left) + len(right) > characters:
         return None
     right_counts = right.counts.copy()  # copied because another thread may add counts

@@ -157,7 +157,7 @@ class Conversations:
             state.calibration = None
         self._learn(conversation, outcome)
         if outcome.spent is not None:
-            self.services.show_sums(self.workspace, outcome.spent)
+            self.services.update_costs(self.workspace, outcome.spent)
         has_endpoints = bool(self.workspace.settings.endpoints)
         asks_chat = has_endpoints and change.asks_endpoint
         usage = outcome.usage if has_endpoints else None
@@ -520,7 +520,7 @@ class Conversations:
 def _apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
     """Apply a change to a draft, and count new parts except for sections."""
     outcome = change.apply(draft)
-    if not draft.conversation.has_uncounted_sections:
+    if not draft.conversation.lacks_document_counts:
         draft.conversation.total()
     return outcome
 

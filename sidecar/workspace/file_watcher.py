@@ -43,7 +43,7 @@ A path can be a file, a folder (followed recursively), or a path that does not e
 """
 
 
-class Subscription:
+class PathSubscription:
     """The paths followed by one subscriber."""
 
     def __init__(
@@ -107,13 +107,13 @@ class Subscription:
         )
         return is_followed or self.is_stale
 
-    def report(self) -> None:
+    def report_changes(self) -> None:
         if self._changed:
             changed, self._changed = frozenset(self._changed), set()
             self._stamps |= {path: stamp_of(path) for path in changed & self._stamps.keys()}
             self._call(changed)
 
-    def report_anything(self) -> None:
+    def report_all(self) -> None:
         self._polled_at = time.monotonic()
         self._changed.clear()
         self._call(None)
@@ -137,8 +137,8 @@ class FileWatcher:
         self.start_seconds = start_seconds
         self.is_watching = False
         """Whether changes are being reported. False until watching has started."""
-        self._inbox: queue.SimpleQueue[str | Subscription | None] = queue.SimpleQueue()
-        self._subscriptions: list[Subscription] = []
+        self._inbox: queue.SimpleQueue[str | PathSubscription | None] = queue.SimpleQueue()
+        self._subscriptions: list[PathSubscription] = []
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -147,14 +147,14 @@ class FileWatcher:
         find_paths: FindPaths,
         notify: Callable[[Changes], object],
         poll_seconds: float = POLL_SECONDS,
-    ) -> Subscription:
+    ) -> PathSubscription:
         """Follow the paths that `find_paths` returns. Always call this from the same thread.
 
         `notify` is called on the watcher thread with the changed paths. It is called with
         None if any path may have changed. This happens when watching starts, every
         `poll_seconds`, and when followed paths appear or disappear.
         """
-        subscription = Subscription(find_paths, notify, poll_seconds)
+        subscription = PathSubscription(find_paths, notify, poll_seconds)
         self._inbox.put(subscription)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="files", daemon=True)
@@ -182,7 +182,7 @@ class FileWatcher:
         while not self._closed.is_set():
             message = _next_message(self._inbox, min(report_at, tick_at))
             now = time.monotonic()
-            if isinstance(message, Subscription):
+            if isinstance(message, PathSubscription):
                 self._subscriptions.append(message)
                 self._follow(watches, [message])
             elif message is not None and self._record(message):
@@ -204,7 +204,7 @@ class FileWatcher:
         has_ended = len(active) < len(self._subscriptions)
         self._subscriptions = active
         for subscription in active:
-            subscription.report()
+            subscription.report_changes()
         stale = [subscription for subscription in active if subscription.is_stale]
         if stale or has_ended:
             self._follow(watches, stale)
@@ -216,7 +216,7 @@ class FileWatcher:
             subscription.is_stale |= are_outdated or subscription.is_poll_due()
         self._report(watches)
 
-    def _follow(self, watches: _Watches, changed: Iterable[Subscription]) -> None:
+    def _follow(self, watches: _Watches, changed: Iterable[PathSubscription]) -> None:
         """Update the watches of changed subscriptions, and notify their subscribers.
 
         New watches are added before old watches are removed, so no change is missed.
@@ -230,12 +230,12 @@ class FileWatcher:
         self.is_watching = True
         for subscription in changed:
             if subscription.is_active:
-                subscription.report_anything()
+                subscription.report_all()
 
 
 def _next_message(
-    inbox: queue.SimpleQueue[str | Subscription | None], until: float
-) -> str | Subscription | None:
+    inbox: queue.SimpleQueue[str | PathSubscription | None], until: float
+) -> str | PathSubscription | None:
     """Return the next message, or None after the timeout."""
     try:
         return inbox.get(timeout=max(0.0, until - time.monotonic()))

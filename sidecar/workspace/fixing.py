@@ -58,7 +58,7 @@ def _fixes_of(
     text = subject.snapshot.text
     yield from fixes.fit_fixes(text, finding, choices[finding.model].tokenizer)
     others = (
-        _propose_move(subject, finding, place, counter),
+        _propose_move_to_file(subject, finding, place, counter),
         fixes.drop_fix(text, finding, counter),
         _propose_raise(finding, place, text),
         fixes.ignore_fix(subject.name, subject.snapshot.language_id, text, finding),
@@ -66,7 +66,7 @@ def _fixes_of(
     yield from filter(None, others)
 
 
-def _propose_move(
+def _propose_move_to_file(
     subject: Subject, finding: Finding, place: SettingsOrigins, counter: TextCounter
 ) -> Fix | None:
     if place.root is None:

@@ -153,7 +153,7 @@ class Services(SharedServices):
 
     async def load_sums(self, workspace: Workspace) -> None:
         """Read a workspace's costs from the ledger and publish them."""
-        self.show_sums(workspace, await self.workers.run(self.spending(workspace).stored_sums))
+        self.update_costs(workspace, await self.workers.run(self.spending(workspace).stored_sums))
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
         """Return a workspace's sessions, or None if none have been created."""

@@ -724,7 +724,7 @@ def ingest_all(
         return index.read(sources.readers, unread, control, record=book.ledger.record_many)
 
 
-def ingest_missed(book: CostBook, sources: Sources) -> IngestResult:
+def ingest_remaining(book: CostBook, sources: Sources) -> IngestResult:
     """Read new contents from the roots' stores, even if another process is reading them.
 
     No call is recorded twice. Raises LedgerError.

@@ -51,7 +51,7 @@ class SharedServices:
         settings, model = workspace.settings, workspace.model
         return Spending(self.state, settings, workspace.uri, model, workspace.path)
 
-    def show_sums(self, workspace: Workspace, spent: SpendingSums | None) -> None:
+    def update_costs(self, workspace: Workspace, spent: SpendingSums | None) -> None:
         """Update a workspace's costs with new sums from the ledger, and publish them."""
         workspace.costs.update(spent)
         self.publish(Event("ledger", workspace))

@@ -30,7 +30,7 @@ from sidecar.workspace.session_index import (
     LOCK_NAME,
     IngestResult,
     ingest_all,
-    ingest_missed,
+    ingest_remaining,
     make_ledger_event,
     unread_sessions,
 )
@@ -121,7 +121,7 @@ def test_checking_for_unread_calls_opens_no_file(
     monkeypatch.setattr(os, "open", watched)
     assert unread_sessions(world.book, sources) is not None
     assert str(session.path) not in opened
-    ingest_missed(world.book, sources)
+    ingest_remaining(world.book, sources)
     assert str(session.path) in opened
     assert unread_sessions(world.book, sources) is None
 
@@ -143,24 +143,24 @@ def test_only_new_bytes_of_a_growing_file_are_read(world: World) -> None:
         before = session.path.stat().st_size
         session.user()
         session.reply()
-        result = ingest_missed(world.book, world.sources)
+        result = ingest_remaining(world.book, world.sources)
         assert result.bytes_read == session.path.stat().st_size - before
         assert world.recorded() == world.truth()
-    assert ingest_missed(world.book, world.sources) == IngestResult()
+    assert ingest_remaining(world.book, world.sources) == IngestResult()
 
 
 def test_unreported_changes_are_found_by_listing_stores(world: World) -> None:
     sessions = [claude.everyday(world.claude, world.root) for _ in range(3)]
     codex.everyday(world.codex, world.root)
-    assert ingest_missed(world.book, world.sources).calls == len(world.truth())
-    assert ingest_missed(world.book, world.sources) == IngestResult()
+    assert ingest_remaining(world.book, world.sources).calls == len(world.truth())
+    assert ingest_remaining(world.book, world.sources) == IngestResult()
     sessions[1].reply()
-    assert ingest_missed(world.book, world.sources).calls == 1
-    assert ingest_missed(world.book, world.sources) == IngestResult()
+    assert ingest_remaining(world.book, world.sources).calls == 1
+    assert ingest_remaining(world.book, world.sources) == IngestResult()
     world.book.ledger.close()
     for path in world.state.folder.glob("ledger.db*"):
         path.unlink()
-    assert ingest_missed(world.book, world.sources).calls == len(world.truth())
+    assert ingest_remaining(world.book, world.sources).calls == len(world.truth())
 
 
 def test_stopped_reading_continues_where_it_stopped(

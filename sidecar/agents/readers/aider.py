@@ -70,13 +70,13 @@ class Aider(StoreReader):
         return store_from_path(AGENT, path) if is_ours else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        return read_lines(store, state, partial(_History.of, os.path.dirname(store.path)))
+        return read_lines(store, state, partial(_HistoryReader.of, os.path.dirname(store.path)))
 
 
 READER = Aider()
 
 
-class _History(msgspec.Struct, dict=True):
+class _HistoryReader(msgspec.Struct, dict=True):
     folder: str
     chat: SessionState
     """The latest chat. Its last message's time is unknown: only headings have timestamps."""
@@ -84,7 +84,7 @@ class _History(msgspec.Struct, dict=True):
     calls: int = 0
 
     @classmethod
-    def of(cls, folder: str) -> _History:
+    def of(cls, folder: str) -> _HistoryReader:
         return cls(folder, SessionState(f"{folder}#", folder, folder))
 
     @property

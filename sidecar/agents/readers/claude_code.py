@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -78,6 +78,14 @@ class _Searches(Record):
 _NO_SPLIT = _Split()
 
 
+class CacheWrites(NamedTuple):
+    """Tokens written to the cache."""
+
+    total: int
+    one_hour: int
+    """The part of `total` that expires after an hour instead of five minutes."""
+
+
 class PartUsage(Record):
     """The token counts of a message, or of one of the calls that produced it."""
 
@@ -90,17 +98,20 @@ class PartUsage(Record):
     cache_creation: _Split | None = None
 
     @property
-    def cache_writes(self) -> tuple[int, int]:
-        """The tokens written to all caches, and those written to the one-hour cache."""
+    def cache_writes(self) -> CacheWrites:
+        """The tokens written to the caches."""
         total = self.cache_creation_input_tokens or 0
         if self.cache_creation is None:
-            return total, 0
+            return CacheWrites(total, 0)
         hour = self.cache_creation.ephemeral_1h_input_tokens or 0
-        return max(total, hour + (self.cache_creation.ephemeral_5m_input_tokens or 0)), hour
+        both = hour + (self.cache_creation.ephemeral_5m_input_tokens or 0)
+        return CacheWrites(max(total, both), hour)
 
     @property
     def prompt_tokens(self) -> int:
-        return (self.input_tokens or 0) + (self.cache_read_input_tokens or 0) + self.cache_writes[0]
+        return (
+            (self.input_tokens or 0) + (self.cache_read_input_tokens or 0) + self.cache_writes.total
+        )
 
 
 class MessageUsage(PartUsage):
@@ -432,7 +443,7 @@ class ClaudeCode(LineReader):
                     ours = roots is None or project.name.startswith(tuple(names))
                     yield from self._stores_of_project(project.path, only_newest=not ours)
 
-    def store_of(self, path: str) -> Store | None:
+    def make_store(self, path: str) -> Store | None:
         is_main = not os.path.basename(path).startswith("agent-")
         return store_from_path(AGENT, path, live=is_main)
 
@@ -444,7 +455,7 @@ class ClaudeCode(LineReader):
         """
         entries = list(list_folder(folder))
         files = (entry.path for entry in entries if entry.name.endswith(".jsonl"))
-        stores = [store for store in map(self.store_of, files) if store]
+        stores = [store for store in map(self.make_store, files) if store]
         if only_newest:
             sessions = (store for store in stores if store.live)
             yield from sorted(sessions, key=lambda store: store.mtime_ns)[-1:]

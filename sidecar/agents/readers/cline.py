@@ -156,7 +156,7 @@ class Tasks(DocumentReader):
             numbers, at = message.numbers, time_from_ms(message.ts)
             if numbers is None:
                 continue
-            usage, (model, provider) = numbers.usage, _model_of_call(message, models)
+            usage, (model, provider) = numbers.usage, _model_and_provider(message, models)
             session.model = model
             session.track = session.track.call(CallSize.of(usage, model))
             request = f"{session.id}/{int(message.ts or 0)}"
@@ -195,7 +195,7 @@ def _after_summary(track: ContextTrack, one: _Message) -> ContextTrack:
     return track.call(CallSize(size)) if size else track.compaction()
 
 
-def _model_of_call(one: _Message, models: Sequence[_Used]) -> tuple[str | None, str]:
+def _model_and_provider(one: _Message, models: Sequence[_Used]) -> tuple[str | None, str]:
     info = one.model_info
     if info is not None and info.model_id:
         return info.model_id, info.provider_id or provider_of(info.model_id)
@@ -294,7 +294,7 @@ class ClineSessions(DocumentReader):
             changed = changed.with_suffix(_MESSAGES)
         return super().store_at(places, str(changed))
 
-    def store_of(self, path: str) -> Store | None:
+    def make_store(self, path: str) -> Store | None:
         """Return a conversation's store. The size and time include the session's manifest."""
         messages, session = Path(path), Path(path).parent.name
         store = store_from_path(AGENT, path, live=messages.name.startswith(f"{session}."))

@@ -81,7 +81,7 @@ class ContinueDev(LineReader):
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         return super().find(places) if roots is None else iter(())
 
-    def store_of(self, path: str) -> Store | None:
+    def make_store(self, path: str) -> Store | None:
         return store_from_path(AGENT, path, live=False)
 
     def begin(self, store: Store) -> _File:  # noqa: ARG002
@@ -209,7 +209,7 @@ class ContinueSessions(FileStores):
     inner = ("sessions",)
     pattern, levels = r"(?!sessions\.json)[^/]+\.json", 1
 
-    def store_of(self, path: str) -> Store | None:
+    def make_store(self, path: str) -> Store | None:
         """Return a session's store. The inode is cleared, because saving may change it."""
         store = store_from_path(AGENT, path)
         return msgspec.structs.replace(store, inode=0) if store else None

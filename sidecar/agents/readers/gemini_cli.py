@@ -131,7 +131,7 @@ class GeminiCli(LineReader):
                 if roots is None or roots.contains(_folder_of_project(project.path)):
                     yield from self.stores_in(folder, os.path.join(project.path, "chats"))
 
-    def store_of(self, path: str) -> Store | None:
+    def make_store(self, path: str) -> Store | None:
         is_main = os.path.basename(os.path.dirname(path)) == "chats"
         return store_from_path(AGENT, path, live=is_main)
 

@@ -97,7 +97,7 @@ class KimiCode(LineReader):
             path = os.path.join(os.path.dirname(path), "agents", _MAIN, _WIRE)
         return super().store_at(places, path)
 
-    def store_of(self, path: str) -> Store | None:
+    def make_store(self, path: str) -> Store | None:
         """Return a file's store. The size of a main conversation includes `state.json`."""
         is_main = os.path.basename(os.path.dirname(path)) == _MAIN
         store = store_from_path(AGENT, path, live=is_main)

@@ -359,7 +359,7 @@ class _Files(DocumentReader):
     def __init__(self, agent: str) -> None:
         self.agent = agent
 
-    def store_of(self, path: str) -> Store | None:
+    def make_store(self, path: str) -> Store | None:
         is_session = os.path.join("storage", "session", "") in path
         return store_from_path(self.agent, path, live=is_session)
 

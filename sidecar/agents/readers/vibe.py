@@ -220,10 +220,10 @@ class VibeSessions(FileStores):
         for folder in self.searched_folders(places):
             if path.startswith(folder + os.sep):
                 name = path[len(folder) + 1 :].partition(os.sep)[0]
-                return self.store_of(os.path.join(folder, name, _META))
+                return self.make_store(os.path.join(folder, name, _META))
         return None
 
-    def store_of(self, path: str) -> Store | None:
+    def make_store(self, path: str) -> Store | None:
         """Return a session's store. Its size and modification time cover the journals."""
         folder = os.path.dirname(path)
         found = store_from_path(AGENT, os.path.join(folder, _META))

@@ -28,7 +28,7 @@ from sidecar.workspace.memory import release_memory
 if TYPE_CHECKING:
     from sidecar.config.settings import Agents
     from sidecar.server.server import SidecarServer
-    from sidecar.workspace.file_watcher import Changes, Subscription
+    from sidecar.workspace.file_watcher import Changes, PathSubscription
     from sidecar.workspace.session_index import IngestResult
     from sidecar.workspace.spending import Spending
     from sidecar.workspace.workspace import Workspace
@@ -45,7 +45,7 @@ class AgentSessionWatcher:
         """The settings and path of each watched root. Never modified, because another thread reads
         the list.
         """
-        self._subscription: Subscription | None = None
+        self._subscription: PathSubscription | None = None
         self._idle = asyncio.Event()
         """An event that is set while no files need to be read."""
 
@@ -152,10 +152,10 @@ class HistoryRecorder:
         self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
         """The id of the session that each workspace showed when costs were last added up."""
         self._complete = False
-        self._watch: Subscription | None = None
+        self._watch: PathSubscription | None = None
         self._edited_at = 0.0
 
-    def postpone_recording(self) -> None:
+    def note_edit(self) -> None:
         """Postpone background reading until `IDLE_SECONDS` after the last edit."""
         self._edited_at = asyncio.get_running_loop().time()
 
@@ -222,7 +222,7 @@ class HistoryRecorder:
                 if (await ingest).is_complete:
                     self._recorded[workspace] = settings
                     workspace.costs.set_history(read=True)
-                    await self._read_missed(workspace)
+                    await self._read_remaining(workspace)
             except asyncio.CancelledError:
                 stop.set()
                 raise
@@ -240,15 +240,15 @@ class HistoryRecorder:
         """
         return frozenset(AGENTS) if self._is_recorded(workspace) else DELETING_AGENTS
 
-    async def _read_missed(self, workspace: Workspace) -> None:
-        from sidecar.workspace.session_index import ingest_missed
+    async def _read_remaining(self, workspace: Workspace) -> None:
+        from sidecar.workspace.session_index import ingest_remaining
 
         agents, book = self._services.agents, self._services.spending(workspace).book
         sources = agents.known_sources(workspace) or await agents.sources(workspace)
         if sources is None:
             return
         try:
-            await self._services.workers.run(partial(ingest_missed, book, sources))
+            await self._services.workers.run(partial(ingest_remaining, book, sources))
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
 
@@ -270,7 +270,7 @@ class HistoryRecorder:
             spent = await self._services.workers.run(partial(spending.spent, session))
         except SidecarError:  # the error is reported when a client requests costs
             return
-        self._services.show_sums(workspace, spent)
+        self._services.update_costs(workspace, spent)
 
     def watch_ledger(self) -> None:
         """Watch the ledger for calls recorded by other processes."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sidecar.endpoints.outcome import MissKind
     from sidecar.server.server import SidecarServer
     from sidecar.tasks import JobKey
-    from sidecar.workspace.file_watcher import Subscription
+    from sidecar.workspace.file_watcher import PathSubscription
     from sidecar.workspace.spending import TeamOutage
     from sidecar.workspace.workspace import Workspace
 
@@ -189,7 +189,7 @@ class CalibrationSync:
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
-        self._watch: Subscription | None = None
+        self._watch: PathSubscription | None = None
 
     def watch(self) -> None:
         if self._watch is None:

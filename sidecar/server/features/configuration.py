@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sidecar.server.server import SidecarServer
     from sidecar.text.positions import Encoding
-    from sidecar.workspace.file_watcher import Subscription
+    from sidecar.workspace.file_watcher import PathSubscription
     from sidecar.workspace.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class SettingsLoader:
         self._server = server
         self._services = server.services
         self._watched: set[Path] = set()
-        self._watch: Subscription | None = None
+        self._watch: PathSubscription | None = None
         self._initialized = asyncio.Event()
         self._reading = SharedTasks[object, None]("configuration", outlives_waiters=True)
         self._latest: object = None

@@ -99,7 +99,7 @@ def register(server: SidecarServer) -> None:
         completed = msgspec.structs.replace(params, session=session, estimated_tokens=estimate)
         record = partial(services.spending(workspace).record, completed)
         recorded, spent = await services.workers.run(record)
-        services.show_sums(workspace, spent)
+        services.update_costs(workspace, spent)
         return recorded
 
     async def detail(params: CostDetailParams) -> CostReport | Encoded:
