@@ -44,36 +44,6 @@ class LastSearch(NamedTuple):
     """The IDs of the recent sessions."""
 
 
-class OldStores(NamedTuple):
-    """Identifies the versions of all stores that are older than a given time."""
-
-    before_ns: int
-    digest: int
-
-    @classmethod
-    def of(cls, stores: Iterable[Store], before_ns: int) -> OldStores:
-        old = ((one.path, one.size, one.mtime_ns) for one in stores if one.mtime_ns < before_ns)
-        return cls(before_ns, hash(frozenset(old)))
-
-
-class CompleteSearch(NamedTuple):
-    """A search for all sessions of a workspace."""
-
-    settings: Agents
-    old: OldStores | None
-    """The stores whose sessions are not searched again until the watcher reports a change."""
-
-
-class FoundSessions(NamedTuple):
-    sessions: list[StoredSession]
-    has_new_costs: bool = False
-    """Whether any calls were recorded or changed."""
-    old: OldStores | None = None
-    """The old stores as found by the search, or None if it did not look for them."""
-    has_old_changes: bool = False
-    """Whether an old store was changed or deleted."""
-
-
 class SessionReader:
     """Reads a workspace's sessions through the session index. All methods block."""
 
@@ -88,10 +58,6 @@ class SessionReader:
         self._record, self._billed = book.record_many, billed
         self.has_new_costs = False
         """Whether any calls were recorded or changed."""
-        self.stores: list[Store] | None = None
-        """All stores of the workspace, if they were listed."""
-        self.has_old_changes = False
-        """Whether a store that is no longer recent was changed or deleted."""
 
     def sessions(self, since: datetime | None, *, with_names: bool = False) -> list[StoredSession]:
         sources = self._sources
@@ -157,29 +123,25 @@ class SessionReader:
                 if self.read([store]):
                     known |= {one.source for one in self.sessions(since)}
 
-    def read_changed(self, changed: Collection[str], since: datetime) -> None:
+    def read_changed(self, changed: Collection[str]) -> None:
         """Read the stores of changed files, and drop deleted files from the index."""
-        stores = self._sources.stores_at(changed)
-        since_ns = _in_ns(since)
-        is_forgotten = self._index.forget(changed)
-        self.has_old_changes = is_forgotten or any(one.mtime_ns < since_ns for one in stores)
-        self.read(stores)
+        self._index.forget(changed)
+        self.read(self._sources.stores_at(changed))
 
     def read_all(self, max_bytes: int | None) -> None:
         """Read every store that may contain sessions of the workspace."""
-        self.stores = self._sources.stores()
-        self.read(self.stores, max_bytes)
+        self.read(self._sources.stores(), max_bytes)
 
     def _read_billed_stores(self) -> list[Store]:
         """Read the stores of agents in `billed`, and return all stores."""
-        self.stores = stores = self._sources.stores()
+        stores = self._sources.stores()
         self._read([one for one in stores if one.agent in self._billed], preview=False)
         return stores
 
     def _split_by_age(
         self, stores: Sequence[Store], since: datetime
     ) -> tuple[list[Store], dict[str, list[Store]]]:
-        since_ns, recent = _in_ns(since), list[Store]()
+        since_ns, recent = int(since.timestamp() * 1e9), list[Store]()
         older: dict[str, list[Store]] = {}
         for store in stores:
             if store.live and store.mtime_ns >= since_ns:
@@ -187,10 +149,6 @@ class SessionReader:
             elif store.live:
                 older.setdefault(store.agent, []).append(store)
         return recent, older
-
-
-def _in_ns(at: datetime) -> int:
-    return int(at.timestamp() * 1e9)
 
 
 class AgentSessions:
@@ -202,8 +160,8 @@ class AgentSessions:
         self._shared, self._state, self._run = shared, shared.state, shared.workers.run
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
-        self._complete: WeakKeyDictionary[Workspace, CompleteSearch] = WeakKeyDictionary()
-        """The last search for all sessions of each workspace, if its result is still valid."""
+        self._searched_with: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
+        """The agent settings of the last search for all sessions, by workspace."""
         self._memory: MemoryLedger | None = None
         """In-memory replacement for the ledger while the ledger file cannot be used."""
 
@@ -244,8 +202,7 @@ class AgentSessions:
         known = self._seen.get(workspace)
         if known is None:
             return await self.find_sessions(workspace, billed)
-        since = datetime.now(UTC) - RECENT
-        read = partial(SessionReader.read_changed, changed=tuple(changed), since=since)
+        read = partial(SessionReader.read_changed, changed=tuple(changed))
         return await self._update_sessions(workspace, known.sources, read, billed)
 
     async def find_all_sessions(self, workspace: Workspace, max_bytes: int | None = None) -> bool:
@@ -259,28 +216,18 @@ class AgentSessions:
             Whether any calls were recorded or changed.
         """
         settings, sources = workspace.settings.agents, await self.sources(workspace)
-        found = FoundSessions([])
+        sessions, recorded = list[StoredSession](), False
         if sources is not None:
             read = partial(SessionReader.read_all, max_bytes=max_bytes)
-            before_ns = _in_ns(datetime.now(UTC) - RECENT)
-            found = await self._read_sessions(
-                workspace, sources, read, since=None, before_ns=before_ns
-            )
-        if found.old is not None or not found.sessions:  # sessions in memory are not followed
-            self._complete[workspace] = CompleteSearch(settings, found.old)
-        self._sessions_of(workspace).set_older_agent_sessions(found.sessions)
-        return found.has_new_costs
+            sessions, recorded = await self._read_sessions(workspace, sources, read, since=None)
+        self._searched_with[workspace] = settings
+        self._sessions_of(workspace).set_older_agent_sessions(sessions)
+        return recorded
 
-    async def ensure_older_sessions(self, workspace: Workspace) -> bool:
-        """Find all sessions of the workspace, unless the last search is still valid.
-
-        Returns:
-            Whether any calls were recorded or changed.
-        """
-        complete = self._complete.get(workspace)
-        if complete is not None and complete.settings == workspace.settings.agents:
-            return False
-        return await self.find_all_sessions(workspace)
+    async def ensure_older_sessions(self, workspace: Workspace) -> None:
+        """Find all sessions of the workspace, unless that was already done with these settings."""
+        if self._searched_with.get(workspace) != workspace.settings.agents:
+            await self.find_all_sessions(workspace)
 
     def known_sources(self, workspace: Workspace) -> Sources | None:
         """Return the sources of the last search, or None before the first search."""
@@ -301,20 +248,21 @@ class AgentSessions:
         read: Callable[[SessionReader], None],
         *,
         since: datetime | None,
-        before_ns: int | None = None,
         billed: Collection[str] = (),
-    ) -> FoundSessions:
-        """Read a workspace's sessions. If the ledger fails, keep them in memory instead."""
+    ) -> tuple[list[StoredSession], bool]:
+        """Read a workspace's sessions. If the ledger fails, keep them in memory instead.
+
+        Returns:
+            The sessions, and whether any calls were recorded or changed.
+        """
         folder, spending = self._state.folder, self._shared.spending(workspace)
-        work = partial(
-            _read_and_list, sources, folder, spending, read, since, before_ns, frozenset(billed)
-        )
+        work = partial(_read_and_list, sources, folder, spending, read, since, frozenset(billed))
         found = await self._run(work)
         if found is not None:
             return found
         memory = self._memory_ledger()
         in_memory = partial(_read_into_memory, sources, folder, memory, read, since)
-        return FoundSessions(await self._run(in_memory))
+        return await self._run(in_memory), False
 
     def _memory_ledger(self) -> MemoryLedger:
         if self._memory is None:
@@ -332,19 +280,15 @@ class AgentSessions:
         billed: Collection[str],
     ) -> bool:
         since = datetime.now(UTC) - RECENT
-        complete = self._complete.get(workspace)
-        old = complete.old if complete else None
-        before_ns = old.before_ns if old else None
-        sessions, recorded, now, has_old_changes = await self._read_sessions(
-            workspace, sources, read, since=since, before_ns=before_ns, billed=billed
+        sessions, recorded = await self._read_sessions(
+            workspace, sources, read, since=since, billed=billed
         )
         before = self._seen.get(workspace)
         earlier = before.sessions if before else frozenset[str]()
         recent = frozenset([session.id for session in sessions])
         self._seen[workspace] = LastSearch(sources, recent)
-        # A missing session has become old or was deleted.
-        if not earlier <= recent or has_old_changes or (now is not None and now != old):
-            self._complete.pop(workspace, None)
+        if not earlier <= recent:  # a recent session has become old or was deleted
+            self._searched_with.pop(workspace, None)
         if not recent and not earlier:
             return recorded
         known = self._sessions_of(workspace)
@@ -362,21 +306,17 @@ def _read_and_list(
     spending: Spending,
     read: Callable[[SessionReader], None],
     since: datetime | None,
-    before_ns: int | None,
     billed: Collection[str],
-) -> FoundSessions | None:
-    """Return the sessions, or None if the ledger fails."""
+) -> tuple[list[StoredSession], bool] | None:
+    """Return the sessions and whether any calls were recorded, or None if the ledger fails."""
     if not sources.readers:
-        return FoundSessions([])  # avoids loading the ledger
+        return [], False  # avoids loading the ledger
     from sidecar.cost.ledger import LedgerError
 
     try:
         reading = SessionReader(sources, spending.book, billed)
         read(reading)
-        sessions = _sessions_with_windows(reading, since, folder)
-        stores = reading.stores
-        old = None if stores is None or before_ns is None else OldStores.of(stores, before_ns)
-        return FoundSessions(sessions, reading.has_new_costs, old, reading.has_old_changes)
+        return _sessions_with_windows(reading, since, folder), reading.has_new_costs
     except LedgerError as error:
         _log.info("agents' sessions cannot be saved: %s", error)
         return None

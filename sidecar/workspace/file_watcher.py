@@ -135,8 +135,6 @@ class FileWatcher:
             start_seconds: Delay before importing the watchdog library, which takes 0.1 s.
         """
         self.start_seconds = start_seconds
-        self.is_watching = False
-        """Whether changes are being reported. False until watching has started."""
         self._inbox: queue.SimpleQueue[str | PathSubscription | None] = queue.SimpleQueue()
         self._subscriptions: list[PathSubscription] = []
         self._thread: threading.Thread | None = None
@@ -227,7 +225,6 @@ class FileWatcher:
         folders = {path for subscription in active for path in subscription.folders}
         parents = {path for subscription in active for path in subscription.parents}
         watches.update(folders, parents)
-        self.is_watching = True
         for subscription in changed:
             if subscription.is_active:
                 subscription.report_all()

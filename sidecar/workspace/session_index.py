@@ -272,14 +272,14 @@ class SessionIndex:
             [path for path, row in rows.items() if row.agent in agents and path not in listed]
         )
 
-    def forget(self, paths: Collection[str]) -> bool:
+    def forget(self, paths: Collection[str]) -> None:
         """Remove the given stores' sessions if the stores have been deleted.
 
-        Their calls are kept. Returns whether any store was removed. Raises LedgerError.
+        Their calls are kept. Raises LedgerError.
         """
         paths = [path for path in paths if _is_utf8(path) and not os.path.exists(path)]
         if not paths:
-            return False
+            return
         with self._ledger.transaction() as connection:
             gone = [row.id for row in _store_rows(connection, paths).values()]
             for table, column in (("agent_session", "store"), ("store", "id")) if gone else ():
@@ -287,7 +287,6 @@ class SessionIndex:
                     f"DELETE FROM {table} WHERE {column} = ?",  # noqa: S608
                     ((one,) for one in gone),
                 )
-        return bool(gone)
 
     def sessions(
         self,

@@ -18,9 +18,9 @@ from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.codex import everyday as codex_thread
 from benchmarks.agents.databases import CrushStore
 from benchmarks.agents.gemini import GeminiHome
-from sidecar.agents.events import Store, StoredSession
+from sidecar.agents.events import StoredSession
 from sidecar.agents.places import Places
-from sidecar.agents.registry import Sources, paths_to_watch, readers_of
+from sidecar.agents.registry import paths_to_watch, readers_of
 from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
 from sidecar.known_agents import AGENTS
@@ -214,53 +214,6 @@ async def test_session_that_is_no_longer_recent_is_found_again(
     await editor.look()
     await editor.services.agents.ensure_older_sessions(editor.workspace)
     assert set(editor.shown()) == set(ids)
-
-
-async def test_sessions_are_listed_without_their_files_until_an_old_file_changes(
-    root: Path, claude: ClaudeHome, editor: Editor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The watcher reports changes, or at its regular check finds a difference."""
-    old, new = claude.session(root), claude.session(root)
-    for session in (old, new):
-        session.reply()
-    day = timedelta(days=1).total_seconds()
-    os.utime(old.path, (time.time() - 3 * day,) * 2)
-    await editor.look()
-    listed, stores = [0], Sources.stores
-
-    def counted(sources: Sources, **options: bool) -> list[Store]:
-        listed[0] += 1
-        return stores(sources, **options)
-
-    monkeypatch.setattr(Sources, "stores", counted)
-    editor_agents = editor.services.agents
-
-    async def lists_files() -> bool:
-        before = listed[0]
-        await editor_agents.ensure_older_sessions(editor.workspace)
-        return listed[0] > before
-
-    assert await lists_files()
-    assert set(editor.shown()) == {old.id, new.id}
-    new.reply()
-    await editor_agents.read_changed(editor.workspace, [str(new.path)])
-    await editor_agents.find_sessions(editor.workspace)
-    assert not await lists_files()
-
-    restored = claude.session(root)
-    restored.reply()
-    os.utime(restored.path, (time.time() - 2 * day,) * 2)
-    await editor_agents.read_changed(editor.workspace, [str(restored.path)])
-    assert await lists_files()
-    assert set(editor.shown()) == {old.id, new.id, restored.id}
-
-    old.path.unlink()
-    await editor_agents.find_sessions(editor.workspace)
-    assert await lists_files()
-    await editor_agents.read_changed(editor.workspace, [str(old.path)])
-    assert await lists_files()
-    assert set(editor.shown()) == {new.id, restored.id}
-    assert not await lists_files()
 
 
 async def test_amended_call_in_a_database_updates_the_cost(

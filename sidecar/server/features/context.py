@@ -49,9 +49,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MAX_COSTS = 1_000
-"""Above this number of sessions, the costs of all sessions are read."""
-
 
 def register(server: SidecarServer) -> None:
     handlers: dict[str, Callable[[Conversations, Any], Awaitable[Any]]] = {
@@ -136,12 +133,8 @@ def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
     return normalized
 
 
-async def _find_all_sessions(
-    server: SidecarServer, workspace: Workspace, *, again: bool = True
-) -> None:
-    agents = server.services.agents
-    find = agents.find_all_sessions if again else agents.ensure_older_sessions
-    if await find(workspace):
+async def _find_all_sessions(server: SidecarServer, workspace: Workspace) -> None:
+    if await server.services.agents.find_all_sessions(workspace):
         server.history.add_up_soon(workspace)
 
 
@@ -198,7 +191,7 @@ async def _sessions(
     workspace = conversations.workspace
     await conversations.recount()
     if params.all:
-        await _find_all_sessions(server, workspace, again=not server.watcher.is_watching)
+        await _find_all_sessions(server, workspace)
         if conversations.sessions.has_unfollowed_session:
             server.agent_sessions.read_all()
     services, snapshot = conversations.services, conversations.sessions.snapshot(every=params.all)
@@ -220,8 +213,7 @@ def _list_sessions(
         costliest = spending.sessions_by_cost() if params.order == "cost" else []
     first = snapshot.first(params.limit, params.order, ended=params.ended, costliest=costliest)
     with suppress(SidecarError):
-        few = first.sessions if len(first.sessions) <= _MAX_COSTS else None
-        costs.sessions.update(spending.cost_by_session(few))
+        costs.sessions.update(spending.cost_by_session(first.sessions if params.limit else None))
     return session_rows(first.rows(), costs)
 
 
