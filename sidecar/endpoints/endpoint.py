@@ -55,9 +55,17 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint as EndpointSettings
     from sidecar.endpoints.chats import ChatMessage, Tools
 
+_INLINE_CHARACTERS = 16_384
 _SPECIAL = re.compile(
     r"<\|[^|\s]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]"
 )
+
+
+async def has_specials(text: str) -> bool:
+    """Return whether text contains strings that look like special tokens."""
+    if len(text) > _INLINE_CHARACTERS:
+        return bool(await asyncio.to_thread(_SPECIAL.search, text))
+    return bool(_SPECIAL.search(text))
 
 
 def require_server(result: ProbeResult) -> Server:
@@ -223,7 +231,7 @@ class DeclaredEndpoint:
             return EndpointCount(tokens=0, server="", endpoint=self.root, model=model)
         result = await self._require(model, "text")
         server = require_server(result)
-        if server.parses_specials and await asyncio.to_thread(_SPECIAL.search, text) is not None:
+        if server.parses_specials and await has_specials(text):
             # Servers of this kind cannot treat special tokens as plain text.
             raise EndpointError(
                 "unsupported", f"{server.name} would interpret special tokens in the text"

@@ -189,6 +189,7 @@ BODY_BYTES = 4 * 1024 * 1024
 _LARGE_BYTES = 128 * 1024
 """Requests larger than this may exceed the time limit although the server is healthy."""
 _IDLE_SECONDS = 4.0  # less than the 5 s after which llama.cpp and uvicorn close an idle connection
+_INLINE_BYTES = 64 * 1024  # larger JSON is decoded and encoded on a thread
 _MAX_CONTAINERS = 150_000  # an empty container takes 2 bytes of JSON but 64 bytes of memory
 
 _deadline: ContextVar[float] = ContextVar("until", default=math.inf)
@@ -247,7 +248,7 @@ class Connection:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Answer:
         """Send JSON in a POST request. Raises EndpointError on failure."""
-        return await self._request("POST", path, await asyncio.to_thread(_encode_json, body))
+        return await self._request("POST", path, await _encode_json(body))
 
     async def aclose(self) -> None:
         """Close the connection. Later requests raise EndpointError."""
@@ -303,7 +304,7 @@ class Connection:
         return Answer(
             status=response.status_code,
             headers=headers,
-            body=await asyncio.to_thread(_decode_json, raw),
+            body=await _decode_json(raw),
             text=raw[:200].decode("utf-8", "replace"),
             reconnected=opened and not expected,
             key_from=self.key_from,
@@ -367,7 +368,14 @@ def is_encoded(headers: Mapping[str, str]) -> bool:
     return headers.get("content-encoding", "").strip().lower() not in ("", "identity")
 
 
-def _encode_json(body: Mapping[str, Any]) -> bytes:
+async def _encode_json(body: Mapping[str, Any]) -> bytes:
+    characters = sum(len(value) for value in body.values() if isinstance(value, str))
+    if characters <= _INLINE_BYTES and "messages" not in body:
+        return _encode_now(body)
+    return await asyncio.to_thread(_encode_now, body)
+
+
+def _encode_now(body: Mapping[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
@@ -387,7 +395,13 @@ def _without_lone_surrogates(value: Any) -> Any:
     return value
 
 
-def _decode_json(raw: bytes) -> object:
+async def _decode_json(raw: bytes) -> object:
+    if len(raw) <= _INLINE_BYTES:
+        return _decode_now(raw)
+    return await asyncio.to_thread(_decode_now, raw)
+
+
+def _decode_now(raw: bytes) -> object:
     if raw.count(b"[") + raw.count(b"{") > _MAX_CONTAINERS:
         return None
     try:
