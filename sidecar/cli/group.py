@@ -43,7 +43,12 @@ def workspace_option(description: str) -> Callable[[Any], Any]:
     def find_root(_context: click.Context, _option: click.Parameter, folder: Path) -> Path:
         from sidecar.config import load
 
-        return load.find_root(folder.resolve())
+        try:
+            return load.find_root(folder.resolve())
+        except FileNotFoundError:
+            raise click.UsageError(
+                "the current folder was deleted; change to another folder"
+            ) from None
 
     return click.option(
         "--workspace",

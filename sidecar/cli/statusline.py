@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.group import workspace_option
 from sidecar.cli.output import print_json, print_styled
 from sidecar.text.printable import cost_text, duration_text, percent_text, printable, usd_text
 
@@ -27,7 +26,14 @@ _MAX_BYTES = 1 << 20
 
 
 @click.command()
-@workspace_option("Workspace folder when there is no input")
+@click.option(
+    "--workspace",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="Workspace folder when there is no input (default: the current folder).",
+)
 @click.option(
     "--chain",
     metavar="COMMAND",
@@ -36,7 +42,7 @@ _MAX_BYTES = 1 << 20
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON object with the line as `text`."
 )
-def statusline(root: Path, chain: str | None, as_json: bool) -> None:
+def statusline(folder: Path, chain: str | None, as_json: bool) -> None:
     """Print a line with the session's context and the costs of session, day and five-hour block.
 
     Claude Code passes its session as JSON on standard input. In this case, the line shows that
@@ -50,7 +56,7 @@ def statusline(root: Path, chain: str | None, as_json: bool) -> None:
     data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read(_MAX_BYTES)
     status = read_input(data) if data.strip() else None
     chained = _run_chained(chain, data) if chain else ""
-    own = _claude_code_line(status) if status else _session_line(root)
+    own = _claude_code_line(status) if status else _session_line(folder)
     line = " · ".join(part for part in (chained, printable(own)) if part)
     if as_json:
         print_json({"text": line})
@@ -155,11 +161,16 @@ def _quota_texts(limits: RateLimits | None) -> list[str]:
     return [f"{names[one.minutes]} {percent_text(one.used_percent)}" for one in reported]
 
 
-def _session_line(root: Path) -> str:
+def _session_line(folder: Path) -> str:
     from sidecar.cli.sessions import SessionsView
+    from sidecar.config.load import find_root
     from sidecar.workspace.status import context_status
     from sidecar.workspace.views import format_session_cost
 
+    try:
+        root = find_root(folder.resolve())
+    except FileNotFoundError:  # the current folder was deleted
+        return ""
     with SessionsView(root) as view:
         usage = view.usage()
         cost = format_session_cost(view.workspace.costs, usage.session)

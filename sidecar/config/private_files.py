@@ -42,7 +42,8 @@ def create(path: Path) -> None:
         OSError: The file cannot be created.
     """
     make_folder(path.parent)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    if not path.exists():  # closing an existing file would release this process's locks on it
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -179,6 +180,16 @@ def test_another_status_line_is_chained(tmp_path: Path) -> None:
     line = run("statusline", "--chain", f'"{sys.executable}" "{script}"', told=told("mine"))
     assert line == "\x1b[32mmine\x1b[0m\\x1b[2J · Opus 5 · ctx 42 % · $1.92 · 5h 23 % · 7d 41 %"
     assert run("statusline", "--chain", "exit 3", told=told("mine")).startswith("Opus 5 ")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not delete the current folder")
+def test_a_deleted_folder_does_not_fail(root: Path) -> None:
+    """Claude Code runs the status line in a worktree that may be removed meanwhile."""
+    root.rmdir()
+    assert run("statusline", told=told("mine")).startswith("Opus 5 ")
+    assert run("statusline") == ""
+    result = CliRunner().invoke(main, ["usage"])
+    assert (result.exit_code, "was deleted" in result.output) == (2, True)
 
 
 def test_usage_lists_every_session_however_old(root: Path, home: ClaudeHome) -> None:

@@ -272,3 +272,18 @@ def test_the_command_line_works_with_damaged_state(tmp_path: Path) -> None:
         True,
         False,
     ]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows locks belong to a handle")
+def test_creating_an_existing_file_keeps_its_locks(tmp_path: Path) -> None:
+    """Closing any descriptor of a file would release all locks that the process holds on it."""
+    import fcntl
+
+    path = tmp_path / "ledger.db"
+    private_files.create(path)
+    other = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    with path.open("r+") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        private_files.create(path)
+        tried = subprocess.run([sys.executable, "-c", other, str(path)], capture_output=True)
+    assert b"BlockingIOError" in tried.stderr

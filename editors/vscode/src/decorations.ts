@@ -51,14 +51,17 @@ export class BudgetDecorations implements FileDecorationProvider, Disposable {
   provideFileDecoration(uri: Uri): FileDecoration | undefined {
     const [worst] = (languages.getDiagnostics(uri) as Budgeted[]).filter(isBudget).sort((a, b) => a.severity - b.severity || used(b) - used(a));
     if (!worst || !workspace.getConfiguration(SECTION).get<boolean>(DECORATIONS)) return undefined;
-    const badge = used(worst) < 100 ? String(used(worst)) : OVER;
+    const badge = nameOf(worst) === "budget-exceeded" ? OVER : String(Math.min(used(worst), 99));
     return new FileDecoration(badge, plain(worst.message), COLORS[worst.severity]);
   }
 }
 
-function isBudget({ source, code }: Diagnostic): boolean {
-  const name = typeof code === "object" ? code.value : code;
-  return source === "token-sidecar" && String(name).startsWith("budget-");
+function isBudget(diagnostic: Diagnostic): boolean {
+  return diagnostic.source === "token-sidecar" && nameOf(diagnostic).startsWith("budget-");
+}
+
+function nameOf({ code }: Diagnostic): string {
+  return String(typeof code === "object" ? code.value : code);
 }
 
 /** Return the used part of a budget in percent, rounded down. */

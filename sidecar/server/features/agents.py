@@ -116,7 +116,8 @@ class AgentSessionWatcher:
 
     def _on_files_changed(self, paths: Changes) -> None:
         for workspace in self._workspaces():
-            self._read_soon(workspace, paths)
+            if workspace.settings.agents.enabled:
+                self._read_soon(workspace, paths)
 
 
 def _paths_to_watch(roots: list[tuple[Agents, str]]) -> set[str]:
