@@ -78,7 +78,7 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
     project_file.write_text(CONFIGURATION)
     window.show("AGENTS.md", TEXT[:60])
     window.wait_status(f"{O200K.count_whole(TEXT[:60])} tokens")
-    assert diagnostics(window) == []
+    wait_for(lambda: diagnostics(window) == [], "the end of the previous test's diagnostics")
     window.focus()
     window.page("await page.keyboard.press('Control+End')")
     window.page("await page.keyboard.insertText(args[0])", TEXT[60:])
