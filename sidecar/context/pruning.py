@@ -18,7 +18,7 @@ from sidecar.context.counter import Counter, Sums, factor_of, sums_of
 from sidecar.context.model_counts import Edit, Plan
 from sidecar.context.protocol import FitResult, RemovalReason, Removed
 from sidecar.context.sections import SystemPrompt, no_text
-from sidecar.context.summary import summarize
+from sidecar.context.summary import summarize_turns
 from sidecar.counting.count import Measure
 from sidecar.errors import BadParamsError
 from sidecar.messages.content import RESULT_ROLES, Block, Place
@@ -202,7 +202,7 @@ class _Planner:
         if cap < SUMMARY_MIN:
             return None
         try:
-            text = summarize([self._turns[index] for index in gone], self._counter, cap)
+            text = summarize_turns([self._turns[index] for index in gone], self._counter, cap)
         except Exception as error:  # A failed summary must not make the plan fail.
             logger.warning("no summary: %s", type(error).__name__)
             return None
@@ -307,7 +307,7 @@ class ToolPairs:
         self.orphans: dict[int, set[tuple[Place, int]]] = {}
         """The positions of unpaired calls and results, keyed by turn index."""
         self.pending: set[int] = set()
-        """Final turns whose calls have no results yet. These calls do not count as orphans."""
+        """Final turns with calls that wait for results. These calls do not count as orphans."""
         self._leader: dict[int, int] = {}
         self._by_id: dict[str, list[PairedCall]] = {}
         self._latest: list[PairedCall] = []

@@ -64,7 +64,7 @@ class Line(NamedTuple):
 TOOL, DECISION, REQUEST = 0, 1, 2
 
 
-def summarize(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str | None:
+def summarize_turns(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str | None:
     """Summarize turns in at most `max_tokens`, or return None if no line fits.
 
     A summary consists of whole lines, latest first. If there is not enough room, requests are

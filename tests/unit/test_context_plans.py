@@ -11,7 +11,7 @@ import pytest
 from sidecar.context import pruning as plans_module
 from sidecar.context.protocol import FitParams
 from sidecar.context.pruning import apply_plan, make_plan
-from sidecar.context.summary import HEAD, summarize
+from sidecar.context.summary import HEAD, summarize_turns
 from sidecar.context.usage import context_usage, occupancy
 from sidecar.errors import SidecarError
 from sidecar.messages.turns import NO_OUTPUT, Turn
@@ -346,7 +346,7 @@ class TestSummary:
         def broken(turns: object, counter: object, cap: object) -> str:
             raise RuntimeError("SECRET")
 
-        monkeypatch.setattr(plans_module, "summarize", broken)
+        monkeypatch.setattr(plans_module, "summarize_turns", broken)
         plan = self.long().make(4_000, keep_turns=2, summarize=True)
         assert plan.summary is None
         assert plan.fits
@@ -356,7 +356,7 @@ class TestSummary:
         def talkative(turns: Sequence[Turn], counter: Counter, cap: int) -> str:
             return "s" * (cap + 1)
 
-        monkeypatch.setattr(plans_module, "summarize", talkative)
+        monkeypatch.setattr(plans_module, "summarize_turns", talkative)
         assert self.long().make(4_000, keep_turns=2, summarize=True).summary is None
 
     def test_without_pruning_there_is_no_summary(self) -> None:
@@ -374,7 +374,7 @@ class TestSummary:
     )
     def test_summary_shows_how_a_tool_ended(self, text: str, outcome: str) -> None:
         turns = [calls("a", name="t"), output("a", text)]
-        assert summarize(turns, FakeCounter(), 1_000) == f"{HEAD}\n- t a: {outcome}"
+        assert summarize_turns(turns, FakeCounter(), 1_000) == f"{HEAD}\n- t a: {outcome}"
 
     def test_summary_shows_what_tools_returned(self) -> None:
         turns = [
@@ -386,7 +386,7 @@ class TestSummary:
             ),
             user("[please] " + "go on " * 100),
         ]
-        summary = summarize(turns, FakeCounter(), 10_000)
+        summary = summarize_turns(turns, FakeCounter(), 10_000)
         assert summary is not None
         head, asked, failed, build = summary.splitlines()
         assert head == HEAD
@@ -395,10 +395,10 @@ class TestSummary:
         assert asked.startswith("- asked: [please] go on go on")
         assert len(asked) < 180
         assert set(asked.removeprefix("- asked: ").split()) == {"[please]", "go", "on", "…"}
-        without_question = summarize(turns, FakeCounter(), len(summary) - 1)
+        without_question = summarize_turns(turns, FakeCounter(), len(summary) - 1)
         assert without_question == "\n".join([head, failed, build])
-        assert summarize(turns, FakeCounter(), 60) == f"{HEAD}\n{failed}"
-        assert summarize([user("q")], FakeCounter(), 5) is None
+        assert summarize_turns(turns, FakeCounter(), 60) == f"{HEAD}\n{failed}"
+        assert summarize_turns([user("q")], FakeCounter(), 5) is None
 
     def test_summary_names_the_main_argument_of_a_tool(self) -> None:
         call = {"id": "a", "name": "read_file", "arguments": '{"limit": 5, "path": "src/a.py"}'}
@@ -408,8 +408,8 @@ class TestSummary:
             reply("We decided to keep it."),
         ]
         text = f"{HEAD}\n- We decided to keep it.\n- read_file src/a.py: ok, 120 lines"
-        assert summarize(turns, FakeCounter(), 1_000) == text
-        short = summarize(turns, FakeCounter(), len(text) - 1)
+        assert summarize_turns(turns, FakeCounter(), 1_000) == text
+        short = summarize_turns(turns, FakeCounter(), len(text) - 1)
         assert short == f"{HEAD}\n- read_file src/a.py: ok, 120 lines"
 
     @pytest.mark.parametrize("most", range(0, 4_000, 200))
