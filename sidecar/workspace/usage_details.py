@@ -134,7 +134,6 @@ def forecast(
 def _room_to_grow(usage: ContextUsage) -> int | None:
     """Return how many tokens can be added before a compaction, or until the window is full."""
     from sidecar.agents.registry import reader_of
-    from sidecar.models.catalogue import prompt_limit_of
 
     tokens, limit, free = usage.tokens, usage.limit, usage.available
     is_own = usage.limit_source == "settings"  # agents do not know the user's limit
@@ -142,11 +141,10 @@ def _room_to_grow(usage: ContextUsage) -> int | None:
         return free
     if usage.session.source == PROTOCOL:
         return free
-    model = usage.model or ""
-    end = reader_of(usage.session.source).compacts_at(limit, model)
+    end = reader_of(usage.session.source).compacts_at(limit, usage.model or "")
     if end < limit // 2:  # in a small window, the agent's reserve does not apply
         end = limit
-    return min(free, end - tokens, (prompt_limit_of(model) or end) - tokens)
+    return min(free, end - tokens)
 
 
 def _current_block(
