@@ -50,14 +50,19 @@ def workspace_option(description: str) -> Callable[[Any], Any]:
                 "the current folder was deleted; change to another folder"
             ) from None
 
+    return folder_option("root", description, callback=find_root)
+
+
+def folder_option(parameter: str, description: str, **attributes: Any) -> Callable[[Any], Any]:
+    """Return the option `--workspace DIR`, which passes an existing folder as `parameter`."""
     return click.option(
         "--workspace",
-        "root",
+        parameter,
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         default=Path(),
-        callback=find_root,
         metavar="DIR",
         help=f"{description} (default: the current folder).",
+        **attributes,
     )
 
 

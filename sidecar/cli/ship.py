@@ -106,7 +106,7 @@ def _pending_records(queue: ShippingQueue) -> Iterator[list[Record]]:
 
 
 def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
-    """Yield each workspace whose prompt files were not reported today, with the files' records."""
+    """Yield a workspace and its prompt files' records, unless they were reported today."""
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
     from sidecar.workspace.prompt_files import file_records

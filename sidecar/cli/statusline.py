@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sidecar.cli.group import folder_option
 from sidecar.cli.output import print_json, print_styled
 from sidecar.text.printable import cost_text, duration_text, percent_text, printable, usd_text
 
@@ -26,14 +27,7 @@ _MAX_BYTES = 1 << 20
 
 
 @click.command()
-@click.option(
-    "--workspace",
-    "folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path(),
-    metavar="DIR",
-    help="Workspace folder when there is no input (default: the current folder).",
-)
+@folder_option("folder", "Workspace folder when there is no input")
 @click.option(
     "--chain",
     metavar="COMMAND",
