@@ -20,7 +20,7 @@ const COLORS: Partial<Record<DiagnosticSeverity, ThemeColor>> = {
   [DiagnosticSeverity.Warning]: new ThemeColor("list.warningForeground"),
 };
 
-interface Budgeted extends Diagnostic {
+interface BudgetDiagnostic extends Diagnostic {
   /** The client library keeps the data that the server sends with a diagnostic. */
   readonly data?: { readonly tokens: number; readonly budget: number };
 }
@@ -49,7 +49,7 @@ export class BudgetDecorations implements FileDecorationProvider, Disposable {
   }
 
   provideFileDecoration(uri: Uri): FileDecoration | undefined {
-    const [worst] = (languages.getDiagnostics(uri) as Budgeted[]).filter(isBudget).sort((a, b) => a.severity - b.severity || used(b) - used(a));
+    const [worst] = (languages.getDiagnostics(uri) as BudgetDiagnostic[]).filter(isBudget).sort((a, b) => a.severity - b.severity || used(b) - used(a));
     if (!worst || !workspace.getConfiguration(SECTION).get<boolean>(DECORATIONS)) return undefined;
     const badge = nameOf(worst) === "budget-exceeded" ? OVER : String(Math.min(used(worst), 99));
     return new FileDecoration(badge, plain(worst.message), COLORS[worst.severity]);
@@ -65,6 +65,6 @@ function nameOf({ code }: Diagnostic): string {
 }
 
 /** Return the used part of a budget in percent, rounded down. */
-function used({ data }: Budgeted): number {
+function used({ data }: BudgetDiagnostic): number {
   return data ? Math.floor((100 * data.tokens) / data.budget) : 100;
 }
