@@ -1,7 +1,7 @@
 """List the licenses of a CycloneDX file: `python .ci/licenses.py SBOM`.
 
-Exits with 1 if a component has no license, or one that this project does not accept for what it
-ships or installs.
+Exits with 1 if a component has no license, or if this project does not accept its license for
+software that it ships or installs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ACCEPTED = re.compile(
 )
 """One license of an expression, or one classifier."""
 DECLARED_IN_TEXT = {"tiktoken": "MIT", "squarify": "Apache-2.0", "protobuf": "BSD-3-Clause"}
-"""The licenses of packages whose metadata does not name them in a form that the tool can read."""
+"""Licenses that cannot be read from the package's metadata, keyed by package."""
 
 
 def licenses(component: dict[str, Any]) -> str:

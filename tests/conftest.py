@@ -13,7 +13,7 @@ pytest_plugins = ["tests.e2e.agents.scores"]
 
 TESTS = Path(__file__).parent
 WITH_PROCESSES = (TESTS / "e2e", TESTS / "protocol")
-"""Folders whose tests use several processes or threads, and may fail on a busy machine."""
+"""Tests in these folders use several processes or threads, so they may fail on a busy machine."""
 REAL_AGENTS = TESTS / "e2e" / "agents"
 """Tests in this folder are never retried, because a retry would hide race conditions in billing."""
 

@@ -57,7 +57,7 @@ def load(
             so clients must read them only from the user's own settings.
         env: The environment variables. Defaults to `os.environ`.
         project_file: A file to read instead of the project's own settings file.
-        previous: The previous result, whose values are used for files that are now broken.
+        previous: The previous result. Files that are now broken keep their values from it.
     """
     environ = os.environ if env is None else env
     files = _Files(previous.files if previous else {})

@@ -169,7 +169,7 @@ def has_samples(calibration: ConversationCalibration | None) -> TypeGuard[Conver
 def measure_of(
     sums: Sums, tokenizer: str, calibration: ConversationCalibration | None, kind: str | None = None
 ) -> Measure:
-    """Combine sums into one count, whose method is the least reliable of their methods.
+    """Combine sums into one count, and give it the least reliable of their methods.
 
     Args:
         sums: The token totals to combine.

@@ -411,7 +411,7 @@ class Ledger:
         *,
         amend: bool,
     ) -> Recorded:
-        """Record an event whose key is already used by the same call or by another one.
+        """Record an event although a call with its key exists, either the same call or another.
 
         A key is a hash of the request id, so calls of different providers can have the same key. If
         an agent's file is read again, the provider of the same call can differ from the recorded

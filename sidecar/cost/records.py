@@ -57,7 +57,7 @@ _PRIVATE = re.compile(
 _HASH_LENGTH = 32
 _PICO = Decimal("1e-12")
 _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "copilot"}
-"""Id prefixes of agents whose own telemetry reports the same calls.
+"""Id prefixes of agents that report the same calls by their own telemetry.
 
 `contrib/team/schema.sql` uses the same prefixes.
 """

@@ -54,8 +54,8 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     by_prompt: frozenset[int] = frozenset()
     """Call kinds with a price threshold that is not in `THRESHOLDS`."""
     by_band: frozenset[int] = frozenset()
-    """Call kinds whose price thresholds are all in `THRESHOLDS`. Kinds without thresholds have a
-    single band.
+    """Call kinds that have all their price thresholds in `THRESHOLDS`. Kinds without thresholds
+    have a single band.
     """
     owner: Owner | None = None
     """If set, calls are also grouped by session, by agent or by workspace."""

@@ -105,7 +105,7 @@ class Comparison(NamedTuple):
     call is missing there.
     """
     repeated: int
-    """How many calls have the same id as another call, on days whose totals differ."""
+    """On days with differing totals, how many calls share their id with another call."""
 
 
 class _StoredCall(NamedTuple):

@@ -110,7 +110,7 @@ async def listed_limit(
 async def all_listed(
     connection: Connection, listed: Sequence[ListedModel]
 ) -> Sequence[ListedModel]:
-    """Return all models, for servers whose list contains only models in memory."""
+    """Return all listed models. Some servers list only models that are in memory."""
     del connection
     return listed
 
@@ -284,7 +284,7 @@ def _convert(value: object, form: type[T]) -> T | None:
 
 
 def list_entries(answer: Answer, name: str, form: type[T]) -> list[T]:
-    """Return those of the first `LISTED` list entries in the response that match the type."""
+    """Return entries of the given type from a list in the response, at most `LISTED` of them."""
     entries = field_of(answer.body, name)
     if answer.status != 200 or not isinstance(entries, list):
         return []

@@ -37,7 +37,7 @@ MAX_TOKENS = 400
 _SHORT = 400
 """Answers of up to this many bytes always fit, so their tokens are not counted."""
 _ANSWER_MODEL = "gpt-4o"
-"""The model whose tokenizer counts the tokens of answers."""
+"""Answers are counted with this model's tokenizer."""
 _BATCH = 200
 """Number of files between two progress reports."""
 _MAX_DEPTH = 8

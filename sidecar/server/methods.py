@@ -70,7 +70,7 @@ class ModelsParams(Params, frozen=True, kw_only=True):
     """List the models whose `provider/id` contains every word of `query`."""
 
     workspace: str | None = None
-    """The workspace whose models come first if `choices` is set. Defaults to the first root."""
+    """With `choices`, models of this workspace come first. Defaults to the first root."""
     query: str | None = None
     choices: bool = False
     """List each accepted model name once, for use in a picker."""

@@ -130,7 +130,7 @@ class SessionIndex:
     def unread(
         self, readers: Sequence[StoreReader], stores: Iterable[Store], *, preview: bool = False
     ) -> list[Store]:
-        """Return the stores that have unread contents, in the order in which to read them.
+        """Return the stores with unread contents, in reading order.
 
         Older stores come first. Stores that began as a copy come last, because a copied call
         belongs to the original session. Main conversations come before their sub-agents.

@@ -52,7 +52,7 @@ DEFAULT_ID = "default"
 """The ID of the conversation that is created if the client does not provide an ID."""
 SESSIONS_KEPT = 256
 NO_REPLY = "no reply yet"
-"""The note for agents' sessions whose model is unknown because there is no reply yet."""
+"""The note of an agent's session before the first reply, when its model is unknown."""
 _MAX_SHARED = 64
 """Maximum number of conversations to share with other processes."""
 LONG_AGO = datetime.min.replace(tzinfo=UTC)

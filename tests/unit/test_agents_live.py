@@ -56,7 +56,7 @@ def claude(tmp_path: Path) -> ClaudeHome:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list to which the path of each opened file is added."""
+    """Return a list that records the path of each opened file."""
     paths: list[str] = []
 
     def open_(path: str, flags: int, *mode: int) -> int:

@@ -160,7 +160,7 @@ def test_state_of_another_version_restarts_the_reading(tmp_path: Path) -> None:
 
 
 class Other(msgspec.Struct):
-    """A state whose fields differ from those of `Tree`."""
+    """A state with other fields than `Tree`."""
 
     session: int
 

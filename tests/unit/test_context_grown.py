@@ -25,7 +25,7 @@ CODE = "if (x == 1) { y[2] += f(x); }\n"
 
 
 class ReportedChat:
-    """A conversation whose reported prompt sizes are 300 tokens plus `ratio` times the estimate."""
+    """A conversation that reports prompt sizes of 300 tokens plus `ratio` times the estimate."""
 
     def __init__(self, ratio: float) -> None:
         tokenizer = Tokenizers().for_model(MODEL)

@@ -353,15 +353,15 @@ def test_a_long_session_is_thinned_to_its_peaks() -> None:
 
 
 def test_prompt_files_of_the_same_name_are_told_apart(book: CostBook) -> None:
-    fill(book, workspace="file:///work/my%20project")
-    places = ("file:///work/my%20project", Path.home().as_uri() + "/.claude", "file:///srv/shared")
+    fill(book, workspace="file:///ws/my%20project")
+    places = ("file:///ws/my%20project", Path.home().as_uri() + "/.claude", "file:///srv/shared")
     files = [
         FileCost(
             uri=f"{place}/CLAUDE.md", tokens=9, requests=1, cost_usd=1, cached_percent=0, text=""
         )
         for place in places
     ]
-    scope = Scope(workspace="file:///work/my%20project")
+    scope = Scope(workspace="file:///ws/my%20project")
     with book.ledger.reader() as connection:
         html = panel(source(book, connection, scope), Choice("all", "file"), files).html
     names = [row[0] for row in cells(html)[1:]]

@@ -25,7 +25,7 @@ from tests.file_opens import recorded_opens
 if TYPE_CHECKING:
     from pathlib import Path
 
-URI = "file:///work/notes.md"
+URI = "file:///ws/notes.md"
 MARK = "token-budget: ignore"
 
 

@@ -149,7 +149,7 @@ class HistoryRecorder:
         self._stop = threading.Event()
         self._is_background = False
         self._recorded: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """The workspaces whose past calls are recorded, and the agent settings used for this."""
+        """For each workspace with recorded past calls, the agent settings used for this."""
         self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
         """The id of the session that each workspace showed when costs were last added up."""
         self._complete = False

@@ -40,7 +40,7 @@ def codex(tmp_path: Path, claude: ClaudeHome) -> CodexHome:
 
 
 def reply(session: Transcript) -> None:
-    """Append a turn whose prompt has 30,000 more tokens than the previous one."""
+    """Append a turn with 30,000 more prompt tokens than the previous one."""
     session.user()
     session.cached += 30_000
     session.reply()

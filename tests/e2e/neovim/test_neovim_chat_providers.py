@@ -29,7 +29,7 @@ INPUT, OUTPUT = Decimal("0.59") / 10**6, Decimal("0.79") / 10**6
 
 
 def served_by(plugin: ChatPlugin, name: str, model: str) -> ChatPlugin:
-    """Return a plugin whose model belongs to a provider that the user has named `name`."""
+    """Configure the plugin with a provider that the user has named `name`."""
     lua = plugin.lua.replace("gpt-4o", model)
     lua = lua.replace("mine = adapter", f"{name} = adapter").replace("'mine'", f"'{name}'")
     lua = lua.replace("mine = mine", f"{name} = mine")
