@@ -59,6 +59,10 @@ def test_the_explorer_marks_files_near_and_over_a_budget(
         lambda: f"{share}" in decoration(window, "AGENTS.md")[0],
         lambda: f"{share} in {decoration(window, 'AGENTS.md')}",
     )
+    full = " ".join(["one"] * BUDGET)
+    assert O200K.count_whole(full) == BUDGET
+    window.show("AGENTS.md", full)
+    wait_for(lambda: "99" in decoration(window, "AGENTS.md")[0], "the mark of a used-up budget")
     window.show("AGENTS.md", "one " * BUDGET + "two three four")
     wait_for(lambda: "!" in decoration(window, "AGENTS.md")[0], "the mark of an exceeded budget")
     window.screenshot("explorer-dark")
