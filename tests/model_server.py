@@ -136,7 +136,10 @@ class ModelServer:
         self._thread.join()
 
     def take(self, body: dict[str, Any]) -> tuple[Received, Reply]:
-        """Record a request. Return it with its reply, after waiting for the test if `waits`."""
+        """Record a request, and return it with its reply.
+
+        If `waits` is set, return only after the test has allowed it.
+        """
         reply = self.answer(body)
         output = reply_tokens(reply) + reply.reasoning
         received = Received(body, request_tokens(body), output, reply.reasoning, threading.Event())

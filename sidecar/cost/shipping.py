@@ -76,7 +76,7 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS installation (id TEXT NOT NULL)",
     # Key for hashes if the team has no salt.
     "CREATE TABLE IF NOT EXISTS installation_secret (secret TEXT NOT NULL)",
-    # What each destination has accepted so far: the newest call, and the newest update of a call.
+    # The last call and the last update to any call that each destination has accepted.
     "CREATE TABLE IF NOT EXISTS shipment (destination TEXT PRIMARY KEY, event INTEGER NOT NULL, "
     "change INTEGER NOT NULL) WITHOUT ROWID",
     # The last destination used with each endpoint.

@@ -503,7 +503,7 @@ def _read_litellm(body: object) -> int:
     """Return the `total_tokens` field of LiteLLM's response.
 
     Raises:
-        EndpointError: LiteLLM estimated the count, or does not report how it was made.
+        EndpointError: LiteLLM estimated the count, or does not say how it counted.
     """
     source = field_of(body, "count_source") or field_of(body, "litellm_count_source")
     if not isinstance(source, str) or source in _LOCAL_SOURCES:

@@ -31,7 +31,7 @@ _LABELS = {
     "summary": "Summary of earlier messages",
 }
 LARGE_FILE = 4_000_000
-"""Size in bytes above which a session file is not read for every update."""
+"""Session files larger than this, in bytes, are reread at most every `REREAD_S`."""
 REREAD_S = 10.0
 """The minimum time between two reads of a large session file, in seconds."""
 

@@ -613,7 +613,7 @@ class SectionCounts:
         )
 
     async def ask(self, conversation: Conversation, model: str, settings: Settings) -> None:
-        """Request an endpoint's counts of outdated sections. `refresh` applies the counts."""
+        """Ask the endpoint to count the outdated sections. `refresh` applies the counts."""
         if self._counts.asks_endpoint(model, settings):
             sources = [
                 self._documents.latest(section.source)

@@ -72,7 +72,7 @@ RULES: Mapping[str, str] = {
     "CRUSH.md": "crush",  # github.com/charmbracelet/crush
     "CONVENTIONS.md": "aider",  # aider.chat/docs/usage/conventions.html
 }
-"""The agents that send prompt files in repositories, keyed by globs relative to the root.
+"""The agents that send each prompt file, keyed by a glob relative to the root.
 
 Files for only part of a repository are assumed to be sent with every request.
 """

@@ -122,7 +122,7 @@ class SessionsSnapshot(NamedTuple):
     def first(
         self, limit: int | None, order: SessionOrder, *, ended: bool, costliest: Iterable[str] = ()
     ) -> SessionsSnapshot:
-        """Return a snapshot of only the first sessions in an order.
+        """Return a snapshot of the first sessions in the given order.
 
         Args:
             limit: The maximum number of sessions.

@@ -554,8 +554,9 @@ def test_an_unlisted_cache_price_of_the_users_is_the_inputs() -> None:
 
 
 def test_every_threshold_of_the_list_is_a_band() -> None:
-    """Reports add up the calls in a band before pricing them, so a price must not change within a
-    band.
+    """A report sums the calls of each band before pricing them.
+
+    The price must therefore be the same in the whole band.
     """
     for provider in price_list().providers:
         for model in provider.models:

@@ -218,9 +218,9 @@ def test_suggested_models_can_hold_the_prompt() -> None:
 
 
 def test_every_listed_model_has_a_window() -> None:
-    """After an update of genai-prices, add the reported models to `limits.toml`.
+    """After updating genai-prices, add the reported models to `limits.toml`.
 
-    Models that have no context window, such as models for pictures and speech, are listed in the
+    Models that have no context window, such as image and speech models, are listed in the
     fixture instead.
     """
     catalogue.warm()

@@ -35,7 +35,7 @@ class Score:
     omissions: dict[str, str] = field(default_factory=dict)
     """The scenes, calls and checks that were skipped, each with the reason."""
     forecasts: list[str] = field(default_factory=list)
-    """The forecasts when the window was half full, with the actual remaining calls: `12 of 14`."""
+    """The forecasts when the window was half full: `12 of 14` if 12 were predicted and 14 followed."""
 
     def add(self, other: Score) -> None:
         """Add another scene's results."""

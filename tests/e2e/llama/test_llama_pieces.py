@@ -1,5 +1,6 @@
-"""Compares our counts with a real llama.cpp's, for vocabularies that the tokenizers library
-supports.
+"""Compares our counts with those of a real llama.cpp server.
+
+The vocabularies are those that the tokenizers library supports.
 """
 
 from __future__ import annotations
