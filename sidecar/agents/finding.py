@@ -41,7 +41,10 @@ def with_size_of(store: Store, *others: Store) -> Store:
 
 
 def database_store(agent: str, path: str | Path) -> Store | None:
-    """Return a SQLite database as a store. The write-ahead log counts toward its size and time."""
+    """Return a SQLite database as a store.
+
+    Its size and modification time include those of the write-ahead log.
+    """
     found, log = store_from_path(agent, path), store_from_path(agent, f"{path}-wal")
     return with_size_of(found, log) if found and log else found
 

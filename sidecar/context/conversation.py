@@ -137,7 +137,7 @@ class Conversation:
         self.assembled, self.assembled_at = parts, self._now()
 
     def touch(self) -> None:
-        """Mark the conversation as changed now, which invalidates all pruning plans."""
+        """Record that the conversation has just changed. This invalidates all pruning plans."""
         self.updated_at = max(self._now(), self.updated_at)
         self.layout += 1
 

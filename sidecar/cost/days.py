@@ -58,7 +58,7 @@ def time_range(
 
 
 def local_day(at: datetime, zone: tzinfo | None) -> int:
-    """Return the local day of a time, in days since 1970. Times without a time zone are in UTC."""
+    """Return the local date as days since 1970. A time without a time zone is taken as UTC."""
     aware = at if at.tzinfo else at.replace(tzinfo=UTC)
     return aware.astimezone(zone).toordinal() - EPOCH.toordinal()
 

@@ -153,7 +153,7 @@ def count_messages(
 
 
 def message_text(message: Any) -> str:
-    """Return all text of a message, for counting by a server in one request. Never raises."""
+    """Return all text of a message, so that a server can count it in one request. Never raises."""
     read = read_message(message)
     calls = [block for block in read.flat() if block.kind == "call"]
     written = [part for call in calls for part in (call.name, call.arguments)]

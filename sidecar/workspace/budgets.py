@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 FILES_KEPT = 100_000
-"""How many files' counts are cached. Larger groups would be counted again after each edit."""
+"""How many file counts are cached. A group with more files is recounted after each edit."""
 LISTING_SECONDS = 10.0
 """How long the list of files in a folder is cached, in seconds."""
 

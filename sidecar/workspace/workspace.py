@@ -69,7 +69,7 @@ class Workspace:
     """The shown context. Only `SessionRegistry` may replace it."""
 
     def limits_for(self, model: str) -> NamedLimits:
-        """Return the context windows that the shown session specifies, if it uses this model."""
+        """Return the context windows set by the displayed session, if it uses this model."""
         same = model == (self.context.model or self.settings.model)
         return self.context.limits if same else NamedLimits()
 
