@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from click.testing import CliRunner, Result
+
+from sidecar.cli import main
 
 BUDGET = '[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = 10\n'
 LONG = "word " * 50
-
-Done = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture
@@ -38,14 +39,12 @@ def git(*arguments: str) -> None:
     subprocess.run(["git", *arguments], check=True, capture_output=True)
 
 
-def check(*arguments: str | Path, cwd: Path | None = None, stdin: str = "") -> Done:
-    command = [sys.executable, "-P", "-m", "sidecar", "check", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=cwd, input=stdin
-    )
+def check(*arguments: str | Path, cwd: Path = Path(), stdin: str = "") -> Result:
+    with contextlib.chdir(cwd):
+        return CliRunner().invoke(main, ["check", *map(str, arguments)], input=stdin)
 
 
-def found(done: Done) -> dict[str, Any]:
+def found(done: Result) -> dict[str, Any]:
     return {file["path"]: file for file in json.loads(done.stdout)["files"]}
 
 
@@ -63,27 +62,27 @@ def test_root_marker_in_a_subfolder_does_not_hide_a_file(
 ) -> None:
     write(project / "sub" / marker, text)
     write(project / "sub/AGENTS.md", LONG)
-    assert check("sub/AGENTS.md").returncode == 1
-    assert check(project / "sub/AGENTS.md").returncode == 1
-    assert check("sub").returncode == 1
-    assert check("--stdin-name", "sub/AGENTS.md", "-", stdin=LONG).returncode == 1
+    assert check("sub/AGENTS.md").exit_code == 1
+    assert check(project / "sub/AGENTS.md").exit_code == 1
+    assert check("sub").exit_code == 1
+    assert check("--stdin-name", "sub/AGENTS.md", "-", stdin=LONG).exit_code == 1
     absolute = project / "sub/AGENTS.md"
-    assert check("--root", project, absolute, cwd=project.parent).returncode == 1
-    assert check("AGENTS.md", "--root", "..", cwd=project / "sub").returncode == 1
+    assert check("--root", project, absolute, cwd=project.parent).exit_code == 1
+    assert check("AGENTS.md", "--root", "..", cwd=project / "sub").exit_code == 1
 
 
 def test_comment_in_pyproject_does_not_make_a_root(project: Path) -> None:
     write(project / "sub/pyproject.toml", '"x" = "[tool.token-sidecar]" # [tool.token-sidecar]\n')
     write(project / "sub/AGENTS.md", LONG)
-    assert check(project / "sub/AGENTS.md", cwd=project.parent).returncode == 1
+    assert check(project / "sub/AGENTS.md", cwd=project.parent).exit_code == 1
 
 
 def test_a_path_outside_of_the_root_is_wrong_use(project: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other/AGENTS.md", LONG)
     result = check("--root", project, other)
-    assert result.returncode == 2
+    assert result.exit_code == 2
     assert "is not inside" in result.stderr
-    assert check("--root", tmp_path / "gone", ".").returncode == 2
+    assert check("--root", tmp_path / "gone", ".").exit_code == 2
 
 
 def test_given_configuration_replaces_that_of_the_checkout(project: Path, tmp_path: Path) -> None:
@@ -91,21 +90,21 @@ def test_given_configuration_replaces_that_of_the_checkout(project: Path, tmp_pa
     write(project / ".token-sidecar.toml", "")
     write(project / "pyproject.toml", "[tool.token-sidecar]\nmodel = 'gpt-4'\n")
     write(project / "AGENTS.md", LONG)
-    assert check(".").returncode == 0
+    assert check(".").exit_code == 0
     result = check("--config", trusted, "--json", ".")
-    assert result.returncode == 1
+    assert result.exit_code == 1
     (finding,) = found(result)["AGENTS.md"]["findings"]
     assert (finding["budget"], finding["model"]) == (10, "gpt-5")
     elsewhere = check("--config", trusted, "--root", project, project, cwd=tmp_path)
-    assert elsewhere.returncode == 1
-    assert check("--config", tmp_path / "gone.toml", ".").returncode == 2
+    assert elsewhere.exit_code == 1
+    assert check("--config", tmp_path / "gone.toml", ".").exit_code == 2
 
 
 def test_a_pyproject_may_be_named(project: Path, tmp_path: Path) -> None:
     text = "[[tool.token-sidecar.budget]]\nfiles = '*.txt'\nmax-tokens = 1\n"
     trusted = write(tmp_path / "trusted/pyproject.toml", text)
     write(project / "x.txt", LONG)
-    assert check("--config", trusted, ".").returncode == 1
+    assert check("--config", trusted, ".").exit_code == 1
 
 
 def test_a_named_configuration_has_no_more_rights(project: Path, tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_tracked_files_count_even_where_gitignore_names_them(project: Path) -> N
         write(project / ".gitignore", ignored)
         for _ in range(2):  # uses the cache
             result = check("--json", ".")
-            assert result.returncode == 1
+            assert result.exit_code == 1
             assert "sub/AGENTS.md" in found(result)
             assert "sub/untracked/AGENTS.md" not in found(result)
         assert set(found(check("--json", "sub"))) >= {"sub/AGENTS.md"}
@@ -138,7 +137,7 @@ def test_other_encodings_are_checked(project: Path, encoding: str) -> None:
     mark = "" if encoding in ("utf-16", "utf-32", "utf-8-sig") else "\ufeff"
     write(project / "AGENTS.md", (mark + LONG).encode(encoding))
     result = check("--json", "AGENTS.md")
-    assert result.returncode == 1
+    assert result.exit_code == 1
     plain = write(project / "AGENTS.md", LONG)
     assert found(result) == found(check("--json", plain.name))
 
@@ -149,16 +148,16 @@ def test_binary_file_with_a_budget_is_a_finding(project: Path) -> None:
     line = "AGENTS.md: binary file, not counted although it has a budget"
     for arguments in (["."], ["."], ["AGENTS.md"], ["--no-cache", "."]):
         done = check(*arguments)
-        assert (done.returncode, line in done.stderr) == (1, True)
+        assert (done.exit_code, line in done.stderr) == (1, True)
     assert "picture.png: binary file, skipped" in check(".").stderr
-    assert check("picture.png").returncode == 0
+    assert check("picture.png").exit_code == 0
     skipped = json.loads(check("--json", "AGENTS.md").stdout)["skipped"]
     assert skipped == [{"path": "AGENTS.md", "reason": "binary file", "budget": True}]
     assert check("--format", "github", ".").stdout.startswith("::error file=AGENTS.md,title=")
     (result,) = json.loads(check("--format", "sarif", ".").stdout)["runs"][0]["results"]
     assert (result["ruleId"], result["level"]) == ("budget-unchecked", "error")
     done = check("--stdin-name", "AGENTS.md", "-", stdin="\0")
-    assert done.returncode == 1
+    assert done.exit_code == 1
 
 
 def test_binary_member_of_a_group_is_a_finding(project: Path) -> None:
@@ -167,7 +166,7 @@ def test_binary_member_of_a_group_is_a_finding(project: Path) -> None:
     write(project / "a.md", "word")
     write(project / "b.md", b"\0")
     result = check("a.md")
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert "b.md: binary file, not counted although it has a budget" in result.stderr
 
 
@@ -177,7 +176,7 @@ def test_a_link_inside_the_root_is_checked(project: Path) -> None:
     (project / "other.txt").symlink_to("docs/agents.txt")
     for arguments in (["."], ["."], ["AGENTS.md"], ["--no-cache", "."]):
         result = check("--json", *arguments)
-        assert result.returncode == 1
+        assert result.exit_code == 1
         assert [len(found(result)["AGENTS.md"]["findings"]), "other.txt" in found(result)] == [
             1,
             False,
@@ -191,10 +190,10 @@ def test_a_link_out_of_the_root_is_named_and_not_read(project: Path, tmp_path: P
     line = "AGENTS.md: not followed: the link points outside the project, not counted although it has a budget"
     for arguments in (["."], ["AGENTS.md"], ["."]):
         result = check(*arguments)
-        assert (result.returncode, line in result.stderr) == (1, True)
+        assert (result.exit_code, line in result.stderr) == (1, True)
         assert "0 files checked" in result.stdout or "1 file checked" in result.stdout
     assert "no-budget.txt" not in check(".").stderr
-    assert check("no-budget.txt").returncode == 0
+    assert check("no-budget.txt").exit_code == 0
 
 
 def test_linked_folder_with_budgets_is_reported(project: Path, tmp_path: Path) -> None:
@@ -203,11 +202,11 @@ def test_linked_folder_with_budgets_is_reported(project: Path, tmp_path: Path) -
     write(tmp_path / "outside/a.md", LONG)
     write(project / "inside/a.md", LONG)
     (project / "else").symlink_to("inside")
-    assert check(".").returncode == 0
+    assert check(".").exit_code == 0
     for target in ("inside", "../outside"):
         (project / "prompts").symlink_to(target)
         result = check(".")
-        assert result.returncode == 1
+        assert result.exit_code == 1
         assert "prompts: not followed" in result.stderr
         (project / "prompts").unlink()
 
@@ -217,10 +216,10 @@ def test_a_link_to_another_member_counts_once_in_a_sum(project: Path) -> None:
     write(project / ".token-sidecar.toml", text)
     write(project / "AGENTS.md", LONG)
     (project / "CLAUDE.md").symlink_to("AGENTS.md")
-    assert check(".").returncode == 0
+    assert check(".").exit_code == 0
     (project / "CLAUDE.md").unlink()
     write(project / "CLAUDE.md", LONG)
-    assert check(".").returncode == 1
+    assert check(".").exit_code == 1
 
 
 def test_names_with_newlines_do_not_confuse_git(project: Path) -> None:
@@ -246,7 +245,7 @@ def test_names_with_newlines_do_not_confuse_git(project: Path) -> None:
 def test_revision_is_not_parsed_as_an_option(project: Path, base: str) -> None:
     git("init", "-q")
     result = check(f"--diff={base}", ".")
-    assert result.returncode == 2
+    assert result.exit_code == 2
     assert not (project / "stolen").exists()
 
 
@@ -258,7 +257,7 @@ def test_sarif_with_hostile_names_is_valid(project: Path) -> None:
         write(project / name, LONG)
         write(project / f"0{name}", b"\0")
     result = check("--format", "sarif", ".")
-    assert result.returncode == 1
+    assert result.exit_code == 1
     log = json.loads(result.stdout)
     jsonschema.validate(log, schema)
     assert len(log["runs"][0]["results"]) == 2 * len(names)
@@ -274,7 +273,7 @@ def test_linked_folder_does_not_lead_out_of_the_root(project: Path) -> None:
     result = check("--json", ".")
     assert "d/AGENTS.md" not in found(result)
     assert "d/AGENTS.md: not followed: the link points outside the project" in result.stderr
-    assert result.returncode == 1
+    assert result.exit_code == 1
 
 
 @pytest.mark.parametrize("arguments", [["AGENTS.md"], ["."]])
@@ -285,7 +284,7 @@ def test_a_fifo_with_a_budget_is_a_finding(project: Path, arguments: list[str]) 
     (project / "AGENTS.md").unlink()
     os.mkfifo(project / "AGENTS.md")
     result = check(*arguments)
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert "AGENTS.md: not a regular file, not counted although it has a budget" in result.stderr
 
 
@@ -298,4 +297,4 @@ def test_fifo_as_gitignore_does_not_block(project: Path) -> None:
     os.mkfifo(project / "sub/.gitignore")
     result = check("--json", ".")
     assert "sub/AGENTS.md" in found(result)
-    assert result.returncode == 1
+    assert result.exit_code == 1

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+from check_jsonschema import main as check_jsonschema  # type: ignore[import-untyped]
+from click.testing import CliRunner
 
 from sidecar.cli.group import VERBS
 
@@ -99,9 +101,8 @@ def test_the_snippet_for_helix_has_only_keys_that_helix_reads() -> None:
 def test_workflows_and_forms_follow_their_schemas(schema: str, files: str) -> None:
     paths = [str(path) for path in (ROOT / ".github").glob(files)]
     assert paths
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *paths]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout
+    result = CliRunner().invoke(check_jsonschema, ["--builtin-schema", schema, *paths])
+    assert result.exit_code == 0, result.output
 
 
 def test_pre_commit_accepts_the_manifest_of_the_hook() -> None:

@@ -101,7 +101,8 @@ def test_the_tests_run_on_what_users_install() -> None:
 def test_all_dependencies_have_accepted_licenses(tmp_path: Path) -> None:
     """Reads the licenses from a bill of materials (SBOM), which is created as in a release."""
     file = tmp_path / "sbom.json"
-    command = ["cyclonedx_py", "environment", "--output-file", str(file), sys.prefix]
+    command = ["cyclonedx_py", "environment", "--no-validate"]  # validation takes 20 s
+    command += ["--output-file", str(file), sys.prefix]
     subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
     components = {
         canonicalize_name(component["name"]): component

@@ -59,9 +59,10 @@ class Day:
 
     def text(self, tokens: int) -> str:
         """Return text of approximately this number of tokens."""
-        words: list[str] = []
-        while sum(map(len, words)) + len(words) < tokens * _BYTES_PER_TOKEN:
+        words, size = list[str](), 0
+        while size < tokens * _BYTES_PER_TOKEN:
             words.append(self.rng.choice(_WORDS))
+            size += len(words[-1]) + 1
         return " ".join(words)
 
     def _steps(self, plan: Plan) -> list[int]:
