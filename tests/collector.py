@@ -35,7 +35,7 @@ class Collector:
         self.bodies: list[tuple[str, bytes]] = []
         """Each request's path and uncompressed body."""
         self.accepted: list[bytes] = []
-        """The bodies of requests that were accepted completely."""
+        """The bodies of requests whose records were all accepted."""
         self.headers: list[dict[str, str]] = []
         self.keeps_bodies = True
         self.answer: Callable[[str, bytes], Answer] = lambda _path, _body: (200, b"", {})

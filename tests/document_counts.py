@@ -1,4 +1,4 @@
-"""Counts documents like the server's workers, but on the current thread."""
+"""Counts documents as the server's workers do, but on the current thread."""
 
 from __future__ import annotations
 

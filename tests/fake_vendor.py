@@ -64,7 +64,7 @@ class Reply:
     status: int = 200
     """The HTTP status. If it is not 200, the request fails and uses no tokens."""
     after: Kind | None = None
-    """Send this reply only after a reply to a call of this kind, such as a sub-agent's."""
+    """Delay this reply until a call of this kind, such as a sub-agent's, has been answered."""
     hangs: bool = False
     """Whether to send only the start of the reply, and wait until the client disconnects."""
 

@@ -205,7 +205,7 @@ def _embedded_bare(repository: Hostile) -> None:
 
 
 def _arm(repository: Hostile, folder: Path, work_tree: Path | None, lead: str = "") -> None:
-    """Set every option of a git configuration that runs a command to a trap."""
+    """Make every git option that runs a command trigger a trap."""
     commands = {
         "core.fsmonitor": "fsmonitor",
         "core.pager": "pager",

@@ -2,7 +2,7 @@
 
 Python 3.11 or later, access to PyPI and npm and, on Debian, root permissions are required.
 Everything is installed into folders that git ignores: `.venv`, `.editors`, `.agents` and
-`.vocabularies`. Other arguments are passed to pytest. `--no-install` skips the installation.
+`.vocabularies`. `--no-install` skips the installation. Other arguments are passed to pytest.
 """
 
 from __future__ import annotations

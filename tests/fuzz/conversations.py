@@ -179,7 +179,7 @@ class _Maker:
 
 
 class Seen(NamedTuple):
-    """The contents of a message, which is parsed independently of the server."""
+    """The contents of a message, parsed without the server's code."""
 
     calls: list[str]
     results: list[str]
@@ -189,7 +189,7 @@ class Seen(NamedTuple):
 
 
 def see(turn: Turn) -> Seen:
-    """Return the ids and text numbers in a turn."""
+    """Return a turn's call ids and result ids, and the numbers in its strings."""
     seen = Seen([], [], [], False)
     body = msgspec.to_builtins(turn)
     talks = _walk(body, seen, in_result=turn.role == "tool")
@@ -272,10 +272,10 @@ def _check_order(kept: list[Seen]) -> None:
 
 
 def _check_required_turns(case: Case, asked: list[Seen], kept: list[Seen]) -> None:
-    """Check that the plan keeps the turns that it must keep.
+    """Check that the plan keeps all system turns and the last turns.
 
-    These are all system turns, the last `keep_turns` user turns, and all turns after the first of
-    these user turns, except for orphans.
+    The last turns start at the first of the last `keep_turns` user turns. Calls without results,
+    and results without calls, may be removed from them.
     """
     there = {mark for seen in kept for mark in seen.marks}
     calls = {call for seen in kept for call in seen.calls}

@@ -34,7 +34,7 @@ def lines(text: str) -> list[tuple[int, int]]:
 
 
 def offset(text: str, position: Position, encoding: Encoding) -> int:
-    """Return a position's offset. If it is past the end of the line or text, return that end."""
+    """Return a position's offset. Positions past the end of the line or text mean that end."""
     spans = lines(text)
     if position.line >= len(spans):
         return len(text)

@@ -44,7 +44,7 @@ class Server(StdioClient):
         return int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) // 1024
 
     def end(self, what: str, began: float) -> None:
-        """Print time and memory, and shut the server down like an editor."""
+        """Print time and memory, and shut down the server as an editor does."""
         print(f"{what}: {time.monotonic() - began:.1f} s, {self.peak()} MB at most")
         self.close()
         assert self.process.returncode == 0

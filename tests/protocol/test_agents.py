@@ -702,7 +702,7 @@ def costs_more_than(before: Any) -> Callable[[Any], bool]:
 async def test_prompt_file_is_counted_for_the_same_model_everywhere(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
-    """Previously, the editor used the session's model, but the command line the configured one."""
+    """Previously, the command line used the configured model instead of the session's model."""
     (tmp_path / "CLAUDE.md").write_text("Write little, and test it.\n" * 6)
     session = home.session(tmp_path)
     session.reply()

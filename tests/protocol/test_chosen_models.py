@@ -1,4 +1,4 @@
-"""Tests when the selected model, the session's model or a reply's model is used."""
+"""Tests which model is used: the selected one, the session's or a reply's."""
 
 from __future__ import annotations
 

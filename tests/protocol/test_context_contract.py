@@ -1,4 +1,4 @@
-"""Tests how requests affect the recorded calls and the time of a session."""
+"""Tests that replies are billed once, and that assembling keeps the session's `updatedAt`."""
 
 from __future__ import annotations
 

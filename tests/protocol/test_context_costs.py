@@ -168,7 +168,7 @@ async def test_models_in_use_and_current_models_come_first(talker: Client) -> No
 async def test_bare_total_sets_the_size_and_is_not_billed(
     talker: Client, thought: int, shown: int
 ) -> None:
-    """Reported tokens beyond the count are treated as reasoning, which the next prompt omits."""
+    """Reported tokens that exceed our count are treated as reasoning, which is not sent again."""
     await talker.request("context/set", {"session": "s", "model": "gpt-4o", "systemPrompt": "Hi."})
     await talker.request("context/append", {"session": "s", "turns": [USER]})
     counted = (await talker.request("context/append", {"session": "s", "turns": [REPLY]}))["tokens"]

@@ -132,7 +132,7 @@ def retries(client: Client) -> list[Any]:
 
 
 def shows(mark: str) -> Callable[[Any], bool]:
-    """Return a function that checks for an estimate if `mark` is "~", or else for another count."""
+    """Return a function that checks for an estimate (if `mark` is "~") or for any other count."""
     return lambda one: one["document"] and ("~" in one["document"]["text"]) == (mark == "~")
 
 
@@ -279,7 +279,7 @@ async def test_conversation_of_a_cancelled_request_is_counted_again(
 async def test_conversation_fitted_during_a_count_is_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The endpoint is still counting turns that `context/fit` removes in the meantime."""
+    """`context/fit` removes turns while the endpoint is still counting them."""
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
         client.server.services.counts.seconds = 60.0
         for _ in range(8):

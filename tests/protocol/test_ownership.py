@@ -315,7 +315,7 @@ class Hanging:
 async def test_hanging_endpoint_does_not_block_other_requests(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An estimate is shown until the endpoint responds, and other requests are answered."""
+    """Until the endpoint responds, an estimate is shown, and other requests are answered."""
     client = await started(root)
     first = await client.request("context/append", {"turns": [USER], "session": "s"})
     assert first["method"] == "endpoint"
@@ -551,7 +551,7 @@ async def test_agents_estimate_has_an_error_band(talker: Client) -> None:
 
 
 async def test_model_has_the_same_window_on_every_surface(client: Client) -> None:
-    """Previously, the tooltip showed the window from the price list next to the agent's own."""
+    """Previously, the tooltip showed two windows: the agent's, and the one from the price list."""
     await settled(client)
     client.open("some words\n")
     fed(client, agents(limit=123_456))

@@ -138,7 +138,7 @@ async def test_enabled_providers_are_refreshed_after_a_change(bare: Client, dyna
 
 
 async def test_disabled_hints_disappear(bare: Client) -> None:
-    """A client without dynamic registration must request the hints again."""
+    """A client without dynamic registration is asked to request the hints again."""
     asked = Asked(bare)
     await start(bare, ON, dynamic=False, refresh=True)
     asked.clear()

@@ -71,7 +71,7 @@ async def test_context_warns_at_the_configured_threshold(
 async def test_keep_turns_zero_never_empties_a_conversation(
     bare: Client, root: Path, strategy: str, asked: dict[str, Any]
 ) -> None:
-    """The 0 comes either from `keepTurns` in the request or from `keep-turns` in the settings."""
+    """Either `keepTurns` in the request or `keep-turns` in the settings is 0."""
     await begun(bare, root, "[context]\nkeep-turns = 0\n" if not asked else "")
     bare.ignore("status/update", "context/warning")
     before = await bare.request("context/append", {"turns": TURNS})

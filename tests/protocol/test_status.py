@@ -167,7 +167,7 @@ async def test_a_defect_in_the_status_is_logged(
 
 
 async def test_each_recorded_call_changes_the_status_even_without_a_price(client: Client) -> None:
-    """A change of the status makes editors update an open cost report."""
+    """When the status changes, editors update an open cost report."""
     client.open("hello world")
     call = {"model": "a-model-without-a-price", "usage": {"prompt_tokens": 5}}
     seen = {0}

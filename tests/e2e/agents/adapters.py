@@ -38,9 +38,9 @@ class Agent(ABC):
     records_reasoning: ClassVar[bool] = True
     """Whether the agent's files contain a separate count of reasoning tokens."""
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset()
-    """The agent records five-minute cache writes of these call kinds without their lifetime."""
+    """The call kinds whose five-minute cache writes are recorded without their lifetime."""
     model_in_files: ClassVar[str | None] = None
-    """The model's name in the agent's files, if different."""
+    """The model's name in the agent's files, if it differs from `model`."""
     state_at_end: ClassVar[str] = "idle"
     """The state of a session after its agent has exited."""
     has_tools: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Runs programs with their own home folder, and without a network if Linux allows namespaces."""
+"""Runs programs with their own home folder and, if Linux allows namespaces, without a network."""
 
 from __future__ import annotations
 

@@ -176,13 +176,13 @@ class Scene:
             return all(numbers == expected_in(view, expected) for view, numbers in shown)
 
         for number, editor in enumerate(self.editors, 1):
-            # Costs and windows are read after the status has shown the context.
+            # The status may show the context before costs and windows have been read.
             self._wait_until(partial(is_settled, editor))
             check(f"editor {number}", numbers_in_editor(editor))
         check("command line", numbers_in_terminal(self.root))
 
     def accept(self, shown: int, tokens: int) -> int:
-        """Return `tokens` if `shown` is close enough to it for this agent, otherwise `shown`."""
+        """Return `tokens` if `shown` is within the agent's margin of error, otherwise `shown`."""
         is_within_band = abs(shown - tokens) <= shown * self.agent.band_percent / 100
         return tokens if is_within_band else shown
 
@@ -210,7 +210,7 @@ class Scene:
         self.check("calls left", seen, seen if is_close else left)
 
     def check_session(self, *, title: str | None) -> None:
-        """Check that the displayed session is idle, and check its agent, model and window."""
+        """Check the displayed session's agent, model, window, title and final state."""
         # The server may still be loading the context windows of models.
         self._wait_until(lambda: self.sidecar.usage()["limit"] is not None)
         usage = self.sidecar.usage()
@@ -224,7 +224,7 @@ class Scene:
         self.check_state(self.agent.state_at_end)
 
     def check_state(self, expected: str, what: str = "state") -> None:
-        """Wait for the displayed session to have the expected state."""
+        """Wait until the displayed session has the expected state, and check it."""
         self._wait_until(lambda: self.shown_session().get("state") == expected)
         self.check(what, self.shown_session().get("state"), expected)
 

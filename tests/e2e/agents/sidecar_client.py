@@ -57,7 +57,7 @@ class SidecarClient(StdioClient):
     def context_shown_at(
         self, is_right: Callable[[int], bool], since: float, seconds: float
     ) -> float | None:
-        """Return when a status first showed a context of the right size, or None after a timeout.
+        """Return the time since which the context has had the right size, or None after a timeout.
 
         Args:
             is_right: Returns whether a context size, in tokens, is right.
@@ -78,7 +78,7 @@ class SidecarClient(StdioClient):
         return self._wait_for(shown, seconds)
 
     def context_text(self) -> str:
-        """Return the context's text in the latest status, or an empty string."""
+        """Return the context's text in the latest status with a context, or an empty string."""
         texts = [status["context"]["text"] for _, status in self.statuses if status.get("context")]
         return texts[-1] if texts else ""
 
@@ -103,7 +103,7 @@ class SidecarClient(StdioClient):
         return self.request("cost/detail", params)
 
     def export_calls(self) -> list[dict[str, Any]]:
-        """Return all calls in the ledger, after reading new calls from the agents' files."""
+        """Record new calls from the agents' files, and return all calls in the ledger."""
         printed = run_sidecar(self.root, "cost", "export", "--format", "jsonl")
         return [json.loads(line) for line in printed.splitlines()]
 

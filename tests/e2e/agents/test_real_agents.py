@@ -153,7 +153,7 @@ def test_compaction(scene: Scene) -> None:
 
 
 def test_another_session(scene: Scene) -> None:
-    """A second session is displayed, and does not change the size of the first."""
+    """The second session is displayed, and the first session keeps its size."""
     scene.script.on(GREET, Reply("Hello there."))
     expected = {}
     for prompt in (GREET, WORK):

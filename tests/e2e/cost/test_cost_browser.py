@@ -120,7 +120,7 @@ HIGH_CONTRAST = {
 
 
 def test_grid_lines_are_faint_in_high_contrast(browser: Browser, costs: Path) -> None:
-    """Borders have a bright color in this theme. Grid lines would hide the curves."""
+    """Borders are bright in this theme. Grid lines of the same color would hide the curves."""
     browser.run("await page.goto(args[0])", costs.as_uri())
     *rgb, opacity = browser.run(GRID, HIGH_CONTRAST)
     linear = [(opacity * value / 255) ** 2.2 for value in rgb]

@@ -28,10 +28,10 @@ def start(path: Path, name: str, count: int) -> subprocess.Popen[str]:
 
 
 def kept(path: Path) -> tuple[list[str], int, int, int]:
-    """Return a ledger's request ids, and sums that must be consistent with them.
+    """Return a ledger's request ids, and three sums that must be consistent with them.
 
-    The sums are the number of calls and input tokens according to the totals, and the input tokens
-    of all individual calls.
+    The sums are the calls in `event_sums`, the input tokens in `event_sums`, and the input tokens
+    in `event`.
     """
     ledger = Ledger(path)
     with ledger.reader() as connection:

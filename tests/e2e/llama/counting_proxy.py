@@ -1,4 +1,4 @@
-"""A request-counting proxy between our server and llama.cpp."""
+"""A proxy that counts the requests from our server to llama.cpp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares our predictions and counts with those of a real llama.cpp."""
+"""Compares our predictions and counts with those of a real llama.cpp server."""
 
 from __future__ import annotations
 

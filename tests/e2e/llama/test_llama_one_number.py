@@ -208,7 +208,7 @@ def test_a_conversation_has_one_count_everywhere(
 def test_a_section_has_its_documents_count_after_edits_and_reports(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
-    """Calibration from reported usage affects only the reply's kind of text, not the document's."""
+    """Reported usage calibrates counts of the reply's kind of text, but not of the document's."""
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
         section = {"name": "doc", "textDocument": {"uri": editor.uri}}
@@ -287,7 +287,7 @@ def applied(action: Any, text: str) -> str:
 
 
 def counted(editor: Editor, method: str) -> int | None:
-    """Return the document's token count, or None if it was counted with another method."""
+    """Return the document's token count, or None if `method` was not used."""
     count = editor.about("tokens/count")
     return int(count["tokens"]) if count["method"] == method else None
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DROPPED = [" \x11\x88", "\n\x0b ", "a \x03\x9b", " \x1d\x88«", "\x00\x01 b\x0b"]
-"""Strings with control characters that the vocabulary lacks. If these are dropped, other characters
-can merge.
+"""Strings with control characters that the vocabulary lacks.
+
+A tokenizer that drops these characters may merge the characters around them.
 """
 BETWEEN = ["", " ", "  ", "\n", "\n\n", "\t", "é", "e\u0301", "日本", "😀", "<s>", "▁", "\x1f", "1"]
 

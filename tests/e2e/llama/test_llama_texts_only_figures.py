@@ -30,8 +30,9 @@ TURNS, SILENT = 30, 11
 """The total number of turns, and the number of turns before the first usage report."""
 AFTER_PERCENT = 1.0
 PROBE = 6
-"""The requests in the first turn: models, window, two strings, a chat (answered with 404), and the
-count.
+"""The number of requests in the first turn.
+
+They are for the models, the window, two strings, a chat (answered with 404), and the count.
 """
 CONTEXT = 32_768
 

@@ -56,7 +56,7 @@ def _extract(archive: Path, folder: Path) -> None:
             name = Path(member.name).name
             content = sources.extractfile(member) if name in wanted else None
             if content is not None:
-                # Rename each file when it is complete, in case the extraction is interrupted.
+                # The extraction may be interrupted, so rename each file only when it is complete.
                 part = folder / f"{name}.part"
                 part.write_bytes(content.read())
                 part.replace(folder / name)

@@ -53,7 +53,7 @@ def wait_tokens(editor: Editor, session: str, right: Callable[[int], bool], what
 
 
 def within_one_percent(editor: Editor, session: str, received: Received) -> int:
-    """Wait until the whole pending prompt is counted, and check the count to within 1 %."""
+    """Wait until the whole pending prompt is counted, and check that the error is at most 1 %."""
     messages = received.body["messages"]
     turns = messages[1:] if messages[0]["role"] == "system" else messages
     usage: dict[str, Any] = {}
@@ -76,12 +76,12 @@ def sent_back(received: Received) -> int:
 def converse(
     editor: Editor, plugin: ChatPlugin, server: ModelServer, session: str, part: int
 ) -> None:
-    """Send a prompt that triggers a tool call, and check the counts before and after both replies.
+    """Send a prompt that triggers a tool call, and check the counts before and after the replies.
 
-    Prints a table row for each of the two requests: the tokens that the model server received, and
-    our count of them. The second row also contains the tokens that the next request will repeat,
-    our count of them, and the plugin's own number. The first row does not, because the plugin sends
-    the second request immediately after the tool call.
+    The plugin sends two requests. For each of them, a table row shows the tokens that the model
+    server received, and our count of them. The second row also shows the tokens that the next
+    request will repeat, our count of them, and the plugin's own number. The first row does not,
+    because the plugin sends the second request immediately after the tool call.
     """
     editor.lua(plugin.submit, WEATHER.format(part))
     for number in (1, 2):

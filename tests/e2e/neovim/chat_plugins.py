@@ -23,7 +23,7 @@ PATIENT = "\nvim.g.token_sidecar_hold_ms = 60000"
 
 
 class ChatPlugin(msgspec.Struct, frozen=True):
-    """A chat plugin under test. All fields except `lua` contain Lua code."""
+    """A chat plugin under test. All fields except `name` and `usage` contain Lua code."""
 
     name: str
     lua: str
@@ -62,7 +62,7 @@ class ChatPlugin(msgspec.Struct, frozen=True):
 
 
 class Avante(ChatPlugin, frozen=True):
-    """A vendor for avante, which completes a task by calling its own tool."""
+    """The plugin avante, whose model completes a task by calling one of the plugin's tools."""
 
     def answer(self, body: dict[str, Any]) -> Reply:
         """Answer each prompt with a tool call, and each tool result with the call that completes the

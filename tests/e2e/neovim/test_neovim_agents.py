@@ -34,7 +34,7 @@ def claude(tmp_path: Path) -> ClaudeHome:
 @pytest.fixture
 def codex(tmp_path: Path, claude: ClaudeHome) -> CodexHome:
     home = CodexHome(tmp_path / "home" / ".codex")
-    home.clock = claude.clock  # so that the session that was written last is the newest
+    home.clock = claude.clock  # the session that was written last must be the newest
     (home.folder / "sessions").mkdir(parents=True)
     return home
 

@@ -1,6 +1,4 @@
-"""Tests what codecompanion sends besides the prompt: attached files and buffers, and a changed
-model.
-"""
+"""Tests codecompanion's attached files, buffers and tools, and a changed model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests which prompts are held in the real chat plugins, and which cannot be checked."""
+"""Tests which prompts are held in the real chat plugins, and which are sent without a check."""
 
 from __future__ import annotations
 

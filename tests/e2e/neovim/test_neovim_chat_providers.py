@@ -1,4 +1,4 @@
-"""Tests that calls are recorded with the provider that the chat plugin uses, and at its prices."""
+"""Tests that calls are recorded with the chat plugin's provider, at the provider's prices."""
 
 from __future__ import annotations
 
@@ -96,6 +96,6 @@ NAMES = [
 def test_an_api_format_is_not_taken_for_a_provider(
     shared: Editor, name: str, url: str, expected: str | None
 ) -> None:
-    """Users often name other servers `openai` or `anthropic`, because they implement these APIs."""
+    """Users often name a server after the API that it implements, such as `openai`."""
     found = "return require('token_sidecar.integrations.providers').id(...)"
     assert shared.lua(found, name, url) == expected

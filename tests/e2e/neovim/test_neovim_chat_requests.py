@@ -236,7 +236,7 @@ def project(folder: Path, name: str) -> Path:
 
 
 def test_two_avante_projects_are_two_sessions(begin: Callable[..., Any], tmp_path: Path) -> None:
-    """The projects' chats have the same file name."""
+    """The chats in both projects have the same file name."""
     editor, server, first = begin(AVANTE, waits=False)
     say(editor, AVANTE, server, 0)
     right = sent_back(server.received[1])

@@ -62,7 +62,7 @@ def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[[Vendor], Any
             editor = open_editor(lua + PATIENT)
             editor.command(f"cd {editor.workspace}")
             editor.edit("a.md", "Hello, world!\n")
-            editor.wait_tokens(4)  # only then may requests be sent
+            editor.wait_tokens(4)  # requests may be sent only after this
             editor.lua("setup(...)", server.url)
             editor.lua(CODECOMPANION.open)
             return editor, server, str(editor.lua(CODECOMPANION.session))

@@ -246,7 +246,7 @@ require('lualine').setup({
 def test_no_module_is_loaded_before_a_chat_is_used(
     open_editor: Callable[..., Editor],
 ) -> None:
-    """Only lualine's component is loaded, with two modules that read the status."""
+    """Only the lualine component and the two modules that read the status are loaded."""
     lua = "\n".join(plugin.lua for plugin in ALL)
     editor = open_editor(lua + "\nvim.o.columns = 80\n" + on_path("lualine.nvim") + LUALINE)
     loaded = editor.lua("""

@@ -47,7 +47,7 @@ def ready(editor: Editor) -> Editor:
 
 @pytest.fixture
 def shared_ready(clean: Editor) -> Editor:
-    """An editor for tests that change neither the model nor sessions, costs and files."""
+    """An editor for tests that do not change the model, sessions, costs or files."""
     clean.edit("a.md", HELLO)
     clean.wait_tokens(4)
     return clean

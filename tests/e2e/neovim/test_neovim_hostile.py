@@ -1,4 +1,4 @@
-"""Tests a real Neovim in a hostile folder, whose programs, modules and settings must not be run."""
+"""Tests that a real Neovim in a hostile folder runs nothing from this folder."""
 
 from __future__ import annotations
 

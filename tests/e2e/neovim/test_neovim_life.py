@@ -285,7 +285,7 @@ def test_a_missing_server_causes_one_message(open_editor: Callable[..., Editor])
 def test_a_python_without_the_package_causes_one_message(
     open_editor: Callable[..., Editor], tmp_path: Path
 ) -> None:
-    """If `python3` lacks the module, the plugin does not start it repeatedly."""
+    """If `python3` lacks the module, the plugin does not keep starting `python3`."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "python3").write_text("#!/bin/sh\nexit 1\n")

@@ -55,7 +55,7 @@ def test_a_range_of_lines_is_counted(ready: Editor) -> None:
         ("G0v$", "last line"),
         ("ggVj", "alpha beta gamma\nshort\n"),
         ("GV", "last line\n"),
-        ("gg0ll<C-v>jl", "ph\nor"),  # a block is as wide as it appears on the screen
+        ("gg0ll<C-v>jl", "ph\nor"),  # a block has the same screen columns in each line
         ("gg0ll<C-v>3jl", "pha \nort\n\n本語"),
         ("gg0ll<C-v>j$", "pha beta gamma\nort"),
         ("4G0<C-v>jl", "日本語 an\n\tt"),

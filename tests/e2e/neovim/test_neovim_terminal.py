@@ -37,7 +37,7 @@ def demo() -> ModuleType:
 
 
 def environ_of(pid: str) -> str:
-    """Return a process's environment, or an empty dict if the process has ended."""
+    """Return a process's environment, or an empty string if the process has ended."""
     try:
         return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace")
     except OSError:

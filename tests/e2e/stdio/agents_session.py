@@ -54,5 +54,5 @@ class AgentsServer(StdioClient):
 
 
 def begin_now(clock: Clock) -> None:
-    """Shift an agent's generated session to the current hour."""
+    """Make an agent's generated session begin 50 minutes ago."""
     clock.now = datetime.now(UTC) - timedelta(minutes=50)

@@ -1,4 +1,4 @@
-"""Runs the server over stdio, with a real Neovim's and a current VS Code's capabilities."""
+"""Runs the server over stdio, with the client capabilities of Neovim and VS Code."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ SECONDS = 6
 """How long three ticks of the file watcher take, in seconds."""
 WAITS = "clock_nanosleep,epoll_pwait,epoll_wait,futex,nanosleep,poll,ppoll,pselect6,read,select"
 _WAITED = re.compile(r"<\d+\.\d+>$", re.MULTILINE)
-"""Matches each completed system call. Calls that return at once also count, as in a busy loop."""
+"""Matches every completed system call, even one that returned at once, as in a busy loop."""
 MOST_CPU = 0.005
 """Maximum CPU seconds per second. The benchmark measures a tenth of this."""
 

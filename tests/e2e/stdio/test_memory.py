@@ -1,4 +1,4 @@
-"""Tests that memory is proportional to the bytes received and the open documents, on Linux."""
+"""Tests on Linux that closing documents frees memory, and that announced lengths reserve none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that several servers on one folder show the same costs."""
+"""Tests that several servers for one folder show the same costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ agents.IDLE_SECONDS = 100_000.0
 sys.argv[1:] = ["serve"]
 start()
 """
-"""Starts a server that never becomes idle, so that it sees changes only with its file watcher."""
+"""Starts a server that never becomes idle, so that only its file watcher notices changes."""
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_an_agents_call_is_in_the_costs_of_every_server(
 
 
 def together(servers: list[AgentsServer], calls: int) -> None:
-    """Record calls in all servers at the same time."""
+    """Record this many calls through each server, at the same time."""
 
     def burst(server: AgentsServer) -> None:
         for _ in range(calls):

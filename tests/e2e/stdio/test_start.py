@@ -19,8 +19,8 @@ from sidecar.config.settings import Agents
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Logs imports. Deferred work, which normally starts after half a second, is delayed by 30 seconds.
-# It then starts after the first count even on a slow machine.
+# Logs imports. Deferred work starts after 30 seconds instead of half a second, so that the first
+# count is done by then, even on a slow machine.
 SERVER = """
 import sys
 
@@ -82,7 +82,7 @@ def imported(tmp_path: Path, until: str) -> set[str]:
 
 
 def of(names: tuple[str, ...], modules: set[str]) -> list[str]:
-    """Return the modules that have one of these names or belong to a package with one of them."""
+    """Return the modules and packages with these names, including the packages' modules."""
     return sorted(
         module for module in modules if any(f"{module}.".startswith(f"{n}.") for n in names)
     )

@@ -1,4 +1,4 @@
-"""Tests that settings are polled every two seconds if the system cannot watch more files."""
+"""Tests that settings are polled every two seconds if the system cannot watch any more files."""
 
 from __future__ import annotations
 

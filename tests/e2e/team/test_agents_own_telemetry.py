@@ -246,7 +246,7 @@ def test_calls_that_the_agent_reports_too_are_stored_once(
 
 
 def check_against_the_ledger(scene: Scene, rows: list[list[str]]) -> None:
-    """Check that the store contains each call in the ledger once, with the same tokens and cost."""
+    """Check that the store and the ledger contain the same calls, with equal tokens and costs."""
     calls = scene.sidecar.export_calls()
     writes = ("cacheWriteTokens", "cacheWrite5mTokens", "cacheWrite1hTokens")
     expected = Counter(

@@ -44,7 +44,7 @@ def expand(query: str, since: str, until: str, teams: str) -> str:
 def report_files(
     store: ClickHouse, identity: Identity, calls: int, usd: str | None, minutes: int
 ) -> None:
-    """Report costs of a repository's CLAUDE.md, and of the user's CLAUDE.md in two workspaces."""
+    """Report the costs of a repository's CLAUDE.md, and of the user's in two workspaces."""
     at = time.time_ns() + minutes * 60_000_000_000
     own = "file:///home/jane/.claude/CLAUDE.md"
     records = [
@@ -344,9 +344,7 @@ def only_keys_of(value: Any, keys: Any) -> Any:
 
 
 def test_pipelines_of_the_collector_use_what_is_declared() -> None:
-    """Checks only the names in the collector's configuration, because no package has a schema for
-    it.
-    """
+    """Checks only names, because no package has a schema for the collector's configuration."""
     service = COLLECTOR["service"]
     for pipeline in service["pipelines"].values():
         for kind in ("receivers", "processors", "exporters"):

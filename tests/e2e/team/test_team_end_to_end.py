@@ -120,9 +120,7 @@ class Team:
         book.close()
 
     def amend(self, user: Path, share: float) -> None:
-        """Increase the output of some of a user's calls, like agents that write partial counts
-        first.
-        """
+        """Increase the output of some of a user's calls, as if the first counts were partial."""
         events = self.events[user]
         for index in self.random.sample(range(len(events)), int(len(events) * share)):
             buckets = events[index].buckets
@@ -212,7 +210,7 @@ class Chaos:
         self.shippers = [self._start(number) for number in range(2)]
         while self.kills < kills:
             for number, shipper in enumerate(self.shippers):
-                if not shipper.is_alive():  # finished, but calls may have been amended since
+                if not shipper.is_alive():  # calls may have been amended since it finished
                     self.shippers[number] = self._start(number)
             time.sleep(self.random.random() * longest_wait)
             victim = self.random.randrange(3)
@@ -295,7 +293,7 @@ def collector(store: ClickHouse) -> Iterator[Rotel]:
 
 
 def check(team: Team, store: ClickHouse) -> None:
-    """Check that the store contains each call in the ledgers once, with equal tokens and cost."""
+    """Check that the store contains each call once, and has the same totals as the ledgers."""
     expected = {hash_of(user): team.totals(user) for user in team.folders}
     sums = "sum(input + cache_read + cache_write), sum(output + reasoning), sum(cost)"
     for query in (

@@ -1,4 +1,4 @@
-"""Tests that reports from the team's store agree with the users' ledgers, also by user and team."""
+"""Tests that the team store's reports, also by user or team, agree with the users' ledgers."""
 
 from __future__ import annotations
 
@@ -479,7 +479,7 @@ async def test_the_status_warns_of_the_teams_caps(
 
 @asynccontextmanager
 async def forwarded(url: str, port: int = 0) -> AsyncIterator[int]:
-    """Forward a local port to a store, and yield the port. It is closed on exit."""
+    """Forward a local port to a store. Yield the port, and close it on exit."""
     host = urlsplit(url)
 
     async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 START_SECONDS = 300
-"""The timeout in seconds. Opening a window can take 25 s, and the first waits for the builds."""
+"""The timeout in seconds. A window can take 25 s to open. The first one waits for the builds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

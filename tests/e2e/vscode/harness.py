@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 EXTENSION = editors_setup.EXTENSION
 PATIENCE_S = 60.0
 OPENINGS = 3
-"""How often to try. Sometimes VS Code opens a workspace file without its folders."""
+"""The maximum number of attempts. VS Code may open a workspace file without its folders."""
 TIDY = """
     const run = vscode.commands.executeCommand;
     await run("workbench.action.closeQuickOpen");
@@ -166,10 +166,10 @@ class CodeServer:
     def configure(self, settings: dict[str, Any]) -> None:
         """Write settings in addition to the tests' defaults.
 
-        The settings are written to the machine's settings file. code-server is a remote window,
-        which reads settings of scope `machine` only from there, and does not watch the user's file.
-        The file is replaced atomically and only if it has changed, because VS Code rejects an
-        incomplete file.
+        Our extension's settings are written to the machine's settings file, because a remote window
+        such as code-server's reads settings of scope `machine` only from there, and does not watch
+        the user's file. Files are replaced atomically and only if they have changed, because
+        VS Code rejects an incomplete file.
         """
         ours = {key: value for key, value in settings.items() if key.startswith("tokenSidecar.")}
         others = {key: value for key, value in settings.items() if key not in ours}
@@ -303,7 +303,7 @@ class Window:
         return self.browser.run(code, *args)
 
     def show(self, name: str, text: str | None = None) -> Path:
-        """Open a workspace file in the editor, after writing `text` to it if given."""
+        """Open a workspace file in the editor. If `text` is given, write it to the file first."""
         path = (self.root if self.root.is_dir() else self.root.parent) / name
         if text is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ def text_of(window: Window) -> str:
 
 
 def wait_selected(window: Window, tokens: int) -> None:
-    """Wait until the status shows this count for the selection next to the document's count."""
+    """Wait until the status shows this number of selected tokens."""
     selected = f" tokens, {tokens} selected"
     wait_for(lambda: selected in (window.status() or ""), f"{selected!r} in the status bar")
 

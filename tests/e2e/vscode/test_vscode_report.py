@@ -72,7 +72,7 @@ def show(window: Window) -> None:
 
 @pytest.fixture
 def new_window(open_window: OpenWindow) -> Window:
-    """A window of a workspace without recorded calls."""
+    """A window for a workspace without recorded calls."""
     window = open_window({"notes.md": "# Notes\n"})
     window.show("notes.md")
     wait_for(lambda: "token" in (window.status() or ""), "the count")
@@ -81,7 +81,7 @@ def new_window(open_window: OpenWindow) -> Window:
 
 @pytest.fixture
 def shared_window(module_window: Window) -> Window:
-    """A window that the module's tests share, including the recorded calls."""
+    """A window that the module's tests share. Calls that earlier tests recorded are kept."""
     module_window.tidy()
     module_window.show("notes.md", "# Notes\n")
     wait_for(lambda: "token" in (module_window.status() or ""), "the count")

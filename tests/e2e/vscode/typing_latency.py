@@ -58,7 +58,7 @@ LISTEN = """
 """
 
 
-# this call returns immediately, and the keys are typed in the meantime
+# this does not wait until the file is open, so keys are typed while it is being opened
 OPEN_BESIDE = """
     const beside = { viewColumn: vscode.ViewColumn.Two, preserveFocus: true };
     void vscode.window.showTextDocument(vscode.Uri.file(args[0]), beside);
@@ -69,9 +69,7 @@ IS_OPEN = "return vscode.workspace.textDocuments.some((each) => each.uri.fsPath 
 def run(
     code_server: CodeServer, browser: Browser, folder: Path, program: Path | None, beside: int = 0
 ) -> float:
-    """Return the p99 of a run in milliseconds. With token-sidecar, the final count is checked
-    too.
-    """
+    """Return the p99 of a run in milliseconds. With token-sidecar, check the final count."""
     folder.mkdir(parents=True)
     code_server.configure({"tokenSidecar.server.path": str(program)} if program else {})
     window = Window(code_server, browser, folder)
