@@ -50,6 +50,17 @@ def test_links_lead_to_existing_targets(page: Path) -> None:
     assert missing == []
 
 
+def test_links_of_the_site_stay_in_the_site() -> None:
+    docs = ROOT / "docs"
+    outside = [
+        (page.name, link)
+        for page in docs.rglob("*.md")
+        for link in LINK.findall(page.read_text("utf-8"))
+        if not (page.parent / link).resolve().is_relative_to(docs)
+    ]
+    assert outside == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_named_tests_exist(page: Path) -> None:
     for file, name in TEST.findall(page.read_text("utf-8")):
