@@ -29,10 +29,7 @@ ERROR_KINDS: dict[ErrorKind, str] = {
 
 def how_to_install(extra: str) -> str:
     """Return instructions for installing an optional extra of this package."""
-    return (
-        f"install the extra: pipx install --force 'token-sidecar[{extra}]' "
-        f"(from a clone: '.[{extra}]')"
-    )
+    return f"install the extra: in your clone, run pipx install --force '.[{extra}]'"
 
 
 class SidecarError(Exception):

@@ -146,5 +146,5 @@ async def test_without_the_sdk_the_reason_says_what_to_install(
         miss = await endpoints.count_text("tiny", HELLO)
         assert isinstance(miss, Miss)
         assert miss.kind == "unsupported"
-        assert "token-sidecar[lmstudio]" in miss.reason
+        assert "'.[lmstudio]'" in miss.reason
         await endpoints.aclose()
