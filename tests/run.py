@@ -49,6 +49,7 @@ def _python() -> Path:
 def _install(python: str) -> int:
     if not Path(python).exists() and (code := _run([sys.executable, "-m", "venv", str(VENV)])):
         return code
+    print(f"Installing what the tests need into {VENV.name}", flush=True)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for wanted in (["--require-hashes", "-r", "tests/requirements.txt"], EDITABLE):
         if code := _run([*pip, *wanted]):
