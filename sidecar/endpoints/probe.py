@@ -254,8 +254,9 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
         if server is None:
             name = named.id if named else model
             server, first = await _server_from_count(connection, name)
-        entry = find_listed_model(model, await server.loaded(connection, listed))
-        if listed and entry is None:
+        loaded = await server.loaded(connection, listed)
+        entry = find_listed_model(model, loaded)
+        if entry is None and (listed or loaded):
             raise EndpointError("unknown", f"{server.name} does not have {model} loaded")
     except EndpointError as error:
         return replace(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,8 +16,12 @@ from sidecar.config.settings import Endpoint
 from sidecar.endpoints import servers
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
+from sidecar.endpoints.servers import ListedModel, list_entries
 from tests.unit.endpoints_fake_server import Canned, FakeServer, listing, llamacpp, words
-from tests.unit.endpoints_server_forms import MODELS, SERVERS
+from tests.unit.endpoints_server_forms import MODELS, SERVERS, number
+
+if TYPE_CHECKING:
+    from sidecar.endpoints.http import Connection
 
 HELLO = "hello world, how many tokens are you?"
 KINDS = {kind.name: kind for kind in vars(servers).values() if isinstance(kind, servers.Server)}
@@ -25,7 +30,8 @@ REFERENCE = Path(__file__).parents[2] / "docs/reference/endpoints.md"
 
 def test_every_kind_of_server_has_answers() -> None:
     """llama.cpp needs no recorded answers, because tests/e2e/llama runs the real server."""
-    assert {name for _, name, *_ in SERVERS.values()} == KINDS.keys() - {"llamacpp"}
+    answered = {name for _, name, *_ in SERVERS.values()}
+    assert answered == KINDS.keys() - {"llamacpp"}, "update SERVERS in endpoints_server_forms.py"
 
 
 def test_the_reference_has_a_row_for_every_kind_of_server() -> None:
@@ -41,7 +47,7 @@ def test_the_reference_has_a_row_for_every_kind_of_server() -> None:
         for name, kind in KINDS.items()
     }
     expected["lmstudio"] = (True, False)  # LM Studio counts with its SDK, not over HTTP
-    assert found == expected
+    assert found == expected, "update the table `Servers` of docs/reference/endpoints.md"
 
 
 @pytest.mark.parametrize("case", SERVERS)
@@ -206,6 +212,26 @@ async def test_localai_does_not_load_a_model_for_a_count() -> None:
         assert isinstance(miss, Miss)
         assert miss.kind == "unknown"
         assert server.posts() == []
+        await endpoints.aclose()
+
+
+async def test_servers_own_list_of_models_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server need not have `/v1/models`."""
+
+    async def loaded(connection: Connection, _: Sequence[ListedModel]) -> list[ListedModel]:
+        return list_entries(await connection.get("/api/models"), "models", ListedModel)
+
+    monkeypatch.setattr(servers, "KOBOLDCPP", replace(servers.KOBOLDCPP, loaded=loaded))
+    routes = {
+        ("POST", "/api/extra/tokencount"): number("prompt", "value"),
+        ("GET", "/api/models"): Canned(body={"models": [{"id": "tiny"}]}),
+    }
+    async with FakeServer(routes) as server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        miss = await endpoints.count_text("other", HELLO)
+        assert isinstance(miss, Miss)
+        assert miss.reason.startswith("koboldcpp does not have other loaded")
         await endpoints.aclose()
 
 
