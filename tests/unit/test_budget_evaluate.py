@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sidecar.budget.counter import TextCounter, excess_start
 from sidecar.budget.findings import RestOfGroup, evaluate
-from sidecar.budget.rules import Rule, Rules, severity_of
+from sidecar.budget.rules import PRESETS, Rule, Rules, severity_of
 from sidecar.config.settings import Budget, Settings
 from sidecar.counting.exact_engines import VOCABULARIES, Purpose, engine, load_ranks
 from sidecar.counting.tokenizer_interface import Tokenizer
@@ -179,22 +179,24 @@ def test_group_budget_leaves_what_other_files_do_not_use(own: int, others: int, 
     assert "over their budget of 10" in finding.message
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("AGENTS.md", ["budget AGENTS.md"]),
-        ("sub/AGENTS.md", ["budget AGENTS.md", "budget sub/*.md"]),
-        ("prompts/a/b.md", ["budget prompts/**/*.md"]),
-        ("prompts/a/old.md", []),
-        ("CLAUDE.md", ["preset AGENTS.md"]),
-        (".github/copilot-instructions.md", ["preset .github/copilot-instructions.md"]),
-        ("x/.cursor/rules/a/b.mdc", ["preset **/.cursor/rules/**"]),
-        ("skills/x/SKILL.md", ["preset SKILL.md"]),
-        (".github/prompts/a.prompt.md", ["preset *.prompt.md"]),
-        ("a.prompty", ["preset *.prompt.md"]),
-        ("agents.py", []),
-    ],
-)
+RULES_OF: list[tuple[str, list[str]]] = [
+    ("AGENTS.md", ["budget AGENTS.md"]),
+    ("sub/AGENTS.md", ["budget AGENTS.md", "budget sub/*.md"]),
+    ("prompts/a/b.md", ["budget prompts/**/*.md"]),
+    ("prompts/a/old.md", []),
+    ("CLAUDE.md", ["preset AGENTS.md"]),
+    ("GEMINI.md", ["preset AGENTS.md"]),
+    (".github/copilot-instructions.md", ["preset .github/copilot-instructions.md"]),
+    ("x/.cursor/rules/a/b.mdc", ["preset **/.cursor/rules/**"]),
+    ("skills/x/SKILL.md", ["preset SKILL.md"]),
+    (".github/prompts/a.prompt.md", ["preset *.prompt.md"]),
+    ("a.prompty", ["preset *.prompt.md"]),
+    ("agents.py", []),
+]
+"""Paths, each with the rules that apply to it. Every glob of a preset needs a path."""
+
+
+@pytest.mark.parametrize(("path", "expected"), RULES_OF)
 def test_rules_of_a_file(path: str, expected: list[str]) -> None:
     budgets = (
         Budget(files=("AGENTS.md",), max_tokens=1),
@@ -204,6 +206,13 @@ def test_rules_of_a_file(path: str, expected: list[str]) -> None:
     rules = Rules(Settings(budgets=budgets, presets=True))
     found = [f"{rule.key.partition('[')[0]} {rule.budget.files[0]}" for rule in rules.of(path)]
     assert found == expected
+
+
+@pytest.mark.parametrize("glob", [glob for preset in PRESETS for glob in preset.files])
+def test_every_glob_of_a_preset_has_an_example(glob: str) -> None:
+    rule = Rule("preset", Budget(files=(glob,), max_tokens=1))
+    rules = Rules(Settings())
+    assert any(rules.matches(rule, path) for path, _ in RULES_OF), "add a path to RULES_OF"
 
 
 def test_presets_are_off_by_default() -> None:
