@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.agents.registry import reader_of
 from sidecar.known_agents import AGENTS as KNOWN_AGENTS
 from tests.e2e.agents.adapters import AGENTS
 
@@ -55,18 +56,29 @@ def test_scores_of_all_processes_are_printed(tmp_path: Path, processes: str) -> 
     assert "pi: no subagent: no" in result.stdout
 
 
-def test_docs_name_the_versions_of_the_agents_under_test() -> None:
+def test_docs_list_every_agent_with_the_version_under_test() -> None:
     page = (ROOT / "docs/reference/agents.md").read_text()
+    places = page.partition("| agent | where |")[2].partition("\n\n")[0]
+    listed = set(re.findall("^\\| `(.+?)`", places, re.MULTILINE))
+    assert listed == set(KNOWN_AGENTS), (
+        "update the table `What is read` of docs/reference/agents.md"
+    )
     table = page.partition("| agent | tested version |")[2].partition("\n\n")[0]
     versions: dict[str, str] = {}
     for row in table.splitlines()[2:]:
         _, names, version, *_ = row.split("|")
         versions |= dict.fromkeys(re.findall("`(.+?)`", names), version.strip())
-    assert versions.keys() == set(KNOWN_AGENTS)
-    places = page.partition("| agent | where |")[2].partition("\n\n")[0]
-    assert set(re.findall("^\\| `(.+?)`", places, re.MULTILINE)) == set(KNOWN_AGENTS)
+    assert set(versions) == set(KNOWN_AGENTS), (
+        "update the table `What the files do not contain` of docs/reference/agents.md"
+    )
     for name, version in versions.items():
         if name in AGENTS:
             assert AGENTS[name].package.version.startswith(version.split()[0])
         else:
-            assert version in ("from its sources", "from their sources")
+            assert version in ("from its sources", "from their sources"), (
+                f"{name} is not an agent that tests/e2e/agents runs"
+            )
+
+
+def test_every_agent_has_a_reader() -> None:
+    assert [reader_of(name).agent for name in KNOWN_AGENTS] == list(KNOWN_AGENTS)
