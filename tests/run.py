@@ -2,7 +2,8 @@
 
 Python 3.11 or later, access to PyPI and npm and, on Debian, root permissions are required.
 Everything is installed into folders that git ignores: `.venv`, `.editors`, `.agents` and
-`.vocabularies`. `--no-install` skips the installation. Other arguments are passed to pytest.
+`.vocabularies`. `--python-only` installs only `.venv`, which is enough for `tests/unit`.
+`--no-install` installs nothing. Other arguments are passed to pytest.
 """
 
 from __future__ import annotations
@@ -25,13 +26,18 @@ MYPY_CACHE = ("--cache-dir", ".mypy_cache/elsewhere")
 
 def main(arguments: list[str]) -> int:
     """Install, check and test. Return the first non-zero exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     os.chdir(ROOT)
     # Tests start thousands of processes. Without a cache, each would compile the package again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     python = str(_python())
-    if "--no-install" in arguments:
-        arguments = [argument for argument in arguments if argument != "--no-install"]
-    elif code := _install(python):
+    options = {"--no-install", "--python-only"} & set(arguments)
+    arguments = [argument for argument in arguments if argument not in options]
+    if "--no-install" not in options and (code := _install_packages(python)):
+        return code
+    if not options and (code := _fetch_programs(python)):
         return code
     types_elsewhere = [["mypy", "--platform", name, *MYPY_CACHE, "sidecar"] for name in ELSEWHERE]
     checks = [["ruff", "check"], ["ruff", "format", "--check"], ["codespell_lib"], ["mypy"]]
@@ -46,7 +52,7 @@ def _python() -> Path:
     return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-def _install(python: str) -> int:
+def _install_packages(python: str) -> int:
     if not Path(python).exists() and (code := _run([sys.executable, "-m", "venv", str(VENV)])):
         return code
     print(f"Installing what the tests need into {VENV.name}", flush=True)
@@ -54,6 +60,10 @@ def _install(python: str) -> int:
     for wanted in (["--require-hashes", "-r", "tests/requirements.txt"], EDITABLE):
         if code := _run([*pip, *wanted]):
             return code
+    return 0
+
+
+def _fetch_programs(python: str) -> int:
     print("Fetching the editors, coding agents and vocabularies that the tests drive", flush=True)
     for module in (
         "tests.e2e.editors_setup",
