@@ -184,36 +184,34 @@ async def test_a_text_is_shortened_and_the_file_is_unchanged(project: Path) -> N
     assert (project / "AGENTS.md").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "message"),
-    [
-        ("count_tokens", {"path": "../secret"}, "is outside of the project"),
-        ("count_tokens", {"path": "link"}, "is outside of the project"),
-        ("count_tokens", {"path": "/etc/passwd"}, "is outside of the project"),
-        ("count_tokens", {"path": "missing"}, "No such file"),
-        ("count_tokens", {"path": "pipe"}, "is not a regular file"),
-        ("count_tokens", {"path": "docs/b.bin"}, "binary file"),
-        ("count_tokens", {"path": "a\0b"}, "cannot read"),
-        ("count_tokens", {}, "pass either `path` or `text`"),
-        ("count_tokens", {"path": 3}, "Expected `str | null`, got `int`"),
-        ("fit_to_budget", {"path": "docs", "max_tokens": 3}, "is a folder"),
-        ("fit_to_budget", {"path": "AGENTS.md", "max_tokens": -1}, "must not be negative"),
-        ("token_map", {"depth": 99}, "depth must be between"),
-        ("nothing", {}, "there is no tool named nothing"),
-    ],
-)
-async def test_bad_calls_are_errors_and_the_server_keeps_running(
-    project: Path, tool: str, arguments: dict[str, Any], message: str
-) -> None:
+BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
+    ("count_tokens", {"path": "../secret"}, "is outside of the project"),
+    ("count_tokens", {"path": "link"}, "is outside of the project"),
+    ("count_tokens", {"path": "/etc/passwd"}, "is outside of the project"),
+    ("count_tokens", {"path": "missing"}, "No such file"),
+    ("count_tokens", {"path": "pipe"}, "is not a regular file"),
+    ("count_tokens", {"path": "docs/b.bin"}, "binary file"),
+    ("count_tokens", {"path": "a\0b"}, "cannot read"),
+    ("count_tokens", {}, "pass either `path` or `text`"),
+    ("count_tokens", {"path": 3}, "Expected `str | null`, got `int`"),
+    ("fit_to_budget", {"path": "docs", "max_tokens": 3}, "is a folder"),
+    ("fit_to_budget", {"path": "AGENTS.md", "max_tokens": -1}, "must not be negative"),
+    ("token_map", {"depth": 99}, "depth must be between"),
+    ("nothing", {}, "there is no tool named nothing"),
+]
+
+
+async def test_bad_calls_are_errors_and_the_server_keeps_running(project: Path) -> None:
     (project.parent / "secret").write_text("secret words")
     (project / "link").symlink_to(project.parent / "secret")
     os.mkfifo(project / "pipe")
     async with connected(project) as client:
-        refused = await client.call_tool(tool, arguments)
-        assert refused.is_error
-        assert message in text_of(refused)
-        alive = await client.call_tool("count_tokens", {"text": "hello world"})
-        assert not alive.is_error
+        for tool, arguments, message in BAD_CALLS:
+            refused = await client.call_tool(tool, arguments)
+            assert refused.is_error, arguments
+            assert message in text_of(refused)
+            alive = await client.call_tool("count_tokens", {"text": "hello world"})
+            assert not alive.is_error, arguments
 
 
 async def test_a_root_of_the_client_may_be_read(project: Path, tmp_path: Path) -> None:
