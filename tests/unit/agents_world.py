@@ -1,4 +1,4 @@
-"""Provides `World`, a home folder with agents' files and a ledger."""
+"""Provides `World`: agents' files in a home folder, and their session index and ledger."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RecordingReader:
 
 
 class World:
-    """A home folder with agents' files, and the session index and ledger for them."""
+    """A home folder with agents' files, and their session index and ledger."""
 
     def __init__(self, home: Path, agents: str | Agents, env: dict[str, str] | None = None) -> None:
         """Create an empty home folder.

@@ -106,7 +106,7 @@ class FakeServer:
 
 
 def words(text: str) -> int:
-    """Return one token per three characters, which differs from every estimator's count."""
+    """Return a token count (one per three characters) that no estimator would return."""
     return len(text) // 3 or min(1, len(text))
 
 
@@ -164,4 +164,4 @@ REASONS: list[tuple[Any, str]] = [
     (listing("another", owned_by="llamacpp"), "choose a model that the server has"),
     (listing("tiny", owned_by="library"), "tokenizer.json"),
 ]
-"""Responses to a request for the model list, each with part of the advice that users get."""
+"""Responses to `GET /v1/models`, each with a part of the advice that users then get."""

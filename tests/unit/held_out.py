@@ -1,7 +1,7 @@
 """Documents with token counts. `python -m benchmarks fit-estimates` does not use them for fitting.
 
-Each generation's own vocabulary provides the counts. The exceptions are Claude, whose counts come
-from ctok, and Gemini, whose counts come from Gemma 3.
+The counts for each model generation come from its own vocabulary. The exceptions are Claude (from
+ctok) and Gemini (from the vocabulary of Gemma 3).
 """
 
 from __future__ import annotations

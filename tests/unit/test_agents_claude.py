@@ -1,4 +1,4 @@
-"""Tests Claude Code's reader: each call is recorded once, and context sizes are right."""
+"""Tests the reader for Claude Code: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def cost_state(session: Transcript, **models: Tokens) -> None:
 
 
 def test_summary_is_billed_to_the_compacted_model(world: World, session: Transcript) -> None:
-    """The total usage includes titles, web searches and earlier turns, which use other models."""
+    """The total usage includes titles, web searches and earlier turns. All may use other models."""
     opus, haiku = Tokens(900_000, output=9_000), Tokens(20_000, output=500)
     cost_state(session, claude_opus_5=opus)
     session.model = "claude-sonnet-5"
@@ -424,7 +424,7 @@ def test_reading_changes_no_file_and_no_access_time(
 def test_line_without_a_time_has_the_time_of_the_previous_line(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """The previous line may be a prompt, or may have been read in an earlier step."""
+    """The previous line may be a prompt, or a line that was read in an earlier step."""
     session.user()
     asked = parse_iso_time(stamp(home.clock.now))
     for name in ("msg_a", "msg_b"):

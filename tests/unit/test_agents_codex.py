@@ -1,4 +1,4 @@
-"""Tests Codex's reader: each call is recorded once, and context sizes are right."""
+"""Tests the reader for Codex: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 

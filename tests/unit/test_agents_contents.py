@@ -46,7 +46,10 @@ class Script:
         self.count = Tokenizers().for_model("gpt-4o").count
 
     def text(self, label: str, words: int) -> str:
-        """Return random words, between half and twice `words`, and add their tokens to `label`."""
+        """Return random words, and add their tokens to `label`.
+
+        The number of words is between half and twice `words`.
+        """
         count = self.rng.randrange(words // 2, 2 * words)
         text = " ".join(self.rng.choices(WORDS.split(), k=count))
         self.tokens[label] += self.count(text)

@@ -1,4 +1,4 @@
-"""Tests Copilot's reader in VS Code: each call counts once, and context sizes are right."""
+"""Tests the reader for Copilot in VS Code: each call counts once, and context sizes are right."""
 
 from __future__ import annotations
 
@@ -506,7 +506,7 @@ def test_no_text_of_a_message_is_stored(world: World, home: CodeHome, flat: bool
 
 
 def test_running_turn_has_the_time_of_its_file(world: World, home: CodeHome) -> None:
-    """For a running turn, only the start is stored, so its age comes from the file's timestamp."""
+    """A running turn stores only its start, so the file's modification time is used."""
     chat = everyday(home, world.root, 1)
     chat.begin()
     chat.save()

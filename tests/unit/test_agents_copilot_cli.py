@@ -1,4 +1,4 @@
-"""Tests Copilot CLI's reader with events, and with a database that another process writes to."""
+"""Tests the reader for Copilot CLI with events, and a database that another process writes to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the benchmarks' generated sessions contain all traps, and are read correctly."""
+"""Tests that the benchmarks' generated sessions contain all `TRAPS`, and are read correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests Gemini CLI's reader: each call is recorded once, and context sizes are right."""
+"""Tests the reader for Gemini CLI: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_long_rewind_reads_the_file_again(world: World, home: GeminiHome, chat: 
 
 
 def test_turn_runs_while_a_tool_runs(world: World, home: GeminiHome) -> None:
-    """Until the tools have run, a reply that consists of tool calls is empty."""
+    """Until the tools have run, their calls are missing, so a reply may be empty."""
     chat = home.session(world.root)
     chat.user()
     reply: dict[str, Any] = {"id": "r", "type": "gemini", "timestamp": chat.clock.tick()}

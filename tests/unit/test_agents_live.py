@@ -303,7 +303,7 @@ class Watching:
             left -= self._reports.get(timeout=60) or set()
 
     def wait_for_rescan(self) -> None:
-        """Wait until the watcher reports that any file may have changed."""
+        """Wait for the report None, which requests a full rescan."""
         while self._reports.get(timeout=60) is not None:
             pass
 

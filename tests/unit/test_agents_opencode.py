@@ -1,4 +1,4 @@
-"""Tests opencode's reader with all three formats. Another process writes to the databases."""
+"""Tests the reader for opencode with all three formats. Another process writes to the databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests Pi's and Kimi CLI's readers: each call is recorded once, and context sizes are right."""
+"""Tests the readers for Pi and Kimi CLI: each call counts once, and context sizes are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests Qwen Code's reader: each call is recorded once, and context sizes are right."""
+"""Tests the reader for Qwen Code: each call is recorded once, and context sizes are right."""
 
 from __future__ import annotations
 

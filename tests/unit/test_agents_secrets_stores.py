@@ -61,7 +61,7 @@ def test_no_text_is_stored_and_no_file_is_changed(
 
 
 def _state_of(home: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Return the size, time and contents of all files, without SQLite's `-shm` files."""
+    """Return each file's size, modification time and contents, except for SQLite's `-shm` files."""
     files = (path for path in home.rglob("*") if path.is_file() and path.suffix != ".db-shm")
     return {
         str(path): (path.stat().st_size, path.stat().st_mtime_ns, path.read_bytes())

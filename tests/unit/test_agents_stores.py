@@ -160,7 +160,7 @@ def test_state_of_another_version_restarts_the_reading(tmp_path: Path) -> None:
 
 
 class Other(msgspec.Struct):
-    """A state with other fields than `Tree`."""
+    """A state whose fields differ from those of `Tree`."""
 
     session: int
 

@@ -46,7 +46,7 @@ class Written(NamedTuple):
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """The calls reported by the vendor that the agent's files should also contain."""
+        """The calls that the vendor recorded, except the kind that the agent does not write."""
         lines = (FIXTURES / self.folder / "vendor.jsonl").read_text().splitlines()
         return [call for call in map(json.loads, lines) if call["kind"] != self.missing_kind]
 
@@ -284,7 +284,7 @@ def test_vibe_bills_a_subagent_once_when_journals_and_state_are_lost(
     install(world, "vibe-subagent")
     (child,) = world.home.glob(".vibe/logs/session/unified/child-*")
     saved = {path: path.read_text() for path in child.rglob("projection-state.json")}
-    for path, text in saved.items():  # the agent's files before Vibe deleted the journal
+    for path, text in saved.items():  # the files as they were before Vibe deleted the journal
         path.write_text(json.dumps(json.loads(text) | {"snapshot_sequence": 0}))
     world.ingest()
     billed = world.recorded()
@@ -365,7 +365,7 @@ def test_continue_aborted_call_is_recorded_after_an_hour(
 
 
 def claude_transcript(world: World) -> tuple[Path, list[str]]:
-    """Install a real transcript in the root folder's project, and return its path and lines."""
+    """Install a real transcript as a session in `world.root`. Return its path and lines."""
     install(world, "claude-code-compaction")
     projects = world.home / ".claude" / "projects"
     (projects / "-work-p").rename(projects / slug_of(world.root))

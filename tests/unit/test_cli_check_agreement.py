@@ -81,7 +81,7 @@ def generated(random: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Generate files. Return each file's text, keyed by relative path, and the folder as `""`."""
+    """Generate files. Return their texts by relative path. The key `""` holds the root folder."""
     root = tmp_path_factory.mktemp("tree")
     made = {"": str(root)}
     chance = random.Random(4)
@@ -98,7 +98,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 class Editor:
-    """Opens and edits documents, and returns their findings."""
+    """Simulates an editor: edits documents and reports the findings in them."""
 
     def __init__(self, tree: Mapping[str, str]) -> None:
         from pathlib import Path
@@ -125,7 +125,7 @@ class Editor:
         return self.tokenizers.for_model(model or self.model).count(self.texts[path])
 
     def together(self) -> dict[str, dict[str, int]]:
-        """Return each file's token count, by group rule."""
+        """Return each group's token counts by file, keyed by the rule that defines the group."""
         return {
             rule.key: {
                 path: self.tokens(path, rule.budget.model)
@@ -170,7 +170,7 @@ def test_editor_and_command_line_agree_on_every_file(tree: dict[str, str]) -> No
         for finding in findings:
             kind = f"{finding.kind} {finding.code} {finding.rule}"
             seen[kind] = seen.get(kind, 0) + 1
-    # Findings of every kind occur.
+    # The generated files cause every kind of finding.
     assert {kind.split()[0] for kind in seen} == {"file", "section", "region"}
     assert {kind.split()[2] for kind in seen} >= {f"budget[{index}]" for index in range(4)}
     assert sum(seen.values()) > 1_000

@@ -127,7 +127,7 @@ def test_changed_files_are_read_again(root: Path, reads: list[str]) -> None:
 def test_same_size_and_time_do_not_hide_a_change(root: Path, reads: list[str]) -> None:
     check(root)
     reads.clear()
-    # The new file has the same size and time as the old one, but another inode.
+    # The size and modification time stay the same. Only the change time (ctime) differs.
     write(root / "a.md", "one two three four five six s e v")
     assert check(root)["a.md"].tokens == 9
     assert reads == ["a.md"]

@@ -353,7 +353,7 @@ def test_usage_is_printed_again_at_each_change(root: Path, home: ClaudeHome) -> 
             session.reply()
             wanted = home.truth.context[session.id]
             while json.loads(process.stdout.readline())["tokens"] != wanted:
-                # Other lines may be in between, because the agent writes while the file is read.
+                # The agent writes while the file is read, so other counts may be printed first.
                 pass
         finally:
             process.terminate()

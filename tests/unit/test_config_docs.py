@@ -22,7 +22,7 @@ NO_KEYS = {
     *("context.warnAt", "cost.total_cost"),
     *("ledger.db", "tokenizer.json", "tokenizer.model", "team.id"),
 }
-"""Names in the docs that are not keys, such as camelCase editor keys or vendor fields."""
+"""Names in the docs that only look like keys, such as camelCase editor keys and vendor fields."""
 OTHER_PROGRAMS = re.compile(r"^\[(language-server|otel)\.", re.MULTILINE)
 """Matches configuration for Helix and Codex."""
 EXAMPLES = [

@@ -25,7 +25,7 @@ CODE = "if (x == 1) { y[2] += f(x); }\n"
 
 
 class ReportedChat:
-    """A conversation that reports prompt sizes of 300 tokens plus `ratio` times the estimate."""
+    """A conversation whose reported prompt sizes are 300 tokens plus `ratio` times the estimate."""
 
     def __init__(self, ratio: float) -> None:
         tokenizer = Tokenizers().for_model(MODEL)
@@ -44,7 +44,7 @@ class ReportedChat:
         sample.apply_to(self.calibration, self.session.model_counts())
 
     def factors(self) -> dict[str, float]:
-        """Return the calibration factors of documents by kind."""
+        """Return the calibration factor of each calibrated kind of document."""
         keys = {kind: document_key(MODEL, self.name, kind) for kind in ("prose", "json", "code")}
         found = {kind: self.shared.learned(key) for kind, key in keys.items()}
         return {kind: round(one.factor(), 2) for kind, one in found.items() if one}

@@ -28,7 +28,7 @@ START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 def call(
     number: int = 0, *, request: str | None = None, output: int = 5, cost: str | None = None
 ) -> LedgerEvent:
-    """Return a call `number` minutes after the start."""
+    """Return a call made `number` minutes after `START`."""
     return LedgerEvent(
         at=START + timedelta(minutes=number),
         model="gpt-5",

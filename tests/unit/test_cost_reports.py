@@ -365,7 +365,7 @@ def test_sums_cost_what_their_calls_cost(
     zone: ZoneInfo,
     session: str | None,
 ) -> None:
-    """Daily totals cost the same as the calls in them, however the calls are grouped."""
+    """Pricing daily totals and pricing each call give the same cost, however calls are grouped."""
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", 5)
     folder = tmp_path_factory.mktemp("ledger")
     ledger, prices = Ledger(folder / "ledger.db", zone), _prices_with_house(folder)

@@ -61,7 +61,10 @@ def conversation(seed: int, turns: int = 30) -> list[tuple[str, str]]:
 
 
 def predicted_by(calibration: ConversationCalibration, estimated: int) -> int:
-    """Return the last reported size plus the calibrated size of new text, as a context does."""
+    """Predict a prompt's size: the last reported size plus the calibrated size of new text.
+
+    The occupancy of a context is calculated in the same way.
+    """
     if calibration._last is None or estimated < calibration._last[0]:
         around = calibration.hidden if calibration._last is None else None
         return max(0, round(calibration.factor * estimated + (around[0] if around else 0.0)))

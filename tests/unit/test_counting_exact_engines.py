@@ -76,7 +76,7 @@ def test_long_text_has_the_same_count_in_pieces(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("engine_name", ["rs-bpe", "toktok"])
 def test_known_differences_between_engines_are_complete(engine_name: str, name: str) -> None:
-    """Checks a sample of all characters. `tests.fuzz.differences` checks each of them."""
+    """Checks a sample of the characters. `tests.fuzz.differences` checks all of them."""
     texts = [
         *differences.in_contexts(differences.code_points(step=149, start=7)),
         *differences.contractions(random.Random(2), 4_000),

@@ -1,5 +1,6 @@
-"""Tests pictures, clips and tool prompts with the examples in the vendors' docs, and the margins of
-error.
+"""Tests token counts of pictures, clips and tool prompts against examples in the vendors' docs.
+
+Also tests the margins of error.
 """
 
 from __future__ import annotations
@@ -331,7 +332,7 @@ def test_page_tokens_equal_the_vendors_published_numbers(
 
 
 def test_openai_page_counts_its_text_and_picture() -> None:
-    """The vendor does not publish the page picture's size, so the margin is 100 %."""
+    """OpenAI does not publish the size of a page's picture, so the margin is 100 %."""
     page = clip_tokens("gpt-5", "o200k_base", Clip("document", None, pages=1))
     assert page.margin == page.tokens > 1_000
     low = clip_tokens(

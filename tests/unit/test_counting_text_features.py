@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 KINDS = "aZ5é \t\n\r./'ññßłΓяѓեאعکހกकẻა’あ漢한ﬁ😀\u0301\u00a0"
-"""A character of each class, including those around safe split points."""
+"""Characters of every class, including the classes next to safe split points."""
 
 
 def differing(text: str) -> list[str]:

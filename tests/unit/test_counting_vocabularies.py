@@ -1,5 +1,5 @@
-"""Tests that counts with vocabulary files equal the `tokenizers` library's, and that split points
-are safe.
+"""Tests that counts with vocabulary files equal those of the `tokenizers` library, and that split
+points are safe.
 """
 
 from __future__ import annotations

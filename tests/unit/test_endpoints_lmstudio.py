@@ -24,7 +24,7 @@ HELLO = "hello world, how many tokens are you?"
 
 @dataclass
 class FakeSdk:
-    """Records calls of the SDK, and fails or hangs if a test wants it to."""
+    """Records calls to the SDK. A test can make it fail or hang."""
 
     loaded: list[str] = field(default_factory=lambda: ["tiny"])
     failure: Exception | None = None

@@ -16,7 +16,7 @@ from sidecar.messages.usage import MOST_TOKENS, Usage, normalize_usage
 
 
 def buckets(usage: Usage | None) -> tuple[int, int, int, int, int, int, int]:
-    """Return input, cache reads, cache writes, 1-hour writes, output, reasoning and prompt."""
+    """Return tokens: input, cache reads, cache writes, 1-hour writes, output, reasoning, prompt."""
     assert usage is not None
     return (
         usage.input_tokens,

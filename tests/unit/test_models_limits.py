@@ -89,7 +89,7 @@ OTHERWISE = {
 
 
 def test_published_windows_agree_with_the_list() -> None:
-    """The table is for models that are newer than the price list, and is tested with listed models."""
+    """The table is for models newer than the price list. Listed models are used to test it."""
     catalogue.warm()
     listed = [
         (model.id, parse(model.id).bare, model.context_window)

@@ -33,9 +33,9 @@ LICENSES = load(".ci/licenses.py")
 
 
 def pins(file: Path) -> dict[NormalizedName, tuple[Requirement, int]]:
-    """Return the pinned packages of a file, each with its number of hashes.
+    """Return each package's pin in a requirements file, and the pin's number of hashes.
 
-    If a package has several pins, this is the pin for the current system.
+    If a package has several pins, only the one for the current system is returned.
     """
     entries = re.sub(r"\\\n\s+", "", file.read_text("utf-8")).splitlines()
     found = [
@@ -99,7 +99,7 @@ def test_the_tests_run_on_what_users_install() -> None:
 
 
 def test_all_dependencies_have_accepted_licenses(tmp_path: Path) -> None:
-    """Reads the licenses from a bill of materials (SBOM), which is created as in a release."""
+    """Reads the licenses from a software bill of materials (SBOM) like the one in a release."""
     file = tmp_path / "sbom.json"
     command = ["cyclonedx_py", "environment", "--no-validate"]  # validation takes 20 s
     command += ["--output-file", str(file), sys.prefix]

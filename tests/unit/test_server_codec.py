@@ -69,7 +69,7 @@ def test_infinite_number_is_not_sent(number: float) -> None:
 
 
 def enum_places(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Return each enum value's path inside a type, and the enum."""
+    """Yield the path and the type of each enum field inside a type."""
     if isinstance(kind, type) and attrs.has(kind):
         for field in attrs.fields(kind):
             yield from enum_places(field.type, (*path, field.name))
@@ -100,7 +100,8 @@ def with_values(*places: tuple[str, ...], known: bool) -> dict[str, Any]:
     """Return `initialize` params with unknown enum values at these paths.
 
     Args:
-        known: Whether a known value precedes each unknown value.
+        places: The paths of enum fields.
+        known: Whether lists also contain all known values, after the unknown ones.
     """
     params: dict[str, Any] = {"processId": None, "rootUri": None, "capabilities": {}}
     for place in places:

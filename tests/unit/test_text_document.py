@@ -236,7 +236,7 @@ class WatchedPiece(Piece):
 
 
 def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
-    """Return how many pieces each random edit and the following count read."""
+    """Make random edits and count after each. Return how many pieces each step reads."""
     for module in ("pieces", "document"):
         monkeypatch.setattr(f"sidecar.text.{module}.Piece", WatchedPiece)
     rng, line = random.Random(characters), "some words; and others\n"

@@ -13,7 +13,7 @@ from sidecar.text.printable import percent_text
 
 TOP = Path(__file__).parents[2]
 OWNERS = {"sidecar/text/printable.py", "sidecar/counting/count.py", "editors/vscode/src/format.ts"}
-"""The modules that format percentages and error bands, and the corresponding module in VS Code."""
+"""The modules that format percentages and error bands, here and in the VS Code extension."""
 
 
 @pytest.mark.parametrize(

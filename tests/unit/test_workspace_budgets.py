@@ -1,6 +1,4 @@
-"""Tests that `token-budget` marks are found across pieces, and ignore marks only near the
-beginning.
-"""
+"""Tests that `token-budget` marks may span pieces, but ignore marks must be near the beginning."""
 
 from __future__ import annotations
 

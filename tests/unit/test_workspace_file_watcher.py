@@ -42,12 +42,12 @@ class Subscriber:
             left -= self.reports.get(timeout=60) or set()
 
     def until_rescan_requested(self) -> None:
-        """Wait until it is reported that any file may have changed."""
+        """Wait for the report None, which requests a full rescan."""
         while self.reports.get(timeout=60) is not None:
             pass
 
     def reported_before(self, last: Path, change: Callable[[], object]) -> set[str]:
-        """Make a change, and return the paths that are reported until `last` is among them."""
+        """Make a change, wait until `last` is reported, and return all paths reported so far."""
         change()
         seen: set[str] = set()
         while str(last) not in seen:
@@ -213,7 +213,7 @@ def test_recreated_folder_with_the_same_inode_is_watched(
 def test_no_write_is_missed_while_watches_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_before: bool
 ) -> None:
-    """The subscriber is notified even of writes just before or after its paths change."""
+    """Writes just before or after the watched paths change are reported too."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
