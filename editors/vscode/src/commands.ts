@@ -35,7 +35,7 @@ export function actions(context: ExtensionContext, server: Server, view: Session
     compareModels: () => compareModels(server, context),
     contextUsage: () => contextUsage(server),
     costReport: (choice) => showCostReport(server, choice as Choice | undefined),
-    tokenMap: () => showTokenMap(context),
+    tokenMap: () => showTokenMap(context, server),
     fitToBudget: () => fitToBudget(server),
     selectModel: (model) => selectModel(server, typeof model === "string" ? model : undefined),
     resetContext: () => resetContext(server),

@@ -88,6 +88,11 @@ export class Server implements Disposable {
     this.models.set(workspace ?? "", model);
   }
 
+  /** Return the model that the user has chosen for a folder, if any. */
+  chosenModel(folder: Uri): string | undefined {
+    return this.models.get(folder.toString());
+  }
+
   // The server responds by requesting its settings.
   settingsChanged(): void {
     if (this.client?.isRunning()) {

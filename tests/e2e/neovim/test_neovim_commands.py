@@ -377,6 +377,13 @@ def test_the_token_map_folds_and_opens_files(ready: Editor) -> None:
     wait_for(lambda: ready.lua("return vim.fn.expand('%:t')") == "2.md", "the file")
 
 
+def test_the_token_map_counts_for_the_chosen_model(ready: Editor) -> None:
+    (ready.workspace / "src").mkdir()
+    ready.command("TokenSidecar model gpt-4")
+    wait_for(lambda: "gpt-4" in "\n".join(ready.messages()), "the choice")
+    assert ready.floating(f"TokenSidecar map {ready.workspace}/src/")[0].endswith("for gpt-4")
+
+
 def test_health_reports_configuration_model_agents_endpoints_and_errors(ready: Editor) -> None:
     (ready.folder / "config.toml").write_text("")
     ready.lua("require('token_sidecar.status').warn({ message = ('nearly full '):rep(20) })")

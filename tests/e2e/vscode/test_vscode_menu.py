@@ -96,8 +96,14 @@ def test_the_language_status_shows_that_the_server_runs(plan: Window) -> None:
 def test_the_token_map_shows_where_the_tokens_are(plan: Window) -> None:
     """The webview shows the same page as the command line, and runs no scripts."""
     plan.show("docs/long.md", TEXT * 40)
-    plan.host("await vscode.commands.executeCommand('tokenSidecar.tokenMap')")
-    wait_for(lambda: "docs/long.md" in plan.frame_text(MAP), "the map")
+    choose = "await vscode.commands.executeCommand('tokenSidecar.selectModel', args[0])"
+    plan.host(choose, "gpt-4")
+    try:
+        plan.host("await vscode.commands.executeCommand('tokenSidecar.tokenMap')")
+        wait_for(lambda: "docs/long.md" in plan.frame_text(MAP), "the map")
+    finally:
+        plan.host(choose, "gpt-5")
     assert plan.frame_text(MAP).startswith("Token map of folder")
+    assert "for gpt-4" in plan.frame_text(MAP), "the chosen model"
     assert_sound(audit(plan.browser, MAP))
     plan.screenshot("map")

@@ -138,6 +138,18 @@ end
 --- Remembers the model that the user chose for a project, so that a restarted server uses it.
 function M.remember(client, model) chosen[client.root_dir or ''] = model end
 
+--- Returns the model that the user chose for the project of a folder, if any.
+---@param folder string
+---@return string?
+function M.chosen_model(folder)
+  folder = vim.fs.normalize(folder)
+  local model = chosen[folder]
+  for parent in vim.fs.parents(folder) do
+    model = model or chosen[parent]
+  end
+  return model
+end
+
 local function run_waiting(client)
   local requests = waiting
   waiting = {}
