@@ -205,7 +205,7 @@ def cost_state(session: Transcript, **models: Tokens) -> None:
 
 
 def test_summary_is_billed_to_the_compacted_model(world: World, session: Transcript) -> None:
-    """The total usage includes titles, web searches and earlier turns. All may use other models."""
+    """The total includes titles, web searches and earlier turns, and these may use other models."""
     opus, haiku = Tokens(900_000, output=9_000), Tokens(20_000, output=500)
     cost_state(session, claude_opus_5=opus)
     session.model = "claude-sonnet-5"

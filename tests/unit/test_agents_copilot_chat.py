@@ -457,7 +457,7 @@ def test_sessions_without_input_tokens_have_no_size(world: World, log: DebugLog)
 def test_traces_are_read_while_they_are_being_written(
     world: World, home: CodeHome, log: DebugLog
 ) -> None:
-    """An `invoke_agent` span contains the total of its calls, but is not a call itself."""
+    """An `invoke_agent` span reports the total usage of its calls, but is not a call itself."""
     traces = Traces(home)
     for _ in range(2):
         traces.turn(log.chat.id)

@@ -80,7 +80,7 @@ def test_pruning_with_a_real_tokenizer(summarize: bool) -> None:
 
 
 def test_reports_calibrate_later_estimates() -> None:
-    """The model needs 1.4 times as many tokens as estimated, and a hidden prompt has 900 tokens."""
+    """The model needs 1.4 times as many tokens as estimated, plus 900 for a hidden prompt."""
     session = Conversation("s", counter("unknown-9"))
     learned = ConversationCalibration(Calibrations(), "unknown-9", session.counter.tokenizer)
     off = []

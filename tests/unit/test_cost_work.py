@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 START = datetime(2026, 6, 1, tzinfo=UTC)
 CALLS = 60
 QUESTIONS = 8
-"""The number of SQL statements that a report takes if its time range consists of whole days."""
+"""The number of SQL statements for a report on whole days."""
 
 
 def calls(count: int = CALLS) -> Iterator[LedgerEvent]:

@@ -23,7 +23,7 @@ KINDS = "aZ5é \t\n\r./'ññßłΓяѓեאعکހกकẻა’あ漢한ﬁ😀\
 
 
 def differing(text: str) -> list[str]:
-    """Return the features for which the pieces' sum differs from the whole text's value."""
+    """Return the features whose sum over the pieces differs from the value for the whole text."""
     summed = map(sum, zip_longest(*map(features, split(text, 1)), fillvalue=0))
     whole = zip_longest(NAMES, features(text), fillvalue=0)
     return [str(name) for (name, one), other in zip(whole, summed, strict=False) if one != other]

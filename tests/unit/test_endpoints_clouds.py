@@ -34,7 +34,7 @@ def cloud(name: str) -> Cloud:
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make a vendor's host name resolve to this machine."""
+    """Return a function that makes `find_cloud` return the named vendor for every host."""
 
     def as_cloud(name: str) -> None:
         monkeypatch.setattr(endpoint_module, "find_cloud", lambda _: cloud(name))

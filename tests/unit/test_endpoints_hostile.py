@@ -1,4 +1,4 @@
-"""Tests that responses from malicious servers use little memory, and block and print nothing."""
+"""Tests that malicious servers' responses use little memory, block nothing and print nothing."""
 
 from __future__ import annotations
 

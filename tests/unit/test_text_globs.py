@@ -174,8 +174,9 @@ def test_matching_takes_linear_time(pattern: str, path: str) -> None:
 
 
 def test_a_path_is_compared_once_with_many_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patterns are compiled in groups of 10,000 characters, and each group is matched once per
-    path.
+    """Patterns are compiled in groups of up to 10,000 characters.
+
+    Each path is matched at most once against each group.
     """
     compared: list[str] = []
     original = PathSpec.check_file

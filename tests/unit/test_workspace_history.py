@@ -81,7 +81,7 @@ class World:
         return found.totals.calls
 
     def stores(self) -> list[str]:
-        """Return the stores in the index."""
+        """Return the paths of the stores in the index."""
         with self.book.ledger.reader() as connection:
             return [path for (path,) in connection.execute("SELECT path FROM store")]
 

@@ -51,7 +51,7 @@ def a_row(**fields: Any) -> SessionRow:
 def test_status_names_the_scope_of_its_cost(
     source: str, known: dict[str, float | None], reading: bool, text: str, row: str
 ) -> None:
-    """If the session's cost is unknown, the status shows today's cost and marks it as such."""
+    """If the session's cost is unknown, the status shows today's cost, labeled `today`."""
     costs = Costs(
         today=Decimal("0.4"),
         sessions=known,

@@ -47,7 +47,7 @@ def remove_what_windows_lacks() -> None:
 
 
 def _not_on_windows(*_: object) -> NoReturn:
-    raise NotImplementedError  # like the proactor event loop on Windows
+    raise NotImplementedError  # as the proactor event loop does on Windows
 
 
 def _winapi() -> Any:
