@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -135,10 +136,35 @@ def test_ci_runs_the_test_command_on_each_python() -> None:
     assert jobs["linux"]["strategy"]["matrix"]["python"] == named
 
 
+@pytest.mark.skipif(os.name == "nt", reason="the release runs on Linux")
+@pytest.mark.parametrize(
+    ("tag", "heading", "error"),
+    [
+        ("v1.2.0", "1.2.0 (2026-11-30)", ""),
+        ("v1.2.1", "1.2.1 (2026-11-30)", "pyproject.toml"),
+        ("v1.2.0", "1.2.0 (unreleased)", "CHANGELOG.md"),
+    ],
+)
+def test_only_a_finished_version_is_released(
+    tmp_path: Path, tag: str, heading: str, error: str
+) -> None:
+    steps = read_yaml(ROOT / ".github/workflows/release.yml")["jobs"]["build"]["steps"]
+    (script,) = [step["run"] for step in steps if step.get("name") == "Check the versions"]
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {heading}\n")
+    environment = {**os.environ, "GITHUB_REF_NAME": tag}
+    command = ["bash", "-e", "-c", script]
+    result = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode == 0) == (not error)
+    assert error in result.stdout
+
+
 def test_workflows_run_only_pinned_code() -> None:
     for path in (ROOT / ".github/workflows").iterdir():
         text = path.read_text("utf-8")
-        for action in re.findall(r"uses: (.*)", text):
+        for action in re.findall(r"uses: (?!\./)(.*)", text):
             assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), (path, action)
         for command in re.findall(r"pip install (.*)|(npx .*|npm install .*)", text):
             assert re.search("--require-hashes|--no-deps", command[0]), (path, command)
