@@ -556,9 +556,8 @@ class Collector:
         except TimeoutError:
             raise CollectorError(f"{where} did not answer within {_TIMEOUT:g} s") from None
         except (OSError, ValueError, RuntimeError) as error:
-            reason = (
-                f"{where} cannot be reached ({type(error).__name__}); check [ledger] otel-endpoint"
-            )
+            name = type(error.__cause__ or error).__name__
+            reason = f"{where} cannot be reached ({name}); check [ledger] otel-endpoint"
             raise CollectorError(reason) from None
         self.sent_bytes += len(body)
         if status == _TOO_LARGE:
@@ -606,7 +605,7 @@ async def _send(
                     raise ValueError("the answer is too long")
             return response.status_code, dict(response.headers), answer
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise OSError(type(error).__name__) from error
+        raise OSError from error
 
 
 def encode(records: Sequence[Record], resource: Mapping[str, str]) -> Any:
