@@ -32,6 +32,7 @@ from sidecar.server.features import configuration
 from sidecar.server.server import create_server
 from sidecar.server.stdio import serve_stdio
 from sidecar.workspace import counts
+configuration.READ_SECONDS = 0.5
 fifo = sys.argv[1]
 server = create_server()
 def held(*_args):
@@ -119,8 +120,8 @@ def test_counting_goes_on_while_the_settings_cannot_be_read(root: Path, held: st
 def test_settings_from_a_slow_disk_apply_when_they_arrive(root: Path) -> None:
     os.mkfifo(root / "fifo")
     (root / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
-    held = "configuration._load_settings = late; configuration.READ_SECONDS = 0.1"
-    command = [sys.executable, "-P", "-c", HELD.format(held=held), str(root / "fifo")]
+    held = HELD.format(held="configuration._load_settings = late")
+    command = [sys.executable, "-P", "-c", held, str(root / "fifo")]
     client = opened(command, root)
     assert client.request("tokens/count", {"text": "hello"})["model"] == "gpt-5"
     client.open("hello", (root / "a.md").as_uri())
