@@ -320,18 +320,17 @@ class SessionIndex:
         best: dict[tuple[str, str], list[_Row]] = {}
         for row in found:
             best.setdefault((row.store.agent, row.session.name), []).append(row)
-        merged = [
-            _merge_rows(sorted(rows, key=_rank_of_row, reverse=True)) for rows in best.values()
-        ]
-        merged.sort(key=lambda one: one[0].updated_at, reverse=True)
+        stored = [sorted(rows, key=_rank_of_row, reverse=True) for rows in best.values()]
+        stored.sort(key=lambda rows: _updated_at(rows[0]), reverse=True)
         shown: list[StoredSession] = []
         agents: set[str] = set()
-        for session, rows in merged:
+        for rows in stored:
+            agent = rows[0].store.agent
             old = max(row.store.mtime_ns for row in rows) // 1_000_000 < since_ms
-            if old and session.source in agents:
+            if old and agent in agents:
                 continue
-            agents.add(session.source)
-            reader = by_agent[session.source]
+            agents.add(agent)
+            session, reader = _merge_rows(rows), by_agent[agent]
             limit = session.limit or reader.window(places, session)
             names = tuple((row.store, row.session.title_at) for row in rows)
             unnamed = msgspec.structs.replace(session, limit=limit, unread_names=names)
@@ -553,7 +552,7 @@ def _rows_of_roots(
     ]
 
 
-def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
+def _merge_rows(rows: Sequence[_Row]) -> StoredSession:
     best = rows[0]
     size = next((one.session for one in rows if one.session.tokens is not None), best.session)
     if best.session.compacted or best.session.note == REWOUND:
@@ -567,7 +566,7 @@ def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
         return None
 
     began_at = first("began_at")
-    session = StoredSession(
+    return StoredSession(
         id=best.session.name,
         source=best.store.agent,
         path=best.store.path,
@@ -587,7 +586,6 @@ def _merge_rows(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
         ended=best.session.ended,
         rank=best.session.rank,
     )
-    return session, rows
 
 
 def _rank_of_row(row: _Row) -> tuple[int, float]:

@@ -144,11 +144,11 @@ class StatusPublisher:
         """
         roots = list(self._services.roots)
         preferred = [root for root in (changed, self._last_workspace) if root in roots]
-        updates = {
-            root: status_update(root, None, None, None, "ok") for root in (*preferred, *roots)
-        }
-        workspace = next((root for root in updates if updates[root].text), next(iter(updates)))
-        update = updates[workspace]
+        first, *others = dict.fromkeys((*preferred, *roots))
+        for workspace in (first, *others, first):
+            update = status_update(workspace, None, None, None, "ok")
+            if update.text:
+                break
         if self._last_without_document is None and not (update.context or update.cost):
             return
         if not _is_same(self._last_without_document, update):
