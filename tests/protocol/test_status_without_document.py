@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.server.features import status
+from sidecar.workspace.status import status_update
 from tests.protocol.client import USER, Client
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sidecar.workspace.status import StatusUpdate
+    from sidecar.workspace.workspace import Workspace
 
 
 async def shown(client: Client) -> Any:
@@ -54,3 +59,28 @@ async def test_empty_workspace_does_not_hide_another_workspace(
     await bare.request("context/reset", {"workspace": other.as_uri(), "session": "s"})
     update = await shown(bare)
     assert (update["workspace"], "ctx" in update["text"]) == (one.as_uri(), True)
+
+
+async def test_no_status_is_built_for_workspaces_that_are_not_shown(
+    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    folders = []
+    for folder in (one, other):
+        folder.mkdir()
+        folders.append({"uri": folder.as_uri(), "name": folder.name})
+    await bare.initialize(root=one.as_uri(), workspaceFolders=folders)
+    named = {"workspace": one.as_uri(), "session": "s", "turns": [USER]}
+    await bare.request("context/append", named)
+    before = await shown(bare)
+    built: list[str | None] = []
+
+    def build_and_note(workspace: Workspace, *args: Any) -> StatusUpdate:
+        built.append(workspace.uri)
+        return status_update(workspace, *args)
+
+    monkeypatch.setattr(status, "status_update", build_and_note)
+    await bare.request("context/append", named)
+    while (await shown(bare))["context"]["tokens"] == before["context"]["tokens"]:
+        pass
+    assert set(built) == {one.as_uri()}

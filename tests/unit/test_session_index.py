@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -98,6 +99,32 @@ def test_only_sessions_in_the_roots_are_listed_with_their_size(world: World) -> 
     assert mine.id in sizes
     assert sizes == {name: truth[name] for name in sizes}
     assert len(sizes) < len(truth)
+
+
+def test_an_old_session_is_built_only_if_it_is_its_agents_newest(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An appended line then costs the same, however long the agent's history is."""
+    built: list[str] = []
+    merge = session_index._merge_rows
+
+    def merge_and_note(rows: Any) -> StoredSession:
+        session = merge(rows)
+        built.append(session.id)
+        return session
+
+    monkeypatch.setattr(session_index, "_merge_rows", merge_and_note)
+    old = [claude.everyday(world.claude, world.root) for _ in range(3)]
+    for session in old:
+        os.utime(session.path, (0, 0))
+    lone = codex.everyday(world.codex, world.root)
+    os.utime(lone.path, (0, 0))
+    recent = claude.everyday(world.claude, world.root)
+    world.read()
+    shown = world.index.sessions(world.readers, world.places, world.roots, since_ms=1)
+    assert {recent.id, lone.id} <= {one.id for one in shown}
+    assert not {one.id for one in old} & {one.id for one in shown}
+    assert built == [one.id for one in shown]
 
 
 def test_a_call_is_stored_with_its_agents_own_cost() -> None:
