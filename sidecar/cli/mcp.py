@@ -9,7 +9,7 @@ import click
 
 from sidecar.cli.output import print_json, print_lines, warn
 from sidecar.errors import BadParamsError, SidecarError, how_to_install
-from sidecar.mcp.clients import CLIENTS, ClientName, Scope, install, uninstall
+from sidecar.mcp.clients import CLIENTS, ClientName, Scope, plan_install, plan_uninstall
 
 MISSING = f"the MCP server requires additional packages; {how_to_install('mcp')}"
 _CLIENTS = click.Choice(CLIENTS)
@@ -69,7 +69,7 @@ def mcp(
 def _change_client(client: ClientName, scope: Scope, *, installs: bool, has_consent: bool) -> int:
     """Install or uninstall the server. Return the exit code."""
     try:
-        change = (install if installs else uninstall)(client, scope, Path.cwd())
+        change = (plan_install if installs else plan_uninstall)(client, scope, Path.cwd())
     except BadParamsError as error:
         raise click.UsageError(str(error)) from error
     try:

@@ -412,7 +412,7 @@ def open_queue(
             user=team.user or "",
             team=team.team or "",
         )
-        destination = _destination_of(endpoint, identity)
+        destination = _destination_name(endpoint, identity)
         if _is_replaced(connection, endpoint, destination):
             if dry_run:
                 destination = _DRY_RUN
@@ -425,7 +425,7 @@ def open_queue(
     return ShippingQueue(book.ledger, book.prices, identity, destination)
 
 
-def _destination_of(endpoint: str, identity: Identity) -> str:
+def _destination_name(endpoint: str, identity: Identity) -> str:
     """Return a destination's name, which identifies the endpoint, salt, user and team."""
     names = (identity.salt or identity.secret, identity.user, identity.team)
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]

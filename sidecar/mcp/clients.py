@@ -169,7 +169,7 @@ to the command for adding.
 """
 
 
-def install(client: ClientName, scope: Scope, folder: Path) -> Change:
+def plan_install(client: ClientName, scope: Scope, folder: Path) -> Change:
     """Return the change that adds the MCP server to a client.
 
     Args:
@@ -192,8 +192,8 @@ def install(client: ClientName, scope: Scope, folder: Path) -> Change:
     return RunCommand((*_COMMANDS[client][0].format(scope=scope).split(), *command))
 
 
-def uninstall(client: ClientName, scope: Scope, folder: Path) -> Change:
-    """Return the change that removes the MCP server from a client. See `install`."""
+def plan_uninstall(client: ClientName, scope: Scope, folder: Path) -> Change:
+    """Return the change that removes the MCP server from a client. See `plan_install`."""
     _check_scope(client, scope)
     if client == "vscode":
         return EditFile(_vscode_file(scope, folder), "servers", None)

@@ -237,18 +237,18 @@ class TextDocument(SplitText):
         left, right = "", ""
         if not text and first > 0:
             first -= 1
-            left = self._text_of(first)
+            left = self._piece_text(first)
         while last + 1 < len(self._list) and not is_cut(
-            right or text or left, self._text_of(last + 1)
+            right or text or left, self._piece_text(last + 1)
         ):
             last += 1
-            right += self._text_of(last)
-        while first > 0 and not is_cut(self._text_of(first - 1), left + text + right):
+            right += self._piece_text(last)
+        while first > 0 and not is_cut(self._piece_text(first - 1), left + text + right):
             first -= 1
-            left = self._text_of(first) + left
+            left = self._piece_text(first) + left
         return first, last, left, right
 
-    def _text_of(self, index: int) -> str:
+    def _piece_text(self, index: int) -> str:
         return self._list.place_at(index).piece.text
 
     def _join_small_pieces(self) -> None:

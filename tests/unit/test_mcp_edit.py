@@ -19,9 +19,9 @@ from sidecar.mcp.clients import (
     EditFile,
     RunCommand,
     clients_with_server,
-    install,
     own_command,
-    uninstall,
+    plan_install,
+    plan_uninstall,
 )
 from sidecar.mcp.json_edit import JsonEditError, remove_member, set_member
 
@@ -111,7 +111,8 @@ def test_broken_file_is_not_changed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_each_client_can_be_undone(client: Any, tmp_path: Path) -> None:
-    added, removed = install(client, "user", tmp_path), uninstall(client, "user", tmp_path)
+    added = plan_install(client, "user", tmp_path)
+    removed = plan_uninstall(client, "user", tmp_path)
     if isinstance(added, RunCommand):
         # If the command is not on PATH, its absolute path is used.
         assert any("token-sidecar" in part for part in added.command)
@@ -121,7 +122,7 @@ def test_each_client_can_be_undone(client: Any, tmp_path: Path) -> None:
 
 def test_codex_has_no_project_scope(tmp_path: Path) -> None:
     with pytest.raises(BadParamsError, match="use --scope user"):
-        install("codex", "project", tmp_path)
+        plan_install("codex", "project", tmp_path)
 
 
 def test_the_command_is_absolute_if_it_is_not_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
