@@ -122,7 +122,7 @@ class DatabaseState(msgspec.Struct):
     """What a reader remembers about a database between reads."""
 
     at: str | float | None = None
-    """The time of the latest change in the database's own format, or the id of the latest row."""
+    """The latest change: its time, formatted as in the database, or the id of its row."""
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
     """The main conversations, keyed by session id."""
     skipped: int = 0

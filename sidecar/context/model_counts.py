@@ -29,7 +29,7 @@ LARGEST_KEPT = 16
 This is more than the number of turns displayed, because calibration can change their order.
 """
 CHAT_MARKS = 8
-"""Maximum difference in tokens between an endpoint's count and reported usage of the same chat.
+"""The most tokens by which an endpoint's count of a chat may differ from the chat's reported usage.
 
 The difference comes from the markup that ends the reply and starts the next message.
 """

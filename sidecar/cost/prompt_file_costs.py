@@ -35,7 +35,7 @@ class CallGroup(NamedTuple):
     unit: UnitPrices | None
     """The calls' prices, or None if unknown."""
     largest_file: int = 0
-    """The size in tokens of the largest prompt file that fits into the calls' prompts."""
+    """The calls' prompts have room for a prompt file of up to this many tokens."""
 
 
 class PromptFileCost(NamedTuple):

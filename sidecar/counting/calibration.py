@@ -448,8 +448,8 @@ class ConversationCalibration:
 
     @property
     def factor(self) -> float:
-        """Reported tokens per estimated token. Without samples, this is the factor of the model's
-        generation, or 1 if unknown.
+        """Reported tokens per estimated token. Without samples, this is the usual factor for
+        models of the same generation, or 1 if unknown.
         """
         learned = self._shared.learned(self._key)
         start = self._shared.initial_factor(self._key)

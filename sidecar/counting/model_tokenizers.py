@@ -322,7 +322,7 @@ class Tokenizers:
         return tokenizer
 
     def is_user_file(self, model: str) -> bool:
-        """Return whether a model is counted with a vocabulary file from the user's settings."""
+        """Return whether the model's tokenizer is a vocabulary file from the user's settings."""
         return any(matches(model, entry.models) for entry in self._files)
 
     def describe(self, model: str) -> tuple[str, Method]:

@@ -206,7 +206,7 @@ class DeclaredEndpoint:
             await self.probe_again(model)
 
     def capabilities(self) -> list[Capability]:
-        """Return the capabilities for each used model, or for each pattern if no model was used."""
+        """Return the capabilities for each model used, or for each pattern if no model was used."""
         rows = [self._capability_row(model, result) for model, result in self._asked.items()]
         return rows or [self._capability_row(glob, None) for glob in self.models]
 

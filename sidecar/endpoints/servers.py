@@ -507,7 +507,7 @@ def _read_litellm(body: object) -> int:
     """
     source = field_of(body, "count_source") or field_of(body, "litellm_count_source")
     if not isinstance(source, str) or source in _LOCAL_SOURCES:
-        raise EndpointError("unsupported", "LiteLLM only estimates the tokens of this model")
+        raise EndpointError("unsupported", "LiteLLM only estimates token counts for this model")
     return token_count(field_of(body, "total_tokens"))
 
 

@@ -73,7 +73,7 @@ def bomb(case: str) -> Canned:
 
 
 async def memory_for(server: FakeServer, miss: str | None) -> int:
-    """Return the peak memory that Python allocated until the count succeeded or failed."""
+    """Return Python's peak memory during the count, whether or not the count succeeds."""
     endpoints = server.endpoints()
     tracemalloc.start()
     try:

@@ -124,7 +124,7 @@ def wait_row(window: Window, *parts: str) -> None:
 
 
 def wait_context(window: Window, *parts: str) -> None:
-    """Wait until the context view contains all of these texts."""
+    """Wait until the context view contains all of these strings."""
     wait_for(
         lambda: all(part in window.context() for part in parts),
         lambda: f"{parts} in {window.context()!r}",
