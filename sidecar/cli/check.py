@@ -126,7 +126,7 @@ def check_paths(
 
     Args:
         paths: Files, folders and `-`.
-        model: The model for budgets without a model; defaults to the setting `model`.
+        model: The model for budgets without a model; defaults to the `model` setting.
         base: The git revision to compare with, if any.
         stdin_name: The path that selects the budgets for standard input.
         config: The file to read instead of each project's file.

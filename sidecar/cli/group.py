@@ -35,7 +35,7 @@ _HELP_ERROR: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 def workspace_option(description: str) -> Callable[[Any], Any]:
-    """Return the option `--workspace DIR`, which defaults to the current folder.
+    """Return the `--workspace DIR` option, which defaults to the current folder.
 
     The command gets the folder's project root as `root`.
     """
@@ -54,7 +54,7 @@ def workspace_option(description: str) -> Callable[[Any], Any]:
 
 
 def folder_option(parameter: str, description: str, **attributes: Any) -> Callable[[Any], Any]:
-    """Return the option `--workspace DIR`, which passes an existing folder as `parameter`."""
+    """Return the `--workspace DIR` option, which passes an existing folder as `parameter`."""
     return click.option(
         "--workspace",
         parameter,

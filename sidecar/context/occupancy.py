@@ -82,7 +82,7 @@ def resolve_limit(
         transcript: The size that the agent wrote to its files.
         endpoint: The size reported by the model's server.
         catalogue: The size in the model catalogue.
-        setting: The setting `context.limit` or the variable `CONTEXT_MAX_TOKENS`.
+        setting: The setting `context.limit` or the `CONTEXT_MAX_TOKENS` variable.
         prompt: The largest prompt that the vendor accepts. Ignored if the size comes from the
             client or the model's server.
     """

@@ -196,7 +196,7 @@ def next_input_text(forecast: Forecast, now: datetime) -> str:
         return f"{usd_text(cached)} from the cache, {usd_text(uncached)} without it"
     until = datetime.fromisoformat(forecast.cached_until)
     if until <= now:
-        return f"{usd_text(uncached)}, the cache has expired"
+        return f"{usd_text(uncached)} (the cache has expired)"
     return (
         f"{usd_text(cached)} from the cache, {usd_text(uncached)} after {until.astimezone():%H:%M}"
     )

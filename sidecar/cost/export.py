@@ -116,7 +116,7 @@ def write_parquet(events: Iterator[LedgerEvent], prices: Prices, path: Path) -> 
     """Write calls with exact costs to a Parquet file, and return the number of calls.
 
     Raises:
-        ImportError: The extra `[parquet]` is not installed.
+        ImportError: The `[parquet]` extra is not installed.
         OSError: The file cannot be written.
     """
     import pyarrow

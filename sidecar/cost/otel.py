@@ -1,6 +1,6 @@
 """Exports calls as OpenTelemetry GenAI metrics and spans. Deprecated: use `sidecar.cost.shipping`.
 
-The export requires `[ledger] otel-signals` in the user's settings and the extra `[otel]`. It
+The export requires `[ledger] otel-signals` in the user's settings and the `[otel]` extra. It
 contains numbers, ids, models and times, but no text and no workspace paths.
 """
 
@@ -23,7 +23,7 @@ _TOKEN_BOUNDS = tuple(float(4**power) for power in range(14))
 
 
 class OtelMissingError(SidecarError):
-    """The extra `[otel]` is not installed."""
+    """The `[otel]` extra is not installed."""
 
     kind = "config"
 
@@ -39,7 +39,7 @@ class OtelExporter:
             prices: The prices.
 
         Raises:
-            OtelMissingError: The extra `[otel]` is not installed.
+            OtelMissingError: The `[otel]` extra is not installed.
         """
         self._prices = prices
         try:

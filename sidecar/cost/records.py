@@ -228,7 +228,7 @@ def export_request(records: Sequence[Record], resource: Mapping[str, str]) -> An
     """Return an OTLP export request that contains the records.
 
     Raises:
-        ImportError: The extra `[otel]` is not installed.
+        ImportError: The `[otel]` extra is not installed.
     """
     from opentelemetry._logs import LogRecord
     from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs

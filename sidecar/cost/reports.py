@@ -135,7 +135,7 @@ def priced_sums(
     owner: Owner | None = None,
     days: bool = False,
 ) -> Iterator[Priced]:
-    """Yield sums of the calls in scope with their costs, optionally split by owner and day."""
+    """Yield totals of the calls in scope, including costs, optionally split by owner and day."""
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
     grouping = _grouping_for(tariffs, owner=owner, days=days)

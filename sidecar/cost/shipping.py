@@ -507,7 +507,7 @@ class Collector:
 
         Raises:
             CollectorError: The collector is unavailable.
-            ShippingError: The extra `[otel]` is not installed.
+            ShippingError: The `[otel]` extra is not installed.
         """
         refused: list[QueuedCall] = []
         waiting, is_from_end, last_reason = [list(calls)], False, ""
@@ -536,7 +536,7 @@ class Collector:
 
         Raises:
             CollectorError: The collector is unavailable.
-            ShippingError: The extra `[otel]` is not installed.
+            ShippingError: The `[otel]` extra is not installed.
         """
         return await self._post(records, run) if records else ""
 
@@ -612,7 +612,7 @@ def encode(records: Sequence[Record], resource: Mapping[str, str]) -> Any:
     """Return an OTLP request that contains the records.
 
     Raises:
-        ShippingError: The extra `[otel]` is not installed.
+        ShippingError: The `[otel]` extra is not installed.
     """
     try:
         return export_request(records, resource)
@@ -698,7 +698,7 @@ async def send_file_report(
 
     Raises:
         CollectorError: The collector is unavailable.
-        ShippingError: The extra `[otel]` is not installed.
+        ShippingError: The `[otel]` extra is not installed.
         LedgerError: The ledger cannot be used.
     """
     reason = await collector.send(records, run)
@@ -741,7 +741,7 @@ async def ship(
     Raises:
         CollectorError: The collector does not accept calls. Calls that it accepted earlier stay
             accepted.
-        ShippingError: The extra `[otel]` is not installed.
+        ShippingError: The `[otel]` extra is not installed.
         LedgerError: The ledger cannot be used.
     """
     async with _locked_against_others(queue, run) as is_alone:

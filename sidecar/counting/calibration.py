@@ -248,7 +248,7 @@ MIN_SAMPLE_TOKENS = 16
 DOMINANT_SHARE = 0.9
 """Minimum share of the growth that a kind of text must make up for its factor to be updated."""
 MAX_EXCLUDED_MARGIN = 0.1
-"""Maximum margin of error (±) of a prompt's excluded tokens, as a fraction of the prompt's
+"""Maximum error (±) of the estimate of a prompt's excluded parts, as a fraction of the prompt's
 estimated size. Prompts with a larger margin are not used for calibration.
 """
 

@@ -92,8 +92,9 @@ anywhere, because each step of the search may count a whole piece.
 """
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
-"""To check whether a cut is between two tokens, this many characters on either side of it are
-counted.
+"""A cut is checked by tokenizing this many characters on either side of it.
+
+It must be between two tokens.
 """
 
 _LONG_LINE_TOKENS = 100

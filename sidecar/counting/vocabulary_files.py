@@ -355,7 +355,7 @@ def load_tokenizer_json(path: Path, name: str) -> BytePairTokenizer | HuggingFac
 
 
 def as_byte_pairs(spec: dict[str, Any], name: str) -> BytePairTokenizer | None:
-    """Return an equivalent tokenizer that tiktoken runs, or None if there is none."""
+    """Return an equivalent tokenizer that runs on tiktoken, or None if there is none."""
     model, pattern = _object(spec.get("model")), _known_pattern(spec)
     vocabulary, merges = model.get("vocab"), model.get("merges")
     if pattern is None or model.get("type") != "BPE":

@@ -117,7 +117,7 @@ class CallDraft:
 
 
 class ReplyDraft:
-    """A partially received reply, built from stream events or a complete object."""
+    """A reply that is being received, either as stream events or as one complete object."""
 
     def __init__(self, format: ReplyFormat) -> None:
         self.format = format

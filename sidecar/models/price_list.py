@@ -29,7 +29,7 @@ _REGIONAL_FACTOR = {"us": Decimal("1.1")}
 Source: Anthropic's pricing page, "Data residency pricing".
 """
 _HOUR_TO_INPUT = 2
-"""The price of Anthropic's one-hour cache writes relative to input, if it is not listed."""
+"""If no price is listed for Anthropic's one-hour cache writes: its ratio to the input price."""
 
 
 _lock = threading.Lock()

@@ -1,6 +1,6 @@
 """Index of the agents' sessions, stored in the ledger's database. All functions block.
 
-The table `store` records how much of each store has been read, and `agent_session` contains
+The `store` table records how much of each store has been read, and `agent_session` contains
 the sessions. A store's calls, sessions and reading position are written in one transaction.
 If the schema version changes, the tables are created again because all data except the calls
 can be read again.

@@ -408,7 +408,7 @@ class SessionRegistry:
         }
 
     def set_name(self, named: StoredSession) -> None:
-        """Keep the name of an older agent session after it has been read."""
+        """Set the name of an older agent session once it is known."""
         if named.id in self._older_agent_sessions:
             self._older_agent_sessions[named.id] = named
 

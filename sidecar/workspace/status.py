@@ -278,7 +278,7 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
 
 
 def _team_row(costs: Costs) -> tuple[str, str]:
-    """Return the team's spending and outage in one row, because tooltips have few rows."""
+    """Return one tooltip row: the team's spending, and whether its store cannot be reached."""
     outage = costs.team_outage.text if costs.team_outage else ""
     if costs.team is None:
         return "Team store", outage

@@ -1,4 +1,4 @@
-"""Tests which usage reports and endpoint counts affect the calibration."""
+"""Checks that only suitable usage reports and endpoint counts affect the calibration."""
 
 from __future__ import annotations
 

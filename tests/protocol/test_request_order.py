@@ -50,7 +50,7 @@ def hold() -> Iterator[Hold]:
 
 
 async def round_trips(client: Client) -> None:
-    """Wait until all work is done, except for blocked work."""
+    """Wait until all work that is not blocked has been done."""
     for _ in range(5):
         await client.request("context/usage", {"session": "another"})
 

@@ -302,7 +302,7 @@ def test_calibrated_estimates_decide_what_is_pruned() -> None:
 
 
 class TestSummary:
-    """Tests plans with the strategy `summarize`."""
+    """Tests pruning plans that use the `summarize` strategy."""
 
     def long(self) -> Planner:
         conversation = session()

@@ -220,7 +220,7 @@ def test_an_unknown_session_has_no_forecast(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("minutes", "text"),
-    [(3, "$0.040 from the cache, $0.31 after "), (6, "$0.31, the cache has expired")],
+    [(3, "$0.040 from the cache, $0.31 after "), (6, "$0.31 (the cache has expired)")],
 )
 def test_the_view_says_until_when_the_cache_lasts(minutes: int, text: str) -> None:
     found = Forecast(

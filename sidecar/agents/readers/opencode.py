@@ -257,9 +257,9 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 
 class _State(msgspec.Struct):
     message: int = 0
-    """When the table `message` last changed, in milliseconds since 1970."""
+    """When the `message` table last changed, in milliseconds since 1970."""
     session_message: int = 0
-    """When the table `session_message`, which replaces `message`, last changed."""
+    """When the `session_message` table, which replaces `message`, last changed."""
     sessions: dict[str, Number] = {}
     """The time of the latest change to each main session."""
 
