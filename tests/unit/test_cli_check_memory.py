@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import groupby
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 import pytest
@@ -299,3 +301,23 @@ def test_files_on_several_threads_are_reported_as_on_one(
     several, _ = run([str(root)], use_cache=False)
     assert several == one
     assert run([str(root)])[0] == run([str(root)])[0] == one
+
+
+def test_threads_take_turns_reading_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(40):
+        write(root / f"{number}.md", f"file {number}")
+    threads: list[int] = []
+    original = cache.stamp_of
+
+    def stamp_of(status: os.stat_result) -> cache.FullStamp:
+        threads.append(get_ident())
+        time.sleep(0.001)  # lets other threads run
+        return original(status)
+
+    monkeypatch.setattr(reading, "stamp_of", stamp_of)
+    monkeypatch.setattr(counters, "count_cores", lambda: 4)
+    run([str(root)], use_cache=False)
+    batches = [list(batch) for _, batch in groupby(threads)]
+    assert len(threads) == 46
+    assert min(map(len, batches)) > 1
+    assert len(set(threads)) > 1

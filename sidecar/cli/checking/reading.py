@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.cli.checking.cache import (
@@ -67,6 +68,7 @@ class FileReader:
         self._keys = [rule.key for rule in rules.all]
         self._contents = contents
         self._stamps = file_stamps(settings)
+        self._reading = Lock()
         self.uses_calibration = False
         """Whether any count depends on the calibration."""
 
@@ -126,7 +128,8 @@ class FileReader:
         return Checked(target, entry, report)
 
     def _check_batch(self, targets: Sequence[Target]) -> list[Checked]:
-        files = [_load_target(target) for target in targets]
+        with self._reading:  # otherwise, threads would pass the GIL on at each access to a file
+            files = [_load_target(target) for target in targets]
         if not self._uses_endpoint:
             self._count_new([file for file in files if isinstance(file, LoadedFile)])
         return [self.check_file(file) if isinstance(file, LoadedFile) else file for file in files]
