@@ -73,15 +73,14 @@ def walk(folder: str | Path, levels: int = 0) -> Iterator[str]:
         levels: The number of folder levels to search, including the folder itself, or 0 for all
             levels.
     """
-    stack = [list_folder(folder)]  # not recursive, as folders may be nested too deeply
-    while stack:
-        entry = next(stack[-1], None)
-        if entry is None:
-            stack.pop()
-        elif not entry.is_dir(follow_symlinks=False):
-            yield entry.path
-        elif not levels or len(stack) < levels:
-            stack.append(list_folder(entry.path))
+    folders = [(str(folder), 1)]  # not recursive, as folders may be nested too deeply
+    while folders:
+        path, level = folders.pop()
+        for entry in list_folder(path):
+            if not entry.is_dir(follow_symlinks=False):
+                yield entry.path
+            elif not levels or level < levels:
+                folders.append((entry.path, level + 1))
 
 
 class FileStores(StoreReader):

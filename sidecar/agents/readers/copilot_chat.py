@@ -67,7 +67,7 @@ class CopilotChat(StoreReader):
             for one in storages(user):
                 if roots is None or roots.contains("\n".join(one.named_folders)):
                     yield from _stores_of_project(one.path)
-            yield from _chat_stores(user / "globalStorage" / _EMPTY)
+            yield from _chat_stores(str(user / "globalStorage" / _EMPTY))
             yield from _stores_at(str(user / "globalStorage" / _EXTENSION.lower() / _TRACES))
 
     def store_at(self, places: Places, path: str) -> Store | None:
@@ -284,22 +284,21 @@ def _folders_to_watch(user: Path) -> Iterator[str]:
 
 
 def _stores_of_project(path: str) -> Iterator[Store]:
-    folder = Path(path)
-    yield from _chat_stores(folder / _CHATS)
-    extension = folder / _EXTENSION
-    for session in list_folder(extension / _LOGS):
+    chats, extension = os.path.join(path, _CHATS), os.path.join(path, _EXTENSION)
+    yield from _chat_stores(chats)
+    for session in list_folder(os.path.join(extension, _LOGS)):
         for entry in list_folder(session.path):
             yield from _stores_at(entry.path)
-    if not (folder / _CHATS).is_dir():
-        for entry in list_folder(extension / _TRANSCRIPTS):
+    if not os.path.isdir(chats):
+        for entry in list_folder(os.path.join(extension, _TRANSCRIPTS)):
             yield from _stores_at(entry.path)
 
 
-def _chat_stores(folder: Path) -> Iterator[Store]:
+def _chat_stores(folder: str) -> Iterator[Store]:
     names = {entry.name for entry in list_folder(folder)}
     for name in sorted(names):
         if name.endswith(".jsonl") or f"{name}l" not in names:
-            yield from _stores_at(str(folder / name))
+            yield from _stores_at(os.path.join(folder, name))
 
 
 def _stores_at(path: str) -> Iterator[Store]:
@@ -313,7 +312,7 @@ def _stores_at(path: str) -> Iterator[Store]:
 
 
 def _kind_of_file(path: str) -> int | None:
-    parts = Path(path).parts[-4:]
+    parts = tuple(path.split(os.sep)[-4:])
     if parts[-2:] == (_EXTENSION.lower(), _TRACES):
         return _TRACE
     if not path.endswith(_SUFFIXES) or len(parts) < 4:
