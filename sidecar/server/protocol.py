@@ -195,6 +195,14 @@ class Encoded(NamedTuple):
 
     body: bytes
 
+    @classmethod
+    def of(cls, result: msgspec.Struct | Sequence[msgspec.Struct]) -> Encoded:
+        """Encode a result several times faster than `encode`, which also accepts LSP types."""
+        try:
+            return cls(msgspec.json.encode(result))
+        except UnicodeEncodeError:  # a lone surrogate must be escaped
+            return cls(json.dumps(msgspec.to_builtins(result), separators=(",", ":")).encode())
+
 
 def dump(message: Any, converter: Converter) -> bytes:
     """Encode a message as a frame. See `encode`."""
@@ -551,10 +559,6 @@ class SidecarProtocol(LanguageServerProtocol):
             self._send_error(data["id"], error)
             return
         self.writer.write(frame)
-
-    def encode(self, result: Any) -> Encoded:
-        """Encode a long result on a worker, so that the event loop does not have to."""
-        return Encoded(encode(result, self._converter))
 
     def push(self, method: str, params: msgspec.Struct) -> None:
         """Send a custom notification."""

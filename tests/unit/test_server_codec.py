@@ -14,7 +14,7 @@ from lsprotocol import types
 
 from sidecar.counting.count import Count
 from sidecar.server.methods import CountResult
-from sidecar.server.protocol import convert_lsp_message, dump, parse, strict_converter
+from sidecar.server.protocol import Encoded, convert_lsp_message, dump, parse, strict_converter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -56,6 +56,8 @@ def test_encoded_message_is_ascii_and_decodes_to_the_input(more: dict[str, Any])
     assert body.isascii()
     expected = {"jsonrpc": "2.0", "id": 1, "result": msgspec.to_builtins(result)}
     assert json.loads(body) == parse(body) == expected
+    encoded = body_of(Encoded.of(result))
+    assert json.loads(encoded) == parse(encoded) == expected
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

@@ -14,6 +14,7 @@ from sidecar.context.protocol import ContextUsage, SessionRow
 from sidecar.context.usage import calibration_info
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.usage import MOST_TOKENS, Usage, normalize_usage
+from sidecar.server.protocol import Encoded
 from sidecar.workspace.changes import (
     AppendTurns,
     ApplyReply,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from sidecar.context import protocol as p
     from sidecar.context.protocol import AssembleResult, FitResult, PreflightResult, ResponseResult
     from sidecar.cost.caps import CostVerdict
-    from sidecar.server.protocol import Encoded
     from sidecar.server.server import SidecarServer
     from sidecar.text.pages import Page
     from sidecar.workspace.conversations import Conversations
@@ -202,7 +202,7 @@ async def _sessions(
     if any(one.source != PROTOCOL for one in snapshot.sessions.values()):
         server.history.record_soon(workspace)
     work = partial(_list_sessions, snapshot, services.spending(workspace), params)
-    return await services.workers.run(lambda: server.protocol.encode(work()))
+    return await services.workers.run(lambda: Encoded.of(work()))
 
 
 def _list_sessions(

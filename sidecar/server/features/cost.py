@@ -12,6 +12,7 @@ import msgspec
 
 from sidecar.errors import SidecarError
 from sidecar.server.progress import progress
+from sidecar.server.protocol import Encoded
 from sidecar.workspace.views import NO_COST
 from sidecar.workspace.workspace import path_of
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         CostReport,
         FileCost,
     )
-    from sidecar.server.protocol import Encoded
     from sidecar.server.server import SidecarServer
     from sidecar.text.pages import Page
     from sidecar.workspace.workspace import Workspace
@@ -114,7 +114,7 @@ def register(server: SidecarServer) -> None:
                 costs = spending.detail(params, stop.is_set)
                 if not costs.rows:
                     costs = msgspec.structs.replace(costs, text=NO_COST, overview=NO_COST)
-                return server.protocol.encode(msgspec.structs.replace(costs, note=note))
+                return Encoded.of(msgspec.structs.replace(costs, note=note))
 
             await server.history.ensure_recorded(workspace, report)
             try:
