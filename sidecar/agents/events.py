@@ -57,7 +57,7 @@ class CallSize(msgspec.Struct, frozen=True, gc=False):
         return cls(usage.prompt_tokens, usage.output_tokens, model, window)
 
 
-class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
+class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A coding agent's session, without its messages."""
 
     id: str
@@ -155,7 +155,7 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return bool(self.usage.prompt_tokens + self.usage.output_tokens or self.cost_usd)
 
 
-class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """A main conversation as described by its store, to be saved in the session index.
 
     Sub-agents have no snapshots. Only their calls are recorded. A session belongs to a

@@ -129,8 +129,10 @@ class SessionReader:
         self.read(self._sources.stores_at(changed))
 
     def read_all(self, max_bytes: int | None) -> None:
-        """Read every store that may contain sessions of the workspace."""
-        self.read(self._sources.stores(), max_bytes)
+        """Read every store that may contain sessions of the workspace, and drop deleted stores."""
+        stores = self._sources.stores()
+        self._index.forget_missing(self._sources.readers, stores, self._sources.roots)
+        self.read(stores, max_bytes)
 
     def _read_billed_stores(self) -> list[Store]:
         """Read the stores of agents in `billed`, and return all stores."""

@@ -190,5 +190,7 @@ def _save(folder: Path, sent: StatuslineInput) -> None:
 
 def with_saved_window(session: StoredSession, saved: SavedFile) -> StoredSession:
     """Return the session with its saved context window, if there is one."""
-    window = saved.sessions.get(session.id) or SavedWindow()
-    return msgspec.structs.replace(session, limit=window.limit or session.limit)
+    window = saved.sessions.get(session.id)
+    if window is None or not window.limit:
+        return session
+    return msgspec.structs.replace(session, limit=window.limit)

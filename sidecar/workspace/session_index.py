@@ -86,9 +86,10 @@ class StoreRow(NamedTuple):
     inode: int
     size: int
     mtime_ns: int
-    state: bytes
     previewed: bool = False
     """Whether only the sessions were read. If so, no calls have been recorded."""
+    state: bytes = b""
+    """The reader's state. Empty if all rows were requested, because states can be large."""
 
     def is_current(self, store: Store, *, preview: bool = False) -> bool:
         """Return whether the store has been read completely."""
@@ -263,14 +264,26 @@ class SessionIndex:
             _log.warning("ignored %d calls with invalid values in session files", done.refused)
         return done
 
-    def forget_missing(self, readers: Iterable[StoreReader], listed: Collection[str]) -> None:
-        """Remove the sessions of all deleted stores. Their calls are kept. Raises LedgerError."""
-        agents = {one.agent for one in readers}
+    def forget_missing(
+        self, readers: Iterable[StoreReader], stores: Iterable[Store], roots: Roots | None = None
+    ) -> None:
+        """Remove the sessions of deleted stores. Their calls are kept.
+
+        Args:
+            readers: The readers for the agents.
+            stores: The stores that exist. Other stores are looked up on the disk.
+            roots: If set, only stores with a session in these folders are removed.
+
+        Raises:
+            LedgerError: The ledger cannot be read or written.
+        """
+        agents, existing = {one.agent for one in readers}, {store.path for store in stores}
         with self._ledger.reader() as connection:
-            rows = _store_rows(connection)
-        self.forget(
-            [path for path, row in rows.items() if row.agent in agents and path not in listed]
-        )
+            if roots is None:
+                found = [(row.agent, path) for path, row in _store_rows(connection).items()]
+            else:
+                found = _select_sessions(connection, roots, "DISTINCT agent, path")
+        self.forget([path for agent, path in found if agent in agents and path not in existing])
 
     def forget(self, paths: Collection[str]) -> None:
         """Remove the given stores' sessions if the stores have been deleted.
@@ -320,22 +333,21 @@ class SessionIndex:
         best: dict[tuple[str, str], list[_Row]] = {}
         for row in found:
             best.setdefault((row.store.agent, row.session.name), []).append(row)
-        stored = [sorted(rows, key=_rank_of_row, reverse=True) for rows in best.values()]
-        stored.sort(key=lambda rows: _updated_at(rows[0]), reverse=True)
+        for rows in best.values():
+            rows.sort(key=_rank_of_row, reverse=True)
         shown: list[StoredSession] = []
         agents: set[str] = set()
-        for rows in stored:
+        for rows in sorted(best.values(), key=lambda rows: _updated_at(rows[0]), reverse=True):
             agent = rows[0].store.agent
             old = max(row.store.mtime_ns for row in rows) // 1_000_000 < since_ms
             if old and agent in agents:
                 continue
             agents.add(agent)
-            session, reader = _merge_rows(rows), by_agent[agent]
-            limit = session.limit or reader.window(places, session)
-            names = tuple((row.store, row.session.title_at) for row in rows)
-            unnamed = msgspec.structs.replace(session, limit=limit, unread_names=names)
+            reader, session = by_agent[agent], _merge_rows(rows)
+            if not session.limit and (window := reader.window(places, session)):
+                session = msgspec.structs.replace(session, limit=window)
             shown.append(
-                read_name(unnamed, reader, with_prompts=with_prompts) if with_names else unnamed
+                read_name(session, reader, with_prompts=with_prompts) if with_names else session
             )
         return shown
 
@@ -399,7 +411,7 @@ def _read_in_steps(
         if read.is_complete:
             return
         number, state = before.id if before else 0, read.state
-        before = StoreRow(number, store.path, store.agent, 0, 0, 0, state, preview)
+        before = StoreRow(number, store.path, store.agent, 0, 0, 0, preview, state)
 
 
 def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
@@ -505,15 +517,12 @@ def _store_rows(
 ) -> dict[str, StoreRow]:
     if not _has_tables(connection):
         return {}
-    query = "SELECT id, path, agent, inode, size, mtime_ns, state, previewed FROM store"
+    query = "SELECT id, path, agent, inode, size, mtime_ns, previewed{} FROM store"
     if paths is None:
-        rows = connection.execute(query).fetchall()
+        rows = connection.execute(query.format("")).fetchall()
     else:
-        rows = [
-            row
-            for path in paths
-            for row in connection.execute(f"{query} WHERE path = ?", (path,)).fetchall()
-        ]
+        with_state = query.format(", state") + " WHERE path = ?"
+        rows = [row for path in paths for row in connection.execute(with_state, (path,))]
     return {row[1]: StoreRow(*row) for row in rows}
 
 
@@ -525,74 +534,99 @@ def _is_utf8(path: str) -> bool:
     return True
 
 
-def _snapshot_of_row(row: Sequence[Any]) -> SessionSnapshot:
-    fields = dict(zip(_FIELDS, row, strict=True))
-    return typed.convert(fields, SessionSnapshot, strict=False)
+def _select_sessions(
+    connection: sqlite3.Connection, roots: Roots, columns: str
+) -> list[tuple[Any, ...]]:
+    """Return columns of the roots' sessions and their stores."""
+    if not _has_tables(connection):
+        return []
+    connection.create_function("is_ours", 1, lru_cache(roots.contains))
+    query = (
+        f"SELECT {columns} FROM agent_session JOIN store ON store.id = store "  # noqa: S608
+        "WHERE is_ours(first_folder) OR is_ours(folder)"
+    )
+    return connection.execute(query).fetchall()
 
 
 def _rows_of_roots(
     connection: sqlite3.Connection, readers: Collection[str], roots: Roots
 ) -> list[_Row]:
-    if not _has_tables(connection):
-        return []
-    folders = connection.execute("SELECT DISTINCT first_folder, folder FROM agent_session")
-    ours = {pair for pair in folders if roots.contains(pair[0]) or roots.contains(pair[1])}
-    query = (
-        "SELECT agent, path, inode, size, mtime_ns, live, "  # noqa: S608
-        f"{', '.join(_FIELDS)} FROM agent_session JOIN store ON store.id = store "
-        "WHERE first_folder IS ? AND folder IS ?"
-    )
-    rows = (row for pair in ours for row in connection.execute(query, pair))
+    columns = ", ".join(("agent, path, inode, size, mtime_ns, live", *_FIELDS))
+    rows = [row for row in _select_sessions(connection, roots, columns) if row[0] in readers]
+    sessions = typed.convert([row[6:] for row in rows], list[SessionSnapshot], strict=False)
     return [
-        _Row(Store(row[0], row[1], row[2], row[3], row[4], bool(row[5])), _snapshot_of_row(row[6:]))
-        for row in rows
-        if row[0] in readers
+        _Row(Store(agent, path, inode, size, mtime_ns, bool(live)), session)
+        for (agent, path, inode, size, mtime_ns, live, *_), session in zip(
+            rows, sessions, strict=True
+        )
     ]
 
 
 def _merge_rows(rows: Sequence[_Row]) -> StoredSession:
-    best = rows[0]
-    size = next((one.session for one in rows if one.session.tokens is not None), best.session)
-    if best.session.compacted or best.session.note == REWOUND:
+    """Return a session, given its rows in all stores, the most important row first."""
+    store, session = rows[0]
+    if len(rows) > 1:
+        session = _with_missing_values(session, [row.session for row in rows])
+    began_at = session.began_at
+    return StoredSession(
+        id=session.name,
+        source=store.agent,
+        path=store.path,
+        cwd=session.folder,
+        updated_at=datetime.fromtimestamp(_updated_at(rows[0]), UTC),
+        model=session.model,
+        tokens=session.tokens,
+        limit=session.window,
+        quality=session.quality,
+        error_percent=session.error_percent,
+        compacted=session.compacted,
+        note=session.note,
+        branch=session.branch,
+        began_at=None if began_at is None else datetime.fromtimestamp(began_at / 1000, UTC),
+        parent=session.parent,
+        active=session.active,
+        ended=session.ended,
+        rank=session.rank,
+        unread_names=tuple((row.store, row.session.title_at) for row in rows),
+    )
+
+
+def _with_missing_values(
+    best: SessionSnapshot, sessions: Sequence[SessionSnapshot]
+) -> SessionSnapshot:
+    """Return a session with the values that only its other stores contain."""
+    size = next((one for one in sessions if one.tokens is not None), best)
+    if best.compacted or best.note == REWOUND:
         # The session's other stores still contain its size from before the compaction or rewind.
-        size = best.session
+        size = best
 
     def first(field: str) -> Any:
-        for one in rows:
-            if (value := getattr(one.session, field)) is not None:
-                return value
-        return None
+        values = (getattr(one, field) for one in sessions)
+        return next((value for value in values if value is not None), None)
 
-    began_at = first("began_at")
-    return StoredSession(
-        id=best.session.name,
-        source=best.store.agent,
-        path=best.store.path,
-        cwd=best.session.folder,
-        updated_at=_updated_at(best),
+    return msgspec.structs.replace(
+        best,
         model=first("model"),
         tokens=size.tokens,
-        limit=size.window or first("window"),
+        window=size.window or first("window"),
         quality=size.quality,
         error_percent=size.error_percent,
         compacted=size.compacted,
         note=size.note,
         branch=first("branch"),
-        began_at=None if began_at is None else datetime.fromtimestamp(began_at / 1000, UTC),
-        parent=best.session.parent,
+        began_at=first("began_at"),
         active=first("active"),
-        ended=best.session.ended,
-        rank=best.session.rank,
     )
 
 
 def _rank_of_row(row: _Row) -> tuple[int, float]:
-    return row.session.rank, _updated_at(row).timestamp()
+    return row.session.rank, _updated_at(row)
 
 
-def _updated_at(row: _Row) -> datetime:
+def _updated_at(row: _Row) -> float:
+    """Return when the session was updated, in seconds since 1970."""
     at = row.session.updated_at
-    return datetime.fromtimestamp(row.store.mtime_ns / 1e9 if at is None else at / 1000, UTC)
+    return row.store.mtime_ns / 1e9 if at is None else at / 1000
 
 
 def _ask_reader(agent: str, ask: Callable[[], T], default: T) -> T:
@@ -712,7 +746,7 @@ def ingest_all(
             return IngestResult(is_complete=False)
         index, stores = SessionIndex(book.ledger), sources.stores(mine=mine)
         if not mine:
-            index.forget_missing(sources.readers, {store.path for store in stores})
+            index.forget_missing(sources.readers, stores)
         unread = index.unread(sources.readers, stores)
         control = IngestControl(stop or threading.Event(), rest, progress)
         # Not `book.record_many`, which would export these old calls to a collector.

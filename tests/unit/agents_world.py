@@ -72,7 +72,7 @@ class World:
     def ingest(self) -> int:
         """Read new data into the index, and return the number of bytes read."""
         stores = self.stores()
-        self.index.forget_missing(self._recording, {store.path for store in stores})
+        self.index.forget_missing(self._recording, stores)
         result = self.index.read(self._recording, self.index.unread(self._recording, stores))
         self.bytes_read += result.bytes_read
         self.refused += result.refused

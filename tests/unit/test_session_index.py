@@ -19,14 +19,15 @@ from benchmarks.agents.codex import CodexHome
 from benchmarks.transcripts import recorded
 from sidecar.agents.events import CallFinished, StoreRead
 from sidecar.agents.places import Places
-from sidecar.agents.registry import readers_of
+from sidecar.agents.registry import Sources, readers_of
 from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
 from sidecar.cost import ledger as ledger_file
+from sidecar.cost.book import CostBook
 from sidecar.cost.ledger import Ledger
 from sidecar.messages.usage import Usage
 from sidecar.workspace import session_index
-from sidecar.workspace.agents import NOT_KEPT
+from sidecar.workspace.agents import NOT_KEPT, SessionReader
 from sidecar.workspace.services import Services
 from sidecar.workspace.session_index import IngestControl, IngestResult, SessionIndex
 from sidecar.workspace.state import State
@@ -53,7 +54,8 @@ class World:
         self.places = Places.of(settings, {"HOME": str(folder)})
         self.roots = Roots.of([self.root])
         self.readers = readers_of(settings)
-        self.ledger = Ledger(folder / "state" / "ledger.db")
+        self.book = CostBook(folder / "state")
+        self.ledger = self.book.ledger
         self.index = SessionIndex(self.ledger)
 
     def stores(self) -> list[Store]:
@@ -190,9 +192,53 @@ def test_sessions_of_a_deleted_store_disappear_and_stay_billed(world: World) -> 
     session = claude.everyday(world.claude, world.root)
     world.read()
     session.path.unlink()
-    world.index.forget_missing(world.readers, {store.path for store in world.stores()})
+    world.index.forget_missing(world.readers, world.stores())
     assert session.id not in world.sessions()
     assert recorded(world.ledger) == world.claude.truth.calls
+
+
+def test_a_deleted_session_is_missing_from_the_next_list(world: World) -> None:
+    """No watcher reports sessions that were deleted while no server was running."""
+    deleted, kept = claude.everyday(world.claude, world.root), world.claude.session(world.root)
+    kept.reply()
+    elsewhere = world.claude.session(world.other)
+    elsewhere.reply()
+    world.read()
+    deleted.path.unlink()
+    reader = SessionReader(Sources(world.readers, world.places, world.roots), world.book)
+    reader.read_all(None)
+    assert [one.id for one in reader.sessions(None)] == [kept.id]
+    others = world.index.sessions(world.readers, world.places, Roots.of([world.other]))
+    assert [one.id for one in others] == [elsewhere.id]
+    assert recorded(world.ledger) == world.claude.truth.calls
+
+
+def test_a_list_takes_the_same_number_of_statements_for_any_number_of_folders(
+    world: World,
+) -> None:
+    for number in range(3):
+        folder = world.root / str(number)
+        folder.mkdir()
+        world.claude.session(folder).reply()
+        world.read()
+        statements: list[str] = []
+        with world.ledger.reader() as connection:
+            connection.set_trace_callback(statements.append)
+        assert len(world.sessions()) == number + 1  # the same connection is used again
+        assert len([one for one in statements if "agent_session" in one]) == 1
+
+
+def test_a_search_reads_no_state_of_a_reader(world: World) -> None:
+    """States are large, and only a store that has changed needs its state."""
+    for _ in range(session_index._STORES_AT_ONCE + 1):
+        world.claude.session(world.root).reply()
+    world.read()
+    statements: list[str] = []
+    with world.ledger.reader() as connection:
+        connection.set_trace_callback(statements.append)
+    assert world.unread() == []
+    assert [one for one in statements if "FROM store" in one]
+    assert not [one for one in statements if "state" in one]
 
 
 def test_a_slower_read_does_not_overwrite_a_newer_one(world: World) -> None:
