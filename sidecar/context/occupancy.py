@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -34,13 +35,13 @@ class NamedLimits(msgspec.Struct, frozen=True):
     """The size reported by the model's server."""
 
 
-class Window(msgspec.Struct, frozen=True):
+class Window(msgspec.Struct, frozen=True, dict=True):
     """A context window and the part reserved for the reply."""
 
     limit: Limit
     reserve: int = DEFAULT_RESERVE
 
-    @property
+    @cached_property
     def usable(self) -> int:
         """The maximum prompt size in tokens; at least 1."""
         room = usable(self.limit.tokens, self.reserve)

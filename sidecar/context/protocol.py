@@ -346,7 +346,7 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     """The rows of the context view in answers to `context/usage`; otherwise empty."""
 
 
-class SessionRow(Result, frozen=True, kw_only=True):
+class SessionRow(Result, frozen=True, kw_only=True, gc=False):
     """A session in the list of a workspace's sessions."""
 
     id: str

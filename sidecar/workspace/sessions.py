@@ -170,12 +170,12 @@ class SessionsSnapshot(NamedTuple):
 
     def _row_of(self, session: StoredSession, now: datetime) -> SessionRow:
         usage = self._usage_of(session)
-        info = usage.session
+        info = usage.session or _info_of(session)
         return SessionRow(
             id=session.id,
-            source=info.source if info else session.source,
+            source=info.source,
             title=session.title,
-            label=(info.label if info else "") or label_of(session),
+            label=info.label or label_of(session),
             model=usage.model,
             tokens=usage.tokens,
             limit=usage.limit,
@@ -186,7 +186,7 @@ class SessionsSnapshot(NamedTuple):
             state=session.state(now),
             parent=session.parent,
             cost_usd=usage.cost_usd,
-            updated_at=info.updated_at if info else "",
+            updated_at=info.updated_at,
             shown=session.id == self.shown,
             pinned=session.id == self.pinned,
         )
@@ -196,9 +196,14 @@ def _limit_key(session: StoredSession) -> tuple[str | None, int | None]:
     return session.model, session.limit
 
 
+def _info_of(session: StoredSession) -> SessionInfo:
+    return SessionInfo.of(session.id, session.source, session.updated_at, label=label_of(session))
+
+
 def _stored_usage(
     session: StoredSession, limit: Limit | None, settings: ContextSettings, cost: float | None
 ) -> ContextUsage:
+    """Return a session's usage. Its `session` is set only for another server's conversation."""
     if isinstance(session, RemoteConversation):
         grade = severity(session.usage.tokens, session.usage.usable, settings.warn_at)
         return msgspec.structs.replace(session.usage, cost_usd=cost, severity=grade)
@@ -210,9 +215,6 @@ def _stored_usage(
         method=None if tokens is None else method,
         error_percent=None if tokens is None else session.error_percent,
         model=session.model,
-        session=SessionInfo.of(
-            session.id, session.source, session.updated_at, label=label_of(session)
-        ),
         compacted=session.compacted,
         cost_usd=cost,
         note=session.note or (NO_REPLY if is_unanswered else None),
@@ -497,7 +499,9 @@ class SessionRegistry:
         settings = self._workspace.settings.context
         cost = self._workspace.costs.sessions.get(session.id)
         if isinstance(session, StoredSession):
-            return _stored_usage(session, self._agent_limit(*_limit_key(session)), settings, cost)
+            limit = self._agent_limit(*_limit_key(session))
+            usage = _stored_usage(session, limit, settings, cost)
+            return msgspec.structs.replace(usage, session=usage.session or _info_of(session))
         from sidecar.context.usage import context_usage
 
         return context_usage(

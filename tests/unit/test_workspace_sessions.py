@@ -9,8 +9,11 @@ import pytest
 
 from sidecar.agents.events import StoredSession
 from sidecar.context.conversation import Conversation
-from sidecar.context.protocol import ContextUsage, SessionInfo
+from sidecar.context.protocol import ContextUsage, SessionInfo, SessionsParams
+from sidecar.cost import reports
+from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.models import catalogue
+from sidecar.server.features.context import _list_sessions as list_sessions
 from sidecar.workspace import sessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.shown_session import PROTOCOL
@@ -20,6 +23,7 @@ from tests.unit.context_fakes import FakeCounter
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
     from sidecar.context.occupancy import Limit
 
@@ -104,6 +108,58 @@ def test_window_of_each_model_is_looked_up_once_for_a_list(
     assert [row.limit for row in rows] == [limits[row.model or ""] for row in rows]
     assert len(rows) == 100
     services.workers.close()
+
+
+def test_only_sessions_in_a_list_are_labeled_and_priced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue.warm()
+    services = Services(state=State(tmp_path))
+    workspace, at = services.roots.default, datetime.now(UTC) - timedelta(days=3)
+    registry, spending = services.sessions(workspace), services.spending(workspace)
+    registry.set_older_agent_sessions(
+        StoredSession(
+            id=f"s{number}", source="codex", updated_at=at, model="gpt-5", tokens=5_000 * number
+        )
+        for number in range(50)
+    )
+    spending.book.ledger.record_many(
+        LedgerEvent(
+            at=at, model="gpt-5", provider="openai", session=f"s{number}", buckets=Buckets(input=1)
+        )
+        for number in range(50)
+    )
+    registry.set_agent_sessions([StoredSession(id="new", source="codex", updated_at=now())])
+    labeled = count_calls(monkeypatch, sessions, "label_of")
+    priced = count_calls(monkeypatch, reports, "cost_of")
+    params = SessionsParams(all=True, limit=3, order="context")
+    rows = list_sessions(registry.snapshot(every=True), spending, params)
+    assert [(row.id, row.cost_usd is None) for row in rows] == [
+        ("s49", False), ("s48", False), ("s47", False)
+    ]  # fmt: skip
+    assert len(labeled) == len(rows)
+    assert len(priced) == len(rows)
+    priced.clear()
+    (row,) = list_sessions(registry.snapshot(), spending, SessionsParams())
+    assert (row.id, len(priced)) == ("new", 0)
+    services.workers.close()
+    services.state.close()
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[Any]:
+    """Return a list that records the first argument of each call of a module's function."""
+    made, function = list[Any](), getattr(module, name)
+
+    def counted(first: Any, *arguments: Any, **options: Any) -> Any:
+        made.append(first)
+        return function(first, *arguments, **options)
+
+    monkeypatch.setattr(module, name, counted)
+    return made
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
 
 
 def test_row_of_a_conversation_keeps_its_usage(tmp_path: Path) -> None:

@@ -212,8 +212,9 @@ def _list_sessions(
     with suppress(SidecarError):  # the error is reported when a client requests costs
         costliest = spending.sessions_by_cost() if params.order == "cost" else []
     first = snapshot.first(params.limit, params.order, ended=params.ended, costliest=costliest)
+    has_all = params.all and params.limit is None
     with suppress(SidecarError):
-        costs.sessions.update(spending.cost_by_session(first.sessions if params.limit else None))
+        costs.sessions.update(spending.cost_by_session(None if has_all else first.sessions))
     return session_rows(first.rows(), costs)
 
 
