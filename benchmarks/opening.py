@@ -9,7 +9,7 @@ import time
 
 from benchmarks.client import SERVER, URI, StdioClient
 from benchmarks.corpus import SIZES, source_text
-from benchmarks.editing import full_tiktoken
+from benchmarks.editing import SETTLED_SECONDS, full_tiktoken
 from benchmarks.page import figure
 
 SMALL = "file:///bench/small.md"
@@ -41,6 +41,7 @@ def _opened(text: str) -> tuple[StdioClient, float]:
     client.open("# Title\n\nsome words\n", SMALL)
     client.request("tokens/count", {"textDocument": {"uri": SMALL}})
     frame = _opening(text)
+    time.sleep(SETTLED_SECONDS)
     opened = time.perf_counter()
     client.send_raw(frame)
     return client, opened
