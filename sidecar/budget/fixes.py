@@ -228,7 +228,7 @@ def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix 
 
 
 def _comment_at_top(text: str, mark: str) -> tuple[int, str]:
-    """Return the offset and text of a comment at the top. Lines such as `#!` stay first."""
+    """Return a comment to insert at the top, with its offset. It comes after lines such as `#!`."""
     line = first_line(text)
     if line.rstrip() == "---":
         return len(line), f"# {IGNORE_MARK}"  # Front matter is YAML.

@@ -89,7 +89,7 @@ class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     reasoning_tokens: int
     cost_usd: float
     unpriced_tokens: int
-    """Tokens of calls, or parts of calls, without a price."""
+    """The tokens that have no price, because a call or a part of it has none."""
     cost_text: str
     """The cost as text, such as `$0.000219`, followed by a note about unpriced calls."""
 

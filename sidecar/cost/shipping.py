@@ -639,7 +639,7 @@ def _rejection(where: str, headers: Mapping[str, str], answer: bytes) -> str:
             raise DecodeError
         partial_success = ExportLogsServiceResponse.FromString(answer).partial_success
     except DecodeError:
-        raise CollectorError(f"{where} does not answer like an OTLP collector") from None
+        raise CollectorError(f"{where} does not respond like an OTLP collector") from None
     if partial_success.rejected_log_records <= 0:
         return ""
     return f"{where} rejects calls: {printable(partial_success.error_message[:200])}"

@@ -52,9 +52,9 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     by_clock: frozenset[int] = frozenset()
     """Call kinds whose prices depend on the time of day."""
     by_prompt: frozenset[int] = frozenset()
-    """Call kinds with a price threshold that is not in `THRESHOLDS`."""
+    """The call kinds that have a price threshold other than those in `THRESHOLDS`."""
     by_band: frozenset[int] = frozenset()
-    """Call kinds that have all their price thresholds in `THRESHOLDS`. Kinds without thresholds
+    """The call kinds that have price thresholds only from `THRESHOLDS`. Kinds without thresholds
     have a single band.
     """
     owner: Owner | None = None

@@ -60,7 +60,7 @@ _SUMS = (
     *_BUCKETS, "calls", "estimated_calls", "estimated", "estimated_prompt", "cost", "reported",
     "priced_calls", "partly_priced_calls", "unpriced",
 )  # fmt: skip
-BASIS = "The team's store, by UTC day; users and sessions are hashes."
+BASIS = "From the team's store. Days are in UTC. Users and sessions are shown as hashes."
 
 
 class TeamStoreError(SidecarError):

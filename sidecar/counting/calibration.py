@@ -244,7 +244,7 @@ FULL_PROMPT_WEIGHT = 0.25
 weight is lower because a complete prompt also contains a template.
 """
 MIN_SAMPLE_TOKENS = 16
-"""Samples of fewer tokens are ignored, because rounding and template tokens would dominate them."""
+"""Smaller samples are ignored, because rounding and template tokens would dominate them."""
 DOMINANT_SHARE = 0.9
 """Minimum share of the growth that a kind of text must make up for its factor to be updated."""
 MAX_EXCLUDED_MARGIN = 0.1

@@ -363,7 +363,7 @@ def _problem_of(plugin: Estimator) -> str | None:
 
 
 class HeuristicUnits(Tokenizer):
-    """Counts in the heuristic's units. The counts of pieces add up to the document's count."""
+    """Counts text in the heuristic's units. A document's count is the sum over its pieces."""
 
     name = "heuristic units"
     method: Method = "estimate"

@@ -1,11 +1,11 @@
 """Loads tokenizers from vocabulary files: rank files, tekken, `tokenizer.json`, SentencePiece and
 GGUF.
 
-If the token ids of a byte-level BPE vocabulary rise in the order of its merges, the vocabulary is a
-list of ranks. If its split pattern is also known (Llama 3, Qwen, DeepSeek, GPT-2, …), tiktoken runs
-it. tiktoken is ten times faster than the `tokenizers` library, and its safe split points are
-proven. Other `tokenizer.json` files require the `huggingface` extra, and SentencePiece vocabularies
-require the `sentencepiece` extra. These libraries do not count text piece by piece.
+If the token ids of a byte-level BPE vocabulary are in merge order, the vocabulary is a list of
+ranks. If its split pattern is also known (Llama 3, Qwen, DeepSeek, GPT-2, …), it runs on tiktoken,
+which is ten times faster than the `tokenizers` library and has proven safe split points. Other
+`tokenizer.json` files require the `huggingface` extra, and SentencePiece vocabularies require the
+`sentencepiece` extra. These libraries do not count text piece by piece.
 
 Many vocabulary files do not contain their split pattern, or contain it in the syntax of another
 library. This module lists the patterns in tiktoken's syntax (fancy-regex), with their equivalents

@@ -346,7 +346,7 @@ class Connection:
 
 async def _read_body(response: httpx.Response, root: str) -> bytes:
     if response.is_redirect:
-        raise EndpointError("unsupported", f"{root} sent a redirect, which is not followed")
+        raise EndpointError("unsupported", f"{root} sent a redirect; redirects are not followed")
     if is_encoded(response.headers):
         raise EndpointError(
             "unsupported", f"{root} sends compressed responses, although the request forbids them"

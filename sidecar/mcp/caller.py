@@ -49,7 +49,7 @@ class FoundSession(NamedTuple):
 
 
 def session_ids(meta: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the session ids in a call's `_meta`. Codex sends them, for example."""
+    """Return the session ids in a call's `_meta`. Some agents, such as Codex, send them."""
     return tuple(dict.fromkeys(_ids_in(meta or {}, _DEPTH)))
 
 

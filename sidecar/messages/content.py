@@ -80,8 +80,8 @@ class Block(NamedTuple):
     Attributes:
         kind: The block's kind.
         body: The text, or the vendor's object.
-        place: The block's place in its message.
-        at: The block's index at that place, or 0 for a whole message.
+        place: Which part of its message contains the block.
+        at: The block's index in that part, or 0 for a whole message.
         id: The id of the tool call or, in a tool result, of the call that it answers. Empty if
             missing.
         name: The tool's name. Empty if missing.

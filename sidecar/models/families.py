@@ -1,12 +1,12 @@
 """Determines a model's tokenizer generation from its name.
 
 Models of the same generation produce the same number of tokens for the same text. Calibrations are
-stored by generation, and each generation has an approximation. The table does not depend on
+stored by generation, and counts are approximated by generation. The table does not depend on
 genai-prices, which takes up to 0.8 s to load, so the first count does not wait for it.
 
 The sources are tiktoken's `model.py` for OpenAI, and the published vocabularies of open models.
-Claude's tokenizer is not published, but its count endpoint shows two generations: models before
-Opus 4.7, and all later models.
+Claude's tokenizer is not published, but its count endpoint shows that there are two generations:
+models before Opus 4.7, and all later models.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class ProbeParams(Params, frozen=True, kw_only=True):
     model: str | None = None
     """Defaults to the workspace's model."""
     workspace: str | None = None
-    """A root, a path in a root or an open document. Defaults to the first root."""
+    """A root, a path in a root, or an open document. Defaults to the first root."""
     text_document: TextDocumentIdentifier | None = None
 
 

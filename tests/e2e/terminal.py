@@ -24,7 +24,7 @@ class Terminal:
         return result.stdout
 
     def start(self, *argv: str, columns: int = 90) -> None:
-        """Run a program in a new terminal of 30 rows."""
+        """Run a program in a new terminal with 30 rows."""
         size = ["-x", str(columns), "-y", "30"]
         self.run("-f", "/dev/null", "new-session", "-d", "-s", "t", *size, *argv)
 

@@ -40,7 +40,7 @@ class RecordingReader:
 
 
 class World:
-    """A home folder with agents' files, and their session index and ledger."""
+    """A home folder with agents' files, and a session index and ledger for them."""
 
     def __init__(self, home: Path, agents: str | Agents, env: dict[str, str] | None = None) -> None:
         """Create an empty home folder.

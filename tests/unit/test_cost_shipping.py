@@ -346,7 +346,7 @@ def test_a_collector_that_refuses_everything_is_not_asked_for_every_call(
     [
         (401, b"", "", "HTTP 401; check"),
         (302, b"", "", "HTTP 302"),
-        (200, b"<html>Sign in</html>", "text/html", "does not answer like an OTLP collector"),
+        (200, b"<html>Sign in</html>", "text/html", "does not respond like an OTLP collector"),
     ],
 )
 def test_another_server_at_the_address_accepts_nothing(

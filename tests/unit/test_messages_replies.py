@@ -1,4 +1,4 @@
-"""Tests replies of all vendors: complete, streamed, and cut off inside a tool call."""
+"""Tests replies from all vendors: complete, streamed, and cut off inside a tool call."""
 
 from __future__ import annotations
 

@@ -11,6 +11,6 @@ export interface Api {
    * request fails, the promise is rejected with an error whose message can be shown to users.
    */
   request<R = unknown>(method: string, params: object): Promise<R>;
-  /** Listen to each `status/update`. For documents outside all folders, `workspace` and `context` are null. */
+  /** Listen to each `status/update`. For documents that are not in any folder, `workspace` and `context` are null. */
   onDidChangeStatus(listener: (status: StatusUpdate) => unknown): Disposable;
 }

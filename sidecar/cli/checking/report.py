@@ -160,7 +160,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_distinct(files: Iterable[FileReport]) -> tuple[tuple[FileReport, ReportedFinding], ...]:
-    """Return a project's findings with their files, and a shared budget's finding only once."""
+    """Return each finding with its file. A shared budget's finding is returned only once."""
     seen: set[str] = set()
     findings: list[tuple[FileReport, ReportedFinding]] = []
     for file in files:

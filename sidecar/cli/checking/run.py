@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 BULK_BYTES = 4_000_000
 """Minimum total size at which the bulk engine is faster, including the 0.5 s it takes to load."""
 MAX_MATCHES = 100_000
-"""Maximum number of times to match a rule against a path, which takes 0.1 s in total."""
+"""Maximum number of matches of a rule against a path. This many take 0.1 s."""
 _NO_STAMP = (0, 0, 0, 0)
 
 

@@ -37,7 +37,7 @@ async def session(
     more: str = "",
     ignored: tuple[str, ...] = IGNORED,
 ) -> AsyncIterator[Client]:
-    """A client of a server that is configured with this endpoint for the model `tiny`."""
+    """Start a server that counts the model `tiny` with this endpoint, and yield its client."""
     file = folder / "config.toml"
     switch = "true" if use_endpoint else "false"
     file.write_text(

@@ -83,7 +83,7 @@ local function model(opts)
 end
 
 --- Shortens a range of lines, or the whole buffer, to at most `max` tokens. Neovim writes a line break after the last
---- line. If the shortened text has none there, the limit is lowered by one token to make room for it.
+--- line. If the shortened text does not end with one, the limit is lowered by one token to make room for it.
 local function fit_to(opts, max, mode)
   local buf, tick = vim.api.nvim_get_current_buf(), vim.b.changedtick
   local first = opts.range > 0 and opts.line1 or 1
