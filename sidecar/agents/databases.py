@@ -148,7 +148,7 @@ class OneDatabase(StoreReader):
     def changes(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> Iterable[CallFinished]:
-        """Apply the rows that changed since `state.at` to `state`, and return their calls."""
+        """Update `state` with the rows that changed since `state.at`, and return their calls."""
         raise NotImplementedError
 
     def title_of(self, row: dict[str, Any]) -> object:  # noqa: ARG002

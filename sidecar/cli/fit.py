@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option(
-    "--max-tokens", type=click.IntRange(min=0), required=True, help="Maximum tokens of the result."
+    "--max-tokens",
+    type=click.IntRange(min=0),
+    required=True,
+    help="Maximum number of tokens in the result.",
 )
 @click.option(
     "--mode",

@@ -34,7 +34,7 @@ def ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) ->
 
 @contextmanager
 def open_ledger() -> Iterator[tuple[CostBook, Loaded]]:
-    """Open the ledger with the user's settings. Print errors and exit with code 2."""
+    """Open the ledger with the user's settings. On error, print it and exit with code 2."""
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
     from sidecar.cost.book import CostBook

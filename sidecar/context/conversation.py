@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 SYSTEM = -1
 """The system prompt's key in mappings keyed by turn index."""
 SHRUNK = 0.7
-"""If a reported prompt is below this fraction of its expected size, the client compacted it."""
+"""A prompt below this fraction of its expected size is assumed to have been compacted."""
 SAME = 0.01
 """Maximum relative difference between two reported sizes of the same prompt."""
 MODELS_KEPT = 4

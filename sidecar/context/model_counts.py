@@ -132,7 +132,7 @@ def kinds_of_turns(turns: Iterable[tuple[Turn, int]]) -> Grown:
 
 
 def newest_kind(turns: Sequence[Turn]) -> Kind:
-    """Return the kind of text in the longer one of the last two turns."""
+    """Return the kind of text in the longer of the last two turns."""
     return kind_of(max(map(own_text, turns[-2:]), key=len, default=""))
 
 

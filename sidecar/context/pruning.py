@@ -515,7 +515,10 @@ def _is_question(turn: Turn) -> bool:
 def _group_exchanges(
     turns: Sequence[Turn], pairs: ToolPairs, free: dict[int, list[int]], tail: int
 ) -> Iterable[RemovalUnit]:
-    """Yield whole dialogue exchanges as units, so that the other turns start with a user turn."""
+    """Yield each dialogue exchange as a unit.
+
+    What remains after removing units then still starts with a user turn.
+    """
     members: list[int] = []
     for index, turn in enumerate(turns[:tail]):
         if starts_exchange(turn) and index not in pairs.parts and members:

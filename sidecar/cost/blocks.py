@@ -39,8 +39,8 @@ class Block(NamedTuple):
 def blocks_with_calls(connection: sqlite3.Connection, scope: Scope) -> list[Block]:
     """Return the five-hour blocks that contain calls in scope, oldest first.
 
-    A block starts at the full hour before its first call. The first call after its end starts a
-    new block.
+    A block starts at the top of the hour in which its first call was made. The first call after its
+    end starts a new block.
     """
     where, values = calls_condition(scope)
     hours = connection.execute(

@@ -59,7 +59,7 @@ def _fetch_list(url: str) -> bytes:
             return _read_answer(answer)
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
-        raise UpdateError(f"{without_secrets(url)} answered HTTP {status}") from error
+        raise UpdateError(f"{without_secrets(url)} returned HTTP {status}") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         where, reason = without_secrets(url), re.sub(r"^\[Errno -?\d+\] ", "", str(error))
         raise UpdateError(f"cannot download the price list from {where}: {reason}") from error
@@ -67,7 +67,7 @@ def _fetch_list(url: str) -> bytes:
 
 def _read_answer(answer: httpx.Response) -> bytes:
     if is_encoded(answer.headers):
-        raise UpdateError("the server compressed the price list, although this was not requested")
+        raise UpdateError("the server compressed the price list without being asked to")
     data = bytearray()
     for chunk in answer.iter_raw():
         data += chunk

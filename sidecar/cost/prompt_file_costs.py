@@ -24,7 +24,10 @@ _CACHE_BUCKET = (
 
 
 class CallGroup(NamedTuple):
-    """A group of an agent's calls with the same price for the first tokens of the prompt."""
+    """A group of an agent's calls in which a prompt file has the same price.
+
+    Prompt files are among the first tokens of a prompt.
+    """
 
     agent: str
     bucket: str

@@ -36,7 +36,7 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     category: str | None = None
     session: str | UnsetType | None = UNSET
     day: str | UnsetType | None = UNSET
-    """A local day, such as `2026-11-21`."""
+    """A date in local time, such as `2026-11-21`."""
     week: str | UnsetType | None = UNSET
     """An ISO week, which starts on Monday, such as `2026-W47`."""
     month: str | UnsetType | None = UNSET

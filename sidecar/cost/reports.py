@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Priced(msgspec.Struct, frozen=True):
-    """A sum of similar calls, and its cost."""
+    """The totals of a group of similar calls, and their cost."""
 
     kind: tuple[str, str, str, str]
     """The calls' provider, model, category and tier."""

@@ -563,12 +563,12 @@ class Collector:
         if status == _TOO_LARGE:
             return f"{where} rejects a request as too large (HTTP {status})"
         if status in _TRY_LATER:
-            raise CollectorError(f"{where} answered HTTP {status}", _retry_after(headers))
+            raise CollectorError(f"{where} returned HTTP {status}", _retry_after(headers))
         if status == 400:
             return f"{where} rejects calls (HTTP 400)"
         if status >= 300:
             raise CollectorError(
-                f"{where} answered HTTP {status}; check [ledger] otel-endpoint and the headers in "
+                f"{where} returned HTTP {status}; check [ledger] otel-endpoint and the headers in "
                 "OTEL_EXPORTER_OTLP_HEADERS"
             )
         return _rejection(where, headers, answer)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HOUR_MS = 3_600_000
 _EARLIEST_MS, _LATEST_MS = 14 * _HOUR_MS, 12 * _HOUR_MS
-"""A local day starts at most this long before or after midnight UTC, in milliseconds."""
+"""The maximum time between the start of a local day and midnight UTC, in milliseconds."""
 SLOTS_A_DAY = DAY_MS // QUARTER_MS
 
 

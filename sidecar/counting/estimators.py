@@ -402,7 +402,7 @@ class EstimatorTokenizer(Tokenizer):
         return round(100 * max(ratio * (1 + share) - 1, 1 - ratio * (1 - share)), 1)
 
     def count(self, text: str) -> int:
-        """Count the text's tokens. If a plug-in raises an exception, the heuristic counts
+        """Count the text's tokens. If a plug-in raises an exception, the heuristic is used
         instead.
         """
         try:

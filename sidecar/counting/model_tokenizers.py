@@ -98,7 +98,7 @@ def approximate_name(generation: str) -> str:
 class LinearEstimator(Tokenizer):
     """Estimates tokens as a weighted sum of text features.
 
-    The first feature is the count of the base tokenizer. The others are from
+    The first feature is the base tokenizer's count. The others are from
     `sidecar.counting.text_features`.
     """
 

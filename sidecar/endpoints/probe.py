@@ -128,8 +128,7 @@ async def _server_from_count(connection: Connection, model: str) -> tuple[Server
     llama.cpp, vLLM and TGI are recognized by one request that all three accept.
 
     Returns:
-        The server, and its count of the first probe text if the server was recognized by that
-        count.
+        The server. If it was recognized by its count of the first probe text, also this count.
 
     Raises:
         EndpointError: The server does not support any known counting request.

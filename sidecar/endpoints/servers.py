@@ -191,13 +191,13 @@ def refuse_unless_ok(answer: Answer, sender: str) -> None:
     if status == 503 and reports_loading(body):
         raise EndpointError("loading", f"{sender} is loading its model")
     if status == 429 or status >= 500:
-        raise EndpointError("unreachable", f"{sender} answered HTTP {status}")
+        raise EndpointError("unreachable", f"{sender} returned HTTP {status}")
     if status == 400 and _error_mentions(body, "not loaded", "not running", "no model"):
         raise EndpointError("unknown", f"{sender} does not have the model loaded")
     if status != 200:
         raise EndpointError(
             "unsupported",
-            f"{sender} answered HTTP {status}",
+            f"{sender} returned HTTP {status}",
             URL_IN_DOUBT if status == 404 else "",
             is_request_specific=400 <= status < 500,
         )

@@ -159,7 +159,7 @@ def _packed(part: bytes) -> Iterator[bytes]:
 Media: TypeAlias = Literal["audio", "video", "document"]
 
 _ENDS_CHARACTERS = 262_144
-"""Number of base64 characters to read at both ends of a clip. In an MP4, the length may be at the
+"""Number of base64 characters to read from each end of a clip. In an MP4, the length may be at the
 end.
 """
 _MAX_SECONDS, _MAX_FPS = 1_000_000, 1_000

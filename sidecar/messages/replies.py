@@ -500,7 +500,7 @@ def _add_lmstudio_call(draft: ReplyDraft, part: Fields, kind: str | None) -> Non
 
 
 def _add_cohere(draft: ReplyDraft, part: Fields) -> None:
-    """Add a reply of Cohere's chat API (version 1 or 2), or an event of its stream."""
+    """Add a reply from Cohere's chat API (version 1 or 2), or an event from its stream."""
     if part.has("response"):  # this is the last event in version 1 of the API
         draft.clear_content()
         _add_cohere(draft, part.object("response"))

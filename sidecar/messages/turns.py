@@ -38,9 +38,9 @@ class Turn(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     openai_tool_calls: list[dict[str, Any]] | UnsetType | None = msgspec.field(
         name="tool_calls", default=UNSET
     )
-    """The tool calls, in the field that OpenAI uses."""
+    """The tool calls, if they are in the field that OpenAI uses."""
     openai_tool_call_id: str | UnsetType | None = msgspec.field(name="tool_call_id", default=UNSET)
-    """The id of the tool call that this turn answers, in the field that OpenAI uses."""
+    """If OpenAI's field is used: the id of the tool call that this turn answers."""
 
 
 def is_system(turn: Turn) -> bool:

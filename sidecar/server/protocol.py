@@ -399,7 +399,7 @@ class SidecarProtocol(LanguageServerProtocol):
             self._refuse(None, INVALID_REQUEST, "a message must be a JSON object")
 
     def _refuse_body(self, refused: InvalidBodyError) -> None:
-        """Answer a body that cannot be parsed. Notifications and responses get no answer."""
+        """Respond to a message that cannot be parsed, unless it is a notification or a response."""
         msg_id, method = refused.outline.get("id"), refused.outline.get("method")
         logger.warning("rejected a message: %s", refused)
         if method is None and self._receive_response({"id": msg_id, "error": {}}):

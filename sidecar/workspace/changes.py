@@ -158,7 +158,7 @@ class Outcome(Generic[T]):
     refused_limit: int | None = None
     """The context window in tokens, from a server's error message about an overlong prompt."""
     spent: SpendingSums | None = None
-    """The workspace's spending, if a call was recorded."""
+    """The workspace's spending, if any call was recorded."""
     warnings: Sequence[tuple[WarningKind, str]] = ()
 
 

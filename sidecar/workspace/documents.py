@@ -259,7 +259,7 @@ class Documents(dict[str, TextDocument]):
         return is_known and document is not None and document.edition is not text.version
 
     def latest(self, text: FollowedText) -> FollowedText:
-        """Return the current text of a document or range that a section follows.
+        """Return the current text of a document or range that is the source of a section.
 
         If the text is unchanged, this is the same object.
         """

@@ -1,4 +1,4 @@
-"""Reads samples and expected outputs from the tutorials, for their tests."""
+"""Reads samples and expected outputs from the tutorials, so that tests can follow them."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def test_a_dropped_call_leaves_the_occupancy() -> None:
 
 
 def cut_call(kept: str, arguments: str, usage: dict[str, int]) -> dict[str, Any]:
-    """Return a reply with text, and a tool call that ends inside its arguments."""
+    """Return a reply with text and a tool call that is cut off partway through its arguments."""
     cut = forms.openai(arguments, "length")
     cut["choices"][0]["message"]["content"] = kept
     cut["usage"] = usage

@@ -1,5 +1,7 @@
-"""Tests counts of messages and tools: OpenAI's published example, all formats, pictures, and
-methods.
+"""Tests how messages and tools are counted.
+
+This includes OpenAI's published example, all vendors' formats, images, and the methods.
+
 """
 
 from __future__ import annotations
@@ -162,7 +164,7 @@ def test_tool_set_uses_the_current_band() -> None:
 
 
 def test_priming_tokens_widen_the_band() -> None:
-    """The number of priming tokens is often unpublished, so the band includes its possible error."""
+    """Many vendors do not publish the number of priming tokens, so the band allows for an error."""
     message = {"role": "user", "content": "hello"}
 
     def margin(model: str) -> float:

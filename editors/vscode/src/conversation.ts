@@ -5,7 +5,7 @@ import type { Server } from "./server";
 import { agentOf, icon } from "./sessionsView";
 import { workspaceParam } from "./workspaceParam";
 
-/** The number of sessions that are listed at first. */
+/** The number of sessions that are listed initially. */
 const FIRST = 100;
 
 /** Let the user choose the session that the status shows. Returns null for the newest session. */

@@ -97,7 +97,7 @@ def decode_counts(cache: CheckCache) -> ContentCounts:
 def drop_unused(cache: CheckCache, contents: ContentCounts | None, seen: Collection[str]) -> None:
     """Remove entries that the last run did not use, if there are too many.
 
-    Unused entries are kept for a while, because a run can check only some files, and because
+    Unused entries are kept for a while, because a run may check only a subset of the files, and
     users switch branches.
     """
     if len(cache.entries) > _KEPT_FACTOR * len(seen) + _MIN_KEPT:

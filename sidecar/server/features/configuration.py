@@ -92,7 +92,7 @@ class SettingsLoader:
         self._server.scheduler.run_now(("providers",), self._register_providers)
 
     async def _wait_for(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run work and wait for it, but at most `READ_SECONDS`. Slower work continues."""
+        """Run work, and wait at most `READ_SECONDS` for it. It then continues in the background."""
         try:
             await self._reading.run(object(), work, READ_SECONDS)
         except TimeoutError:

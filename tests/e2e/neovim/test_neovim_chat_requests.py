@@ -52,7 +52,7 @@ class Summarizing(Avante, frozen=True):
     """Answers avante's summary requests, which contain no tools."""
 
     def answer(self, body: dict[str, Any]) -> Reply:
-        """Answer a request for a summary, or delegate other requests."""
+        """Answer requests for a summary. Delegate all others."""
         return super().answer(body) if body.get("tools") else Reply(SUMMARY)
 
 

@@ -503,7 +503,7 @@ def test_a_name_in_a_message_is_not_interpreted(ready: Editor) -> None:
 
 
 def test_the_subcommands_match_the_palette(clean: Editor) -> None:
-    """VS Code's commands for its menu, installer and list buttons have no subcommand."""
+    """VS Code's menu, installer and list buttons have commands that are not needed in Neovim."""
     manifest = json.loads((ROOT / "editors/vscode/package.json").read_text())
     palette = {command["command"].split(".")[1] for command in manifest["contributes"]["commands"]}
     known = clean.lua("return require('token_sidecar.commands').complete('', 'TokenSidecar ')")

@@ -28,7 +28,7 @@ PAYLOADS = (
     "</table></main><a href=javascript:alert(1)>a</a>",
 )
 ADDED = "body :is(img, iframe, a:not([download]), [onerror], [onclick], [onload]), main script"
-"""A CSS selector for elements that only a malicious name can add to the report."""
+"""A CSS selector for elements that are in the report only if a malicious name injected them."""
 HOSTILE = "<img src=x onerror=alert(1)> & <b>"
 TITLE = "h1:has-text('Cost of')"
 _IN_REPORT = """

@@ -138,7 +138,7 @@ end
 --- Remembers the model that the user chose for a project, so that a restarted server uses it.
 function M.remember(client, model) chosen[client.root_dir or ''] = model end
 
---- Returns the model that the user chose for the project of a folder, if any.
+--- Returns the model that the user chose for a folder's project, if any.
 ---@param folder string
 ---@return string?
 function M.chosen_model(folder)
