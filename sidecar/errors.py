@@ -33,7 +33,7 @@ def how_to_install(extra: str) -> str:
 
 
 class SidecarError(Exception):
-    """Base class for all errors of this package.
+    """Base class for all errors in this package.
 
     The messages are shown to users and never quote text from documents. Clients receive
     `kind` and `retryable` (see `sidecar.server.protocol`).

@@ -61,7 +61,7 @@ class InvalidTomlError(SidecarError, ValueError):
     """The text is not valid TOML or exceeds a limit. The message never quotes the text.
 
     `line` is 1-based. `column` is None if the error applies to the whole line. `key` is the
-    setting in this line, or an empty string.
+    setting on this line, or an empty string.
     """
 
     kind = "config"

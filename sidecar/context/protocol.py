@@ -488,7 +488,7 @@ class ResponseResult(Result, frozen=True, kw_only=True):
     tool_calls: list[CleanCall]
     dropped: list[Dropped]
     unchecked: list[str] = msgspec.field(default_factory=list)
-    """Names of the tool calls that were kept without a schema check, if the reply was cut off."""
+    """If the reply was cut off: names of the tool calls that were kept without a schema check."""
     model: str | None = None
     """The model named in the reply."""
     request_id: str | None = None

@@ -127,7 +127,7 @@ class PageSource(ABC):
 
     now: datetime
     zone: tzinfo | None = None
-    """The time zone of days. None means local time."""
+    """The time zone in which days begin. None means local time."""
     note: str = ""
     """A note to show above the report."""
 

@@ -240,7 +240,7 @@ class _CountedText:
         return length > tokens / 2 or length > max(_LONG_LINE_TOKENS, _LONG_LINE_SHARE * tokens)
 
     def token_boundary(self, offset: int, *, forward: bool = False) -> int:
-        """Return the nearest offset in one direction that is between two tokens."""
+        """Return the nearest offset in the given direction at which no token is cut."""
         low, high = max(0, offset - _TOKEN_WINDOW), min(len(self.text), offset + _TOKEN_WINDOW)
         if not self.is_exact or not low < offset < high:
             return offset

@@ -61,7 +61,7 @@ def model_info(model: str, describe: Describe = _describe_model) -> ModelInfo:
 
 
 def search(query: str | None = None, describe: Describe = _describe_model) -> list[ModelInfo]:
-    """Return the models whose `provider/id` contains every word of `query`, or all models.
+    """Return the models whose `provider/id` contains every word of `query` (default: all models).
 
     The vendors' own models come first, then OpenRouter's, each sorted by id. This call blocks
     while the price list is loaded.

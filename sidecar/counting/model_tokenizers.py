@@ -1,4 +1,4 @@
-"""Chooses each model's tokenizer, and loads it at the first count.
+"""Chooses each model's tokenizer, and loads it when it is first used.
 
 The choices, in order, are the vocabulary files in the user's settings, the vocabularies in this
 package, the vocabularies in optional packages, and the approximation for the model's generation.

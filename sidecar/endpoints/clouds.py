@@ -55,11 +55,11 @@ class Cloud:
     suffixes: tuple[str, ...] = ("/v1",)
 
     def show_path(self, model: str) -> str | None:
-        """Return the path of the GET request that describes `model`.
+        """Return the path from which a description of `model` can be fetched.
 
         Raises:
-            EndpointError: The name contains an empty segment, or a segment `.` or `..`, which HTTP
-                clients would resolve.
+            EndpointError: The name contains an empty, `.` or `..` segment, which HTTP clients
+                would resolve.
         """
         if not {"", ".", ".."}.isdisjoint(model.split("/")):
             raise EndpointError("unsupported", "the model's name is not a valid id for this vendor")

@@ -41,7 +41,7 @@ PROBE_TEXTS = (
     "The quick brown fox jumps over the lazy dog, 24 times in 2048 steps;\n"
     "def answer(question: str) -> int:\n    return 42 if question else 0\n",
 )
-"""Two strings whose token counts differ clearly in every tokenizer."""
+"""Two strings whose token counts clearly differ in every tokenizer."""
 
 _SPECIALS = 4  # maximum number of tokens that a server may add around the text
 _BYTES_PER_TOKEN = 512  # the longest tokens of any vocabulary are runs of about 128 spaces

@@ -25,7 +25,7 @@ NO_OUTPUT = "(no output)"
 
 
 class Turn(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A message of a conversation, in any vendor's format."""
+    """A message in a conversation, in any vendor's format."""
 
     role: str
     content: str | list[Any] | None = None

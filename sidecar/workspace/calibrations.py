@@ -54,7 +54,7 @@ class CalibrationStore:
         self.has_unsaved = True
 
     def begin_sync(self) -> Callable[[], SyncResult]:
-        """Return a function that writes changed calibrations, or reads the file if there are none.
+        """Return a function that writes changed calibrations, or reads the file if none changed.
 
         The function raises OSError if the file cannot be written. In that case, call `changed`
         to retry later.

@@ -54,7 +54,7 @@ class Quota(msgspec.Struct, frozen=True):
 
     @property
     def reset(self) -> datetime | None:
-        """When the limit resets, or None if it is missing or invalid."""
+        """When the limit resets, or None if this time is missing or invalid."""
         return time_from_ms(1000 * (self.resets_at or 0))
 
 

@@ -2,10 +2,10 @@
 
 glibc keeps the memory of closed documents because used and free memory are mixed in each
 thread's arena. The process therefore uses a single arena, which costs little because of the
-GIL, and trims the arena. Libraries also keep large tables in memory, such as 30 MB in rs-bpe,
-although the tables are only read while a tokenizer is loading.
+GIL, and trims the arena. Libraries also keep large tables in memory, 30 MB in the case of
+rs-bpe, which are only needed while a tokenizer is loading.
 
-Without this module, an idle server uses 1.2 times the memory of pygls with tiktoken, and 18 %
+Without this module, an idle server uses 1.2 times the memory of pygls with tiktoken, and 18%
 of the memory for a large document is kept after the document is closed.
 """
 

@@ -112,7 +112,7 @@ class SessionsSnapshot(NamedTuple):
     with_prompts: bool
     """Whether sessions without a title are labeled with their first prompt."""
     others: int = 0
-    """The number of sessions that `first` has left out."""
+    """The number of sessions that `first` left out."""
 
     @property
     def models_without_limit(self) -> set[str]:

@@ -207,7 +207,7 @@ class Workspaces:
         """Return the workspace with the given URI or path. Defaults to the only root.
 
         Raises:
-            BadParamsError: `workspace` is in no open root, or is None although several are open.
+            BadParamsError: `workspace` is not in any open root, or it is None and several are open.
         """
         if workspace is None:
             return self._only_root()

@@ -135,7 +135,7 @@ class Session:
         self._frame(body(message))
 
     def _frame(self, content: bytes) -> None:
-        """Write a message, sometimes after invalid data or a message with a wrong length."""
+        """Write a message. At random, write invalid data or a message with an incorrect length first."""
         self.sent += 1
         noise = self._chance.random()
         if noise < 0.01:

@@ -1,7 +1,7 @@
 """Checks displayed numbers under stress: `python -m tests.fuzz.shown_numbers --operations 100000`.
 
 A real server runs in this process, with threads that switch every microsecond. A client sends
-random edits, messages, requests, calls and changes of settings. No request may fail. At the end,
+random edits, messages, requests, calls and settings changes. No request may fail. At the end,
 all displayed numbers must equal newly computed ones: document statuses, the conversation, its
 sections, and findings. The exit code is 1 if a number differs.
 """

@@ -162,7 +162,7 @@ def test_small_error_is_never_rounded_to_zero() -> None:
     ("model", "generation"), [("claude-sonnet-4-5", "claude"), ("claude-opus-4-7", "claude-4.7")]
 )
 def test_band_holds_after_a_change_to_other_code(model: str, generation: str) -> None:
-    """The conversation changes to SCSS, whose estimates have the largest error."""
+    """The conversation switches to SCSS code, for which estimates have the largest error."""
     source = "scss"
     by_source: dict[str, list[dict[str, Any]]] = {}
     for document in DOCUMENTS:

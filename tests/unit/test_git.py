@@ -76,7 +76,7 @@ def test_a_check_against_a_revision_runs_nothing_else(
     command = [str(program), "check", "--diff", "main", "CLAUDE.md", "lazy.md"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert repository.fired() == set()
-    # git must not fetch the missing blob, so the command fails.
+    # git is not allowed to fetch the missing blob, so the command fails.
     assert result.returncode == 2
     assert "git cannot compare" in result.stderr
     hostile.give_back(repository)

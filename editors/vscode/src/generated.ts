@@ -803,7 +803,7 @@ export interface TextDocumentIdentifier {
 }
 
 /**
- * A message of a conversation, in any vendor's format.
+ * A message in a conversation, in any vendor's format.
  */
 export interface Turn {
   role: string;

@@ -106,7 +106,7 @@ class _File(msgspec.Struct):
 
 _UNTITLED = "Untitled Session"
 _SILENT_SECONDS = 3_600.0
-"""A reply that is still missing this many seconds after the last save was never stored."""
+"""If a reply is still missing this many seconds after the last save, it was never stored."""
 
 
 class _Cached(Record):

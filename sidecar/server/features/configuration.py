@@ -136,8 +136,8 @@ class SettingsLoader:
     async def _load(self, workspace: Workspace, reload: object) -> None:
         """Read and apply a root's settings.
 
-        Publishes settings that arrive after the reload has stopped waiting for them. Drops
-        settings that arrive during a later reload.
+        If settings arrive after this reload has stopped waiting, they are still published, unless a
+        later reload has started by then.
         """
         run = self._services.workers.run
         workspace.apply_settings(SettingsChange(editor=await self._editor_section(workspace)))

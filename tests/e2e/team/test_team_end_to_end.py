@@ -129,7 +129,7 @@ class Team:
         self.record(user, events)
 
     def telemetry(self, user: Path, share: float) -> list[tuple[str, Record]]:
-        """Return agents' telemetry for some of a user's calls. The agents' clocks differ."""
+        """Return agents' telemetry for some of a user's calls, from agents whose clocks differ."""
         reported = (event for event in self.events[user] if event.telemetry_id)
         return [
             (event.agent, self._agents_report(event))

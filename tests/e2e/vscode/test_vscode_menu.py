@@ -94,7 +94,7 @@ def test_the_language_status_shows_that_the_server_runs(plan: Window) -> None:
 
 
 def test_the_token_map_shows_where_the_tokens_are(plan: Window) -> None:
-    """The webview shows the same page as the command line, and runs no scripts."""
+    """The webview shows the page that `token-sidecar map` writes, and runs no scripts."""
     plan.show("docs/long.md", TEXT * 40)
     choose = "await vscode.commands.executeCommand('tokenSidecar.selectModel', args[0])"
     plan.host(choose, "gpt-4")

@@ -617,7 +617,7 @@
 ---@class token_sidecar.TextDocumentIdentifier
 ---@field uri string
 
---- A message of a conversation, in any vendor's format.
+--- A message in a conversation, in any vendor's format.
 ---@class token_sidecar.Turn
 ---@field role string
 ---@field content? string|table
