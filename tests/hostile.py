@@ -191,7 +191,7 @@ def _submodule(repository: Hostile) -> None:
 
 
 def _embedded_bare(repository: Hostile) -> None:
-    """Add a folder with a bare repository's structure, which a clone can contain."""
+    """Add a folder with the structure of a bare repository. A clone can contain such a folder."""
     folder = repository.root / "docs"
     bare = repository.root / "docs.git"
     _git(

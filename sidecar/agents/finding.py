@@ -34,7 +34,7 @@ def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store
 
 
 def with_size_of(store: Store, *others: Store) -> Store:
-    """Copy a store, and set its size to the files' total and its `mtime_ns` to their latest."""
+    """Return a copy of the store with the files' total size and latest modification time."""
     files = (store, *others)
     size, newest = sum(file.size for file in files), max(file.mtime_ns for file in files)
     return msgspec.structs.replace(store, size=size, mtime_ns=newest)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sidecar.cost.team import Comparison, DayDifference, DayTotals, TeamStore
 
 FOLLOW_SECONDS = 15.0
-"""The delay between two runs with `--follow`, in seconds."""
+"""The delay between runs with `--follow`, in seconds."""
 VERIFY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Delays between comparisons of the totals while the collector is writing, in seconds."""
 _MOST_DAYS = 5

@@ -139,7 +139,7 @@ class _Resolver:
             entry = self._resolve_entry(kind, (*path, index), layer, values)
             if entry is None:
                 continue
-            # The settings do not contain invalid entries, so `kept` does not count them.
+            # Invalid entries have already been removed, so `kept` does not count them.
             self.origins[format_key((*path, kept))] = layer.origin((*path, index))
             kept += 1
             yield entry

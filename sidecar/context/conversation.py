@@ -218,7 +218,7 @@ class Conversation:
 
     @property
     def lacks_document_counts(self) -> bool:
-        """Whether any section has not been counted as a document for the current model."""
+        """Whether a section's document still has to be counted for the current model."""
         return any(section.document_count_for(self.model) is None for section in self.sections)
 
     def total(self, upto: int | None = None) -> Sums:

@@ -307,7 +307,7 @@ class ToolPairs:
         self.orphans: dict[int, set[tuple[Place, int]]] = {}
         """The positions of unpaired calls and results, keyed by turn index."""
         self.pending: set[int] = set()
-        """Final turns with calls that wait for results. These calls do not count as orphans."""
+        """Final turns with calls still waiting for results. These calls are not orphans."""
         self._leader: dict[int, int] = {}
         self._by_id: dict[str, list[PairedCall]] = {}
         self._latest: list[PairedCall] = []

@@ -161,7 +161,7 @@ def forecast_cells(forecast: Forecast | None, now: datetime) -> list[tuple[str, 
 
 
 def block_text(forecast: Forecast, now: datetime) -> str:
-    """Format the five-hour block's cost and remaining time, such as `$3.10, 2 h 14 min left`."""
+    """Return the five-hour block's cost and remaining time as text: `$3.10, 2 h 14 min left`."""
     block = forecast.block
     if block is None:
         return ""

@@ -335,7 +335,7 @@ _PROMPT_PARTS = BUCKETS.index("output")
 
 
 class Recorded(NamedTuple):
-    """A recorded call's id, and whether the call had already been recorded."""
+    """A call's id in the ledger, and whether the ledger already contained the call."""
 
     id: str
     duplicate: bool

@@ -64,7 +64,7 @@ _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "co
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """The installation, user and team that shipped calls belong to."""
+    """The installation, user and team to which calls in a shipment belong."""
 
     installation: str
     """The ledger's random id."""

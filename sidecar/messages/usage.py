@@ -24,7 +24,7 @@ MOST_USD = Decimal(1_000)
 LONGEST_ID = 512
 """Maximum number of characters in an id or in a model name."""
 FIRST_YEAR, LAST_YEAR = 2000, 2100
-"""The first and last valid year of a call, in UTC."""
+"""The earliest and latest years in which a call can have been made, in UTC."""
 
 _WRAPPERS = ("usage", "usageMetadata", "usage_metadata", "stats", "meta", "timings")
 _NESTED = ("response", "message", "metadata")

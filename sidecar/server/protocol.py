@@ -191,7 +191,7 @@ def _decode_leniently(body: bytes) -> dict[str, Any]:
 
 
 class Encoded(NamedTuple):
-    """A request's result that a worker has encoded as JSON, because it may be long."""
+    """The result of a request, encoded as JSON by a worker because it may be long."""
 
     body: bytes
 

@@ -164,7 +164,8 @@ def create_server() -> SidecarServer:
 async def _call_later(server: SidecarServer, method: str, params: Any) -> Any:
     """Load the handlers of `context/*`, and forward the call.
 
-    Calls made during the import run in order, before any later calls.
+    Calls that arrive while the handlers are being imported are handled in order, before later
+    calls.
     """
     await server.load_context_feature()
     return await server.protocol.custom[method](params)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 MAX_LENGTH = 1_000  # maximum number of characters in a pattern
 MAX_WILDCARDS = 50  # maximum number of stars, question marks and brackets in a pattern
 MAX_WILDCARDS_WITHOUT_RE2 = 3
-"""Maximum number of wildcards in a pattern without RE2. For a name of 255 characters, Python takes
-a quarter of a second with four wildcards, and 30 seconds with five.
+"""Maximum number of wildcards in a pattern if RE2 is not available. For a name of 255 characters,
+Python takes a quarter of a second with four wildcards, and 30 seconds with five.
 """
 MAX_PATTERNS = 1_000  # maximum number of patterns in one setting
 _COMPILED_TOGETHER = 10_000

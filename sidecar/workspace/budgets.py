@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 FILES_KEPT = 100_000
-"""How many file counts are cached. A group with more files is recounted after each edit."""
+"""How many files' token counts are cached. Each edit recounts groups with more files than this."""
 LISTING_SECONDS = 10.0
 """How long the list of files in a folder is cached, in seconds."""
 
@@ -198,7 +198,7 @@ def model_of(uri: str, workspace: Workspace) -> str:
 def find_lowest_budget(snapshot: Snapshot, workspace: Workspace) -> int | None:
     """Return the document's lowest budget in tokens, or None if it has no budget.
 
-    The budget refers to the model that `model_of` returns.
+    The budget is in tokens of the model that `model_of` returns.
     """
     rules = workspace.rules.of(relative_name(workspace, snapshot.uri)) if workspace.rules else []
     tightest = _tightest_rule(rules, workspace)

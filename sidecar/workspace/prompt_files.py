@@ -115,7 +115,7 @@ class PromptFile(msgspec.Struct, frozen=True):
     text: str | None
     note: str | None = None
     is_own: bool = False
-    """Whether the file is the user's own, which an agent sends in all workspaces."""
+    """Whether this is a file of the user, not of a workspace. Agents send it in all workspaces."""
 
 
 def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:

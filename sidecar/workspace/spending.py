@@ -123,7 +123,7 @@ class Costs:
     def set_history(
         self, *, read: bool, reading: bool = True, incomplete: frozenset[str] = frozenset()
     ) -> None:
-        """Set whether past agent calls are in the ledger, and whether new calls are being
+        """Store whether past agent calls have been recorded, and whether new ones are being
         recorded.
         """
         self.read, self.reading, self.incomplete = read, reading, incomplete

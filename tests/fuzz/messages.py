@@ -348,7 +348,7 @@ class Messages:
         return make(method, **self._one_of(id=1, value="off", token=1))
 
     def _rare(self) -> Message:
-        """Return a rare message that makes the server reload its settings."""
+        """Return a message that makes the server reload its settings. Such messages should be rare."""
         if self._chance.random() < 0.99:
             return self._notification("$/setTrace", value="off")
         roots = [{"uri": uri, "name": uri} for uri in self._roots[1:]]

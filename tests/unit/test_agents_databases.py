@@ -63,7 +63,7 @@ def test_goose_calls_count_once(goose: tuple[World, GooseStore], ledger: bool) -
 def test_goose_bills_only_what_the_provider_reports(
     goose: tuple[World, GooseStore], source: str | None
 ) -> None:
-    """If a cost has another source, Goose calculated it from its own price list."""
+    """Costs from any other source were calculated by Goose from its own price list."""
     world, store = goose
     store.session(world.root, ledger=True)
     store.db.execute("UPDATE usage_ledger SET cost_source = ?", (source,))

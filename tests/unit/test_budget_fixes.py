@@ -75,7 +75,7 @@ OWNERS = {
     "setext section": ' of "Guide > Setext heading"',
     "region": " of lines 2 to 22",
 }
-"""If several budgets are exceeded, the title of a fix names the section or region."""
+"""If several budgets are exceeded, each fix's title names its section or region."""
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])

@@ -229,7 +229,7 @@ def test_stopped_background_count_continues_later() -> None:
 
 
 def test_counting_while_editing() -> None:
-    """The final count is exact, although workers count snapshots while the document is edited."""
+    """The final count is exact even though workers count snapshots during the edits."""
     rng = random.Random(7)
     for name in BASES:
         doc = code(60_000)

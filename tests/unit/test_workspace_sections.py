@@ -23,7 +23,7 @@ SETTINGS = Settings()
 
 
 class Chat:
-    """A conversation with one section, counted as in the server."""
+    """A conversation with one section, which is counted the way the server counts it."""
 
     def __init__(self) -> None:
         self.shared = Services()

@@ -65,7 +65,7 @@ export class LivePage implements Disposable {
     clearTimeout(this.early);
     this.early = setTimeout(() => void this.host.webview.postMessage({ progress: "Reading …" }), PATIENCE_MS);
     const page = await this.load(choice).catch((error: unknown) => ({ note: `Could not read the latest numbers: ${plain(reason(error))}.` }));
-    // A slow answer must not replace a newer page, change the form back, or reach a closed panel.
+    // A late answer must not replace a newer page, revert the form, or reach a closed panel.
     if (mine < this.shown || choice !== this.choice) return;
     this.shown = mine;
     clearTimeout(this.early);

@@ -249,7 +249,7 @@ class _Events(SessionLines):
     tier: str | None = None
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield the calls in the events that are older than the first call in the database."""
+        """Yield the calls in the event log that were made before the first call in the database."""
         folder, session = Path(lines.path).parent, self.session
         session.work_in(_read_folder(str(folder)))
         self.until = self.until or _rows_since(str(folder.parents[1] / _STORE))

@@ -297,7 +297,7 @@ class _ResponsePart(Record):
 
 
 class ContentTurn(CopilotTurn):
-    """A turn with its messages, whose text is not decoded."""
+    """A turn and its messages. The text of the messages is never decoded."""
 
     message: _Prompt | None = None
     response: list[_ResponsePart] | None = None

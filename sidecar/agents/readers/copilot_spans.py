@@ -129,7 +129,7 @@ _TURN = ("turn_start", "user_message", "turn_end")
 
 
 def log_begins(path: str) -> float | None:
-    """Return when the calls in a debug log begin, in milliseconds since 1970.
+    """Return the time of the first call in a debug log, in milliseconds since 1970.
 
     Returns None if there is no log. If the log does not start with `session_start`, its oldest
     lines were deleted. These lines have already been read, so the log counts as complete.

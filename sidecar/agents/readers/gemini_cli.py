@@ -240,7 +240,7 @@ class _Log(SessionLines):
     def of(cls, store: Store) -> _Log:
         path = Path(store.path)
         project, name = path.parents[1], path.stem
-        if not store.live:  # a sub-agent's file is in a folder with the name of its session
+        if not store.live:  # a sub-agent's file is in a folder named after its session
             project, name = path.parents[2], path.parent.name
         session = SessionState(name)
         session.work_in(_folder_of_project(str(project)))

@@ -152,7 +152,7 @@ async def _find_session(
 
 
 async def _read_cost(conversations: Conversations, session: str | None) -> None:
-    """Read a session's cost, because only the shown session's cost is kept up to date."""
+    """Read the cost of a session. For sessions that are not displayed, it may be outdated."""
     if session is None:
         return
     services, workspace = conversations.services, conversations.workspace
