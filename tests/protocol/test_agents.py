@@ -119,12 +119,13 @@ async def test_costs_of_hidden_sessions_are_updated(
     other.cached += 90_000
     other.reply()
     async with asyncio.timeout(20):
-        while (after := await costs())[other.id] == before[other.id]:
+        is_shown = False
+        while not is_shown:
             await asyncio.sleep(0.05)
-        rows: list[dict[str, str]] = []
-        while not any(f" {after[other.id]} " in row["detail"] for row in rows):
-            await asyncio.sleep(0.05)
+            after = (await costs())[other.id]  # grows with each line of the reply
             rows = await bare.request("context/sessions", {"all": True})
+            is_new = after != before[other.id]
+            is_shown = is_new and any(f" {after} " in row["detail"] for row in rows)
     assert {row["id"] for row in rows if row["shown"]} == {pinned.id}
 
 
