@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -35,13 +34,13 @@ class NamedLimits(msgspec.Struct, frozen=True):
     """The size reported by the model's server."""
 
 
-class Window(msgspec.Struct, frozen=True, dict=True):
+class Window(msgspec.Struct, frozen=True):
     """A context window and the part reserved for the reply."""
 
     limit: Limit
     reserve: int = DEFAULT_RESERVE
 
-    @cached_property
+    @property
     def usable(self) -> int:
         """The maximum prompt size in tokens; at least 1."""
         room = usable(self.limit.tokens, self.reserve)
@@ -83,7 +82,7 @@ def resolve_limit(
         transcript: The size that the agent wrote to its files.
         endpoint: The size reported by the model's server.
         catalogue: The size in the model catalogue.
-        setting: The setting `context.limit` or the `CONTEXT_MAX_TOKENS` variable.
+        setting: The `context.limit` setting or the `CONTEXT_MAX_TOKENS` variable.
         prompt: The largest prompt that the vendor accepts. Ignored if the size comes from the
             client or the model's server.
     """

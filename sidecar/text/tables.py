@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from unicodedata import east_asian_width
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-_FIRST_WIDE = "\u1100"
-"""The first character that occupies two columns."""
 
 
 def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
@@ -32,7 +30,7 @@ def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 def columns(text: str) -> int:
     """Return the number of terminal columns that the text occupies."""
-    if text.isascii() or max(text) < _FIRST_WIDE:
+    if text.isascii():
         return len(text)
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 

@@ -444,7 +444,7 @@ class ClaudeCode(LineReader):
                     yield from self._stores_of_project(project.path, only_newest=not ours)
 
     def make_store(self, path: str) -> Store | None:
-        is_main = not path.rpartition(os.sep)[2].startswith("agent-")
+        is_main = not os.path.basename(path).startswith("agent-")
         return store_from_path(AGENT, path, live=is_main)
 
     def _stores_of_project(self, folder: str, *, only_newest: bool) -> Iterator[Store]:

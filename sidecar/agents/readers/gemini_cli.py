@@ -132,7 +132,7 @@ class GeminiCli(LineReader):
                     yield from self.stores_in(folder, os.path.join(project.path, "chats"))
 
     def make_store(self, path: str) -> Store | None:
-        is_main = path.split(os.sep)[-2] == "chats"
+        is_main = os.path.basename(os.path.dirname(path)) == "chats"
         return store_from_path(AGENT, path, live=is_main)
 
     def begin(self, store: Store) -> _Log:
