@@ -38,17 +38,25 @@ async def test_status_without_a_document_follows_the_settings(
     assert bool(update["text"]) is bool(part)
 
 
+async def start_with_conversation(
+    client: Client, folder: Path
+) -> tuple[Path, Path, dict[str, Any]]:
+    """Open two folders. Return them, and the message appended to a conversation in the first."""
+    one, other = folder / "one", folder / "other"
+    folders = []
+    for root in (one, other):
+        root.mkdir()
+        folders.append({"uri": root.as_uri(), "name": root.name})
+    await client.initialize(root=one.as_uri(), workspaceFolders=folders)
+    named = {"workspace": one.as_uri(), "session": "s", "turns": [USER]}
+    await client.request("context/append", named)
+    return one, other, named
+
+
 async def test_empty_workspace_does_not_hide_another_workspace(
     bare: Client, tmp_path: Path
 ) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    folders = []
-    for folder in (one, other):
-        folder.mkdir()
-        folders.append({"uri": folder.as_uri(), "name": folder.name})
-    await bare.initialize(root=one.as_uri(), workspaceFolders=folders)
-    named = {"workspace": one.as_uri(), "session": "s", "turns": [USER]}
-    await bare.request("context/append", named)
+    one, other, named = await start_with_conversation(bare, tmp_path)
     update = await shown(bare)
     assert (update["workspace"], "ctx" in update["text"]) == (one.as_uri(), True)
     await bare.request("context/set", {"workspace": other.as_uri(), "model": "gpt-4"})
@@ -64,14 +72,7 @@ async def test_empty_workspace_does_not_hide_another_workspace(
 async def test_no_status_is_built_for_workspaces_that_are_not_shown(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    folders = []
-    for folder in (one, other):
-        folder.mkdir()
-        folders.append({"uri": folder.as_uri(), "name": folder.name})
-    await bare.initialize(root=one.as_uri(), workspaceFolders=folders)
-    named = {"workspace": one.as_uri(), "session": "s", "turns": [USER]}
-    await bare.request("context/append", named)
+    one, _other, named = await start_with_conversation(bare, tmp_path)
     before = await shown(bare)
     built: list[str | None] = []
 
