@@ -92,10 +92,7 @@ anywhere, because each step of the search may count a whole piece.
 """
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
-"""A cut is checked by tokenizing this many characters on either side of it.
-
-It must be between two tokens.
-"""
+"""Number of characters to tokenize on each side of a cut, to check that it splits no token."""
 
 _LONG_LINE_TOKENS = 100
 _LONG_LINE_SHARE = 0.05

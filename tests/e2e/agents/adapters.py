@@ -38,7 +38,7 @@ class Agent(ABC):
     records_reasoning: ClassVar[bool] = True
     """Whether the agent's files contain a separate count of reasoning tokens."""
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset()
-    """The call kinds whose five-minute cache writes are recorded without their lifetime."""
+    """For these call kinds, the agent does not record that cache writes last five minutes."""
     model_in_files: ClassVar[str | None] = None
     """The model's name in the agent's files, if it differs from `model`."""
     state_at_end: ClassVar[str] = "idle"
