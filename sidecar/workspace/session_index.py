@@ -431,18 +431,20 @@ def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
 def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
     """Save what was read from a store, unless another process has updated the store."""
     store, read = one.store, one.read
-    known = connection.execute("SELECT state FROM store WHERE path = ?", (store.path,)).fetchone()
-    if (known or (b"",))[0] != (one.before.state if one.before else b""):
+    known = _store_rows(connection, [store.path]).get(store.path)
+    expected = one.before.state if one.before else b""
+    if (known.state if known else b"") != expected:
         return
     is_current = read.is_complete and read.is_settled
     seen = (store.inode, store.size, store.mtime_ns) if is_current else (0, 0, 0)
-    (number,) = connection.execute(
+    connection.execute(
         "INSERT INTO store (path, agent, inode, size, mtime_ns, live, state, previewed) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET inode = excluded.inode, "
         "size = excluded.size, mtime_ns = excluded.mtime_ns, state = excluded.state, "
-        "previewed = excluded.previewed RETURNING id",
+        "previewed = excluded.previewed",
         (store.path, store.agent, *seen, store.live, read.state, one.preview),
-    ).fetchone()
+    )
+    (number,) = connection.execute("SELECT id FROM store WHERE path = ?", (store.path,)).fetchone()
     if read.restarted:
         connection.execute("DELETE FROM agent_session WHERE store = ?", (number,))
     connection.executemany(
