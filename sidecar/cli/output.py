@@ -28,7 +28,7 @@ T = TypeVar("T")
 NAME = "token-sidecar"
 """The prefix of every line on standard error."""
 PROGRESS_BYTES = 8_000_000
-"""Minimum size of the input, in bytes, for a progress bar on a terminal."""
+"""Inputs of at least this many bytes get a progress bar on a terminal."""
 
 
 class _Formatter(logging.Formatter):
@@ -45,7 +45,7 @@ def prepare_output() -> None:
 
 
 def escape_unencodable(stream: object) -> None:
-    """Make a stream escape characters that its encoding does not support."""
+    """Configure a stream to escape the characters that its encoding does not support."""
     if isinstance(stream, io.TextIOWrapper):
         use_utf8(stream)
         stream.reconfigure(errors="backslashreplace")
@@ -88,7 +88,7 @@ def print_lines(*lines: str, err: bool = False) -> None:
 
 
 def print_styled(line: str) -> None:
-    """Print a line with its colors. All other control characters are escaped."""
+    """Print a line. Keep its colors, and escape all other control characters."""
     parts = _STYLE.split(line)
     text = (part if index % 2 else printable(part) for index, part in enumerate(parts))
     echo("".join(text))
@@ -167,10 +167,10 @@ def to_encodable(text: str) -> str:
 
 
 def with_progress(work: Iterable[T], steps: int, size: int) -> Iterable[T]:
-    """Iterate over `work`. If the input is large, show a progress bar on a terminal.
+    """Return `work`, with a progress bar on a terminal if the input is large.
 
     Args:
-        work: The steps.
+        work: The items, one for each step.
         steps: The number of steps.
         size: The input size in bytes.
     """

@@ -21,7 +21,7 @@ import click
 def serve(stdio: bool, log_level: str) -> None:  # noqa: ARG001 - clients pass --stdio
     """Run the language server on standard input and output.
 
-    This command is started by editors. The how-to pages describe how to set them up.
+    Editors start this command. The how-to pages describe how to set up each editor.
 
     Exit codes: 0 after `shutdown` and `exit`; 1 otherwise.
     """

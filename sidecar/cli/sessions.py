@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 
 
 MAX_UNREAD_BYTES = 64 << 20
-"""Maximum bytes of new session data that `usage` reads. `cost` and editors have no limit."""
+"""Maximum number of bytes of new session data that `usage` reads. `cost` and editors have no limit.
+"""
 _MAX_LISTED = 10
 
 
 def labels_in_folders(ledger: Ledger, settings: Agents, folders: Iterable[Path]) -> dict[str, str]:
-    """Return agents' session labels for folders, by session id.
+    """Return the labels of the agents' sessions in these folders, keyed by session id.
 
     Raises:
         LedgerError: The ledger cannot be read.
@@ -64,7 +65,7 @@ class SessionsView:
         self.services.configured.set()
 
     def usage(self, session: str | None = None) -> ContextUsage:
-        """Return a session's context usage; defaults to the session that the status shows."""
+        """Return a session's context usage. The default is the session that the status shows."""
         return self._runner.run(self._read_usage(session))
 
     def rows(self) -> list[SessionRow]:
@@ -72,13 +73,13 @@ class SessionsView:
         return self._runner.run(self._read_rows())
 
     def labels(self) -> dict[str, str]:
-        """Return the labels of all sessions, by session id."""
+        """Return the labels of all sessions, keyed by session id."""
         return {row.id: row.label for row in self.rows()}
 
     def files(
         self, since: str | None, until: str | None = None, *, reported: Iterable[str] | None = None
     ) -> list[FileCost]:
-        """Return the workspace's prompt file costs. See `file_costs` for `reported`."""
+        """Return the costs of the workspace's prompt files. See `file_costs` for `reported`."""
         from sidecar.workspace.prompt_files import file_costs
 
         params = CostFilesParams(since=since, until=until)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 FOLLOW_SECONDS = 15.0
 """The delay between runs with `--follow`, in seconds."""
 VERIFY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Delays between comparisons of the totals while the collector is writing, in seconds."""
+"""Delays before the totals are compared again, in seconds. The collector may still be writing."""
 _MOST_DAYS = 5
-"""Maximum number of days with different totals to print."""
+"""If the totals of more days differ, only this many days are printed."""
 
 
 @click.command()
@@ -47,11 +47,11 @@ def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -
     """Send recorded calls and prompt file costs to your team's OpenTelemetry collector.
 
     This requires `[ledger] otel-endpoint` in your own configuration. The records contain
-    numbers, times, hashes, and the names of models and agents, but no text or paths. If an
-    editor is running, it also sends them.
+    numbers, times, hashes, and the names of models and agents, but no text or paths. A running
+    editor also sends these records.
 
-    Exit codes: 0; 1 if the collector did not accept all calls, or the totals of a day still
-    differ; 2 if the configuration is invalid or the ledger is unreadable.
+    Exit codes: 0; 1 if the collector did not accept all calls, or if a day's totals still differ
+    from the store; 2 if the configuration is invalid or the ledger is unreadable.
     """
     from sidecar.cost.shipping import open_queue
 
@@ -106,7 +106,7 @@ def _pending_records(queue: ShippingQueue) -> Iterator[list[Record]]:
 
 
 def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
-    """Yield a workspace and its prompt files' records, unless they were reported today."""
+    """Yield each workspace that was not reported today, with the records of its prompt files."""
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
     from sidecar.workspace.prompt_files import file_records
@@ -152,7 +152,11 @@ async def _follow(
 async def _ship_once(
     queue: ShippingQueue, settings: Settings, store: TeamStore | None, *, as_json: bool
 ) -> bool:
-    """Send calls and compare them with the store, if any. Return whether anything is wrong."""
+    """Send calls. If a store is given, compare its totals with the ledger.
+
+    Returns:
+        Whether sending failed or any totals still differ.
+    """
     from sidecar.cost.shipping import CollectorError, open_collector
 
     before = await asyncio.to_thread(store.compare, queue) if store else None
@@ -192,7 +196,8 @@ async def _send(queue: ShippingQueue, collector: Collector) -> tuple[Shipped, st
     """Send calls and prompt file costs.
 
     Returns:
-        How many calls were sent, and why prompt file costs were rejected, if they were.
+        How many calls were sent, and an error message. The message is empty unless the costs of
+        prompt files were rejected.
     """
     from sidecar.cost.shipping import send_file_report, ship
 
@@ -210,14 +215,14 @@ async def _compare_again(
     comparison: Comparison,
     shipped: Shipped,
 ) -> Comparison:
-    """Compare the totals until the collector has written all accepted calls or time runs out."""
+    """Repeat the comparison until the collector has written all accepted calls or time runs out."""
     from sidecar.cost.shipping import ship
 
     for delay in VERIFY_SECONDS:
         if not comparison.days or not (comparison.outdated or shipped.accepted):
             break
         await asyncio.sleep(delay)
-        shipped = await ship(queue, collector)  # ships calls that were amended in the meantime
+        shipped = await ship(queue, collector)  # sends calls that were amended in the meantime
         comparison = await asyncio.to_thread(store.compare, queue)
     return comparison
 

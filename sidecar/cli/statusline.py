@@ -37,11 +37,11 @@ _MAX_BYTES = 1 << 20
     "--json", "as_json", is_flag=True, help="Print a JSON object with the line as `text`."
 )
 def statusline(folder: Path, chain: str | None, as_json: bool) -> None:
-    """Print a line with the session's context and the costs of session, day and five-hour block.
+    """Print a line with a session's context and cost, today's cost, and the five-hour block's cost.
 
     Claude Code passes its session as JSON on standard input. In this case, the line shows that
     session. Its window, percentage and plan limits are also stored for editors. Without input,
-    the line shows the current session of the workspace.
+    the line shows the workspace's current session.
 
     Exit code: always 0. If there is nothing to show, the line is empty.
     """
@@ -88,7 +88,8 @@ def _ledger_texts(
 ) -> list[str]:
     """Return today's cost, and the cost and remaining time of the current five-hour block.
 
-    The costs are lower bounds if `is_behind` is true or the ledger lacks calls of the transcript.
+    The costs are lower bounds if `is_behind` is true, or if the transcript has calls that the
+    ledger lacks.
     """
     from sidecar.config.paths import state_dir
     from sidecar.cost.ledger import FILE_NAME, LedgerError

@@ -1,6 +1,7 @@
 """Renders the page of `token-sidecar map --html`, which contains a treemap.
 
-Boxes are positioned in percent, so that the map follows the page's width but labels stay readable.
+The positions and sizes of boxes are percentages. The map therefore adapts to the page's width, but
+its labels keep their size.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from sidecar.text.pages import COLORS, STYLE, escape, page_html, table_html
 from sidecar.workspace.token_map import MapEntry, flatten
 
 _WIDTH, _HEIGHT = 1000.0, 620.0
-"""The layout's size in pixels. Only the page's width may differ from it."""
+"""The size of the layout in pixels. On the page, the map has this height, but any width."""
 _HEADER = 16.0
 """The height of a label."""
 _MARGIN = 2.0
 _SMALLEST = 4.0
-"""Minimum side length of a folder whose contents are drawn."""
+"""A folder's contents are drawn only if each of its sides has at least this many pixels."""
 _ROWS = 100
 _FILLS = "".join(
     f".map .c{number}{{background:color-mix(in srgb,var(--c{number}) 30%,var(--bg))}}"
@@ -55,9 +56,9 @@ def treemap_page(
 
     Args:
         folder: The folder's path.
-        head: The total tokens, with the model.
+        head: Text with the total number of tokens and the model.
         entries: The folder's contents.
-        prompt_files: The path, tokens and agents of each file that is sent with every request.
+        prompt_files: The path, token count and agents of each file that every request contains.
     """
     name = Path(folder).resolve().name or folder
     boxes = _draw(entries, _Area(_WIDTH, _HEIGHT), -1)
@@ -76,7 +77,7 @@ def _draw(entries: Sequence[MapEntry], area: _Area, color: int) -> str:
 
     Args:
         entries: The contents.
-        area: The folder's size.
+        area: The size of the area to fill.
         color: The color of all boxes, or -1 to give each box a color of its own.
     """
     counted = [entry for entry in entries if entry.tokens > 0]

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from sidecar.context.protocol import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
-"""How often files are checked for changes that the system does not report, in seconds."""
+"""Seconds between two checks for file changes that the system does not report."""
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, which is 128 plus the number of SIGINT."""
+"""The exit code after Ctrl-C: 128 plus the signal number of SIGINT."""
 
 READ_COST = "Run `token-sidecar cost` to read the latest calls of coding agents."
 READ_SESSIONS = (
@@ -39,7 +39,7 @@ READ_SESSIONS = (
 _STYLES = {"ok": "green", "warning": "yellow", "error": "red"}
 """The bar color for each severity."""
 _AGENT_WIDTH, _WIDE = 100, 120
-"""Minimum terminal widths for the agent column, and for wide bars and ids."""
+"""The agent column is shown from the first width, and ids and wide bars from the second."""
 
 
 @click.command()
@@ -85,7 +85,7 @@ def usage(root: Path, session: str | None, show_all: bool, watch: bool, as_json:
 
 @contextmanager
 def _output(*, as_json: bool, watch: bool) -> Iterator[Callable[..., None]]:
-    """Yield a function that prints the context or the sessions, with colors on a terminal."""
+    """Yield a function that prints the context or the sessions. On a terminal, it uses colors."""
     if as_json or not sys.stdout.isatty():
         yield partial(_print_plain, as_json=as_json)
         return
