@@ -57,7 +57,8 @@ def load(
             so clients must read them only from the user's own settings.
         env: The environment variables. Defaults to `os.environ`.
         project_file: A file to read instead of the project's own settings file.
-        previous: The previous result. Files that are now broken keep their values from it.
+        previous: The previous result. It provides the last valid values of files that are now
+            broken.
     """
     environ = os.environ if env is None else env
     files = _Files(previous.files if previous else {})
@@ -77,7 +78,7 @@ def load(
 def find_root(start: Path) -> Path:
     """Return the nearest project folder at or above a path.
 
-    If there is none, the folder of the path is returned.
+    If there is none, return the path itself if it is a folder, or its parent if it is not.
     """
     folder = start if os.path.isdir(start) else start.parent
     return next(filter(is_root, (folder, *folder.parents)), folder)
@@ -158,8 +159,8 @@ class _Files:
     ) -> None:
         """Report a file that cannot be read or parsed, and use its last valid contents.
 
-        For a `pyproject.toml`, this is only a warning, because it may not contain any of our
-        settings.
+        The problem is only a warning if the file is a `pyproject.toml` that may not contain any of
+        our settings.
         """
         self.broken.add(path)
         last_valid = self._last_valid.get((source, path))

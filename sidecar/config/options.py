@@ -95,7 +95,7 @@ class Layer(msgspec.Struct, frozen=True):
         return Problem(self.file, format_key(path), line, message, severity, self.source, column)
 
     def spell_key(self, key: str) -> str:
-        """Spell a kebab-case key as in this layer. The editor's layer uses camelCase."""
+        """Spell a kebab-case key the way this layer does. The editor's layer uses camelCase."""
         return to_camel_case(key) if self.source == "editor" else key
 
 

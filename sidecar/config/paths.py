@@ -59,7 +59,7 @@ _PLAIN = re.compile(r"(?:/[\w.-]+)+").fullmatch
 def _user_folder(kind: Literal["config", "state", "cache"]) -> Path:
     variable, usual = _XDG[kind]
     if IS_LINUX:
-        # Usually avoids importing platformdirs, which would slow down every start.
+        # In most cases, this avoids the import of platformdirs, which would slow down every start.
         named = os.environ.get(variable, "") or os.path.join(os.environ.get("HOME", ""), usual)
         if _PLAIN(named):
             return Path(named, APP)
@@ -74,7 +74,7 @@ LEDGER_FILES = ("ledger.db", "ledger.db-wal")
 
 
 def project_files(root: Path) -> tuple[Path, Path]:
-    """Return the files that may contain a project's settings. The first that has any is used."""
+    """Return the files that may contain a project's settings. The first with settings is used."""
     return root / PROJECT_FILE, root / PYPROJECT
 
 

@@ -1,8 +1,8 @@
 """Reads a project's configuration files safely.
 
 A malicious repository may contain links to the user's private files, FIFOs that block readers, or
-endless device files. Only regular files of at most `MAX_BYTES` are therefore read. After resolving
-all links, they must be inside the root folder.
+endless device files. For this reason, only regular files of at most `MAX_BYTES` are read. They must
+be inside the root folder after all links are resolved.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Team(Table, frozen=True):
     """Settings for teams that collect their calls in a shared store. A project cannot set them."""
 
     user: NonEmpty | None = None
-    """The user's name. Only a hash is sent, salted with the variable that `salt_env` names."""
+    """The user's name. Only a hash is sent. The variable named by `salt_env` contains the salt."""
     team: NonEmpty | None = None
     salt_env: EnvName | None = None
     store: Url | None = None

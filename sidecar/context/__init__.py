@@ -1,1 +1,1 @@
-"""Conversations: their contents, how full the context window is, and how to free space in it."""
+"""Keeps conversations, computes how full their context windows are, and frees space in them."""

@@ -69,7 +69,7 @@ class Assembler:
         Args:
             params: The text of each part, and the cache keys of the context.
             counter: Counts and shortens text for the session's model.
-            sections: The session's sections, rendered as the context if the params contain none.
+            sections: The session's sections, which are rendered if the params contain no context.
             usable: The maximum size in tokens, used if the params do not set one.
         """
         prefix, prefix_cached = self._build_prefix(params)
@@ -218,7 +218,7 @@ class Rendered(NamedTuple):
 
 
 def render(sections: Sequence[Section], counter: Counter, preset: str | None = None) -> Rendered:
-    """Render each section under a heading with its name, shortened to its token limit.
+    """Render each section under a heading with its name, and shorten its text to its token limit.
 
     A preset limits the total size, and sets a limit for sections that have none. If the total
     is too large, the sections with the lowest priority are shortened first. Among sections with

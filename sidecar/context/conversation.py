@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 SYSTEM = -1
-"""The system prompt's key in mappings keyed by turn index."""
+"""The key of the system prompt in mappings whose other keys are turn indices."""
 SHRUNK = 0.7
 """A prompt below this fraction of its expected size is assumed to have been compacted."""
 SAME = 0.01
@@ -206,7 +206,7 @@ class Conversation:
         Args:
             index: The section's index.
             now: The count of the section's current text.
-            then: The same tokenizer's count of the section's text as of the last usage report.
+            then: The count of the text in the last usage report, made with the same tokenizer.
         """
         self.sections[index], change = self.sections[index].with_counts(now, then)
         counts = self._counts_by_model.get(self.model)
@@ -366,8 +366,8 @@ class Conversation:
             if prompt < SHRUNK * (expected.tokens() - unsent):
                 return UsageUpdate(compacted=True)
         own = self.count_without_reports(prompt_covers)
-        # If an endpoint counted part of the prompt, its size does not show how accurate estimates
-        # are.
+        # If an endpoint counted part of the prompt, the reported size does not show how accurate
+        # our estimates are.
         if self.compacted or not prompt or own.endpoint:
             return UsageUpdate()
         has_same_sections = own.documents == (
@@ -388,7 +388,10 @@ class Conversation:
         return UsageUpdate(sample)
 
     def _growth_since_report(self, counts: ModelCounts, upto: int) -> Grown:
-        """Return what text was added since the last report, or () if anything else has changed."""
+        """Return the kinds and sizes of the strings added since the last report.
+
+        Returns () if anything else has changed.
+        """
         anchor = counts.anchor
         if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
             return ()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 MARKS = 12
-"""Maximum number of markup tokens around a reply that the markup formula does not include."""
+"""The markup formula misses at most this many of the markup tokens around a reply."""
 
 
 class Counter:

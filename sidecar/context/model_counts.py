@@ -29,21 +29,21 @@ LARGEST_KEPT = 16
 This is more than the number of turns displayed, because calibration can change their order.
 """
 CHAT_MARKS = 8
-"""The most tokens by which an endpoint's count of a chat may differ from the chat's reported usage.
+"""Maximum difference between an endpoint's count of a chat and the reported usage, in tokens.
 
-The difference comes from the markup that ends the reply and starts the next message.
+They differ by the markup that ends the reply and starts the next message.
 """
 
 
 PREAMBLE = 24
 """Maximum number of tokens that a template adds before the first message."""
 MARKS_RATE = 0.1
-"""Minimum weight of a new report when the request markup is updated. The first weight is 0.5."""
+"""Minimum weight of a new report in the request markup. The weights start at 0.5 and decrease."""
 CORRECTION = 16.0
 """Maximum correction to a message's markup, in tokens."""
 
 Grown = tuple[tuple[Kind | None, int], ...]
-"""Kind and size of each added string, oldest first. For pictures and files, the kind is None."""
+"""The kind and size of each added string, oldest first. The kind of pictures and files is None."""
 
 _UNREAD = frozenset({"picture", "file"})
 
@@ -248,14 +248,17 @@ class ModelCounts:
         self.anchor: Anchor | None = None
         self.chat: ChatTotal | None = None
         self.correction = 0.0
-        """Markup tokens per message that the markup formula does not include, learned from reports.
+        """How many more markup tokens a message has than the markup formula predicts.
+
+        The number is learned from reports. It is negative if a message has fewer.
         """
         self.excess: tuple[int, int] | None = None
-        """The number of turns in the last reported prompt, and by how many tokens its reported size
-        exceeds its counted size.
+        """The number of turns in the last reported prompt, and its reported minus its counted size.
         """
         self.markup = 0.0
-        """Markup tokens per request that the markup formula does not include, learned from reports.
+        """How many more markup tokens a request has than the markup formula predicts.
+
+        The number is learned from reports. It is negative if a request has fewer.
         """
         self.reports = 0
         """The number of reports that `markup` is based on."""
@@ -298,10 +301,14 @@ class ModelCounts:
         return priming.plus(self.turns.between(0, upto))
 
     def learn_message_markup(self, own: Sums) -> None:
-        """Update the markup per message from the growth between two reported prompts.
+        """Update the markup per message.
+
+        Between two reported prompts, the reported and the counted size can grow by different
+        amounts. The difference is attributed to the markup of the new messages.
 
         Args:
-            own: The count of the last reported prompt, including the server's counts of its text.
+            own: The counted size of the last reported prompt, based on a server's counts of its
+                text.
         """
         anchor, before = self.anchor, self.excess
         if anchor is None or not anchor.prompt:
@@ -359,10 +366,11 @@ class ModelCounts:
         self.chat = ChatTotal(total, len(self.turns.measures), fixed)
 
     def counts_same_chat(self, before: ChatTotal | None, total: int, end: int) -> bool:
-        """Return whether an endpoint counted the same chat that a vendor reported usage for.
+        """Return whether an endpoint counted the same chat for which a vendor reported usage.
 
-        If the endpoint has also counted the reported prompt, that count must equal the report.
-        Otherwise the endpoint's count and the report must cover the same turns and be close.
+        If the endpoint has also counted the reported prompt, that count must equal the reported
+        size. Otherwise, the endpoint's count and the report must cover the same turns, and their
+        sizes must be almost equal.
         """
         anchor = self.anchor
         if anchor is None or anchor.kind == "chat":
@@ -380,7 +388,10 @@ class Edit(msgspec.Struct, frozen=True):
     turns: list[Turn]
     measures: list[Measure]
     origins: list[int]
-    """Each turn's index before the edit, or the index of the turn that it replaces. Ascending."""
+    """Each turn's index before the edit, in ascending order.
+
+    A summary has the index of the first turn that it replaces.
+    """
     changes: bool
     cached_lost: int
 

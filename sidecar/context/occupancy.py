@@ -1,4 +1,4 @@
-"""Computes how full a context window is: its usable part, percent and severity."""
+"""Computes how much of a context window is usable and used, and which thresholds are reached."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def usable(limit: int, reserve: int = DEFAULT_RESERVE) -> int:
-    """Return how many tokens of a window a prompt can use. At most a quarter is reserved."""
+    """Return how many tokens of a window a prompt can use.
+
+    The rest is reserved for the reply, but never more than a quarter of the window.
+    """
     return max(1, limit - min(reserve, limit // 4))
 
 
@@ -73,9 +76,9 @@ def resolve_limit(
     setting: int | None = None,
     prompt: int | None = None,
 ) -> Limit:
-    """Return the first known window size, in argument order.
+    """Return the first known window size, in the order of the arguments.
 
-    If `setting` is smaller, it is returned instead. All sizes are in tokens.
+    If `setting` is smaller than this size, it is returned instead. All sizes are in tokens.
 
     Args:
         request: The size that the client set.

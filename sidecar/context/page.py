@@ -32,8 +32,8 @@ def context_page(
 
     Args:
         usage: The context, with contents and forecast.
-        cost: The session's formatted cost.
-        updated: The formatted time when the session was last used.
+        cost: The session's cost as text.
+        updated: How long ago the session was last used, as text.
         empty: The text to show if there is no session.
         now: The current time.
     """

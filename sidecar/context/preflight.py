@@ -91,7 +91,7 @@ def preflight(
 def combine_verdicts(
     fit: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]
 ) -> PreflightResult:
-    """Return the result with more reasons, and with the more severe of the two verdicts."""
+    """Return a copy of `fit` with `reasons` added, and with the more severe of the two verdicts."""
     worse = max(fit.verdict, verdict, key=_RANKS.index)
     return msgspec.structs.replace(fit, verdict=worse, reasons=[*fit.reasons, *reasons])
 
@@ -99,7 +99,7 @@ def combine_verdicts(
 def models_that_fit(
     models: Iterable[Alternative], tokens: int, model: str, reserve: int, than: int = 0
 ) -> list[Alternative]:
-    """Return other models with room for `tokens`, sorted by window size.
+    """Return other models that have room for `tokens`, smallest window first.
 
     Args:
         models: The models to choose from.

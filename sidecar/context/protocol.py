@@ -72,7 +72,10 @@ class SetParams(SessionParams, frozen=True, kw_only=True):
 
     @property
     def is_choice(self) -> bool:
-        """Whether the only effect is to choose the model for document counts."""
+        """Whether the params contain only a model and, optionally, a workspace.
+
+        Such a request chooses the model for counting documents.
+        """
         return bool(self.model) and self == SetParams(workspace=self.workspace, model=self.model)
 
 
@@ -102,7 +105,7 @@ class SessionsParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     limit: Annotated[int, Meta(ge=1)] | None = None
     """The maximum number of rows. The last row's `others` is the number of sessions left out.
 
-    Thousands of rows take much longer than the first hundred.
+    Listing thousands of sessions takes much longer than listing the first hundred.
     """
     order: SessionOrder = "updated"
     """The sort order: most recently updated, highest cost or fullest window first."""
@@ -128,7 +131,7 @@ class FitParams(SessionParams, frozen=True, kw_only=True):
     max_tokens: NaturalTokens | None = None
     """The target size in tokens; defaults to the usable window."""
     keep_turns: NaturalTokens | None = None
-    """How many of the last user turns to keep with their replies; defaults to the setting."""
+    """How many of the last user turns to keep, with their replies. Defaults to the setting."""
     strategy: Strategy = "drop"
     apply: bool = False
     plan_id: str | None = None
@@ -169,7 +172,7 @@ class ResponseParams(SessionParams, frozen=True, kw_only=True):
     response: dict[str, Any] | list[Any] | str
     model: str | None = None
     provider: str | None = None
-    """The provider that bills the call; has the same default as in `cost/record`."""
+    """The provider that bills the call. The default is the same as in `cost/record`."""
     category: str | None = None
     request_id: str | None = None
     format: ReplyFormat | None = None
@@ -231,7 +234,7 @@ class SessionInfo(Result, frozen=True, kw_only=True):
     """`protocol`, or the name of the agent whose files were read."""
     updated_at: str
     label: str = ""
-    """The display name of an agent's session; otherwise empty."""
+    """The display name if this is an agent's session; otherwise empty."""
 
     @classmethod
     def of(
@@ -285,8 +288,9 @@ class Forecast(Result, frozen=True, kw_only=True):
     """A session's forecast, based on the calls recorded in the last 24 hours."""
 
     calls_left: int | None = None
-    """Estimated number of calls until the agent compacts or the usable window is full, based on the
-    growth since the last compaction.
+    """Estimated number of calls until the agent compacts the context or the usable window is full.
+
+    The estimate is based on the growth since the last compaction.
     """
     next_input_usd: float | None = None
     """Price of the next call's input in USD if the vendor reads it from its cache."""
@@ -297,7 +301,7 @@ class Forecast(Result, frozen=True, kw_only=True):
     cache_hit_percent: float | None = None
     """Percentage of all prompt tokens that the vendor read from its cache."""
     usd_per_hour: float | None = None
-    """Cost of the last hour in USD, extrapolated if the session is shorter."""
+    """Cost of the last hour in USD. It is extrapolated if the session is less than an hour old."""
     limits: list[PlanLimit] = []
     """The subscription's limits, shortest period first; empty if the agent reports none."""
     block: UsageBlock | None = None
@@ -322,8 +326,8 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     breakdown: Breakdown | None = None
     largest: list[ContextPart] = []
     contents: list[ContextPart] = []
-    """The parts of an agent's context, estimated from their sizes. Empty unless `context/usage` is
-    sent with `contents`.
+    """The parts of an agent's context, with estimated token counts. Empty unless `context/usage`
+    is sent with `contents`.
     """
     turns: int | None = None
     should_prune: bool | None = None
@@ -374,9 +378,10 @@ class SessionRow(Result, frozen=True, kw_only=True, gc=False):
     last one is.
     """
     label: str = ""
-    """The display name: the title if there is one, otherwise the branch (or agent) and start time.
+    """The display name: the title or, for an untitled session, the branch and the start time.
 
-    With `agents.labels = "first-prompt"`, it is the beginning of the first prompt.
+    If the branch is unknown, the agent's name replaces it. With `agents.labels = "first-prompt"`,
+    the label of an untitled session is the beginning of its first prompt.
     """
     detail: str = ""
     """Percentage, cost, age, short model name and state: `43 % · $1.92 · 3 min ago · opus-5`."""

@@ -1,9 +1,9 @@
 """Plans which turns to remove so that a conversation fits, and applies the plans (`context/fit`).
 
-System turns and the last user turns with their replies are kept. A tool call is always removed
-together with its results. Tool outputs are removed before dialogue, starting with the oldest.
-Anything that a vendor would reject is always removed: results without a call, calls without a
-result, and empty turns.
+System turns are kept, and so are the last user turns and the replies to them. A tool call and its
+results are always removed together. Tool outputs are removed before dialogue, starting with the
+oldest. Anything that a vendor would reject is always removed: results without a call, calls without
+a result, and empty turns.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SUMMARY_CAP = 1000
-"""Maximum number of tokens in a summary. It is also limited to an eighth of the target size."""
+"""A summary uses at most this many tokens, and at most an eighth of the target size."""
 SUMMARY_MIN = 24
 """Minimum token count for a summary. If less room is available, no summary is added."""
 PLANS_KEPT = 4
@@ -307,7 +307,7 @@ class ToolPairs:
         self.orphans: dict[int, set[tuple[Place, int]]] = {}
         """The positions of unpaired calls and results, keyed by turn index."""
         self.pending: set[int] = set()
-        """Final turns with calls still waiting for results. These calls are not orphans."""
+        """Turns at the end with calls that still wait for results. Such calls are not orphans."""
         self._leader: dict[int, int] = {}
         self._by_id: dict[str, list[PairedCall]] = {}
         self._latest: list[PairedCall] = []
@@ -320,7 +320,7 @@ class ToolPairs:
         self._judge(calls, _open_from(turns))
 
     def group(self, turn: int) -> int:
-        """Return the first turn of this turn's group. A group must be removed as a whole."""
+        """Return the first turn of a turn's group. A group must be removed as a whole."""
         leader = self._leader.get(turn, turn)
         while leader != turn:
             turn, leader = leader, self._leader.get(leader, leader)
@@ -517,7 +517,7 @@ def _group_exchanges(
 ) -> Iterable[RemovalUnit]:
     """Yield each dialogue exchange as a unit.
 
-    What remains after removing units then still starts with a user turn.
+    Because exchanges are removed as a whole, the rest still starts with a user turn.
     """
     members: list[int] = []
     for index, turn in enumerate(turns[:tail]):

@@ -116,8 +116,8 @@ def exhausted_limit(reply: Reply, window: Window) -> Literal["output", "window"]
     """Return which limit ended the reply: the output limit or the window.
 
     Many vendors report both limits in the same way, so the number of tokens decides. A window
-    size from the settings may be smaller than the real window. It therefore only counts as the
-    limit if the number of tokens matches it.
+    size from the settings may be smaller than the real window. Such a size is therefore treated
+    as the limit only if the number of tokens matches it.
     """
     usage = reply.usage
     if reply.exhausted != "output" or usage is None or window.limit.source == "default":

@@ -167,9 +167,9 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     document_count: SectionCount | None = None
     """The section's count as a document, or None if it has not been counted as one."""
     reported: SectionCount | None = None
-    """The most reliable count of the section's text as of the last usage report."""
+    """The most reliable count of the text that the last usage report included."""
     in_report: SectionCount | None = None
-    """The count of this section that `Anchor.fixed` includes, before the token limit is applied."""
+    """This section's count in `Anchor.fixed`, before the token limit is applied."""
     cap: int | None = None
     """The section's token limit."""
     priority: int = 0
@@ -191,22 +191,22 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return self.document_count_for(counter.key) or self.source.measure(counter)
 
     def document_count_for(self, model: str) -> Measure | None:
-        """Return the text's document count for a model, or None if there is none."""
+        """Return the current text's count as a document for a model, or None if there is none."""
         known = self.document_count
         holds = known and known.model == model and known.source is self.source
         return known.measure if known and holds else None
 
     def as_reported(self, model: str) -> Section:
-        """Return the section, with its current text marked as included in the last usage report."""
+        """Return a copy that marks the current text as included in the last usage report."""
         in_report = self.document_count if self.document_count_for(model) is not None else None
         return msgspec.structs.replace(self, reported=in_report, in_report=in_report)
 
     def with_counts(self, now: SectionCount, then: SectionCount | None) -> tuple[Section, Sums]:
-        """Return the section with new counts, and the resulting change in `Anchor.fixed`.
+        """Return a copy with new counts, and the resulting change in `Anchor.fixed`.
 
         Args:
-            now: The current text's count.
-            then: The count of the text that the last usage report included.
+            now: The count of the current text.
+            then: The count of the text in the last usage report.
         """
         in_report = self.in_report
         if in_report is None or then is None or in_report.model != then.model:

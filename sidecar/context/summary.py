@@ -1,4 +1,4 @@
-"""Summarizes turns by their tool results, decisions and requests, without a language model."""
+"""Summarizes the tool results, decisions and requests in turns, without a language model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the size and parts of a context (`context/usage`), and warns at thresholds.
+"""Computes a context's size and parts (`context/usage`), and warns when thresholds are reached.
 
 The status, `context/usage`, pruning, preflight and reports all use this size.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 LARGEST_SHOWN = 5
 _TYPICAL = "The quick brown fox jumps over the lazy dog, and then takes a nap. " * 20
-"""Sample text. Its error band is used for assembled requests, because their text is not kept."""
+"""Sample text. Its error band is used for assembled requests, whose own text is not kept."""
 UNSEEN = "the client's system prompt and tools are not included until usage is reported"
 _APART = ("logs", "config", "time")
 
@@ -161,7 +161,7 @@ def _assembled_usage(
 
 
 def calibration_info(calibration: ConversationCalibration | None) -> CalibrationInfo | None:
-    """Return a calibration's figures for clients, or None before the first report."""
+    """Return the calibration data to send to clients, or None before the first report."""
     if not has_samples(calibration):
         return None
     return CalibrationInfo(
@@ -284,7 +284,7 @@ def budget_message(
     alternatives: Sequence[Alternative] = (),
     heaviest: Sequence[tuple[str, int]] = (),
 ) -> str:
-    """Return a `budget` warning's text. It suggests remedies if the window is exceeded."""
+    """Return the text of a `budget` warning. It suggests remedies if the window is exceeded."""
     tokens = number_text(usage.tokens or 0, usage.method or "estimate")
     room = f"{usage.usable or 0:,} tokens"
     model = "" if usage.model is None else f", {usage.model}"

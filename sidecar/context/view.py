@@ -78,7 +78,10 @@ def window_text(limit: int, source: str) -> str:
 
 
 def prompt_limit_text(usage: ContextUsage) -> str:
-    """Return `, prompts up to 272,000` if prompts must be smaller than the rest of the window."""
+    """Return text such as `, prompts up to 272,000` if there is a separate limit for prompts.
+
+    Returns an empty string if the reserve alone limits the prompt's size.
+    """
     if usage.limit is None or usage.usable is None:
         return ""
     is_limited = usage.limit - usage.usable > (usage.reserve or 0)
@@ -121,8 +124,8 @@ def context_rows(
 
     Args:
         usage: The context.
-        cost: The session's formatted cost.
-        updated: The formatted time when the session was last used.
+        cost: The session's cost as text.
+        updated: How long ago the session was last used, as text.
         now: The current time.
     """
     summary = _summary_rows(usage)
