@@ -1,4 +1,4 @@
-"""Finds the five-hour blocks that limit usage in coding agents' subscriptions."""
+"""Finds five-hour blocks. Subscriptions for coding agents limit the usage in each block."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def current_block(
     ends_at: datetime | None = None,
     now: datetime | None = None,
 ) -> Block | None:
-    """Return an agent's current block of calls, or None.
+    """Return an agent's current five-hour block, or None if there is none.
 
     Args:
         connection: A connection to the ledger.

@@ -1,8 +1,8 @@
 """Parses time ranges, and formats days and weeks.
 
-A range starts and ends with a date such as `2026-11-21`, a time, an age such as `7d`, `today` or
-`yesterday`. A call belongs to the local day on which it was recorded. A date therefore selects the
-same calls in every time zone.
+The start and the end of a range can be a time, a date such as `2026-11-21`, an age such as `7d`, or
+the word `today` or `yesterday`. A call belongs to the local day on which it was recorded. A date
+therefore selects the same calls in every time zone.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def week_name(day: int) -> str:
 
 
 def every_day(known: set[str], most: int) -> list[str]:
-    """Return every day from the earliest to the latest known day, but at most the last `most`."""
+    """Return every day from the first to the last known day, or only the last `most` of them."""
     first, last = date.fromisoformat(min(known)), date.fromisoformat(max(known))
     first = max(first, last - timedelta(days=most - 1))
     return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]

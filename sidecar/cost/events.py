@@ -65,7 +65,7 @@ class Buckets(msgspec.Struct, frozen=True, gc=False):
     image_output: int = 0
     video_input: int = 0
     other_tools: int = 0
-    """Number of vendor tool uses without a list price, such as code interpreter calls."""
+    """Number of calls of vendor tools that have no list price, such as the code interpreter."""
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Buckets:
@@ -111,7 +111,11 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     session: str = ""
     agent: str = PROTOCOL
     request_id: str | None = None
-    """The vendor's id of the call. It is unique per provider, or per agent for agents' calls."""
+    """The id that the vendor gave to the call.
+
+    If an agent made the call, the id is unique among this agent's calls. Otherwise, it is unique
+    among the calls to the provider.
+    """
     telemetry_id: str | None = None
     """The call's id in the agent's OpenTelemetry export, if known."""
     estimated_tokens: int | None = None

@@ -24,7 +24,7 @@ PACE_SPAN = timedelta(hours=1)
 _SHORTEST_PACE = timedelta(minutes=5)
 """Minimum duration of a session before its cost per hour is meaningful."""
 _STEPS = 20
-"""Maximum number of calls in the growth average."""
+"""The average growth is based on at most this many calls."""
 _LEAST_STEPS = 2
 _FIVE_MINUTES, _HOUR = timedelta(minutes=5), timedelta(hours=1)
 
@@ -123,7 +123,10 @@ def next_input(
 
 
 def cache_hit_rate(calls: Sequence[LedgerEvent]) -> float | None:
-    """Return the share (0 to 1) of prompt tokens read from a cache, or None if there are none."""
+    """Return the share (0 to 1) of prompt tokens that were read from a cache.
+
+    Returns None if there are no prompt tokens.
+    """
     main = _main_calls(calls)
     prompt = sum(call.buckets.prompt for call in main)
     return sum(call.buckets.cache_read for call in main) / prompt if prompt else None

@@ -49,7 +49,8 @@ _READ_CACHE = -2_000
 """Cache size for readers. With a smaller cache, SQLite uses a temporary file to sort a year's sums.
 """
 
-# Recording a call logs whole pages of three B-trees, so small pages double the speed.
+# For each call, SQLite writes whole pages of three B-trees to its log. Small pages therefore double
+# the speed.
 _PRAGMAS = (
     "PRAGMA page_size = 1024",
     "PRAGMA synchronous = NORMAL",
@@ -71,7 +72,7 @@ class ReadCancelledError(LedgerError):
 
 @contextmanager
 def nested(connection: sqlite3.Connection) -> Iterator[None]:
-    """Run the block in a transaction, which is started unless one is already open."""
+    """Run the block in the open transaction. If none is open, start one."""
     if connection.in_transaction:
         yield
         return
@@ -85,7 +86,10 @@ def nested(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
-    """Roll back the transaction, unless SQLite already did so, such as when the disk was full."""
+    """Roll back the transaction if it is still open.
+
+    SQLite may have already rolled it back, for example because the disk was full.
+    """
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
@@ -245,9 +249,9 @@ def _creation_statements() -> Iterator[str]:
         "model TEXT NOT NULL, category TEXT NOT NULL, tier TEXT NOT NULL, "
         "UNIQUE (model, category, provider, tier))"
     )
-    # `at` is in ms since 1970. `day` is the local day when and where the call was recorded.
-    # `reported` is in USD * 10**12. `key` is a hash of the request id, which makes the index two
-    # thirds smaller.
+    # `at` is in ms since 1970. `day` is the call's date in the time zone of the machine that
+    # recorded it. `reported` is in USD * 10**12. `key` is a hash of the request id. Indexing hashes
+    # instead of ids makes the index two thirds smaller.
     yield (
         "CREATE TABLE event (id INTEGER PRIMARY KEY, key INTEGER, request TEXT, "
         "at INTEGER NOT NULL, day INTEGER NOT NULL, session INTEGER NOT NULL, "
@@ -375,7 +379,7 @@ class Ledger:
         self._version_of: int | None = None
         """The last `PRAGMA data_version`, which changes when another connection writes."""
         self._idle_readers: deque[_Reader] = deque()
-        """At most one connection, because opening one takes 1 ms."""
+        """At most one idle connection. It is kept because opening a new one takes 1 ms."""
         self._ids: dict[tuple[str, ...], int] = {}
         """Cached ids of sessions and call kinds, keyed by table name and column values."""
 
@@ -411,11 +415,12 @@ class Ledger:
         *,
         amend: bool,
     ) -> Recorded:
-        """Record an event although a call with its key exists, either the same call or another.
+        """Process an event whose key is already in the ledger.
 
-        A key is a hash of the request id, so calls of different providers can have the same key. If
-        an agent's file is read again, the provider of the same call can differ from the recorded
-        one.
+        The key may belong to the same call or to another one, because it is a hash of the request
+        id, which does not depend on the provider. The same call is amended if `amend` is true.
+        Another call is recorded under the next free key. When an agent's file is read again, a call
+        is considered the same even if its provider differs from the recorded one.
         """
         by_agent = event.agent if event.agent != PROTOCOL else None
         with nested(connection):
@@ -443,7 +448,7 @@ class Ledger:
         Args:
             events: The calls.
             amend: Whether to update calls that have already been recorded (see `record`).
-            also: Called in the same transaction, for example to store the position in a file.
+            also: Called in the same transaction, for example to store how far a file has been read.
         """
         with self.transaction() as connection, large_cache(connection):
             before = connection.total_changes
@@ -531,10 +536,9 @@ class Ledger:
                 self._idle_readers.append(reader)
 
     def changed_elsewhere(self) -> bool:
-        """Return whether another process has written to the ledger since the last call of this
-        method.
+        """Return whether another process has written to the ledger since the previous check.
 
-        The first call returns True if the file exists.
+        The first check returns True if the file exists.
 
         Raises:
             LedgerError: Reading failed.
@@ -675,7 +679,7 @@ def _to_pico(cost: Decimal) -> int:
 
 
 def _name_id(connection: sqlite3.Connection, table: str, **columns: object) -> int:
-    """Return the id of the row with these values, and insert it first if necessary."""
+    """Return the id of the row with these values. If there is no such row, insert it first."""
     values = tuple(columns.values())
     insert = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(values))})"  # noqa: S608
     connection.execute(f"{insert} ON CONFLICT DO NOTHING", values)
