@@ -79,10 +79,10 @@ KEYS: dict[str, str] = {
 _MOST_ROWS = 100
 _MOST_POINTS = 300
 _MOST_CALLS = 5_000
-"""Maximum number of calls in the chart of growing contexts."""
+"""Maximum number of calls to read for the chart of context growth."""
 _MOST_DAYS, _MOST_WEEKS = 45, 60
-"""The longest ranges for which the spending chart has a column per day or per week. For longer
-ranges, it has a column per month.
+"""The spending chart has one column per day for at most `_MOST_DAYS` days, and one column per week
+for at most `_MOST_WEEKS` weeks. For longer ranges, it has one column per month.
 """
 _CSV_HEADS = (
     "calls", "input_tokens", "cache_write_tokens", "cache_read_tokens", "output_tokens", "cost_usd",
@@ -99,7 +99,7 @@ _CHOICES = "".join(
 FILE_STYLE = f"""
 .choice{{display:none}}{_CHOICES}
 """
-"""Added to a file's stylesheet to show the chosen period and grouping."""
+"""Style rules that make a file show only the chosen period and grouping."""
 
 
 Groups = dict[tuple[str, ...], Tally]
@@ -123,7 +123,7 @@ class PageSource(ABC):
     keys: ClassVar[Sequence[PageKey | CostKey]] = PAGE_KEYS
     """The groupings that a file contains."""
     how_recorded: ClassVar[str]
-    """Explains how calls are recorded. Shown if there are none."""
+    """Explains how calls are recorded. Shown if a report contains no calls."""
 
     now: datetime
     zone: tzinfo | None = None
@@ -133,7 +133,7 @@ class PageSource(ABC):
 
     @property
     def workspace(self) -> str | None:
-        """The URI of the workspace, if the report is about one."""
+        """The URI of the workspace that the report covers, or None if it covers all workspaces."""
         return None
 
     @property
@@ -147,7 +147,7 @@ class PageSource(ABC):
 
     @abstractmethod
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
-        """Return call sums for a time range, grouped by the given keys."""
+        """Return the tallies of the calls in a time range, grouped by the given keys."""
 
     def costliest(
         self,
@@ -158,7 +158,7 @@ class PageSource(ABC):
     ) -> TopGroups:
         """Return the groups with the highest cost.
 
-        If calls have no value for a key, the value is an empty string.
+        For calls without a value for a key, an empty string is used.
 
         Args:
             times: The time range.
@@ -170,7 +170,10 @@ class PageSource(ABC):
 
     @abstractmethod
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
-        """Return the prompt sizes of `main` calls in the latest sessions, by (session, agent)."""
+        """Return the prompt sizes in the latest sessions, keyed by session and agent.
+
+        Only calls of the category `main` are included.
+        """
 
     @abstractmethod
     def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
@@ -188,7 +191,9 @@ class LedgerSource(PageSource):
     scope: Scope
     """Selects the calls to report, except for their time range, which depends on the period."""
     label_of: Callable[[str], str | None] = field(default=lambda _: None)
-    """Returns a session's label, or None to show the session's id or its first day instead."""
+    """Returns a session's label. If it returns None, the report shows the session's id or first day
+    instead.
+    """
 
     @property
     def workspace(self) -> str | None:
@@ -233,7 +238,7 @@ class Choice(NamedTuple):
     by: PageKey = "model"
     since: str = ""
     until: str = ""
-    """`since` and `until` are the dates of the period `custom`."""
+    """If `period` is `custom`, `since` and `until` are its first and last day."""
 
 
 def panel(source: PageSource, choice: Choice, files: Sequence[FileCost] = ()) -> Page:
@@ -273,11 +278,12 @@ def whole_page(
     since: str | None = None,
     until: str | None = None,
 ) -> str:
-    """Return the page for a file. It has all groupings, and all periods unless a range is given.
+    """Return the page for a file, with all groupings. If no range is given, it covers all periods.
 
     Args:
         source: The calls.
-        files: The costs of prompt files by period. If empty, the page does not mention them.
+        files: The costs of prompt files, keyed by period. If there are none, the page does not
+            mention prompt files.
         since: The range's start.
         until: The range's end.
     """
@@ -353,7 +359,8 @@ class _Report:
         today = source.now.astimezone(source.zone).date()
         until = (choice.until or None) if choice.period == "custom" else None
         self._times = time_range(period_start(choice, today), until, source.zone, source.now)
-        # One query provides the cards, the chart, and the tables by model and by time.
+        # One query provides the numbers for the cards, the chart, and the tables by model and by
+        # time.
         self._by_day = source.tallies(self._times, ("model", "day"))
         self.total = sum(self._by_day.values(), Tally())
 
@@ -414,10 +421,10 @@ class _Report:
         return _section(title, table, text, f"cost-by-{key}.csv")
 
     def _groups(self, key: CostKey) -> TopGroups:
-        """Return the tally for each value of a key. Sessions are identified by id and agent.
+        """Return the tally for each value of a key.
 
-        Times are sorted in descending order. All other values are sorted by cost, highest
-        first.
+        The value for a session consists of its id and its agent. Times are sorted in descending
+        order. All other values are sorted by cost, highest first.
         """
         if key in ("agent", "user", "team", "session"):
             by: Sequence[CostKey] = ("session", "agent") if key == "session" else (key,)
@@ -521,12 +528,12 @@ def _tokens(tally: Tally) -> tuple[int, ...]:
 
 
 def _numbers(tally: Tally) -> list[object]:
-    """Return the numbers in a CSV row."""
+    """Return a tally's numbers for a CSV row."""
     return [tally.calls, *_tokens(tally), tally.cost_usd, tally.unpriced]
 
 
 def _cells(tally: Tally) -> list[str]:
-    """Return the numbers in a table row."""
+    """Return a tally's numbers as text for a table row."""
     cost = cost_text(tally.cost_usd, is_partial=tally.unpriced)
     return [f"{tally.calls:,}", *map(compact_number, _tokens(tally)), cost]
 
@@ -586,7 +593,10 @@ def _span_name(day: str, unit: CostKey) -> str:
 def _recent_prompts(
     connection: sqlite3.Connection, scope: Scope
 ) -> dict[tuple[str, str], list[float]]:
-    """Return the prompt sizes of `main` calls in the latest sessions, by (session, agent)."""
+    """Return the prompt sizes in the latest sessions, keyed by session and agent.
+
+    Only calls of the category `main` are included.
+    """
     where, values = calls_condition(scope)
     rows = connection.execute(
         f"SELECT session.name, agent, {PROMPT_SQL} FROM event "  # noqa: S608
@@ -617,7 +627,7 @@ def _first_days(connection: sqlite3.Connection, sessions: Sequence[str]) -> dict
 
 
 def _thin_out(values: list[float]) -> list[float]:
-    """Return at most `_MOST_POINTS` values: the peak of each section, and the last value."""
+    """Return at most `_MOST_POINTS` values: the maximum of each section, and the last value."""
     if len(values) <= _MOST_POINTS:
         return values
     *earlier, last = values

@@ -1,4 +1,4 @@
-"""Computes prompt file costs from file sizes and the calls that included them."""
+"""Computes the cost of prompt files from their sizes and from the calls that included the files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _CACHE_BUCKET = (
     "CASE WHEN cache_read > 0 THEN 'cache_read' WHEN cache_write_1h > 0 THEN 'cache_write_1h' "
     "WHEN cache_write_5m + cache_write > 0 THEN 'cache_write' ELSE 'input' END"
 )
-"""Selects the bucket of a prompt's first tokens. A cache always covers the start of a prompt."""
+"""Selects the bucket of a prompt's first tokens. The cached part of a prompt is its beginning."""
 
 
 class CallGroup(NamedTuple):
-    """A group of an agent's calls in which a prompt file has the same price.
+    """Calls by one agent in which a token of a prompt file always has the same price.
 
-    Prompt files are among the first tokens of a prompt.
+    Prompt files are among the first tokens of a prompt, so `bucket` determines their price.
     """
 
     agent: str
@@ -38,7 +38,7 @@ class CallGroup(NamedTuple):
     unit: UnitPrices | None
     """The calls' prices, or None if unknown."""
     largest_file: int = 0
-    """The calls' prompts have room for a prompt file of up to this many tokens."""
+    """The size of the largest prompt file that fits in the prompt of each call, in tokens."""
 
 
 class PromptFileCost(NamedTuple):
@@ -56,7 +56,7 @@ class PromptFileCost(NamedTuple):
 def group_calls(
     ledger: Ledger, prices: Prices, scope: Scope, sizes: Iterable[int] = ()
 ) -> list[CallGroup]:
-    """Group calls by agent, price, cache use and the largest prompt file that they can contain.
+    """Group calls by agent, price, cache use and the largest prompt file that fits in the prompt.
 
     Args:
         ledger: The ledger.
@@ -100,14 +100,14 @@ def _unit_prices_at(
 def prompt_file_cost(
     tokens: int, agents: frozenset[str], groups: Iterable[CallGroup]
 ) -> PromptFileCost:
-    """Return a prompt file's cost in the calls of the agents that send it.
+    """Return what a prompt file cost in all calls by the agents that send it.
 
     Calls with prompts smaller than the file, such as calls that generate a title, are excluded.
 
     Args:
         tokens: The file's size in tokens.
         agents: The agents that send the file.
-        groups: All calls.
+        groups: All calls, in groups from `group_calls`.
     """
     requests = cached = unpriced = 0
     total, priced = Decimal(0), False

@@ -89,7 +89,7 @@ class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     reasoning_tokens: int
     cost_usd: float
     unpriced_tokens: int
-    """The tokens that have no price, because a call or a part of it has none."""
+    """The number of tokens without a price, in calls that are partly or entirely unpriced."""
     cost_text: str
     """The cost as text, such as `$0.000219`, followed by a note about unpriced calls."""
 
@@ -136,9 +136,9 @@ class CostReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     totals: CostTotals
     text: str
     basis: str = ""
-    """How each agent's costs were determined: at API prices or from reported credits."""
+    """How each agent's costs were determined: from API prices or from reported credits."""
     note: str = ""
-    """A note while calls are still being read; otherwise empty."""
+    """A note that calls are still being read; empty if all calls have been read."""
     table: CostTable | None = None
     """The report as a table. This field, `charts` and `overview` require the param `charts`."""
     charts: list[CostChart] = []
@@ -204,7 +204,7 @@ class FileCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The percentage of requests that read the file from a cache; null if there are none."""
     text: str
     model: str | None = None
-    """The model used to count `tokens`: the most frequently used or the configured model."""
+    """The model used to count `tokens`: either the most frequently used or the configured one."""
     method: Method | None = None
     """How `tokens` was counted."""
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 SERVICE = "token-sidecar"
 EVENT = "gen_ai.client.inference.operation.details"
-"""The event that describes a call in the GenAI semantic conventions."""
+"""The name of the event that describes a call, as defined by the GenAI semantic conventions."""
 FILE_EVENT = "token_sidecar.prompt_file"
-"""The event that describes what a prompt file costs."""
+"""The name of the event that describes what a prompt file costs."""
 OTHER = "other"
 """Sent instead of a name that might contain text or paths."""
 
@@ -57,14 +57,14 @@ _PRIVATE = re.compile(
 _HASH_LENGTH = 32
 _PICO = Decimal("1e-12")
 _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "copilot"}
-"""Id prefixes of agents that report the same calls by their own telemetry.
+"""Id prefixes for calls that an agent also reports through its own telemetry, keyed by agent.
 
 `contrib/team/schema.sql` uses the same prefixes.
 """
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """The installation, user and team to which calls in a shipment belong."""
+    """The installation, user and team to which the calls in a shipment belong."""
 
     installation: str
     """The ledger's random id."""
@@ -110,7 +110,7 @@ class Record(NamedTuple):
 def provider_name(provider: str) -> str:
     """Return a provider's name as defined by the semantic conventions.
 
-    Names that a user has made up, such as the address of a server, are replaced by `other`.
+    Names that users can choose, such as the address of a server, are replaced by `other`.
     """
     known = provider if provider in KNOWN_PROVIDERS else OTHER
     return _PROVIDER_NAMES.get(provider, known) if provider else "_OTHER"
@@ -136,9 +136,9 @@ def model_name(model: str) -> str:
 def call_id(event: LedgerEvent, row: int, installation: str) -> str:
     """Return a call's id in the team's store, as 32 hex digits.
 
-    The id stays the same if the agent's telemetry or another client also reports the call, or if a
-    new ledger is created from the agent's files. All other calls are identified by their row in
-    this ledger.
+    If possible, the id is derived from the vendor's or the agent's id for the call. It then stays
+    the same if the agent's telemetry or another client also reports the call, or if a new ledger is
+    created from the agent's files. Otherwise, the id is derived from the call's row in this ledger.
     """
     request = event.request_id
     if event.telemetry_id and event.agent in _SHARED_IDS:
@@ -159,7 +159,7 @@ def record_of(event: LedgerEvent, cost: Cost, row: int, change: int, identity: I
         event: The call.
         cost: The call's cost at current prices.
         row: The call's row id in the ledger.
-        change: The last amendment's number, or 0 if there was none.
+        change: The number of the call's last amendment, or 0 if the call was never amended.
         identity: The identity under which the call is shipped.
     """
     buckets = event.buckets
@@ -201,7 +201,7 @@ def file_record(
         name: The file's name if it is well known, such as `CLAUDE.md`; otherwise empty.
         workspace: The URI of the workspace whose calls contained the file.
         nanoseconds: The time of the report, in nanoseconds since 1970. In the store, a report
-            replaces earlier reports of the same day.
+            replaces earlier reports from the same day.
         identity: The identity under which the record is shipped.
     """
     known: dict[str, str | int | None] = {

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Priced(msgspec.Struct, frozen=True):
-    """The totals of a group of similar calls, and their cost."""
+    """A sum of calls of the same kind, with its cost."""
 
     kind: tuple[str, str, str, str]
     """The calls' provider, model, category and tier."""
@@ -135,7 +135,15 @@ def priced_sums(
     owner: Owner | None = None,
     days: bool = False,
 ) -> Iterator[Priced]:
-    """Yield totals of the calls in scope, including costs, optionally split by owner and day."""
+    """Yield sums of the calls in scope, with their costs.
+
+    Args:
+        connection: The ledger.
+        prices: The prices.
+        scope: The calls to sum.
+        owner: If set, each sum is limited to one session, agent or workspace.
+        days: Whether each sum is limited to one local day.
+    """
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
     grouping = _grouping_for(tariffs, owner=owner, days=days)
@@ -173,7 +181,10 @@ def costliest_sessions(
 def sessions_by_cost(
     connection: sqlite3.Connection, prices: Prices, scope: Scope, most: int = -1
 ) -> list[tuple[str, str, int]]:
-    """Return the name and agent of the costliest sessions, each with the number of all sessions."""
+    """Return the costliest sessions, highest cost first.
+
+    Each row contains a session's name, its agent, and the total number of sessions.
+    """
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
     grouping = _grouping_for(tariffs)
@@ -189,7 +200,7 @@ def sessions_by_cost(
 
 
 def _price_of_each_sum(unit: UnitPrices | None) -> dict[str, float]:
-    """Return the price in USD per unit of each sum, such as one call or one input token."""
+    """Return the price in USD of one unit of each column of a sum, keyed by column name."""
     buckets = {name: cost_of(unit, Buckets(**{name: 1}), 0).usd or 0 for name in BUCKETS}
     if unit is None or not any(buckets.values()):
         return {"reported": float(usd(1))}
@@ -269,7 +280,10 @@ def _basis_of(agent: str) -> str:
 
 
 def _owner_for(keys: Sequence[CostKey]) -> Owner | None:
-    """Return how to split sums so that calls can be grouped by these keys, or None."""
+    """Return the owner by which to split sums when calls are grouped by these keys.
+
+    Returns None if the keys contain no owner.
+    """
     owners: list[Owner] = [key for key in get_args(Owner) if key in keys]
     return (owners[0] if len(owners) == 1 else "session") if owners else None
 
@@ -285,7 +299,7 @@ SPANS: dict[str, Callable[[int], str]] = {
     "week": week_name,
     "month": lambda day: day_name(day)[:7],
 }
-"""The time keys, each with a function that names the period of a local day."""
+"""Maps each time key to a function that returns the name of the period that contains a day."""
 
 
 def _value_of_key(
@@ -348,9 +362,9 @@ class Tally(msgspec.Struct, frozen=True):
     estimated_calls: int = 0
     """The number of calls whose prompt was estimated before sending."""
     estimated: int = 0
-    """The estimated prompt tokens of these calls."""
+    """The estimated prompt tokens of the calls with an estimate."""
     estimated_prompt: int = 0
-    """The reported prompt tokens of these calls."""
+    """The reported prompt tokens of the calls with an estimate."""
     cost: Decimal = Decimal(0)
     reported: Decimal = Decimal(0)
     """The part of `cost` that vendors reported."""
@@ -384,7 +398,10 @@ class Tally(msgspec.Struct, frozen=True):
 
     @property
     def listed_usd(self) -> float | None:
-        """The list price of all calls with a reported cost, or None if any of them is unknown."""
+        """The total list price of the calls with a reported cost.
+
+        None if no call has a reported cost, or if the list price of one of these calls is unknown.
+        """
         is_known = self.listed_calls == self.reported_calls > 0
         return float(self.listed) if is_known else None
 

@@ -1,9 +1,9 @@
 """Sends calls and prompt file costs to the user's OpenTelemetry collector via OTLP/HTTP.
 
-The ledger serves as the queue. Its database contains a cursor for each destination, which only
-moves past calls that the collector has accepted. A call can therefore arrive twice, with the same
-id and version. Amended calls are sent again with a higher version. Rejected calls are retried
-later, after all other calls, so that they do not delay new ones.
+The ledger serves as the queue. Its database contains a cursor for each destination. The cursor
+moves past calls only after the collector has accepted or rejected them. A call can therefore arrive
+twice, with the same id and version. Amended calls are sent again with a higher version. Rejected
+calls are retried later, after all other calls, so that they do not delay new ones.
 
 Prompt files are not queued. Their costs are reported once a day for each workspace.
 """
@@ -54,7 +54,7 @@ Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 BATCH = 1_000
 """Maximum number of calls per request."""
 FIRST_RETRY, LONGEST_RETRY = 5.0, 900.0
-"""The shortest and longest delay in seconds before retrying, if the collector is unavailable."""
+"""The shortest and longest delay before a retry if the collector is unavailable, in seconds."""
 _TIMEOUT = 10.0
 _REPORT_DAYS = 30
 _LARGEST_CHANGE = 1 << 62
@@ -66,7 +66,9 @@ _MOST_REFUSALS = 16
 _FIRST_REFUSED_RETRY, _LONGEST_REFUSED_RETRY = 900.0, 86_400.0
 """The first and the longest delay in seconds before a rejected call is sent again."""
 _DRY_RUN = "dry run"
-"""The destination of a dry run, for which no calls have been accepted."""
+"""Stands for the destination in a dry run if all calls would be sent again. No accepted calls are
+stored for this name.
+"""
 _TOO_LARGE = 413
 _TRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
 _HEADER_VARIABLES = ("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
@@ -76,7 +78,7 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS installation (id TEXT NOT NULL)",
     # Key for hashes if the team has no salt.
     "CREATE TABLE IF NOT EXISTS installation_secret (secret TEXT NOT NULL)",
-    # The last call and the last update to any call that each destination has accepted.
+    # For each destination, the last call and the last change to a call that it has accepted.
     "CREATE TABLE IF NOT EXISTS shipment (destination TEXT PRIMARY KEY, event INTEGER NOT NULL, "
     "change INTEGER NOT NULL) WITHOUT ROWID",
     # The last destination used with each endpoint.
@@ -85,10 +87,11 @@ _SCHEMA = (
     # The sequence number of the latest change to each call that was amended or queued again.
     "CREATE TABLE IF NOT EXISTS amended (event INTEGER PRIMARY KEY, change INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS amended_change ON amended (change)",
-    # The calls that a destination rejected, and when each is sent again, in seconds since 1970.
+    # The calls that a destination rejected, and the time when each call will be sent again, in
+    # seconds since 1970.
     "CREATE TABLE IF NOT EXISTS refused (destination TEXT, event INTEGER, refusals INTEGER "
     "NOT NULL, due REAL NOT NULL, PRIMARY KEY (destination, event)) WITHOUT ROWID",
-    # The last UTC day when a destination accepted a workspace's prompt file report.
+    # The last UTC day on which a workspace's prompt file report was sent to a destination.
     "CREATE TABLE IF NOT EXISTS file_report (destination TEXT, workspace TEXT, day INTEGER "
     "NOT NULL, PRIMARY KEY (destination, workspace)) WITHOUT ROWID",
 )
@@ -136,7 +139,7 @@ class CollectorError(SidecarError):
 
 
 class QueuedCall(NamedTuple):
-    """A queued call, with its row id in the ledger and its last amendment's number."""
+    """A queued call, with its row id in the ledger and the number of its last amendment."""
 
     row: int
     change: int
@@ -195,7 +198,8 @@ class ShippingQueue:
 
         Args:
             limit: The maximum number of calls.
-            after: Replaces the stored cursor, which allows reading ahead without sending.
+            after: The cursor to start from when reading ahead without sending; defaults to the
+                stored cursor.
 
         Raises:
             LedgerError: Reading failed.
@@ -207,8 +211,8 @@ class ShippingQueue:
             ).fetchone()
             changed = self._select(connection, _CHANGED, before.change, before.event, limit)
             new = self._select(connection, _NEW, before.event, limit - len(changed))
-        # Below the limit, the batch contains all changes to calls that were sent before. All other
-        # changed calls are new and will be sent with their latest change.
+        # If `changed` has fewer than `limit` calls, it contains all changes to calls that were sent
+        # before. All other changes are to new calls, which are sent in their latest version.
         change = changed[-1].change if len(changed) == limit else newest
         event = new[-1].row if new else before.event
         return Batch([*changed, *new], before, Cursor(event, change))
@@ -216,7 +220,7 @@ class ShippingQueue:
     def next_refused_batch(self, limit: int = BATCH) -> Batch:
         """Return rejected calls that are due to be sent again.
 
-        They may only be sent after `next_batch` has returned no calls.
+        Send them only if `next_batch` returns no calls.
 
         Raises:
             LedgerError: Reading failed.
@@ -228,7 +232,7 @@ class ShippingQueue:
         return Batch(due, before, Cursor(event, before.change))
 
     def accepted_calls(self, days: Iterable[int] | None = None) -> Iterator[QueuedCall]:
-        """Yield the calls that the collector has accepted, but not those queued again.
+        """Yield the calls that the collector has accepted, except calls that are queued again.
 
         Args:
             days: The UTC days to read, counted from 1970-01-01; defaults to all days.
@@ -478,7 +482,7 @@ def _prepare(connection: sqlite3.Connection) -> tuple[str, str]:
 
 
 def _random_value(connection: sqlite3.Connection, table: str) -> str:
-    """Return a table's only value, after inserting a random one if the table is empty."""
+    """Return a table's only value. If the table is empty, insert a random value first."""
     found = connection.execute(f"SELECT * FROM {table}").fetchone()  # noqa: S608
     if found is None:
         found = (secrets.token_hex(16),)
@@ -708,7 +712,7 @@ async def send_file_report(
 
 @asynccontextmanager
 async def _locked_against_others(queue: ShippingQueue, run: Run) -> AsyncIterator[bool]:
-    """Lock the queue on a thread. Yields False if another process is sending its calls."""
+    """Lock the queue on a thread. Yields False if another process is sending calls."""
     path, stack = queue.ledger.path, ExitStack()
     try:
         try:
@@ -739,8 +743,8 @@ async def ship(
         pause: The delay between two requests, in seconds.
 
     Raises:
-        CollectorError: The collector does not accept calls. Calls that it accepted earlier stay
-            accepted.
+        CollectorError: The collector is unavailable or seems to reject all calls. Calls that it
+            accepted earlier are not sent again.
         ShippingError: The `[otel]` extra is not installed.
         LedgerError: The ledger cannot be used.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HOUR_MS = 3_600_000
 _EARLIEST_MS, _LATEST_MS = 14 * _HOUR_MS, 12 * _HOUR_MS
-"""The maximum time between the start of a local day and midnight UTC, in milliseconds."""
+"""How long before or after midnight UTC a local day can start, in milliseconds."""
 SLOTS_A_DAY = DAY_MS // QUARTER_MS
 
 
@@ -52,10 +52,10 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     by_clock: frozenset[int] = frozenset()
     """Call kinds whose prices depend on the time of day."""
     by_prompt: frozenset[int] = frozenset()
-    """The call kinds that have a price threshold other than those in `THRESHOLDS`."""
+    """The call kinds that have a price threshold that is not in `THRESHOLDS`."""
     by_band: frozenset[int] = frozenset()
-    """The call kinds that have price thresholds only from `THRESHOLDS`. Kinds without thresholds
-    have a single band.
+    """The call kinds that have price thresholds, all of which are in `THRESHOLDS`. Kinds without
+    thresholds have a single band.
     """
     owner: Owner | None = None
     """If set, calls are also grouped by session, by agent or by workspace."""
@@ -128,7 +128,7 @@ _PRICE_KEYS = Sum.__struct_fields__.index("owner")
 
 
 def _sums_sql(query: _Query) -> str:
-    # Leave out constant columns, because SQLite would also sort by them.
+    # Do not group by constant columns, because SQLite would also sort by them.
     kept = [str(number) for number, key in enumerate(query.keys, 1) if not key.isdigit()]
     sums = ", ".join(f"sum({name})" for name in SUMS)
     return f"SELECT {', '.join(query.keys)}, {sums} {query.rows} GROUP BY {', '.join(kept)}"
@@ -169,7 +169,9 @@ def rank_sessions(
     prices: Mapping[PriceKey, Mapping[str, float]],
     most: int,
 ) -> list[tuple[str, str, int]]:
-    """Return the costliest sessions, as rows of name, agent and the number of all sessions.
+    """Return the costliest sessions, highest cost first.
+
+    Each row contains a session's name, its agent, and the total number of sessions.
 
     SQLite adds up approximate costs, because pricing each session exactly takes much longer.
 
@@ -219,8 +221,12 @@ class _Query(NamedTuple):
 
 
 def _queries(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> list[_Query]:
-    """Return queries that together select all calls in scope. Their keys may overlap."""
-    # Two subqueries are needed, because SQLite uses the index only for a single min or max.
+    """Return queries that together select all calls in scope.
+
+    Two queries may return sums with the same key, which must then be added.
+    """
+    # Two subqueries are needed, because SQLite uses the index only for a query with a single min or
+    # max.
     first, last = connection.execute(
         "SELECT (SELECT min(at) FROM event), (SELECT max(at) FROM event)"
     ).fetchone()
@@ -278,8 +284,8 @@ def _whole_days(times: TimeRange) -> tuple[int, int]:
 def time_condition(times: TimeRange) -> tuple[str, tuple[int, ...]]:
     """Return the SQL condition that selects the calls in a time range, and its parameters."""
     start, end = times.start_ms, times.end_ms
-    # Only the time has an index, so limit the time as well. This range includes the local days in
-    # all time zones.
+    # The column `at` has an index, but `day` has none, so also limit `at`. Its range includes the
+    # local days in all time zones.
     if times.first_day > 0:
         start = max(start, times.first_day * DAY_MS - _EARLIEST_MS)
     if times.last_day < LAST_DAY:

@@ -105,7 +105,7 @@ class Comparison(NamedTuple):
     call is missing there.
     """
     repeated: int
-    """On days with differing totals, how many calls share their id with another call."""
+    """How many calls repeat the id of another call, on days with differing totals."""
 
 
 class _StoredCall(NamedTuple):
@@ -290,7 +290,7 @@ class TeamStore:
     def compare(self, queue: ShippingQueue) -> Comparison:
         """Compare the store with the ledger: each day's totals and, where they differ, each call.
 
-        Days with calls that are older than the store's retention period are ignored.
+        Ignores days on which some calls may be older than the store's retention period.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -325,7 +325,7 @@ class TeamStore:
                 ):
                     outdated[call.row] = own.version if own else 0
                 elif own.installation != identity.installation and name not in ids:
-                    # Another installation of the same user has also sent this call.
+                    # Another installation belonging to the same user has also sent this call.
                     stored[day] = stored.get(day, DayTotals()).plus(own.totals)
                 ids.add(name)
         differences = [
@@ -423,7 +423,7 @@ def _explained(error: Exception, store: str) -> TeamStoreError:
 
 @dataclass(frozen=True, kw_only=True)
 class TeamSource(PageSource):
-    """Supplies a report with the calls in the team's store. Days are in UTC, as in the store."""
+    """The calls in the team's store, as the source of a report. Days are in UTC."""
 
     keys: ClassVar[Sequence[PageKey | CostKey]] = (
         "model", "agent", "user", "team", "session", "day", "week", "month"

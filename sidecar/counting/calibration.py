@@ -55,11 +55,13 @@ MIN_BAND_FACTOR = 0.8
 narrower bands contained only 93 % of the turns.
 """
 BAND_RESERVE = 1.2
-"""Factor that widens an error band, because recent samples rarely include the largest error."""
+"""Widens an error band by this factor, because recent samples rarely include the largest error."""
 HIDDEN_MARGIN_SHARE = 0.25
-"""Margin of error (±) of hidden tokens after one report, as a fraction of the hidden tokens."""
+"""Margin of error (±) if the number of hidden tokens is estimated from one conversation, as a
+fraction of that number.
+"""
 MIN_HIDDEN_MARGIN = 24.0
-"""Minimum margin of error (±) of hidden tokens, in tokens."""
+"""Minimum margin of error (±) of the estimated number of hidden tokens, in tokens."""
 
 
 class LearnedFactor(msgspec.Struct, omit_defaults=True):
@@ -147,7 +149,7 @@ class HiddenTokens(msgspec.Struct, frozen=True):
     samples: int = 1
 
     def updated(self, tokens: float) -> HiddenTokens:
-        """Return a copy that includes the hidden tokens of another conversation."""
+        """Return an estimate that also considers the hidden tokens of another conversation."""
         error = max(0.8 * self.largest_error, abs(tokens - self.tokens))
         return HiddenTokens((self.tokens + tokens) / 2, error, self.samples + 1)
 
@@ -190,7 +192,7 @@ class CalibrationTable(Generic[T]):
         Args:
             number: The update's sequence number. Later updates have higher numbers.
             key: The key.
-            apply: Returns the new entry from the current one.
+            apply: Computes the new entry from the current one, which is None if the key is new.
         """
         update = _Update(number, key, apply)
         self._unwritten = [*self._unwritten, update][-MAX_UNWRITTEN:]
@@ -240,16 +242,18 @@ VERSION = 4
 different estimates.
 """
 FULL_PROMPT_WEIGHT = 0.25
-"""Weight of a complete prompt as a sample. Text added to an earlier prompt has a weight of 1. The
-weight is lower because a complete prompt also contains a template.
+"""Weight of a sample that is a complete prompt. Text added to an earlier prompt has a weight of 1.
+A complete prompt is less reliable, because it also contains a template.
 """
 MIN_SAMPLE_TOKENS = 16
 """Smaller samples are ignored, because rounding and template tokens would dominate them."""
 DOMINANT_SHARE = 0.9
-"""Minimum share of the growth that a kind of text must make up for its factor to be updated."""
+"""A kind of text is dominant if it makes up at least this share of the growth. The growth is then
+used to calibrate documents of this kind.
+"""
 MAX_EXCLUDED_MARGIN = 0.1
-"""Maximum error (±) of the estimate of a prompt's excluded parts, as a fraction of the prompt's
-estimated size. Prompts with a larger margin are not used for calibration.
+"""Maximum margin of error (±) of the excluded tokens and of the hidden tokens, as a fraction of the
+prompt's estimate. If either margin is larger, the complete prompt is not used as a sample.
 """
 
 
@@ -419,7 +423,7 @@ def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str |
     """Return the dominant kind of the text added to a conversation, or None if it is mixed.
 
     Args:
-        added: Kind and token count of each added string, oldest first.
+        added: The kind and token count of each added string, oldest first.
         tokens: The growth in tokens. Strings from before the growth are ignored.
     """
     sums: dict[str | None, int] = {}
@@ -442,14 +446,14 @@ class ConversationCalibration:
         self._model, self._tokenizer, self._client = model, tokenizer, client
         self._key = key_of(model, tokenizer)
         self._last: tuple[int, int, float] | None = None
-        # The first prompt's estimated and reported tokens, until a later report determines the
-        # hidden tokens.
+        # The estimated and reported tokens of the first prompt, if the hidden tokens have not been
+        # determined yet.
         self._first: tuple[int, int] | None = None
 
     @property
     def factor(self) -> float:
-        """Reported tokens per estimated token. Without samples, this is the usual factor for
-        models of the same generation, or 1 if unknown.
+        """Reported tokens per estimated token. Without samples, this is the factor of the model's
+        generation, or 1 if unknown.
         """
         learned = self._shared.learned(self._key)
         start = self._shared.initial_factor(self._key)
@@ -473,8 +477,8 @@ class ConversationCalibration:
         """Return the ratio of the next count's error band to its uncalibrated band.
 
         Args:
-            kind: The kind of text to count. If no reports of that kind exist, the result is at
-                least 1.
+            kind: The kind of text to count. If no usage was reported for text of this kind, the
+                result is at least 1.
         """
         learned = self._shared.learned(self._key)
         band_factor = learned.band_factor() if learned else 1.0

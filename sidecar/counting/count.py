@@ -10,8 +10,8 @@ from sidecar.text.printable import counted
 
 Method = Literal["exact", "endpoint", "calibrated", "estimate"]
 """How tokens were counted. `exact`: with the model's own tokenizer, on this machine. `endpoint`: by
-the model's server. `calibrated`: by an estimate that was corrected with reported usage.
-`estimate`: by any other estimate.
+the model's server. `calibrated`: with an estimate that was corrected with reported usage.
+`estimate`: with any other estimate.
 """
 
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -52,7 +52,7 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     note: str | None = None
     """Why the text was not counted as requested; for example, because the endpoint cannot count."""
     similar_models: tuple[str, ...] | None = None
-    """Known model names that are similar to the unknown name; null if the name is known."""
+    """Known model names that are similar to the requested name; null if that name is known."""
 
 
 def number_text(tokens: int, method: Method) -> str:

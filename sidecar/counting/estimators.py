@@ -14,9 +14,9 @@ estimators. If a plug-in fails, the heuristic is used instead.
 The heuristic maps each byte of the UTF-8 text to a class, and adds up weights for runs of a class
 and for neighboring classes. The first byte of a character determines its script. The weights were
 fitted to o200k_base with source code in seven languages, Markdown, JSON, logs, prose in twenty
-languages, base64 and white space. They are about 3 % too high on purpose, because an estimate that
-is too low does more harm. If text is split at a safe split point, the estimates of the two parts
-add up to the estimate of the whole text.
+languages, base64 and white space. The estimates are about 3 % too high on purpose, because an
+estimate that is too low does more harm. If text is split at a safe split point, the estimates of
+the two parts add up to the estimate of the whole text.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Approximation(msgspec.Struct, frozen=True):
         bands: The error bands.
         own: Whether the weights were fitted to the generation's own vocabulary, not to similar
             vocabularies.
-        method: `calibrated` if the weights were fitted to the vendor's server counts, as
-            reconstructed by ctok.
+        method: `calibrated` if the weights were fitted to ctok's reconstruction of the counts by
+            the vendor's server.
     """
 
     weights: tuple[int, ...]
@@ -113,7 +113,7 @@ def generations() -> list[str]:
 
 
 def bands_of(estimator: str) -> Bands | None:
-    """Return a built-in estimator's error bands, or None if it is a plug-in."""
+    """Return the error bands of a built-in estimator, or None for a plug-in."""
     return _band_table().estimators.get(estimator)
 
 
@@ -189,7 +189,7 @@ def heuristic_units(text: str) -> int:
 
 
 def heuristic_tokens(units: int) -> int:
-    """Convert heuristic units to tokens, rounded, and at least 1 if the text is not empty."""
+    """Convert heuristic units to tokens. The result is rounded, but is 0 only for an empty text."""
     return max(1, (units + HEURISTIC_UNITS // 2) // HEURISTIC_UNITS) if units else 0
 
 
@@ -375,7 +375,7 @@ class HeuristicUnits(Tokenizer):
 
 
 class EstimatorTokenizer(Tokenizer):
-    """Counts with an estimator. Does not split text, as estimates of parts might not add up."""
+    """Counts with an estimator. Text is not split, because estimates of parts might not add up."""
 
     method: Method = "estimate"
 
@@ -389,8 +389,8 @@ class EstimatorTokenizer(Tokenizer):
     def band(self, tokens: int, sample: str = "") -> float:
         """Return the error band for text of this kind and size, in percent.
 
-        The error of a plug-in is unknown, so its band is at least the heuristic's band for the
-        sample. Without a sample, it is at least the band of `chars4`, the coarsest estimator.
+        The error of a plug-in is unknown, so its band is wide enough to contain the heuristic's
+        band for the sample. Without a sample, it is the band of `chars4`, the coarsest estimator.
         """
         if self._bands is not None:
             return self._bands.percent(tokens, sample)

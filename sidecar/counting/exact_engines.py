@@ -228,7 +228,10 @@ def is_disputed(text: str) -> bool:
 
 
 class FastEngine(Tokenizer):
-    """Counts with a fast engine, or with tiktoken if the fast engine is known to be wrong."""
+    """Counts with a fast engine.
+
+    tiktoken counts pieces that are too long, and text that the engine is known to count wrongly.
+    """
 
     has_safe_cuts = True
 
@@ -264,7 +267,10 @@ class FastEngine(Tokenizer):
         return is_disputed(text) or (self._longest is not None and len(text) > self._longest)
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return each string's token count. toktok counts all in one call and releases the GIL."""
+        """Return each string's token count.
+
+        toktok counts all strings in one call and releases the GIL.
+        """
         if self._batch is None:
             return super().count_many(texts)
         try:
@@ -337,8 +343,8 @@ def toktok(name: str) -> FastEngine:
 
 
 Purpose = Literal["interactive", "bulk", "reference"]
-"""What an engine is used for. `interactive`: small pieces, with a short loading time. `bulk`: many
-large files on several threads, outside the server. `reference`: tiktoken itself.
+"""The purpose of an engine. `interactive` counts small pieces and loads quickly. `bulk` counts many
+large files on several threads, outside the server. `reference` is tiktoken itself.
 """
 
 INTERACTIVE_CHARACTERS = 65_536

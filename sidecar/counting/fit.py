@@ -87,8 +87,8 @@ UNMEASURED_ERROR_PERCENT = 25.0
 
 _PIECE_CHARACTERS = 2_048
 _MAX_PIECE = 16 * _PIECE_CHARACTERS
-"""Maximum number of characters in a piece. Longer pieces without a safe split point are split
-anywhere, because each step of the search may count a whole piece.
+"""Maximum number of characters in a piece. A longer piece without a safe split point is split at
+arbitrary points. The search would otherwise be too slow, because each step may count a whole piece.
 """
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
@@ -115,7 +115,7 @@ class FitResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def allowance(max_tokens: int, tokenizer: Tokenizer, sample: str = "") -> int:
-    """Return the token count to aim for, so that the true number of tokens is within a limit.
+    """Return the largest count for which the true number of tokens is still within a limit.
 
     Args:
         max_tokens: The limit.

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 SLOW = 1_000_000
-"""Number of characters to assume for a slow piece, so that the event loop never tokenizes it."""
+"""Number of characters to add for a piece that is slow to tokenize. The total is then above
+the maximum that the event loop may tokenize.
+"""
 
 
 def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:

@@ -1,10 +1,10 @@
 """Computes the tokens of pictures, audio, video and files according to the rules that vendors
 publish.
 
-docs/reference/sources.md lists the web page of each rule and the date on which it was read. A rule
-that is published for the model is exact. For other models, the most similar rule is used, with a
-margin that covers the possible error. For files and clips of unknown length, a length is assumed,
-with a wide margin.
+docs/reference/sources.md lists the web page of each rule, and the date on which the page was read.
+A rule that is published for the model is exact. For other models, the most similar rule is used,
+with a margin that covers the possible error. If the length of a file or clip is unknown, a length
+is assumed, with a wide margin.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 UNKNOWN_SIZE = (1024, 1024)
 """Assumed width and height of pictures of unknown size."""
 _EXTREMES = ((256, 256), (3840, 2160))
-"""Two sizes in pixels. Most pictures are between them."""
+"""A small and a large size, in pixels. Most pictures have a size between them."""
 LARGEST_WINDOW = 2_097_152
-"""The largest context window of the models with these rules, in tokens. If a picture or clip has
-more tokens, its header is damaged.
+"""The largest context window of any model with a rule in this module, in tokens. If a picture or
+clip seems to have more tokens, its header is damaged.
 """
 
 
@@ -177,7 +177,7 @@ def _shrink_to_patches(width: int, height: int, patches: int) -> Size:
     across, down = width * shrink / 32, height * shrink / 32
     rounding = [math.floor(side) / side for side in (across, down) if side >= 1]
     shrink *= min(rounding, default=1.0)
-    # The addend compensates for floating-point errors just below a whole number.
+    # Adding 1e-6 prevents a floating-point error from rounding a whole number down.
     return max(1, int(width * shrink + 1e-6)), max(1, int(height * shrink + 1e-6))
 
 
@@ -214,7 +214,7 @@ _CLAUDE_PAGE = UncertainTokens(2_250, 750)
 _GEMINI_PAGE = {"low": 280, "medium": 560, "high": 1_120}
 _GEMINI_2_PAGE = 258
 _PAGE_SIZE = (1024, 1325)
-"""Assumed width and height of a page's picture, in pixels."""
+"""Assumed width and height of the picture of a page, in pixels."""
 _PAGE_TEXT = 500
 
 _OPENAI_AUDIO = 10.0

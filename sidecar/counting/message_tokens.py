@@ -1,8 +1,8 @@
 """Counts the tokens of messages and tools for the status, pruning, preflight checks and requests.
 
 Besides text, a prompt contains the tokens of the model's chat template, which is often not public.
-Template tokens are computed with the vendors' published formulas, or as in common templates. The
-method of a count shows how reliable the result is:
+Template tokens are computed with the vendor's formula if it is published. Otherwise, the numbers of
+a similar or common template are used. The method of a count shows how reliable the result is:
 
 * OpenAI's cookbook compared its formula (3 tokens per message with its role, 1 per name, 3 before
   the reply) with reported usage for gpt-3.5-turbo, gpt-4 and gpt-4o. Counts for these models are
@@ -107,8 +107,8 @@ _COMPARED = re.compile(r"(chat)?gpt-4o|gpt-4(-|$)|gpt-3\.?5")
 """Models for which OpenAI's cookbook compares its formula with reported usage."""
 
 _TEMPLATE_MARGIN_SHARE = 0.5
-"""Margin of error (±) of template tokens, as a fraction, if the formula was never compared with
-reported usage.
+"""Margin of error (±) of the number of template tokens, as a fraction of that number. Used if the
+formula was never compared with reported usage.
 """
 _COMPARED_MARGIN_SHARE = 0.1
 
@@ -182,7 +182,7 @@ def count_message(
     written = [part for call in calls for part in (call.name, call.arguments)]
     media_tokens, has_known_sizes = _media_tokens(media, model)
     if counted is not None:
-        # All of the template tokens are uncertain, because some templates add twice as many.
+        # The margin includes all template tokens, because some templates add twice as many.
         tokens = counted + overhead + media_tokens.tokens
         error = _error_percent((), overhead + media_tokens.margin, tokens)
         return Measure(tokens, "estimate", tokenizer.name, error, counted)
@@ -227,11 +227,11 @@ def _method_with_template(tokenizer: Tokenizer, *, is_compared: bool) -> Method:
 
 
 def _error_percent(parts: Sequence[Measure], margin: float, tokens: int) -> float | None:
-    """Return a sum's error band in percent, or None if any part's error was not measured.
+    """Return the error band of a sum, in percent. None if the error of any text was not measured.
 
     Args:
-        parts: The sum's measured parts.
-        margin: The other parts' error, in tokens.
+        parts: The counts of the texts in the sum.
+        margin: The margin of error of the rest of the sum, in tokens.
         tokens: The sum.
     """
     if any(part.error_percent is None for part in parts):

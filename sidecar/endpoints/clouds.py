@@ -250,7 +250,7 @@ CLOUDS: tuple[Cloud, ...] = (
     _cloud_without_count("groq", "api.groq.com", show="/v1/models/{model}"),
     _cloud_without_count("openrouter", "openrouter.ai"),
     _cloud_without_count("deepseek", "api.deepseek.com"),
-    # Bedrock can count, but accepts only requests that are signed with SigV4, not an API key.
+    # Bedrock can count, but requests must be signed with SigV4. An API key is not accepted.
     _cloud_without_count("aws", "amazonaws.com"),
     _cloud_without_count("azure", "azure.com", "azure-api.net"),
     _cloud_without_count("google", "googleapis.com"),

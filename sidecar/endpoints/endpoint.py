@@ -90,8 +90,8 @@ valid for the session.
 """
 
 ALIKE_CHARACTERS = 64
-"""Equal counts of two strings are suspicious only if one string is longer than twice the other plus
-this number of characters.
+"""Equal counts of two inputs are suspicious only if the longer input has at least twice as many
+characters as the shorter one, plus this number.
 """
 
 
@@ -138,7 +138,7 @@ class DeclaredEndpoint:
         self._failures = 0
         self._refusals: LRUCache[str, int] = LRUCache(MODELS_KEPT)
         self._last: LRUCache[tuple[str, Aspect], tuple[int, int]] = LRUCache(MODELS_KEPT)
-        """Size and token count of the last text and of the last chat, keyed by model and aspect."""
+        """The size and token count of the last input, keyed by model and aspect (text or chat)."""
 
     @property
     def requests(self) -> int:
@@ -206,7 +206,7 @@ class DeclaredEndpoint:
             await self.probe_again(model)
 
     def capabilities(self) -> list[Capability]:
-        """Return the capabilities for each model used, or for each pattern if no model was used."""
+        """Return the capabilities for each model that was used, or for each pattern if none was."""
         rows = [self._capability_row(model, result) for model, result in self._asked.items()]
         return rows or [self._capability_row(glob, None) for glob in self.models]
 
@@ -437,7 +437,7 @@ def _expiry_of(_: str, result: ProbeResult, now: float) -> float:
 
 
 def _result_after_failure(result: ProbeResult, model: str, error: EndpointError) -> ProbeResult:
-    """Return the probe result after a failed count.
+    """Return the probe result that applies after a failed count.
 
     If the server is only temporarily unavailable, the result keeps the context window.
     """

@@ -187,7 +187,7 @@ class RequestQueue:
 REQUEST_SECONDS = 2.0
 BODY_BYTES = 4 * 1024 * 1024
 _LARGE_BYTES = 128 * 1024
-"""Requests larger than this may exceed the time limit although the server is healthy."""
+"""Requests with more bytes than this may exceed the time limit even if the server is healthy."""
 _IDLE_SECONDS = 4.0  # less than the 5 s after which llama.cpp and uvicorn close an idle connection
 _INLINE_BYTES = 64 * 1024  # JSON above this size is decoded and encoded on a worker thread
 _MAX_CONTAINERS = 150_000  # an empty container takes 2 bytes of JSON but 64 bytes of memory

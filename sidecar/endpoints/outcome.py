@@ -73,13 +73,13 @@ URL_IN_DOUBT = f"check its url; if the url is correct, {_STEPS['unsupported']}"
 
 
 def explain(kind: MissKind, reason: str, step: str = "") -> str:
-    """Append advice to a reason: `step`, or the usual advice for this kind of failure."""
+    """Append advice to a reason: either `step` or the usual advice for this kind of failure."""
     step = step or _STEPS.get(kind, "")
     return f"{reason}: {step}" if step else reason
 
 
 def undeclared_reason(model: str) -> str:
-    """Return the reason for a model that no endpoint declares."""
+    """Return the reason why there is no count for a model that no endpoint declares."""
     return explain("undeclared", printable(f"no endpoint is configured for {model}"))
 
 

@@ -58,7 +58,10 @@ def check_texts(counts: Sequence[int], server: str) -> None:
 
 
 def is_possible_count(text: str, tokens: int) -> bool:
-    """Return whether a tokenizer could return this count, which is at most one token per byte."""
+    """Return whether a server could return this count for the text.
+
+    A token has 1 to 512 bytes, and the server may add up to four tokens.
+    """
     size = len(text.encode("utf-8", "surrogatepass"))
     return size // _BYTES_PER_TOKEN <= tokens <= size + _SPECIALS
 
@@ -128,7 +131,8 @@ async def _server_from_count(connection: Connection, model: str) -> tuple[Server
     llama.cpp, vLLM and TGI are recognized by one request that all three accept.
 
     Returns:
-        The server. If it was recognized by its count of the first probe text, also this count.
+        The server, and its count of the first probe text. The count is None if another request
+        identified the server.
 
     Raises:
         EndpointError: The server does not support any known counting request.
@@ -314,7 +318,7 @@ def list_models(answer: Answer) -> list[ListedModel]:
 
 
 OFFERED = 100
-"""Maximum number of a server's models to offer in a picker."""
+"""Maximum number of models to offer in a picker for one server."""
 
 
 def _listed_names(listed: Sequence[ListedModel]) -> tuple[str, ...]:
