@@ -113,7 +113,7 @@ class TopGroups(NamedTuple):
     others: int = 0
     """The number of groups that are omitted."""
     rest: Tally = Tally()
-    """The calls in the omitted groups."""
+    """The tally of all calls in the omitted groups."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -201,7 +201,7 @@ class FileCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cost_usd: float | None
     """The cost, based on how each call used the cache; null if no call has a price."""
     cached_percent: int | None
-    """The percentage of requests that read the file from a cache; null if there are none."""
+    """The percentage of requests that read the file from a cache; null if there are no requests."""
     text: str
     model: str | None = None
     """The model used to count `tokens`: either the most frequently used or the configured one."""

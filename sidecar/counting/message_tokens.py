@@ -63,7 +63,7 @@ _NEWEST_PROMPT, _NEWEST_MARGIN = 354, 400
 
 
 def tool_prompt_tokens(bare: str, generation: str) -> UncertainTokens:
-    """Return the token count of the vendor's system prompt for tools, or 0 if not published."""
+    """Return the token count of the vendor's system prompt for tools, or 0 if none is published."""
     if not generation.startswith("claude"):
         return UncertainTokens(0)
     line, version = _CLAUDE_LINE.search(bare), claude_version(bare)

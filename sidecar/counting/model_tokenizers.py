@@ -64,10 +64,9 @@ in that package.
 
 @cache
 def packaged_file(generation: str) -> Path | None:
-    """Return the path to a generation's vocabulary in an optional package, or None if not
-    installed.
+    """Return the path to a generation's vocabulary in an optional package.
 
-    The package is not imported.
+    Returns None if no such package is installed. The package is not imported.
     """
     if generation not in PACKAGED:
         return None

@@ -2,8 +2,8 @@
 
 Each byte of the UTF-8 text is mapped to a class. The first byte of a character determines its
 script. The features are counts: the bytes of each class, the pairs of neighboring classes, and the
-beginnings of runs. No feature extends across a safe split point, so the features of the pieces of
-the text add up to the features of the text.
+beginnings of runs. No feature extends across a safe split point, so the features of the pieces add
+up to the features of the whole text.
 """
 
 from __future__ import annotations

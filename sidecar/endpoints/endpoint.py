@@ -189,7 +189,7 @@ class DeclaredEndpoint:
         return last.limit if last else None
 
     async def refresh_window(self, model: str, tokens: int) -> None:
-        """Request the context window again if it may have changed, after a reply or a model change.
+        """After a reply or a model change, request the context window again if it may have changed.
 
         Args:
             model: The conversation's model.

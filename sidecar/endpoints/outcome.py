@@ -126,7 +126,7 @@ class EndpointError(SidecarError):
             status: The kind of failure.
             reason: The reason, as shown to the user.
             step: Advice that replaces the usual advice for the status.
-            is_request_specific: Whether the failure has no bearing on other requests.
+            is_request_specific: Whether the failure affects only this request.
         """
         super().__init__(reason)
         self.status: AbilityStatus = status

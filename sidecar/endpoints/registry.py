@@ -145,7 +145,7 @@ class Endpoints:
         return any(one.result_for(model) is None and not one.known_limit(model) for one in declared)
 
     async def refresh_window(self, model: str, tokens: int = 0) -> None:
-        """Request a context window again if it may have changed, after a reply or a model change.
+        """After a reply or a model change, request the context window again if it may have changed.
 
         Args:
             model: The conversation's model.
@@ -273,7 +273,7 @@ class Endpoints:
     ) -> T | Miss:
         """Start work and wait at most `seconds` for it.
 
-        After this time, a request that was already sent may still complete, but no other is sent.
+        After this time, a request that was already sent may still complete, but no new one is sent.
         """
         is_waiting, caller = True, asyncio.current_task()
 
