@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 
 class Agent(NamedTuple):
-    """A coding agent. Its name is used in the `agents` settings and in `source`."""
+    """A coding agent. Its name is used in the `agents` settings and as the `source` of sessions."""
 
     name: str
     folders: tuple[str, ...] = ()
-    """The folders that contain the agent's files. They may not exist.
+    """The folders that may contain the agent's files.
 
-    `~` is the home folder, and `{data}` is a property of `agents.places.Places`. If the environment
-    variable in a path (`$NAME`) is set, only this path is used. Otherwise, the path is ignored.
+    `~` is the home folder, and `{data}` is a property of `agents.places.Places`. A path may start
+    with an environment variable (`$NAME`). If the variable is set, no other path is used. If it is
+    not set, the path is ignored.
     """
     database_variable: str | None = None
     """The environment variable that names an additional database."""
@@ -28,12 +29,12 @@ class Agent(NamedTuple):
     omits_calls: bool = False
     """Whether the agent's files omit some calls, so that its costs are a lower bound.
 
-    Missing calls that only generate titles are ignored.
+    This is not set for agents that only omit the calls that generate titles.
     """
     has_credits: bool = False
     """Whether the agent reports its costs in subscription credits."""
     deletes_records: bool = False
-    """Whether the agent deletes old records, which must therefore be read soon."""
+    """Whether the agent deletes old records. If so, its records must be read soon."""
 
 
 AGENTS = {

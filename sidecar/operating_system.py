@@ -1,7 +1,7 @@
 """Handles all differences between Linux, macOS and Windows.
 
 No other module checks the operating system or calls platform-specific functions.
-Run `mypy --platform win32` to check this module for another system.
+To check this module for Windows, for example, run `mypy --platform win32`.
 """
 
 from __future__ import annotations
@@ -122,7 +122,10 @@ if sys.platform == "win32":
         """Do nothing. Folders in the user's profile are private already."""
 
     def is_alive(process_id: int) -> bool:
-        """Return whether a process is running. `os.kill` would terminate it on Windows."""
+        """Return whether a process is running.
+
+        `os.kill` is not used, because it terminates the process on Windows.
+        """
         if process_id <= 0:
             return False
         try:

@@ -1,7 +1,7 @@
 """Describes how each kind of model server counts tokens and reports context windows.
 
-Responses may have any structure. If a response is not as expected (for example, if a number cannot
-be a token count), EndpointError is raised.
+Responses are validated. A missing or invalid token count raises EndpointError. An invalid context
+window is treated as unknown.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ T = TypeVar("T")
 Content = TypeVar("Content", str, Chat)
 
 LISTED = 1000
-"""Maximum number of entries to read from a server's list. Routers of hosted models list several
-hundred.
+"""Maximum number of entries to read from a server's list. A router for hosted models may list
+several hundred.
 """
 NAME_CHARACTERS = 256
 """Maximum number of characters in a model's name."""
 MOST_TOKENS = 10**9
-"""Larger numbers are neither token counts nor context windows."""
+"""Maximum value of a token count or a context window. Larger numbers are invalid."""
 
 
 class Meta(msgspec.Struct):
-    """llama.cpp's metadata for a listed model. The sizes distinguish models of the same name."""
+    """llama.cpp's metadata for a listed model. The sizes distinguish models that share a name."""
 
     n_ctx: int | None = None
     n_vocab: int | None = None
@@ -82,14 +82,17 @@ class Request(NamedTuple):
 
 
 ReadTokens: TypeAlias = Callable[[object], int]
-"""Reads the token count from a response body. Raises EndpointError if there is none."""
+"""Reads the token count from a response body. Raises EndpointError if it is missing or invalid."""
 
 
 class Counting(NamedTuple, Generic[Content]):
     """Builds the request that asks a server for a token count, and reads the response."""
 
     build: Callable[[str, Content], Request]
-    """Builds the request from the server's name for the model, and the text or the chat."""
+    """Builds the request.
+
+    The arguments are the server's name for the model, and the text or the chat.
+    """
     read: ReadTokens
 
 
@@ -122,14 +125,14 @@ class Server:
     Attributes:
         text: How the server counts text, or None if it cannot.
         chat: How the server counts messages and tools, or None if it cannot.
-        loaded: Selects those listed models that are in memory, because a count must not load a
-            model.
+        loaded: Selects the listed models that are in memory. No other model is used, because
+            counting must not load a model.
         parses_specials: Whether the server treats strings such as `<|im_end|>` as special tokens.
             Text that contains such strings is not sent.
         text_by_chat: Whether text is counted as a chat with one message. The count of an empty
-            message is subtracted.
-        loads_itself: Whether the server loads a model at the first request. The context window is
-            unknown until then.
+            message is then subtracted.
+        loads_itself: Whether the server loads a model on the first request for it. Until then, the
+            context window is unknown.
         counts_empty: Whether counts include tokens that the server adds. The count of an empty
             string is then subtracted.
     """
@@ -148,7 +151,7 @@ class Server:
 
 
 def counting_request(server: Server, model: str, content: str | Chat) -> tuple[Request, ReadTokens]:
-    """Return the request that asks a server to count, and a reader for the response.
+    """Return a request for a token count, and a function that reads the count from the response.
 
     Args:
         server: The server.
@@ -272,7 +275,10 @@ def _has_token_id(token: Mapping[str, object]) -> bool:
 
 
 def decode_as(answer: Answer, form: type[T]) -> T | None:
-    """Return the body of a successful response as this type, or None if the body does not match."""
+    """Convert the body of a response to the given type.
+
+    Returns None if the response has an error status, or if the body does not match the type.
+    """
     return _convert(answer.body, form) if answer.status == 200 else None
 
 
@@ -284,7 +290,10 @@ def _convert(value: object, form: type[T]) -> T | None:
 
 
 def list_entries(answer: Answer, name: str, form: type[T]) -> list[T]:
-    """Return entries of the given type from a list in the response, at most `LISTED` of them."""
+    """Return the entries of the given type from a list in the response.
+
+    Only the first `LISTED` entries are read.
+    """
     entries = field_of(answer.body, name)
     if answer.status != 200 or not isinstance(entries, list):
         return []
@@ -293,8 +302,9 @@ def list_entries(answer: Answer, name: str, form: type[T]) -> list[T]:
 
 
 def valid_window(value: object) -> int | None:
-    """Return a context window in tokens, or None if the value is invalid. Cohere sends it as a
-    fraction.
+    """Return a context window in tokens, or None if the value is invalid.
+
+    Cohere sends it as a floating-point number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -356,9 +366,9 @@ class _Props(msgspec.Struct):
 def _llamacpp_chat(model: str, chat: Chat) -> Request:
     """Build a request that counts with the model's chat template.
 
-    If the last message is from the assistant, llama.cpp continues it, but rejects it if it contains
-    tool calls. Because the next request must contain the results of these calls, empty results are
-    appended.
+    If the last message is from the assistant, llama.cpp tries to continue it, which fails if it
+    contains tool calls. An empty result is therefore appended for each call. The next request must
+    contain these results anyway.
     """
     body = openai_body(chat, model=model)
     turns = body["messages"]
@@ -469,9 +479,9 @@ class _Show(msgspec.Struct):
 async def _ollama_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return the context window that a model has, or would get when it is loaded.
+    """Return a model's context window without loading the model.
 
-    No request loads a model.
+    If the model is not in memory, returns the window that it would get.
     """
     del listed
     answer = await connection.get("/api/ps")
@@ -496,7 +506,7 @@ OLLAMA = Server(name="ollama", limit=_ollama_limit, loads_itself=True)
 
 
 _LOCAL_SOURCES = ("local_estimate", "local_tokenizer", "local")
-"""The sources that LiteLLM reports for counts that it estimated itself."""
+"""The sources that LiteLLM reports if it has estimated a count itself."""
 
 
 def _read_litellm(body: object) -> int:

@@ -19,7 +19,7 @@ _CLIENTS = {
     "kimi": "kimi-code",
     "mistral-vibe": "vibe",
 }
-"""Maps `clientInfo.name` prefixes to agents whose clients report a different name."""
+"""Maps prefixes of `clientInfo.name` to agents, for clients that do not report the agent's name."""
 _SESSION_KEYS = frozenset({"session_id", "sessionid", "thread_id", "threadid", "conversation_id"})
 _DEPTH = 3
 
@@ -42,7 +42,10 @@ class Caller(NamedTuple):
 
 
 class FoundSession(NamedTuple):
-    """The session that made a call. `others` is the number of other possible sessions."""
+    """The session that a call is attributed to.
+
+    `others` is the number of other sessions that may have made the call.
+    """
 
     row: SessionRow
     others: int = 0

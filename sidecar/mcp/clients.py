@@ -38,7 +38,7 @@ class RunCommand:
     command: tuple[str, ...]
 
     def describe(self) -> str:
-        """Describe the change, to be shown before it is applied."""
+        """Return a description of the change. It is shown before the change is applied."""
         import shlex
 
         return f"run: {shlex.join(self.command)}"
@@ -92,7 +92,7 @@ class EditFile:
     """The new value, or None to remove the existing value."""
 
     def describe(self) -> str:
-        """Describe the change, to be shown before it is applied."""
+        """Return a description of the change. It is shown before the change is applied."""
         if self.value is None:
             return f"edit {self.path}: remove {self.group}.{NAME}"
         return f"edit {self.path}: set {self.group}.{NAME} to {json.dumps(self.value)}"
@@ -208,7 +208,7 @@ def _check_scope(client: ClientName, scope: Scope) -> None:
 
 
 def clients_with_server(folder: Path) -> list[tuple[ClientName, Path]]:
-    """Return the clients that use the MCP server, with their files. This call blocks."""
+    """Return each configuration file that contains the MCP server, with its client. Blocks."""
     found = []
     for client, path in _configuration_files(folder):
         try:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 BEING_READ = "The session's calls are still being read. Ask again later for the cost."
 HISTORY_SECONDS = 3.0
-"""Seconds to wait for an agent's past calls. Calls that take longer are in the next answer."""
+"""Maximum number of seconds that an answer waits while an agent's past calls are read. After that,
+reading continues in the background.
+"""
 
 
 class Project:
@@ -95,7 +97,11 @@ class Project:
         return find_session(self.services.sessions(self.workspace).rows(), caller)
 
     async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, str | None]:
-        """Return a session's context usage and forecast, and why its cost is incomplete."""
+        """Return a session's context usage, including a forecast.
+
+        The second value says why the session's cost is unknown or incomplete. It is None if the
+        cost is complete.
+        """
         services, workspace = self.services, self.workspace
         is_complete = await self._read_calls(found.row.source)
         sessions = services.sessions(workspace)

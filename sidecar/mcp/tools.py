@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sidecar.mcp.project import Project
 
 MAX_TOKENS = 400
-"""Maximum number of tokens in an answer's text. The structured data lists the same entries."""
+"""Maximum number of tokens in an answer's text. The structured data contains the same entries."""
 _SHORT = 400
 """Answers of up to this many bytes always fit, so their tokens are not counted."""
 _ANSWER_MODEL = "gpt-4o"

@@ -27,7 +27,7 @@ from sidecar.messages.usage import JsonObject, count_or_zero, holders_in, part, 
 
 _TICKS_PER_USD = Decimal(10**10)
 _ABSURD_USD = Decimal(10**30)
-"""The maximum cost in USD. Higher costs are reduced to it, because Decimals can overflow."""
+"""The maximum cost in USD. Higher costs are replaced by it, because Decimals can overflow."""
 _STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 _LONGEST_TIER = 256
 _LONGEST_PLACE = 64
@@ -77,8 +77,9 @@ def _tiers(usage: JsonObject) -> list[str]:
 
 
 def region_suffix(geo: object) -> str:
-    """Return the region of `inference_geo` (Anthropic) as a suffix such as `@us`, or "" if the call
-    is not limited to a region.
+    """Return the region in Anthropic's `inference_geo` as a suffix such as `@us`.
+
+    Returns "" if the call is not limited to a region.
     """
     place = geo.strip().lower() if isinstance(geo, str) else ""
     known = place and place not in _ANYWHERE and len(place) <= _LONGEST_PLACE
@@ -152,8 +153,9 @@ def count_modalities(raw: object) -> Modalities:
     """Return the non-text tokens in a usage object, reply or stream.
 
     OpenAI (chat, Responses, realtime, images) and xAI send `audio_tokens` and `image_tokens` in the
-    details of the input and the output. Gemini sends a list of `modality` and `tokenCount`. If a
-    stream contains several usage objects, the largest is used.
+    details of the input and the output. Gemini sends a list of objects with the fields
+    `modality` and `tokenCount`. If a stream contains several usage objects, the one with the most
+    non-text tokens is used.
     """
     found = (_of_usage(usage) for usage in usages_in(raw))
     return max(found, key=lambda one: one.total, default=Modalities())

@@ -143,7 +143,7 @@ class Block(NamedTuple):
 
     @property
     def clip(self) -> Clip:
-        """The kind and length of a file block whose text is not included."""
+        """The kind and length of the audio, video or document in a file block."""
         return clip_of(self.body)
 
     @property

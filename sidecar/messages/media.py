@@ -56,7 +56,7 @@ def _size_of_text(text: str) -> Size | None:
 
 
 def _size_of_bytes(data: bytes) -> Size | None:
-    if data[:1] == b"<":  # SVG is refused by vendors, and imagesize would parse it as XML
+    if data[:1] == b"<":  # vendors refuse SVG, and imagesize would parse it as XML
         return None
     import imagesize  # takes 40 ms, so import it only when an image is needed
 
@@ -74,8 +74,8 @@ _MOST_INFLATED = 1 << 20
 _AROUND = 65_536
 """Maximum distance in bytes between `/Type /Pages` and the start or end of its object."""
 _AROUND_PACKED = 4_096
-"""Number of bytes to search on either side of `/Type /Pages` if its object's start or end is not
-marked, as in object streams.
+"""Number of bytes to search before or after `/Type /Pages` if no marker shows where its object
+starts or ends. There are no markers in object streams.
 """
 _MOST_NODES = 256
 """Maximum number of page tree nodes to read in each part of the file."""

@@ -108,7 +108,7 @@ class CallDraft:
 
     def _decode(self, text: str, cut_off: bool) -> JsonDict | None:
         if not text.strip():
-            # A tool without parameters has no arguments, nor does a call that was cut off early.
+            # Either the tool has no parameters, or the reply ended before the arguments arrived.
             return {} if (self.is_complete or not cut_off) and not self.has_failed else None
         try:
             return typed.decode(text, JsonDict)
@@ -138,7 +138,10 @@ class ReplyDraft:
             self.texts.append(text)
 
     def call(self, key: object, call_id: str | None = None, name: str | None = None) -> CallDraft:
-        """Return the tool call with this key. If its id or name is empty, it is set."""
+        """Return the draft of the tool call with this key, creating it if necessary.
+
+        An id or name that is still empty is set to the given value.
+        """
         draft = self.calls.setdefault(key, CallDraft())
         draft.id, draft.name = draft.id or call_id or "", draft.name or name or ""
         return draft
@@ -149,7 +152,7 @@ class ReplyDraft:
             self.calls[key].is_complete = True
 
     def clear_content(self) -> None:
-        """Discard the text and tool calls received so far. A final event repeats them."""
+        """Discard the text and tool calls received so far, because a final event repeats them."""
         self.texts.clear()
         self.calls.clear()
 
@@ -178,8 +181,8 @@ class ReplyDraft:
         """Return the reply.
 
         Args:
-            exhausted: The stop reasons of replies that ran out of tokens, with the limit that was
-                reached.
+            exhausted: Maps each stop reason of a reply that ran out of tokens to the limit that
+                was reached.
         """
         limit = "window" if self.overflow else exhausted.get(self.stop_reason or "")
         cut_off = limit is not None or not (self.stop_reason or self.has_ended)
@@ -210,7 +213,7 @@ class ReplyDraft:
 
 
 class Fields:
-    """The fields of a JSON object in a reply. Missing fields and null fields are empty.
+    """The fields of a JSON object in a reply. Fields that are missing or null count as empty.
 
     If a field has the wrong type, every method raises VendorFormatError with the name of the field.
     """
@@ -244,9 +247,9 @@ class Fields:
         return [Fields(entry, f"{self._path}{name}[{at}].") for at, entry in enumerate(entries)]
 
     def texts(self, name: str, type: str = "text") -> Iterator[str | None]:
-        """Yield the field's text, or the text of each block of one type.
+        """Yield the field if it is a string, or else the text of each block of the given type.
 
-        A block without a type is a text block.
+        A block without a type is treated as a text block.
         """
         if isinstance(self.get(name), str):
             yield self.get(name)
@@ -304,9 +307,9 @@ def _add_function(
 def _openai_call_key(draft: ReplyDraft, call: Fields, position: int) -> object:
     """Return the key of the call that a chunk belongs to.
 
-    Usually, the key is the index. If a call with another id starts at the same index, the id is
-    used too, because Gemini's OpenAI-compatible stream sends all calls at index 0 with different
-    ids.
+    Usually, the key is the index. If a call with a different id starts at the same index, the key
+    also contains the id. This is necessary because Gemini's OpenAI-compatible stream sends all
+    calls at index 0.
     """
     index = call.index("index") if call.has("index") else position
     at_index = [
@@ -319,7 +322,7 @@ def _openai_call_key(draft: ReplyDraft, call: Fields, position: int) -> object:
 
 
 def _add_openai_responses(draft: ReplyDraft, part: Fields) -> None:
-    """Add a response object of OpenAI's Responses API, or an event of its stream."""
+    """Add a response object from OpenAI's Responses API, or an event from its stream."""
     kind = str(part.get("type"))
     if not kind.startswith("response."):
         _add_openai_response(draft, part)
@@ -366,7 +369,7 @@ def _add_openai_item(draft: ReplyDraft, index: int, item: Fields) -> None:
 
 
 def _add_anthropic(draft: ReplyDraft, part: Fields) -> None:
-    """Add a message object from Anthropic, Bedrock or Vertex, or an event of its stream."""
+    """Add a message object or a stream event from Anthropic, Bedrock or Vertex."""
     kind, key = part.text("type") or "message", part.index("index")
     if kind == "message":
         _add_anthropic_message(draft, part)
@@ -424,7 +427,7 @@ def _add_gemini(draft: ReplyDraft, part: Fields) -> None:
 
 
 def _add_bedrock(draft: ReplyDraft, part: Fields) -> None:
-    """Add a response of Bedrock's Converse API, or an event of ConverseStream."""
+    """Add a response from Bedrock's Converse API, or an event from ConverseStream."""
     draft.set_origin(part.object("ResponseMetadata").text("RequestId"))
     draft.set_stop_reason(part.text("stopReason") or part.object("messageStop").text("stopReason"))
     draft.add_usage(part.get("usage"))
@@ -446,7 +449,7 @@ def _add_bedrock_block(draft: ReplyDraft, index: int, block: Fields) -> None:
 
 
 def _add_ollama(draft: ReplyDraft, part: Fields) -> None:
-    """Add a reply of Ollama's native API, or an object of its stream."""
+    """Add a reply from Ollama's native API, or an object from its stream."""
     draft.set_origin(None, part.text("model"))
     draft.add_text(part.text("response"))
     draft.set_stop_reason(part.text("done_reason"))
@@ -459,7 +462,7 @@ def _add_ollama(draft: ReplyDraft, part: Fields) -> None:
 
 
 def _add_lmstudio(draft: ReplyDraft, part: Fields) -> None:
-    """Add a result or event of LM Studio's SDK, or a reply of its REST API."""
+    """Add a result or event from LM Studio's SDK, or a reply from its REST API."""
     kind = part.text("type")
     if kind == "chat.end" and part.has("result"):
         draft.texts.clear()
@@ -529,8 +532,8 @@ def _add_cohere_message(draft: ReplyDraft, message: Fields, index: int) -> None:
 
 
 _Reader = tuple[Callable[[ReplyDraft, Fields], None], Mapping[str, Exhausted]]
-"""A function that adds a part of a reply to a draft, and the stop reasons of replies that ran out
-of tokens.
+"""A function that adds a part of a reply to a draft, and a mapping of stop reasons. The mapping
+contains the stop reasons of replies that ran out of tokens, with the limit that was reached.
 """
 
 _ANTHROPIC_REASONS: Mapping[str, Exhausted] = {

@@ -1,5 +1,6 @@
-"""Converts all vendors' tool schemas to one format: name, description and the parameters' JSON
-Schema.
+"""Converts all vendors' tool schemas to one format.
+
+In this format, a tool has a name, a description and a JSON Schema for its parameters.
 """
 
 from __future__ import annotations

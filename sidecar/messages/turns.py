@@ -82,7 +82,7 @@ def has_own_text(turn: Turn) -> bool:
 
 
 def starts_exchange(turn: Turn) -> bool:
-    """Return whether a turn is a user message that contains more than tool results."""
+    """Return whether a turn is a user message that does not consist only of tool results."""
     return turn.role == "user" and (has_own_text(turn) or not parts(turn))
 
 

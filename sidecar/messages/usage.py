@@ -181,7 +181,11 @@ def _bedrock(usage: JsonObject) -> Usage:
 
 
 def _gemini(usage: JsonObject) -> Usage:
-    """Read Gemini's usage. Prompt tokens exclude tool use, and output tokens exclude thoughts."""
+    """Read Gemini's usage.
+
+    Gemini's prompt count excludes tool use, and its output count excludes thoughts. This function
+    adds them.
+    """
     thoughts = _first_number(usage, "thoughtsTokenCount", "thoughts_token_count")
     return usage_from_prompt(
         _first_number(usage, "promptTokenCount", "prompt_token_count")
@@ -269,7 +273,7 @@ def usage_from_prompt(
 def usage_from_parts(
     fresh: int, read: int, write: int, write_1h: int, output: int, reasoning: int
 ) -> Usage:
-    """Return a usage from token counts that do not overlap."""
+    """Return a usage object. `fresh`, `read`, `write` and `output` must not overlap."""
     return Usage(
         input_tokens=fresh,
         cache_read_tokens=read,
@@ -314,5 +318,5 @@ def part(usage: JsonObject, name: str) -> JsonObject:
 
 
 def count_or_zero(value: object) -> int:
-    """Return a vendor's number, or 0 if it is not a whole number of at least 0."""
+    """Return the value if it is a whole number of at least 0, or 0 otherwise."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

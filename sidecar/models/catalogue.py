@@ -66,7 +66,7 @@ def loaded() -> bool:
 
 
 def providers() -> Sequence[Any]:
-    """Return all providers in the price list with their models. Empty if the list is not loaded."""
+    """Return the providers in the price list. Empty if the list has not been loaded."""
     return getattr(_prices, "providers", ())
 
 
@@ -108,7 +108,7 @@ def is_different_model(reported: str, requested: str) -> bool:
 
 
 def similar_models(model: str) -> tuple[str, ...] | None:
-    """Return the known models with the most similar names, or None if the model is known.
+    """Return the known models with the most similar names, or None if the model itself is known.
 
     These models are considered known: local models, listed models, models in known families, and
     names that differ from a listed name only in their numbers. The first call loads the price
@@ -183,10 +183,10 @@ def _window_at(provider: str | None, reference: str) -> int | None:
 
 
 def usual_window(bare: str) -> int | None:
-    """Return the most common context window of a model among all providers, or None.
+    """Return the context window that providers list most often for a model, or None.
 
-    In case of a tie, the smaller window is returned. If no provider lists the model, the window
-    that its vendor publishes is returned.
+    If several windows are equally common, the smallest is returned. If no provider lists the
+    model, the window that its vendor publishes is returned.
     """
     windows = _windows_by_name().get(bare) or _windows_by_name().get(families.without_date(bare))
     if not windows:

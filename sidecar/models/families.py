@@ -102,7 +102,7 @@ _TIER_WORDS = frozenset(
 )
 """Words in the names of closed models. Similar words in these names are treated as misspelled."""
 _CLOSED = re.compile(r"(chat)?gpt|gemini|grok")
-"""Matches closed models. There are no fine-tunes that could add arbitrary words to their names."""
+"""Matches closed models. They have no fine-tunes whose names could contain arbitrary words."""
 _GLUED = re.compile(
     r"(?:grok|gemini)\d|(?:chat)?gpt-?\d(?:\.\d+)?(?!o(?![a-z]))[a-z]{1,2}(?![a-z])"
 )
@@ -123,7 +123,7 @@ _TWO_DIGITS = re.compile(
 )
 """Matches a version without its dot, such as `gpt-55`.
 
-Two digits before `b` or `m` are the number of parameters instead.
+Two digits before `b` or `m` do not match, because they are the number of parameters.
 """
 _CLAUDE_WITHOUT_VERSION = re.compile(
     r"claude(-latest)?$|claude-(.*-)?(opus|sonnet|haiku|fable|mythos|instant)(?![a-z])"
@@ -143,12 +143,12 @@ def generation_of(model: str) -> str:
 
 
 def without_date(bare: str) -> str:
-    """Remove the release date from a model name. The result is `claude-sonnet-4-5`, for example."""
+    """Return a model name without its release date, such as `claude-sonnet-4-5`."""
     return _DATE.sub("", bare)
 
 
 def maker_of(model: str) -> str | None:
-    """Return the provider id of the model vendor's API, or None if it is unknown."""
+    """Return the provider id of the model's vendor, or None if it is unknown."""
     return _find_row(parse(model).bare)[1]
 
 
@@ -211,5 +211,5 @@ def claude_version(bare: str) -> tuple[int, int] | None:
 
 
 def counts_as_gemini_3(bare: str) -> bool:
-    """Return whether a Gemini model counts media like Gemini 3. True for unknown versions."""
+    """Return whether a Gemini model counts media as Gemini 3 does. True for unknown versions."""
     return _GEMINI_BEFORE_3.match(bare) is None

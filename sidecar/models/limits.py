@@ -1,4 +1,4 @@
-"""Token limits that are missing from the price list: context windows, prompts and replies.
+"""Looks up limits for context windows, prompts and replies that the price list does not provide.
 
 The tables and their sources are in `limits.toml`.
 """
@@ -29,7 +29,7 @@ def _tables() -> dict[Table, dict[str, int]]:
 
 
 def overruling_window(bare: str) -> int | None:
-    """Return a model's context window if it overrules the price list, or None."""
+    """Return the context window that overrides the price list for a model, or None."""
     return first_match(_rows("overruling"), bare)
 
 

@@ -131,7 +131,7 @@ _DATE = re.compile(r"-(?:20\d{6}|20\d\d-\d\d-\d\d)$")
 
 
 def short_name(model: str) -> str:
-    """Return a model's name without its provider, its date or the prefix `claude-`: `opus-5`."""
+    """Return a model's name without provider, date and `claude-` prefix, such as `opus-5`."""
     name = _DATE.sub("", parse(model).bare).removesuffix("[1m]")
     return name.removeprefix("claude-") or model
 

@@ -1,7 +1,7 @@
 """Reads context windows and prices from the genai-prices package, offline.
 
-Prices are selected as in genai-prices, but genai-prices does not calculate the costs, because it
-would treat the sum of many calls as a single huge prompt.
+Prices are selected in the same way as in genai-prices. However, genai-prices is not used to
+calculate costs, because it would treat the sum of many calls as a single huge prompt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _REGIONAL_FACTOR = {"us": Decimal("1.1")}
 Source: Anthropic's pricing page, "Data residency pricing".
 """
 _HOUR_TO_INPUT = 2
-"""If no price is listed for Anthropic's one-hour cache writes: its ratio to the input price."""
+"""Anthropic's price for one-hour cache writes, as a multiple of the input price. It is used if no
+price is listed.
+"""
 
 
 _lock = threading.Lock()
@@ -179,7 +181,7 @@ def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
         return next((found for found in prices if found is not None), None)
 
     def price_of_one(key: str) -> Decimal | None:
-        """Return the price of one use. It is listed per thousand uses."""
+        """Return the price per use. The price list contains prices per thousand uses."""
         found = price(key)
         return None if found is None else found.scaleb(-3)
 

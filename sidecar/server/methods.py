@@ -40,7 +40,7 @@ class CountParams(Params, frozen=True, kw_only=True):
     text_document: TextDocumentIdentifier | None = None
     text: str | None = None
     messages: list[dict[str, Any]] | None = None
-    """A chat in any vendor's format. The count includes the model's chat format overhead."""
+    """A chat in any vendor's format. The count includes the overhead of the model's chat format."""
     tools: list[dict[str, Any]] | None = None
     """Tool schemas sent along with `messages`."""
     range: Range | None = None
@@ -70,7 +70,7 @@ class ModelsParams(Params, frozen=True, kw_only=True):
     """List the models whose `provider/id` contains every word of `query`."""
 
     workspace: str | None = None
-    """With `choices`, models of this workspace come first. Defaults to the first root."""
+    """If `choices` is set, this workspace's models come first. Defaults to the first root."""
     query: str | None = None
     choices: bool = False
     """List each accepted model name once, for use in a picker."""

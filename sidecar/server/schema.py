@@ -120,7 +120,7 @@ def _describe_presence(key: str, value: dict[str, Any], definition: dict[str, An
         return "always present"
     default = value.get("default")
     text = json.dumps(default)
-    # A page's default stylesheet would fill the table.
+    # Omit long defaults. A page's stylesheet, for example, would fill the table.
     return "optional" if default is None or len(text) > 200 else f"optional, `{text}`"
 
 

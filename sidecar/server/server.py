@@ -135,7 +135,7 @@ class SidecarServer(LanguageServer):
     async def load_context_feature(self) -> None:
         """Import and register the handlers of `context/*`, if this has not been done yet.
 
-        They take 0.1 s to import, which the start need not wait for.
+        They are not imported at the start, because that takes 0.1 s.
         """
         if self._has_context_feature:
             return

@@ -302,7 +302,7 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
 
 
 def _end_within(seconds: float, code: int) -> None:
-    """Exit after some seconds, even if a worker thread is blocked."""
+    """Exit after the given number of seconds, even if a worker thread is blocked."""
     timer = threading.Timer(seconds, os._exit, (code,))
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-r"""Finds safe split points, where both parts' token counts add up to the whole text's count.
+r"""Finds safe split points, where the token counts of both parts add up to the text's count.
 
 Byte-pair tokenizers split text with a regular expression, and merge bytes only inside each match.
 None of these expressions looks behind. A cut is therefore exact if a match always ends at it, and

@@ -225,7 +225,7 @@ class TextDocument(SplitText):
         self._join_small_pieces()
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
-        """Extend edited text by neighboring pieces until there are safe split points on both sides.
+        """Add neighboring pieces to edited text until there are safe split points on both sides.
 
         The right side is extended first, because a split point on the left may depend on all blanks
         in the new text.

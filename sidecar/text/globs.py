@@ -25,16 +25,16 @@ Python takes a quarter of a second with four wildcards, and 30 seconds with five
 """
 MAX_PATTERNS = 1_000  # maximum number of patterns in one setting
 _COMPILED_TOGETHER = 10_000
-"""Maximum number of pattern characters to compile into one set, which is far below RE2's memory
-limit.
+"""Maximum number of characters in the patterns that are compiled into one set. The set then stays
+far below RE2's memory limit.
 """
 
 _BRACKET = re.compile(r"\\.|\[[!^]?\]?[^\]]*\]", re.DOTALL)
 _UNLIKE_GIT = re.compile(r"\[[!^]|\[\]?[^\]]*?(?:[\\\[/]|--|&&|~~|\|\|)", re.DOTALL)
 """Brackets that pathspec interprets differently from git, such as negated brackets."""
 _ENDINGS = (("(?:(?P<ps_d>/)|$)", "/?$"), ("(?P<ps_d>/)", "/$"))
-"""Endings of pathspec's expressions, and their replacements. Each ending also matches a folder's
-contents, but its replacement does not.
+"""Endings of pathspec's regular expressions, and their replacements. Each ending also matches a
+folder's contents, but its replacement does not.
 """
 _INSIDE = re.compile(r"(?:/\*\*+)+(/?) *$")
 _ESCAPES: dict[int, int] = {

@@ -26,7 +26,7 @@ class Part(msgspec.Struct, frozen=True):
     Attributes:
         end_line: The index of the first line after the part.
         end: The offset after the last character.
-        level: The level of a section's heading, from 1.
+        level: The level of a section's heading, starting at 1.
         path: The titles of the headings that enclose a section, followed by the section's own
             title.
         limit: A marked region's token limit.
@@ -79,7 +79,7 @@ MARK_START = "token-budget:"
 IGNORE_MARK = "token-budget: ignore"
 FIRST_LINES = 10
 HEAD_CHARACTERS = 65_536
-"""Number of characters at the start of the text to search for a mark in the first lines."""
+"""Maximum number of characters to search for a mark at the start of a text."""
 
 _MARK = re.compile(r"(?<![\w-])token-budget:[ \t]*(?:(\d[\d_,]*)|(end|ignore))(?![\w-])")
 

@@ -127,8 +127,8 @@ class Page(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class Series(NamedTuple):
     """The values that a chart shows in one color.
 
-    In a column chart, each value is a column's amount in USD. In a line chart, each value is the
-    number of tokens in a call.
+    In a column chart, the values are amounts in USD, one per column. In a line chart, they are
+    token counts, one per call.
     """
 
     name: str
@@ -207,8 +207,8 @@ def parts_bar(
 ) -> str:
     """Return a stacked bar of token counts, with a legend that lists the percentage of each part.
 
-    The percentages refer to the used and free tokens. Those of the parts add up to the
-    percentage that is in use, rounded down.
+    The percentages are relative to the sum of the used and free tokens. The percentages of the
+    parts add up to the percentage of used tokens, which is rounded down.
 
     Args:
         parts: Each part's name and token count.
@@ -334,7 +334,7 @@ def _plot_html(shapes: Sequence[str], axis: Sequence[str], ends: Sequence[str], 
 
 
 def axis_maximum(highest: float) -> float:
-    """Return a round number, at least `highest`, as an axis maximum."""
+    """Return a round number that is at least `highest`, for the end of an axis."""
     if highest <= 0:
         return 1.0
     power = 1.0

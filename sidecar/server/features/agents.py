@@ -2,8 +2,8 @@
 
 Sessions are read when a root is opened, and read again when their files change. Past calls are
 recorded when the user asks for costs, when an agent's session is shown, or after a minute without
-edits. The requested workspace comes first. Other workspaces are read at low priority, with a
-progress bar that allows the user to cancel.
+edits. Recording starts with the workspace that triggered it. Other workspaces follow at low
+priority, with a progress bar that allows the user to cancel.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class HistoryRecorder:
         self._stop = threading.Event()
         self._is_background = False
         self._recorded: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """For each workspace with recorded past calls, the agent settings used for this."""
+        """Maps each workspace whose past calls are recorded to the agent settings that applied."""
         self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
         """The id of the session that each workspace showed when costs were last added up."""
         self._complete = False

@@ -64,7 +64,7 @@ def update_contexts_soon(server: SidecarServer, event: Event) -> None:
         if sessions is None or not event.concerns(workspace):
             continue
         if event.uri is None or sessions.follows_document(event.uri):
-            # Agents' sessions need no counting. Avoid importing the modules for that.
+            # Agents' sessions are not counted, so do not import the counting modules for them.
             has_conversations = bool(sessions.conversations)
             work = (
                 services.conversations(workspace).refresh if has_conversations else sessions.publish
@@ -180,7 +180,7 @@ class ConversationSharing:
     async def _write(self, uri: str, usages: list[ContextUsage]) -> None:
         try:
             await self._services.shared_conversations.write(uri, usages)
-        except OSError as exc:  # the disk may be full; retried after the next change
+        except OSError as exc:  # the disk may be full; the next change triggers a retry
             logger.warning("cannot write conversations for other processes: %s", type(exc).__name__)
 
 
@@ -206,7 +206,7 @@ class CalibrationSync:
         calibrations = self._services.calibrations
         try:
             synced = await self._services.workers.run(calibrations.begin_sync())
-        except OSError as exc:  # the disk may be full; retried after the next change
+        except OSError as exc:  # the disk may be full; the next change triggers a retry
             calibrations.changed()
             logger.warning("cannot write calibrations: %s", type(exc).__name__)
             return
@@ -215,7 +215,7 @@ class CalibrationSync:
             self._services.publish(Event("endpoint"))
 
     def _has_long_documents(self) -> bool:
-        """Return whether any open document is too long for an endpoint and is estimated instead."""
+        """Return whether any open document is too long for endpoints, so that it is estimated."""
         are_used = any(
             has_enabled_endpoints(workspace.settings) for workspace in self._services.roots
         )
@@ -233,7 +233,10 @@ class CallShipping:
         self._warned: set[str] = set()
 
     def settings_changed(self) -> None:
-        """Schedule shipping if a collector is configured. Previous failures no longer delay it."""
+        """Schedule shipping if a collector is configured.
+
+        If the last attempt failed, a retry starts at once.
+        """
         if self._workspace() is None:
             return
         if self._failures:
@@ -255,7 +258,8 @@ class CallShipping:
             await self._ship_queued(workspace)
             self._failures, delay = 0, SHIP_SECONDS
         except SidecarError as error:
-            self._opened = None  # opened again for the next run, because the ledger may be replaced
+            # The next run opens the queue again, because the ledger may have been replaced.
+            self._opened = None
             self._failures += 1
             if self._failures == 1:
                 logger.warning("cannot send calls to the collector: %s", error)

@@ -42,7 +42,7 @@ READ_SECONDS = 5.0
 SESSIONS_SECONDS = 0.25
 """Maximum time that the first count waits for agents' sessions."""
 CATALOGUE_SECONDS = 0.5
-"""Delay before windows and prices are loaded. Keeps the first count fast."""
+"""Delay before context windows and prices are loaded. Keeps the first count fast."""
 
 
 class SettingsLoader:
@@ -92,7 +92,10 @@ class SettingsLoader:
         self._server.scheduler.run_now(("providers",), self._register_providers)
 
     async def _wait_for(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run work, and wait at most `READ_SECONDS` for it. It then continues in the background."""
+        """Run work, and wait up to `READ_SECONDS` for it to finish.
+
+        Work that takes longer continues in the background.
+        """
         try:
             await self._reading.run(object(), work, READ_SECONDS)
         except TimeoutError:
@@ -114,7 +117,7 @@ class SettingsLoader:
         await self._services.counts.snapshots.load(self._services.tokenizers())
 
     async def _register_providers(self) -> None:
-        await self._initialized.wait()  # LSP forbids earlier requests to the client
+        await self._initialized.wait()  # LSP forbids requests to the client before this
         if self._server.protocol.state == "running":
             self._server.providers.on_settings_changed()
 
@@ -126,7 +129,7 @@ class SettingsLoader:
         await self._services.workers.run(release_memory)
         await self._services.load_prices()
         for root in self._services.roots:
-            # Separate jobs, because a root's disk may not respond.
+            # Use one job per root, so that an unresponsive disk delays only one root.
             work = partial(self._services.load_sums, root)
             self._server.scheduler.run_now(("sums", root), work)
         await self._server.load_context_feature()

@@ -152,7 +152,7 @@ async def _find_session(
 
 
 async def _read_cost(conversations: Conversations, session: str | None) -> None:
-    """Read the cost of a session. For sessions that are not displayed, it may be outdated."""
+    """Update a session's cost, which may be outdated if the session is not displayed."""
     if session is None:
         return
     services, workspace = conversations.services, conversations.workspace

@@ -169,7 +169,7 @@ async def _count_text(
     snapshot, parts, workspace = await _read_text(services, params, pinned)
 
     async def count_for(text: Snapshot, model: str | None) -> Count:
-        await asyncio.sleep(0)  # lets other messages be processed between many small counts
+        await asyncio.sleep(0)  # give other messages a turn between many small counts
         return await services.counts.count(text, model, workspace)
 
     count = await count_for(snapshot, params.model)

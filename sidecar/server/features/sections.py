@@ -210,7 +210,7 @@ class ProviderRegistry:
     def defer_registration(
         self, announced: types.ServerCapabilities, client: types.ClientCapabilities
     ) -> None:
-        """Remove providers that can be registered later from the announced capabilities."""
+        """Remove from `announced` the providers that can be registered later."""
         for provider in _PROVIDERS:
             capability = getattr(client.text_document, provider.name, None)
             if capability is not None and capability.dynamic_registration:
@@ -238,7 +238,7 @@ class ProviderRegistry:
         )
 
     def refresh(self) -> None:
-        """Ask the client to request counts again if they have changed without an edit."""
+        """Ask the client to request counts again. Call this if counts change without an edit."""
         self._refresh(self._enabled)
 
     def _register(self, providers: frozenset[_Provider]) -> None:
