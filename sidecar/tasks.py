@@ -158,7 +158,7 @@ class SharedTasks(Generic[K, T]):
     """Runs work once for all callers that request it at the same time."""
 
     def __init__(self, name: str, *, outlives_waiters: bool) -> None:
-        """Create an object without any running work.
+        """Create an object that has no work in progress.
 
         Args:
             name: The name of the work in log messages.

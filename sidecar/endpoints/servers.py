@@ -105,7 +105,7 @@ FindLimit: TypeAlias = Callable[[Connection, str, ListedModel | None], Awaitable
 async def listed_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    """Return the context window in the server's list of models, or None if it is missing."""
+    """Return a model's context window from the server's list, or None if it is missing."""
     del connection, model
     return valid_window(listed and (listed.max_model_len or listed.max_input_tokens))
 

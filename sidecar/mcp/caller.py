@@ -68,7 +68,7 @@ def find_session(rows: Sequence[SessionRow], caller: Caller) -> FoundSession | N
     """Return the session that made a call, or None if the agent has no known session.
 
     If the call does not name its session, the agent's newest running session is used. If none is
-    running, its newest session is used.
+    running, the agent's newest session is used, preferably one that has not ended.
 
     Args:
         rows: The sessions in the folder, newest first.

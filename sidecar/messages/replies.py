@@ -614,7 +614,7 @@ def read_reply(response: object, format: str | None = None) -> Reply:
 
     Args:
         response: The object, list or text.
-        format: One of `FORMATS`. By default, the format is recognized.
+        format: One of `FORMATS`. By default, the format is detected.
 
     Raises:
         VendorFormatError: The response is not a reply, is in an unknown format, or is another

@@ -143,7 +143,7 @@ def _output(body: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]
 
 
 def sends_reasoning(turn: Turn) -> bool:
-    """Return whether the turn contains reasoning. Clients send it back with later requests."""
+    """Return whether a turn contains reasoning, which clients send back with later requests."""
     return any(block.kind == "thinking" for block in _listed(turn))
 
 

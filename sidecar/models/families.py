@@ -2,7 +2,7 @@
 
 Models of the same generation produce the same number of tokens for the same text. Calibrations are
 stored by generation, and counts are approximated by generation. The table does not depend on
-genai-prices, which takes up to 0.8 s to load, so the first count does not wait for it.
+genai-prices, because loading that package would delay the first count by up to 0.8 s.
 
 The sources are tiktoken's `model.py` for OpenAI, and the published vocabularies of open models.
 Claude's tokenizer is not published, but its count endpoint shows that there are two generations:

@@ -1,4 +1,4 @@
-"""A model's unit prices and when they change."""
+"""Represents a model's unit prices and how they change over time."""
 
 from __future__ import annotations
 

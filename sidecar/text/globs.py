@@ -41,8 +41,8 @@ _ESCAPES: dict[int, int] = {
     ord("\n"): 0xFFFFF,
     **{0xD800 + number: 0xF0000 + number for number in range(0x800)},
 }
-"""Replacements for characters that expressions cannot contain: line feeds, and surrogates, which
-represent bytes that are not UTF-8.
+"""Replacements for characters that the regular expressions do not support: line feeds and
+surrogates. Surrogates represent bytes that are not UTF-8.
 """
 
 

@@ -384,7 +384,7 @@ class TimedUpdates:
             self._server.scheduler.schedule(("midnight",), seconds, self._begin_day)
 
     def await_session_change(self, workspace: Workspace) -> None:
-        """Schedule an update for when the shown session becomes too old."""
+        """Schedule an update for the time at which the shown session becomes too old."""
         key = "session age", workspace
         self._server.scheduler.cancel(key)
         sessions = self._services.known_sessions(workspace)

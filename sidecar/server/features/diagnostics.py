@@ -125,7 +125,7 @@ class DiagnosticsPublisher:
         return subject.version, diagnostics
 
     async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
-        """Check a document. Return the checked text, the rules applied, and the findings."""
+        """Check a document. Return the checked text with its rules, and the findings."""
         services = self._services
         await services.configured.wait()
         snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
