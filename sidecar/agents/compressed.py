@@ -13,12 +13,12 @@ else:
 
 
 MAX_BYTES = 512 << 20
-"""Maximum decompressed size in bytes. Without it, 40 KB of input can expand to a gigabyte."""
+"""Maximum decompressed size in bytes. Without a limit, 40 KB of input can expand to a gigabyte."""
 _WINDOW_LOG = 26  # a window of 64 MB; compressors use at most 8 MB by default
 
 
 class _DecompressedFile(zstd.ZstdFile):
-    """A file that is decompressed while it is read. Raises OSError if the data is corrupt."""
+    """A file that is decompressed as it is read. Raises OSError if the data is corrupt."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file, options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})

@@ -6,8 +6,8 @@ Agents do not store the system prompt or the tool definitions. Their size is est
 of the first prompt minus the size of the stored messages in it. For agents that store only the size
 of the latest prompt, use `system_prompt_size`.
 
-`first_prompt` returns the start of the first prompt, which labels sessions if `agents.labels` is
-`first-prompt`.
+`first_prompt` returns the start of the first prompt. If `agents.labels` is `first-prompt`, untitled
+sessions are labeled with this text.
 """
 
 from __future__ import annotations
@@ -30,12 +30,18 @@ ContentKind = Literal[
 _BYTES_PER_TOKEN = 4.0
 _MOST_BYTES_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 8.0, 1.5
 _ENOUGH_BYTES = 2_000
-"""Minimum growth in bytes to measure bytes per token. Below it, a default ratio is used."""
+"""Minimum growth of a context, in bytes, for measuring its number of bytes per token.
+
+If a context has grown less, a default ratio is used.
+"""
 _ATTACHMENT_BYTES = 6_000
-"""Assumed size of an image or attached file. Its real size says little about its token count."""
+"""Assumed size, in bytes, of an image or attached file.
+
+The actual size is not used, because it says little about the number of tokens.
+"""
 _SEARCHED_FOR_PROMPT = 200
 _LONGEST_PROMPT = 80
-"""Maximum number of characters of a first prompt that is shown as a label."""
+"""Maximum number of characters in a label that is taken from the first prompt."""
 
 
 class Part(NamedTuple):
@@ -48,11 +54,14 @@ class Part(NamedTuple):
 
 
 class PromptSize(NamedTuple):
-    """A call's prompt size. This entry may come before or after the reply's parts."""
+    """The size of a call's prompt. Readers yield it before or after the parts of the reply."""
 
     tokens: int
     has_all_before: bool = False
-    """Whether the prompt contains all preceding parts. If not, it ends before the current reply."""
+    """Whether the prompt contains all preceding parts.
+
+    If not, the prompt ends before the first part of the current reply.
+    """
 
 
 class Compaction(NamedTuple):
@@ -177,7 +186,7 @@ def message_parts(
     Args:
         content: The message's content as JSON.
         kind: The kind to assign to text parts.
-        tools: Tool names, keyed by call id. Calls in the message are added.
+        tools: Tool names, keyed by call id. The tools called in the message are added.
 
     Raises:
         msgspec.DecodeError: The content is malformed.

@@ -37,7 +37,7 @@ def read_database(
     new: Callable[[], T],
     parse: Callable[[sqlite3.Connection, T], StoreContents],
 ) -> StoreRead:
-    """Read the changes to a database since the last read. See `stores.read_store`.
+    """Read what changed in a database since the last read. See `stores.read_store`.
 
     Raises:
         OSError: The database is missing, locked or corrupt.
@@ -122,7 +122,10 @@ class DatabaseState(msgspec.Struct):
     """What a reader remembers about a database between reads."""
 
     at: str | float | None = None
-    """The latest change: its time, formatted as in the database, or the id of its row."""
+    """The time of the latest change, in the database's format.
+
+    Some readers use a row id instead.
+    """
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
     """The main conversations, keyed by session id."""
     skipped: int = 0

@@ -37,7 +37,10 @@ Activity = Literal["running", "idle", "ended"]
 
 _ENDED_AFTER = timedelta(hours=24)
 _SILENT_AFTER = timedelta(minutes=10)
-"""If no line is added for this long, a running turn counts as idle. Tools can run for minutes."""
+"""If no line is added for this long, a running turn counts as idle.
+
+The time is long, because tools can run for minutes.
+"""
 _QUIET_AFTER = timedelta(minutes=1)
 """If no line is added for this long, a session without recorded turns counts as idle."""
 
@@ -76,7 +79,10 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     first_prompt: str | None = None
     """The start of the first prompt, if `agents.labels` is `first-prompt`."""
     unread_names: tuple[tuple[Store, str | None], ...] = ()
-    """Stores that may contain the title, each with its position. Empty after the title is read."""
+    """Stores that may contain the title, each with the title's position, if known.
+
+    Empty after the title has been read.
+    """
     tokens: int | None = None
     limit: int | None = None
     """The context window in tokens, as reported by the agent."""
@@ -92,7 +98,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether a turn is running, or None if unknown."""
     ended: bool = False
     rank: int = 0
-    """If several stores contain the session, the entry with the highest rank is used."""
+    """If several stores contain the same session, the one with the highest rank is used."""
 
     def state(self, now: datetime) -> Activity:
         """Return whether the session is running, idle or ended, based on its last line."""
@@ -190,7 +196,7 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     active: bool | None = None
     ended: bool = False
     rank: int = 0
-    """If several stores contain the session, the entry with the highest rank is used."""
+    """If several stores contain the same session, the one with the highest rank is used."""
     title_at: str | None = None
     """Where the store keeps the title. The format is specific to the reader."""
 
@@ -269,7 +275,7 @@ class StoreReader(Protocol):
         return None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the context window that the agent's settings define for a session, in tokens."""
+        """Return a session's context window in tokens, if the agent's settings define it."""
         return None
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002

@@ -26,7 +26,7 @@ TokenCount = Annotated[int, msgspec.Meta(ge=0, le=10**12)] | None
 
 
 Number = float | None
-"""A JavaScript number, which may have a fractional part. None means that it is missing."""
+"""A JavaScript number, which may have a fractional part. None means that the number is missing."""
 
 
 def token_count(number: object) -> int:
@@ -61,7 +61,7 @@ def decode_file(path: str, kind: type[T]) -> T:
     """Decode a JSON file.
 
     Raises:
-        OSError: The file is missing, or is not valid JSON of this type.
+        OSError: The file is missing, or it does not contain valid JSON for `kind`.
     """
     with open_quietly(path) as file:
         return decode_document(file.read(), kind)
@@ -88,7 +88,7 @@ def decode_document(data: bytes, kind: type[T]) -> T:
     """Decode a JSON document.
 
     Raises:
-        OSError: The data is not valid JSON of this type.
+        OSError: The data is not valid JSON for `kind`.
     """
     try:
         return typed.decode(data, kind)
@@ -133,7 +133,10 @@ def time_from_ns(nanoseconds: int) -> datetime:
 
 
 def parse_usd(amount: Number) -> Decimal | None:
-    """Convert a cost in USD from an agent's price list. 0 means that the price is unknown."""
+    """Convert a cost in USD that an agent reported.
+
+    Returns None if the cost is missing, implausible or 0. Agents report 0 for unknown prices.
+    """
     return Decimal(repr(amount)) if amount is not None and 0 < amount < 1e6 else None
 
 

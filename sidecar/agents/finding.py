@@ -34,7 +34,11 @@ def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store
 
 
 def with_size_of(store: Store, *others: Store) -> Store:
-    """Return a copy of the store with the files' total size and latest modification time."""
+    """Combine the files that make up a store.
+
+    Returns a copy of `store` whose size is the total size of all given files, and whose
+    modification time is the latest of theirs.
+    """
     files = (store, *others)
     size, newest = sum(file.size for file in files), max(file.mtime_ns for file in files)
     return msgspec.structs.replace(store, size=size, mtime_ns=newest)
@@ -111,7 +115,7 @@ class FileStores(StoreReader):
         return next((self._store_in(folder, path) for folder in inside), None)
 
     def make_store(self, path: str) -> Store | None:
-        """Return the store at a path that matches the pattern, or None if it no longer exists."""
+        """Return the store at `path`, which matches the pattern, or None if the file is gone."""
         return store_from_path(self.agent, path)
 
     def stores_in(self, folder: str, start: str) -> Iterator[Store]:
@@ -134,7 +138,7 @@ class TwoStores(StoreReader):
         Args:
             new: The reader for the new format.
             old: The reader for the old format.
-            is_old: Whether the store at a path uses the old format.
+            is_old: Returns whether the store at a path uses the old format.
         """
         self._new, self._old, self._is_old = new, old, is_old
 

@@ -41,7 +41,7 @@ class Places(msgspec.Struct, frozen=True, eq=False):
         return (self.expand(self.paths[agent]),) if agent in self.paths else ()
 
     def defaults(self, agent: str) -> tuple[Path, ...]:
-        """Return the folders in the agent's environment variable, or its usual folders if unset."""
+        """Return an agent's default folders, which an environment variable can override."""
         folders = AGENTS[agent].folders
         for folder in folders:
             name, *inner = folder.split("/")
@@ -108,7 +108,7 @@ EDITOR_SERVERS = (
 
 @lru_cache(maxsize=128)
 def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
-    """Return the data folders of an agent that runs outside of editors. They may not exist."""
+    """Return an agent's own data folders, not those of editors. The folders may not exist."""
     database = database_by_variable(places, agent)
     beside = (database.parent,) if database else ()
     return tuple(dict.fromkeys((*places.from_settings(agent), *places.defaults(agent), *beside)))
@@ -132,7 +132,10 @@ def database_by_variable(places: Places, agent: str) -> Path | None:
 
 
 def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths where an agent may keep files. At least one exists after the first use."""
+    """Return the paths where an agent may keep files.
+
+    At least one of them exists once the agent has been used.
+    """
     paths = [*agent_folders(places, agent)]
     paths += editor_folders(places, agent) if AGENTS[agent].is_in_editors else ()
     return (*dict.fromkeys(map(str, paths)), *project_files(agent, roots))

@@ -67,7 +67,8 @@ def paths_to_watch(
 ) -> tuple[str, ...]:
     """Return the files and folders to watch for changes to sessions. This function blocks.
 
-    Some paths may not exist: for an agent without files, they are the paths that it would create.
+    If an agent has no files yet, the result includes all paths where it may create them. Therefore,
+    some of the returned paths may not exist.
 
     Args:
         settings: The `agents` settings.
@@ -154,7 +155,7 @@ class Sources(msgspec.Struct, frozen=True):
         """Return all agents' stores without opening them. This call blocks.
 
         Args:
-            mine: Whether to skip stores that belong to other folders, judging by their paths.
+            mine: Whether to skip a store if its path shows that it belongs to another folder.
         """
         roots = self.roots if mine else None
         return [one for reader in self.readers for one in stores_of(reader, self.places, roots)]

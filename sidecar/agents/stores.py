@@ -346,7 +346,7 @@ class StoreContents(NamedTuple):
     skipped: int = 0
     """The number of malformed entries."""
     has_all_sessions: bool = True
-    """Whether `sessions` contains every session in the store, or only those that changed."""
+    """Whether `sessions` contains all sessions in the store, rather than only the changed ones."""
     is_settled: bool = True
     """Whether the store can be ignored until it changes."""
 

@@ -47,7 +47,7 @@ class Storage(msgspec.Struct, frozen=True):
 
     @property
     def named_folders(self) -> tuple[str, ...]:
-        """The project's folders or remote folder name, in the format for `Roots.contains`."""
+        """The project's folders or remote folder name, in the format that `Roots.contains` uses."""
         return self.folders or ((f"name:{self.name}",) if self.name else ())
 
 
@@ -73,8 +73,8 @@ def local_path(uri: str | Uri | None, *, on_server: bool = False) -> str | None:
 
     Args:
         uri: The URI.
-        on_server: Whether the URI comes from the user data of a VS Code server. Remote URIs are
-            local in this case.
+        on_server: Whether the URI comes from the user data of a VS Code server. In this case,
+            remote URIs refer to this machine.
     """
     if isinstance(uri, Uri):
         scheme, path = uri.scheme, uri.path
@@ -101,7 +101,7 @@ class _Group(Record):
 
 
 def own_window(user: Path, model: str) -> int | None:
-    """Return the context window of a model that the user added to VS Code, in tokens.
+    """Return the context window, in tokens, of a model that the user added to VS Code.
 
     Returns None for any other model.
 

@@ -79,7 +79,7 @@ READER = Aider()
 class _HistoryReader(msgspec.Struct, dict=True):
     folder: str
     chat: SessionState
-    """The latest chat. Its last message's time is unknown: only headings have timestamps."""
+    """The latest chat. Only its heading has a timestamp; the messages have none."""
     started: datetime | None = None
     calls: int = 0
 

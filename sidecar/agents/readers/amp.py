@@ -1,4 +1,4 @@
-"""Reads Amp's `threads/T-*.json`, which contain one thread each. Sub-agents are not included."""
+"""Reads Amp's `threads/T-*.json` files. Each contains one thread, without its sub-agents."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Reads Claude Code's `projects/<project>/<session>.jsonl` and its sub-agents' files.
 
 A message has one line per content block, each with the usage up to that block. Only the line with
-the most output tokens counts. Resumed sessions, forks and sidechains repeat messages with the same
-ids.
+the most output tokens is counted. Resumed sessions, forks and sidechains repeat messages with the
+same ids.
 
 Calls that summarize a conversation for a compaction are not recorded as messages. However,
 `cost-state` lines contain each model's total usage, including sub-agents and summaries. After a
@@ -261,7 +261,7 @@ def sum_of(parts: list[PartUsage]) -> Usage:
 
 
 def five_minutes(numbers: Usage, usage: MessageUsage) -> int:
-    """Return the number of five-minute cache write tokens."""
+    """Return the number of tokens written to the five-minute cache."""
     split = (usage.cache_creation or _NO_SPLIT).ephemeral_5m_input_tokens or 0
     return min(split, numbers.cache_write_tokens - numbers.cache_write_1h_tokens)
 
@@ -294,7 +294,7 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
 
     Args:
         line: The line.
-        tools: Tool names, keyed by call id. Calls in the line are added.
+        tools: Tool names, keyed by call id. The tools called in the line are added.
     """
     if line.is_sidechain:
         return
@@ -316,7 +316,10 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
 _MOST_MESSAGES = 500
-"""Maximum number of messages between `cost-state` lines. Beyond it, summary usage is unknown."""
+"""Maximum number of messages between two `cost-state` lines.
+
+If there are more messages, the usage of summaries is unknown.
+"""
 
 
 class CostCheck(msgspec.Struct):
@@ -329,10 +332,13 @@ class CostCheck(msgspec.Struct):
     messages: dict[str, tuple[str, ModelParts]] = {}
     """The model and usage of each message since the latest `cost-state` line."""
     compacted_model: str | None = None
-    """The model of the compacted conversation, or None if there has been none since `at`."""
+    """The model of the last compacted conversation, or None if nothing was compacted since `at`."""
 
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
-        """Add a message's usage. If it was added before, the version with more output is kept."""
+        """Add a message's usage.
+
+        If the message was added before, the version with more output is kept.
+        """
         if len(self.messages) <= _MOST_MESSAGES:
             _add_message(self.messages, name, model, usage)
 
@@ -509,7 +515,10 @@ class _Transcript(SessionLines):
     newest_call: CallFinished | None = None
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield the calls in the lines, each with its largest output count."""
+        """Yield the calls in the lines.
+
+        If several lines describe the same call, the line with the most output tokens is used.
+        """
         replies: dict[str, tuple[int, TranscriptLine]] = {}
         newest: str | None = None
         for line in lines.records(decode):

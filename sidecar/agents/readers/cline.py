@@ -295,7 +295,10 @@ class ClineSessions(DocumentReader):
         return super().store_at(places, str(changed))
 
     def make_store(self, path: str) -> Store | None:
-        """Return a conversation's store. Its size and time also change with the manifest."""
+        """Return a conversation's store.
+
+        The size and modification time of a main conversation include those of its manifest.
+        """
         messages, session = Path(path), Path(path).parent.name
         store = store_from_path(AGENT, path, live=messages.name.startswith(f"{session}."))
         manifest = store_from_path(AGENT, messages.with_name(f"{session}.json"))

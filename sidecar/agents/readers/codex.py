@@ -7,7 +7,7 @@ the previous totals.
 Forked and spawned threads start with a copy of their parent's lines, with original or new
 timestamps. The end of the copy is determined by the first available of the following: the ordinal
 of the thread's first new line, the turns and totals in the parent's file, or a turn's start time.
-Otherwise, the copy ends at the first pause, because it is written without pauses.
+If none is available, the copy ends at the first pause, because Codex writes it without pauses.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Tokens(Record):
 
 
 class Info(Record):
-    """The data of a `token_count` event. `total_token_usage` is the total of the thread."""
+    """The data of a `token_count` event. `total_token_usage` is the thread's total."""
 
     total_token_usage: Tokens | None = None
     last_token_usage: Tokens | None = None
@@ -98,7 +98,7 @@ class Payload(Record):
     subagent_history_start_ordinal: int | str | None = None
     turn_id: str | None = None
     root_turn_id: str | None = None
-    """The turn that the user started. For a sub-agent, this is a turn of another thread."""
+    """The turn that the user started. For a sub-agent, this turn is in another thread."""
     started_at: float | str | None = None
     thread_name: str | None = None
     thread_settings: ThreadSettings | None = None
@@ -215,8 +215,8 @@ class RolloutState(msgspec.Struct):
     def fresh_parts(self, info: Info) -> UsageParts | None:
         """Return the token counts of an event's call, or None if the event is a duplicate.
 
-        Old versions report only the thread's total, so the call is the difference between two
-        totals.
+        Old versions report only the thread's totals. In this case, the counts are the differences
+        from the previous totals.
         """
         total, before = info.total_token_usage, self.total
         if total is not None:
@@ -368,7 +368,10 @@ def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
 
 
 def _files_of(path: str, thread: str) -> Iterator[str]:
-    """Yield a thread's files from its possible day folders, the archive and `path`'s folder."""
+    """Yield a thread's files.
+
+    Searches the thread's possible day folders, the archive, and the folder that contains `path`.
+    """
     home = next(
         (one.parent for one in Path(path).parents if one.name in ("sessions", "archived_sessions")),
         None,
@@ -426,7 +429,7 @@ class _LimitsLine(Record):
 
 _limits_line = typed.decoder(_LimitsLine)
 _LIMITS_WITHIN = 256 << 10
-"""The number of bytes to search for limits, at the end of a file."""
+"""The number of bytes at the end of a file that are searched for limits."""
 
 
 class Codex(LineReader):
@@ -449,7 +452,7 @@ class Codex(LineReader):
         return line.payload.thread_name if line and line.payload else None
 
     def limits(self, path: str) -> list[ReportedLimit]:
-        """Return the latest limits in the file. Skips compressed files, which are too old."""
+        """Return the latest limits in the file. Skips compressed files because they are too old."""
         if path.endswith(".zst"):
             return []
         found = _RateLimits()
@@ -471,7 +474,7 @@ class Codex(LineReader):
             yield from content_entries(line, tools)
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
-        return window * 90 // 95  # Codex reports 95 % of the window, and compacts at 90 %
+        return window * 90 // 95  # Codex reports 95% of the window, and compacts at 90%
 
 
 READER = Codex()
@@ -483,7 +486,7 @@ class _Rollout(RolloutState):
     summary: str | None = None
     """The id of the response that contains the latest compaction's summary."""
     awaits_summary: bool = False
-    """Whether the line with the latest summary's usage has not been read yet."""
+    """Whether the latest summary has been read, but not yet the line with its usage."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         parent: Parent | None = None
@@ -551,7 +554,7 @@ class _Rollout(RolloutState):
         return self._call(line, parts, request, info.model, is_summary=is_summary)
 
     def _record(self, line: RolloutLine, payload: Payload) -> Sequence[CallFinished]:
-        """Apply a usage record. A copy from another thread sets only the context size."""
+        """Apply a usage record. Records from other threads affect only the context size."""
         if payload.usage is None:
             return ()
         is_named = payload.response_id is not None and payload.response_id == self.summary

@@ -1,9 +1,9 @@
 """Reads sessions from Continue's command-line tool, and calls from its editor extensions.
 
 The command-line tool stores `sessions/<session>.json`, a JSON document without timestamps that is
-rewritten on each save. Its total usage covers all calls, but the replies of aborted turns,
-summaries and sub-agents are not stored. The extensions store `dev_data/*/tokensGenerated.jsonl`,
-which has one line per call and no sessions.
+rewritten on each save. It contains the total usage of all calls, but not all replies: those from
+sub-agents, those in aborted turns, and those that summarize the conversation are missing. The
+extensions store `dev_data/*/tokensGenerated.jsonl`, which has one line per call and no sessions.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _File(msgspec.Struct):
 
 _UNTITLED = "Untitled Session"
 _SILENT_SECONDS = 3_600.0
-"""If a reply is still missing this many seconds after the last save, it was never stored."""
+"""A reply that is still missing this many seconds after the last save will never be stored."""
 
 
 class _Cached(Record):
@@ -183,7 +183,7 @@ class _Session(CamelRecord):
 
     @property
     def replies(self) -> list[_MessageUsage]:
-        """Each stored reply's usage."""
+        """The usage of each stored reply."""
         messages = (item.message for item in self.history or ())
         used = (one.usage for one in messages if one and one.role == "assistant")
         return [one for one in used if one and token_count(one.prompt_tokens)]
@@ -320,7 +320,7 @@ def _reply_calls(
 def _call_of_unlisted_usage(
     store: Store, document: _Session, session: SessionState, state: _State, *, has_new: bool
 ) -> list[CallFinished]:
-    """Combine the new calls that have no stored reply into one call. Only their total is known."""
+    """Return one call for all new calls whose replies are not stored. Only their total is known."""
     total = document.usage or _SessionUsage()
     prompt = token_count(total.prompt_tokens) - state.prompt
     output = token_count(total.completion_tokens) - state.output

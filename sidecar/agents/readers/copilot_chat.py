@@ -132,7 +132,7 @@ class _State(msgspec.Struct):
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
     until: float | None = None
-    """When the calls in a more accurate store begin, in milliseconds since 1970."""
+    """The time of the first call in a more accurate store, in milliseconds since 1970."""
     is_shown: bool = False
 
     @classmethod
@@ -144,7 +144,10 @@ class _State(msgspec.Struct):
         return _project_of(self.path).workspace
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        """Replay the lines and return their calls, including turns that are removed later."""
+        """Replay the lines and return their calls.
+
+        The result includes calls in turns that later lines remove.
+        """
         self.find_better_stores()
         calls: dict[str, CallFinished] = {}
         changed: set[int] = set()
@@ -172,7 +175,7 @@ class _State(msgspec.Struct):
         self.until = min((at for at in begins if at is not None), default=None)
 
     def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
-        """Return the given turns' calls, keyed by id. Skips turns started at `until` or later."""
+        """Return the calls in the given turns that started before `until`, keyed by id."""
         name, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
         return {

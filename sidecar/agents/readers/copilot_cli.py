@@ -245,7 +245,7 @@ def _rows_since(path: str) -> str | None:
 
 class _Events(SessionLines):
     until: str | None = None
-    """When the database's records begin, in ISO 8601 format."""
+    """The time of the first call in the database, in ISO 8601 format."""
     tier: str | None = None
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:

@@ -151,7 +151,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def last_output(self) -> int:
-        """The output size of a completed turn's latest call in tokens, or 0 if unknown."""
+        """The output, in tokens, of the last call in a completed turn, or 0 if unknown."""
         finished = self.model_state is None or self.model_state.value == _COMPLETE
         return token_count(self._metadata.output_tokens) if finished else 0
 
@@ -313,7 +313,7 @@ class ContentTurn(CopilotTurn):
         """Yield the turn's parts in order.
 
         Args:
-            summaries: All turns' summaries.
+            summaries: The summaries from all turns, keyed by round id.
         """
         prompt = (self.message or _Prompt()).text
         yield Part("user", prompt)

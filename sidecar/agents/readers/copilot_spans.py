@@ -43,7 +43,7 @@ _LONG_AGO = 0.0
 TRACE_RANK = 2
 """The rank of traces, the most accurate store for a session."""
 _ASIDE = ("title", "categori", "inline", "nes", "commit", "intent", "subagent", "search")
-"""Substrings in the names of requests that are not part of the conversation."""
+"""A request is not part of the conversation if its name contains one of these strings."""
 _WRITTEN = "gen_ai.usage.cache_creation.input_tokens"
 _COLUMNS = {"span_id", "operation_name", "chat_session_id", "start_time_ms"}
 _NANO_AIU = "copilot_chat.copilot_usage_nano_aiu"
@@ -86,7 +86,7 @@ class LogState(SessionLines):
     """The log's folder, which also contains `models.json`."""
     child: bool
     until: float | None = None
-    """When the traces of the session's calls begin, in milliseconds since 1970."""
+    """The time of the session's first call in the traces, in milliseconds since 1970."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
@@ -254,9 +254,9 @@ def trace_events(
 
 
 def traced_since(path: str, session: str) -> float | None:
-    """Return when a session's traces begin, in milliseconds since 1970.
+    """Return the time of a session's first call in the traces, in milliseconds since 1970.
 
-    Returns None if there are no traces of the session.
+    Returns None if the traces do not contain the session.
     """
     if not os.path.exists(path):
         return None

@@ -104,9 +104,9 @@ class Crush(OneDatabase):
                 )
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield an estimate of the system prompt, and the session's parts since its summary.
+        """Yield the estimated size of the system prompt, then the parts since the last summary.
 
-        Crush stores only the size of the newest prompt.
+        The size must be estimated, because Crush stores only the size of the newest prompt.
         """
         with read_only(path) as connection:
             row = next(rows(connection, self.table, "id = ?", session), None) or {}

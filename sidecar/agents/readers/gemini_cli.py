@@ -1,9 +1,9 @@
-"""Reads Gemini CLI's `tmp/<project>/chats/session-*.jsonl` (formerly `.json`) and its sub-agents.
+"""Reads Gemini CLI's sessions, including the files of sub-agents.
 
-Each line is a message. A changed message is written again with the same id. `$set` replaces fields
-of the session, and may replace all messages. `$rewindTo` removes a message and everything after
-it, but these messages are still billed. A resumed session repeats its messages without token
-counts.
+A session is stored in `tmp/<project>/chats/session-*.jsonl` (formerly `.json`). Each line is a
+message. A changed message is written again with the same id. `$set` replaces fields of the session,
+and may replace all messages. `$rewindTo` removes a message and everything after it, but these
+messages are still billed. A resumed session repeats its messages without token counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 AGENT = "gemini-cli"
 _KEPT = 50
-"""How many messages to keep between reads. If a rewind goes further, the file is read again."""
+"""How many messages to keep between reads. After a longer rewind, the file is read again."""
 _NOTHING = (b"", b"null", b"[]", b'""')
 
 
@@ -328,7 +328,7 @@ class _Log(SessionLines):
         is_new = self.first is None
         is_same = bool(messages) and messages[0].id == self.first
         if is_same and not any(message.type == "gemini" for message in messages):
-            return  # a resumed session writes its first message before the rest
+            return  # when a session is resumed, its first message is written before the rest
         self.messages = []
         for message in messages:
             reading = readings.get(message.id or "")
@@ -387,7 +387,7 @@ class _Projects(Record):
 
 @cached_until_changed
 def _read_list(path: str) -> dict[str, str]:
-    """Return the projects' folders, keyed by both name and hash. Raises OSError."""
+    """Map each project's name, and the hash of its folder, to the folder. Raises OSError."""
     projects = decode_file(path, _Projects).projects
     hashed = {_folder_hash(folder): folder for folder in projects}
     return hashed | {name: folder for folder, name in projects.items()}

@@ -168,9 +168,9 @@ def _content_parts(content: str, kind: ContentKind, tools: dict[str, str]) -> It
 def _usage_of_request(row: dict[str, Any]) -> Usage:
     prompt, output = token_count(row.get("input_tokens")), row.get("output_tokens")
     read, written = (token_count(row.get(f"cache_{name}_tokens")) for name in ("read", "write"))
-    # Goose's input includes cached tokens (`Usage` in crates/goose-providers), and its parsers add
-    # them if a provider reports them separately. If the input is smaller than that, its parser did
-    # not add them.
+    # Goose's input should include cached tokens (`Usage` in crates/goose-providers). If a provider
+    # reports them separately, Goose's parser for that provider adds them. However, if the input is
+    # smaller than the number of cached tokens, the parser did not add them.
     includes_cached = prompt >= read + written
     return reported_usage(prompt, output, read, written, includes_cached=includes_cached)
 

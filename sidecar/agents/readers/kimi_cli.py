@@ -1,7 +1,7 @@
 """Reads Kimi CLI's `sessions/<md5 of the folder>/<session>/wire.jsonl`.
 
-Its status updates contain the context size. The messages are in `context.jsonl`, which Kimi CLI
-replaces after a compaction.
+The status updates in this file contain the context size. The messages are in `context.jsonl`, which
+Kimi CLI replaces after a compaction.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class KimiCli(LineReader):
         for line in read_records(str(Path(path).with_name("context.jsonl")), _context_line):
             if before and line.role == "assistant":
                 yield PromptSize(before, has_all_before=True)
-            # Ignore counts that include the reply, and estimates after a compaction.
+            # Ignore counts that include the reply, and estimates made after a compaction.
             before = line.token_count or 0
             yield from _parts_of_line(line, tools)
 

@@ -115,7 +115,10 @@ class KimiCode(LineReader):
         return _read_session_info(store.path).own_title
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the model's smallest context window in the user's settings, in tokens, or None."""
+        """Return the model's context window in tokens, if the user's settings define it.
+
+        If they define several windows for the model, the smallest one is returned.
+        """
         home = _session_folder(session.path).parents[2]
         config = try_decode_toml(home / "config.toml", _Config) or _Config()
         aliases = (config.models or {}).values()

@@ -548,7 +548,7 @@ def _read_contents(connection: sqlite3.Connection, session: str) -> Iterator[Con
 def _time_of_compaction(connection: sqlite3.Connection, session: str) -> int:
     """Return when a session was last compacted, in milliseconds since 1970, or 0 if never.
 
-    Only the start of each part is searched, since it contains the type.
+    Only the start of each part is searched, because the part's type is stored there.
     """
     if not {"session_id", "time_created", "data"} <= columns(connection, "part"):
         return 0

@@ -1,8 +1,8 @@
 """Reads Qwen Code's `projects/<project>/chats/*.jsonl`, with one line per message or event.
 
-New versions write a `ui_telemetry` event for every call. This includes calls without a stored
-reply: sub-agents, memory, compression and discarded retries. In older chats, only replies report
-usage.
+New versions write a `ui_telemetry` event for every call, even if the reply is not stored. Replies
+are not stored for calls from sub-agents, calls for memory or compression, and discarded retries. In
+older chats, only replies report usage.
 """
 
 from __future__ import annotations

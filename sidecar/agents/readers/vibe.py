@@ -1,7 +1,7 @@
 """Reads Mistral Vibe's sessions.
 
 Since version 3, each session has a folder `logs/session/unified/<session>/` with journals,
-generations and `meta.json`. Each `core_input` line in a journal that reports a reply is a call.
+generations and `meta.json`. In a journal, each `core_input` line that reports a reply is a call.
 Vibe deletes a journal once two newer generations are saved. A generation's total usage includes
 the calls of deleted journals.
 
@@ -161,7 +161,7 @@ class _Line(Record):
 
 class _PublicSession(CamelRecord):
     root_session_id: str | None = None
-    """The main conversation's id. In a sub-agent, it differs from the session's id."""
+    """The id of the main conversation. For a sub-agent, it differs from the session's own id."""
     context_usage: _CamelTokens | None = None
     token_usage: _CamelTokens | None = None
     updated_at: float | None = None
@@ -224,7 +224,10 @@ class VibeSessions(FileStores):
         return None
 
     def make_store(self, path: str) -> Store | None:
-        """Return a session's store. Its size and modification time cover the journals."""
+        """Return a session's store.
+
+        Its size and modification time include those of the journals.
+        """
         folder = os.path.dirname(path)
         found = store_from_path(AGENT, os.path.join(folder, _META))
         found = found or store_from_path(AGENT, os.path.join(folder, _CURRENT), live=False)
