@@ -7,8 +7,8 @@ import warnings
 
 
 def start() -> None:
-    """Run the command line. `serve` does not import click, which takes 20 ms."""
-    # watchdog may watch a new folder twice. This is harmless.
+    """Run the command line. `serve` skips click, because importing it takes 20 ms."""
+    # watchdog warns if it watches a new folder twice, which is harmless.
     warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, "watchdog")
     if sys.argv[1:] in (["serve"], ["serve", "--stdio"]):
         from sidecar.server.run import run

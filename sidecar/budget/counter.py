@@ -1,4 +1,4 @@
-"""Counts parts of a document, and finds where a budget is exceeded."""
+"""Counts the tokens in parts of a document, and finds where a budget is exceeded."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Measure
 
 _ENCODED = 50_000
-"""Maximum characters to encode at once. Longer strings can make tiktoken overflow."""
+"""Maximum number of characters to encode at once. Longer strings can make tiktoken overflow."""
 _FINER = 512
-"""Maximum characters to decode token by token. Decoding single tokens is slow."""
+"""Maximum number of characters to decode one token at a time, because this is slow."""
 
 
 class TextCounter:
-    """Counts parts of the text, reusing cached piece counts.
+    """Counts the tokens in parts of a text.
 
     Args:
         text: The text.
         tokenizer_for: Returns the tokenizer of a model.
         pieces: An open document's pieces, whose cached counts are reused.
-        whole: Token counts of the whole text by model, for example from an endpoint. These
-            counts take precedence.
+        whole: Known token counts of the whole text, such as counts from an endpoint, keyed by
+            model. They take precedence.
     """
 
     def __init__(

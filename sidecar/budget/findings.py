@@ -116,7 +116,7 @@ def make_finding(
         limit: The budget in tokens.
         own: The scope's token count.
         scope: The part of the text that the budget applies to.
-        excess_start: Returns the offset of the first token beyond a number of tokens.
+        excess_start: Returns the offset of the first token that exceeds the given allowance.
         model: The model for which the tokens were counted.
         others: The other files that share the budget.
     """
@@ -200,8 +200,7 @@ def evaluate(
         rules: The rules that apply to the file.
         counter: Counts parts of the text.
         model: The model for rules that do not name a model.
-        rest_of_group: The group's other files for each rule that applies to a group, keyed by rule
-            key.
+        rest_of_group: The `RestOfGroup` of each rule that applies to a group, keyed by rule key.
     """
     marked = MARK_START in text
     if marked and has_ignore_mark(text):

@@ -112,7 +112,7 @@ def list_problems(loaded: Loaded) -> list[str]:
 
     settings = loaded.settings
     problems = Tokenizers((), settings.tokenize.estimator).problems
-    # Checked one at a time, because the entries' globs can overlap.
+    # Check each entry separately. Otherwise, an entry could hide another whose globs overlap.
     for entry in settings.tokenizers:
         tokenizers = Tokenizers([msgspec.structs.replace(entry, models=("*",))])
         tokenizers.for_model(entry.models[0].replace("*", "x")).count("a")

@@ -53,7 +53,7 @@ _FULL_WIDTH = 100
 _WIDE_BARS = 120
 """Minimum terminal width for long bars."""
 _MOST_KEYS_WITH_BARS = 2
-"""Maximum number of keys with which a narrow table still has bars."""
+"""A narrow table has bars only if it is grouped by at most this many keys."""
 _LONG_KEYS = frozenset({"model", "session", "workspace", "user"})
 """The keys whose values may be wrapped."""
 _FIELD_TITLES = {
@@ -425,7 +425,7 @@ def _team_page(settings: Settings, scope: dict[str, Any]) -> str:
 def _names_and_files(
     workspace: Path, since: str | None, until: str | None
 ) -> tuple[dict[str, str], dict[Period, list[FileCost]]]:
-    """Return a workspace's session labels, and its prompt files' costs by period."""
+    """Return a workspace's session labels, and the costs of its prompt files in each period."""
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
     from sidecar.cost.page import STANDING_PERIODS, Choice, period_start
@@ -505,7 +505,7 @@ def _build_table(
 
 
 def _row_names(report: CostReport, params: CostDetailParams) -> list[list[str]]:
-    """Return the text of the keys, as one list per row."""
+    """Return the displayed text of each row's keys."""
     models = short_names(row.model for row in report.rows if row.model)
     return [[_key_text(row, key, models) for key in params.by] for row in report.rows]
 

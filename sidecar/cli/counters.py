@@ -67,7 +67,7 @@ def warn_if_unknown_model(model: str, settings: Settings) -> None:
     """Warn if a model is neither in the catalogue nor in the settings."""
     from sidecar.config.settings import DEFAULT_MODEL
 
-    if model == DEFAULT_MODEL:  # the lookup would take a tenth of a short run
+    if model == DEFAULT_MODEL:  # in a short run, the lookup would be 10% of the time
         return
     from sidecar.workspace.views import describe_unknown_model
     from sidecar.workspace.windows import similar_models
@@ -90,7 +90,7 @@ def run_with_counters(
 
 
 def needs_endpoint(settings: Settings, models: Iterable[str]) -> bool:
-    """Return whether an endpoint is needed to count for any of the models."""
+    """Return whether an endpoint is needed to count tokens for any of the models."""
     chooser = CounterChooser(CalibrationStore(state_dir()))
     return any(chooser.asks_endpoint(model, settings) for model in models)
 
@@ -109,7 +109,7 @@ def local_counters(settings: Settings, purpose: Purpose) -> tuple[CounterChooser
 
     def load(model: str) -> None:
         tokenizer = chooser.tokenizers(settings).for_model(model)
-        tokenizer.count("a")  # loads the vocabulary, because the method depends on it
+        tokenizer.count("a")  # loads the vocabulary, which determines the method
         if tokenizer.method != "exact":
             chooser.calibrations.loaded()
         loaded.add(model)
@@ -159,7 +159,7 @@ async def _run_with_endpoints(
 
 @contextlib.asynccontextmanager
 async def open_counts() -> AsyncIterator[Counts]:
-    """Yield a `Counts` that works as in the server, and save its calibration afterwards."""
+    """Yield a `Counts` like the one in the server, and save its calibration afterwards."""
     from sidecar.workspace.counts import LATEST_SECONDS, Counts
     from sidecar.workspace.windows import Windows
     from sidecar.workspace.workers import Workers

@@ -195,8 +195,8 @@ def _list_agents(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _list_mcp_clients(root: Path, settings: Settings) -> list[dict[str, str]]:
-    """Return the clients with the MCP server installed. Empty if agents are disabled."""
-    if not settings.agents.enabled:  # then no agent's file may be opened
+    """Return the clients that have the MCP server installed, or none if agents are disabled."""
+    if not settings.agents.enabled:  # do not open any agent's files
         return []
     from sidecar.mcp.clients import clients_with_server
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) -> None:
-    """Record the agents' new calls in a workspace, or in all workspaces."""
+    """Record new calls that agents made in a workspace.
+
+    If `workspace` is None, record the new calls in all workspaces.
+    """
     from sidecar.agents.registry import Sources
     from sidecar.config.load import find_root
     from sidecar.workspace.session_index import ingest_all
@@ -26,7 +29,7 @@ def ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) ->
     sources = Sources.of(settings.agents, str(root))
     if sources is None:
         return
-    # Also finds agents that keep their sessions in the project.
+    # This also finds agents that keep their sessions in the project.
     ingest_all(book, sources, mine=True)
     if workspace is None:
         ingest_all(book, sources, mine=False)
@@ -34,7 +37,10 @@ def ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) ->
 
 @contextmanager
 def open_ledger() -> Iterator[tuple[CostBook, Loaded]]:
-    """Open the ledger with the user's settings. On error, print it and exit with code 2."""
+    """Open the ledger with the user's settings.
+
+    On failure, print the error and exit with code 2.
+    """
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
     from sidecar.cost.book import CostBook
@@ -52,7 +58,7 @@ def open_ledger() -> Iterator[tuple[CostBook, Loaded]]:
 
 @contextmanager
 def exit_on_errors() -> Iterator[None]:
-    """Print expected errors, and exit with code 2."""
+    """If an expected error occurs, print it and exit with code 2."""
     from sidecar.cost.ledger import LedgerError
     from sidecar.cost.price_list import UpdateError
     from sidecar.cost.shipping import ShippingError

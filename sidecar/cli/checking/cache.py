@@ -1,4 +1,4 @@
-"""The cache of `token-sidecar check`: token counts by content, and findings of unchanged files.
+"""The cache of `token-sidecar check`: token counts by content, and findings for unchanged files.
 
 The cache contains counts, hashes, names, positions and times, but no text. A file is not read
 again if its size, times and inode are unchanged. A file that changed shortly before it was read
@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 FORMAT = f"7/{__version__}"
 _KEPT_FACTOR = 4
 _MIN_KEPT = 10_000
-"""Minimum number of files and contents to keep, even after runs that check only a few files."""
+"""The cache keeps at least this many files and this many contents.
+
+Therefore, a run that checks only a few files does not empty a small cache.
+"""
 RACY_NS = 2_000_000_000
-"""The resolution of file times on FAT, the coarsest of all file systems, in nanoseconds."""
+"""The resolution, in nanoseconds, of file times on FAT, the coarsest of all file systems."""
 
 FullStamp = tuple[int, int, int, int]
 """A file's size, modification and change times in nanoseconds, and inode."""
@@ -83,7 +86,7 @@ class CheckCache(msgspec.Struct, kw_only=True):
     entries: dict[str, Entry] = {}
     """The results, keyed by file path relative to the root."""
     packed: msgspec.Raw = msgspec.Raw(b"\x80")
-    """The encoded `ContentCounts`. They are only decoded if a file must be counted."""
+    """The encoded `ContentCounts`, which are decoded only if a file must be counted."""
 
 
 ContentCounts = dict[bytes, dict[str, int]]
@@ -152,7 +155,7 @@ def calibration_stamp() -> FullStamp | None:
 
 
 def file_stamps(settings: Settings) -> str:
-    """Return the stamps of the tokenizer files in the settings, as text for cache keys."""
+    """Return text for a cache key. It changes if a tokenizer file in the settings changes."""
     files = [entry.file for entry in settings.tokenizers]
     return "".join(f"|{file}:{stamp(os.path.expanduser(file))}" for file in files)
 

@@ -128,14 +128,16 @@ class FileReader:
         return Checked(target, entry, report)
 
     def _check_batch(self, targets: Sequence[Target]) -> list[Checked]:
-        with self._reading:  # otherwise, threads would pass the GIL on at each access to a file
+        # Only one thread reads files at a time. Otherwise, the GIL would change hands at each file
+        # access.
+        with self._reading:
             files = [_load_target(target) for target in targets]
         if not self._uses_endpoint:
             self._count_new([file for file in files if isinstance(file, LoadedFile)])
         return [self.check_file(file) if isinstance(file, LoadedFile) else file for file in files]
 
     def _count_new(self, files: Sequence[LoadedFile]) -> None:
-        """Count uncached files in one call, so that threads wait less for each other."""
+        """Count all uncached files in one call, so that threads rarely wait for each other."""
         tokenizer = self._choose(Snapshot(text=""), self._model).tokenizer.base
         key = self._count_key(tokenizer)
         new = [file for file in files if key not in self._contents.get(file.digest, ())]

@@ -42,7 +42,7 @@ class FileRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 START = FileRange(1, 1, 1, 1)
-"""The range reported for findings of group rules."""
+"""The start of a file. Findings from group rules are reported at this position."""
 
 
 class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -131,7 +131,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     files: tuple[FileReport, ...]
     distinct_findings: tuple[tuple[FileReport, ReportedFinding], ...]
-    """All findings with their files. The finding of a shared budget is included only once."""
+    """All findings, each with its file. A finding about a shared budget is included only once."""
     growth: tuple[Growth, ...] | None = None
     """How files have grown, or None without `--diff`."""
     skipped: tuple[Unchecked, ...] = ()
@@ -160,7 +160,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_distinct(files: Iterable[FileReport]) -> tuple[tuple[FileReport, ReportedFinding], ...]:
-    """Return each finding with its file. A shared budget's finding is returned only once."""
+    """Return each finding with its file. A finding about a shared budget is returned only once."""
     seen: set[str] = set()
     findings: list[tuple[FileReport, ReportedFinding]] = []
     for file in files:

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from sidecar.counting.exact_engines import Purpose
 
 BULK_BYTES = 4_000_000
-"""Minimum total size at which the bulk engine is faster, including the 0.5 s it takes to load."""
+"""Minimum total size, in bytes, at which the bulk engine is faster despite its 0.5 s load time."""
 MAX_MATCHES = 100_000
-"""Maximum number of matches of a rule against a path. This many take 0.1 s."""
+"""Maximum number of times to test whether a rule matches a path. This many tests take 0.1 s."""
 _NO_STAMP = (0, 0, 0, 0)
 
 
@@ -123,7 +123,10 @@ class Checker:
         return self._rules.may_match_in(target.relative[:-1]) if target.link else bool(self._rules)
 
     def unmatched_rules(self, targets: Sequence[Target]) -> list[str]:
-        """Return the keys of rules that match no file. Empty if testing would take too long."""
+        """Return the keys of rules that match no file.
+
+        Returns an empty list if testing all rules would take too long.
+        """
         unmatched, tests = self._rules.written, 0
         for target in targets:
             tests += len(unmatched)
