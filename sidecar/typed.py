@@ -21,7 +21,7 @@ Json = bytes | bytearray | memoryview | str | msgspec.Raw
 
 _LOCK = threading.Lock()
 _NO_JSON = (RecursionError, UnicodeDecodeError)
-"""Raised by msgspec in addition to its own errors, for deeply nested text or invalid UTF-8."""
+"""Besides its own errors, msgspec raises these for deeply nested text and invalid UTF-8."""
 _READY: set[Any] = set()
 
 
@@ -66,7 +66,7 @@ def read_table(package: str, file: str, kind: type[T]) -> T:
         FileNotFoundError: The package has no such file.
         msgspec.ValidationError: The table does not match the type.
     """
-    from tomllib import loads  # imported lazily, because the first count needs no table
+    from tomllib import loads  # imported lazily, because the first token count reads no table
 
     return convert(loads((pkgutil.get_data(package, file) or b"").decode()), kind)
 

@@ -1,8 +1,8 @@
 """Splits text into immutable pieces whose token counts add up to the count of the text.
 
-`PieceList` keeps running sums over the pieces of a document to find offsets and lines. An edit
-invalidates only the sums after it, and a look-up extends the sums only as far as necessary. When
-all edits are in one place, they therefore take as long in a long document as in a short one.
+`PieceList` keeps running sums over a document's pieces, and uses the sums to find offsets and
+lines. An edit invalidates only the sums after it, and a look-up computes only the sums that it
+needs. Editing one place repeatedly is therefore as fast in a long document as in a short one.
 """
 
 from __future__ import annotations
@@ -124,9 +124,10 @@ def split_pieces(text: str, characters: int = PIECE_CHARACTERS) -> list[Piece]:
 
 
 def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> list[Piece]:
-    """Join small neighboring pieces into pieces of at most `characters`, and add their counts.
+    """Join small neighboring pieces into larger ones, and add up their token counts.
 
-    Two pieces are joined only if both have been counted with the same tokenizer.
+    Joined pieces have at most `characters` characters. Two pieces are joined only if they have
+    been counted with the same tokenizer, or if neither has been counted.
     """
     merged: list[Piece] = []
     for piece in pieces:
@@ -153,7 +154,7 @@ def _join_counted(left: Piece, right: Piece, characters: int) -> Piece | None:
 
 
 _STEP = 256
-"""The running sums are extended by this many pieces at a time."""
+"""Number of pieces by which the running sums are extended at a time."""
 
 
 class PiecePlace(NamedTuple):
@@ -168,7 +169,7 @@ class PiecePlace(NamedTuple):
 
 
 class TokenTally:
-    """The total token count of the counted pieces for one tokenizer, and the uncounted pieces."""
+    """Adds up the pieces' token counts for one tokenizer, and keeps track of uncounted pieces."""
 
     __slots__ = ("_name", "_total", "_uncounted")
 
@@ -186,7 +187,7 @@ class TokenTally:
         self._uncounted.update(dict.fromkeys(new))
 
     def uncounted(self) -> Collection[Piece]:
-        """Include new counts in the total, and return the pieces that have no count yet."""
+        """Add newly counted pieces to the total, and return the pieces that are still uncounted."""
         name, uncounted = self._name, self._uncounted
         for piece in [piece for piece in uncounted if name in piece.counts]:
             self._total += piece.counts[name]
@@ -199,9 +200,9 @@ class TokenTally:
 
 
 class _RunningSums:
-    """The running sums of a number that each piece has, such as its length.
+    """Running sums of one number per piece, such as the piece's length.
 
-    Element k is the sum of the first k pieces.
+    Sum k is the sum of the first k numbers.
     """
 
     def __init__(self, numbers: Iterable[int]) -> None:
@@ -220,16 +221,18 @@ class _RunningSums:
         return self._sums[index]
 
     def find_sum(self, amount: int) -> int:
-        """Return the smallest number of pieces whose sum is at least `amount`.
+        """Return the smallest k for which sum k is at least `amount`.
 
-        Returns the number of pieces plus one if the total is smaller."""
+        Returns the number of pieces plus one if the total is less than `amount`.
+        """
         while self._sums[-1] < amount and len(self._sums) <= len(self._numbers):
             self._extend_sums()
         return bisect_left(self._sums, amount)
 
     def find_larger_sum(self, amount: int) -> int:
-        """Return the first k whose sum is greater than `amount`, or the number of pieces
-        plus one.
+        """Return the smallest k for which sum k is greater than `amount`.
+
+        Returns the number of pieces plus one if the total is not greater than `amount`.
         """
         while self._sums[-1] <= amount and len(self._sums) <= len(self._numbers):
             self._extend_sums()
@@ -242,7 +245,7 @@ class _RunningSums:
 
 
 class PieceList:
-    """The pieces of a document (at least one), with its length, lines and token counts."""
+    """A document's pieces, at least one, with the document's length, lines and token counts."""
 
     def __init__(self, pieces: Sequence[Piece], encoding: Encoding) -> None:
         self._pieces, self._encoding = list(pieces), encoding
@@ -287,7 +290,7 @@ class PieceList:
         return self.place_at(max(0, self._offsets.find_sum(offset) - 1))
 
     def before_line(self, line: int) -> PiecePlace:
-        """Return the piece that contains the line ending before `line` (at least 1)."""
+        """Return the piece in which the line before `line` ends. `line` must be at least 1."""
         return self.place_at(self._lines.find_sum(line) - 1)
 
     def between(self, first: int, last: int) -> list[Piece]:

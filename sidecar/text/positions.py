@@ -1,6 +1,7 @@
-"""Converts LSP positions, and computes text lengths in code units of LSP's three encodings.
+"""Converts LSP positions, and computes text lengths in code units, for all encodings of LSP.
 
-JSON may contain lone surrogates. Each is three code units in utf-8, and one in utf-16 and utf-32.
+JSON may contain lone surrogates. A lone surrogate is three code units in utf-8, and one code unit
+in utf-16 and utf-32.
 """
 
 from __future__ import annotations
@@ -40,10 +41,13 @@ def units(text: str, encoding: Encoding) -> int:
 
 
 def index_of_unit(text: str, offset: int, encoding: Encoding) -> int:
-    """Return the index of the character that contains a code unit, at most `len(text)`."""
+    """Return the index of the character that contains the code unit at `offset`.
+
+    Returns `len(text)` if the offset is at or after the end of the text.
+    """
     if encoding == "utf-32" or text.isascii():
         return min(offset, len(text))
-    # Each character has at least one code unit, so the remaining characters do not matter.
+    # Each character has at least one code unit, so later characters cannot affect the result.
     text = text[: offset + 1]
     if encoding == "utf-16":
         return _index_utf16(text, offset)

@@ -91,7 +91,10 @@ def shorten(text: str, most: int) -> str:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """Format a list such as `amp, cline, codex and 11 more`. Up to four names are not shortened."""
+    """Format a list of names, such as `amp, cline, codex and 11 more`.
+
+    A list of up to four names is not shortened.
+    """
     if len(names) <= 4:
         return ", ".join(names)
     return f"{', '.join(names[:3])} and {len(names) - 3} more"
@@ -133,7 +136,10 @@ def percent_text(share: float) -> str:
 
 
 def whole_percents(parts: Sequence[int], total: int = 100) -> list[int]:
-    """Divide `total` percent among parts in proportion to their size, as whole numbers."""
+    """Divide `total` percent among parts in proportion to their sizes.
+
+    Returns whole numbers that add up to `total`, or zeros if all parts are 0.
+    """
     whole = sum(parts)
     if not whole:
         return [0] * len(parts)

@@ -36,8 +36,9 @@ def columns(text: str) -> int:
 
 
 def draw_bar(share: float, width: int) -> str:
-    """Return a bar for a share from 0 to 1, to the nearest eighth of a cell. Any positive share is
-    visible.
+    """Return a bar for a share from 0 to 1. Any positive share is visible.
+
+    The bar's length is rounded to an eighth of a cell.
     """
     eighths = round(share * width * 8)
     if share > 0:

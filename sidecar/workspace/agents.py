@@ -74,7 +74,7 @@ class SessionReader:
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
         """Read new contents from the given stores. Returns whether any store had new contents.
 
-        Calls of agents that are not in `billed` are only recorded if the store's earlier
+        Calls from agents that are not in `billed` are recorded only if the store's earlier
         calls are in the ledger.
 
         Args:
@@ -110,8 +110,10 @@ class SessionReader:
                 return
 
     def read_recent(self, since: datetime) -> None:
-        """Read all stores from the last day, and older stores of agents without a recent
-        session.
+        """Read all stores that were modified after `since`.
+
+        If this finds no session of an agent, also read the agent's older stores, newest first,
+        until a session is found.
         """
         recent, older = self._split_by_age(self._read_billed_stores(), since)
         self.read(recent)
@@ -163,7 +165,7 @@ class AgentSessions:
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
         self._searched_with: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """The agent settings of the last search for all sessions, by workspace."""
+        """The agent settings with which each workspace was last searched for all sessions."""
         self._memory: MemoryLedger | None = None
         """In-memory replacement for the ledger while the ledger file cannot be used."""
 
@@ -268,7 +270,7 @@ class AgentSessions:
 
     def _memory_ledger(self) -> MemoryLedger:
         if self._memory is None:
-            # A fast import, because a worker has already imported this module.
+            # This import is fast, because a worker thread has already loaded the module.
             from sidecar.cost.ledger import MemoryLedger
 
             self._memory = MemoryLedger()
@@ -289,7 +291,7 @@ class AgentSessions:
         earlier = before.sessions if before else frozenset[str]()
         recent = frozenset([session.id for session in sessions])
         self._seen[workspace] = LastSearch(sources, recent)
-        if not earlier <= recent:  # a recent session has become old or was deleted
+        if not earlier <= recent:  # a recent session is now old or deleted
             self._searched_with.pop(workspace, None)
         if not recent and not earlier:
             return recorded

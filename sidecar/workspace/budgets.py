@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 FILES_KEPT = 100_000
-"""How many files' token counts are cached. Each edit recounts groups with more files than this."""
+"""Maximum number of files whose token counts are cached. If a group contains more files, each edit
+recounts the group.
+"""
 LISTING_SECONDS = 10.0
 """How long the list of files in a folder is cached, in seconds."""
 
@@ -43,7 +45,7 @@ class Subject(NamedTuple):
 
     @property
     def models(self) -> dict[str, None]:
-        """The models for which the rules set limits, without duplicates."""
+        """The text's model and the models of its rules, without duplicates."""
         return dict.fromkeys(
             (self.model, *(rule.budget.model or self.model for rule in self.rules))
         )
@@ -67,7 +69,7 @@ class Budgets:
     async def choose_counters(
         self, subject: Subject, workspace: Workspace
     ) -> dict[str, CounterChoice]:
-        """Choose how to count the text, for each model in its rules."""
+        """Choose, for each model in the text's rules, how to count the text."""
         return {
             model: await self._counts.choose_counter(subject.snapshot, model, workspace.settings)
             for model in subject.models

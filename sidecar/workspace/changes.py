@@ -67,11 +67,11 @@ _NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
 _VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
 """Matches the suffixes of OpenRouter's model variants. Other APIs reject them."""
 _REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
-"""Matches Bedrock's region prefix. An account can only call models in certain regions."""
+"""Matches Bedrock's region prefix. An account can call models only in certain regions."""
 
 
 def can_call_model(name: str, provider: str, model: str) -> bool:
-    """Return whether a client that calls `model` at a provider can also call `name`."""
+    """Return whether a client that calls `model` at a provider can also call `name` there."""
     if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
         return False
     if provider == families.maker_of(model) != families.maker_of(name):
@@ -138,7 +138,7 @@ T = TypeVar("T")
 
 
 class Draft(NamedTuple):
-    """A copy of a conversation for a worker thread to change, with its window and calibration."""
+    """A copy of a conversation, with its window and calibration. A worker thread changes it."""
 
     conversation: Conversation
     window: Window
@@ -189,7 +189,7 @@ class Change(Generic[T]):
     """Whether to reset the conversation's calibration on commit."""
 
     def prepare(self, model: str, named: str | None, settings: Settings) -> Change[T]:  # noqa: ARG002
-        """Return a copy of the change with all inputs that `apply` needs. This function blocks.
+        """Return a copy of the change that contains all inputs for `apply`. This function blocks.
 
         Args:
             model: The conversation's model.
@@ -253,7 +253,7 @@ class SetParts(Change[None]):
 
     params: p.SetParams = field(kw_only=True)
     documents: Mapping[int, FollowedText] = field(kw_only=True)
-    """Each document's current text, keyed by the `id()` of the section params that use it."""
+    """The current text of each section's document, keyed by the `id()` of the section's params."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         apply_set(draft.conversation, self.params, lambda spec: self._make_source(id(spec)))
@@ -268,7 +268,7 @@ class SetParts(Change[None]):
 
 @dataclass(frozen=True)
 class AppendTurns(Change[None]):
-    """Applies `context/append`, with the reported usage or total if there is one."""
+    """Applies `context/append`, including the usage or total if the client reported one."""
 
     params: p.AppendParams = field(kw_only=True)
     usage: Usage | None = None

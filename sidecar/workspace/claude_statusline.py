@@ -1,4 +1,4 @@
-"""Stores data that Claude Code only sends to its status line. All functions block.
+"""Stores data that Claude Code sends only to its status line. All functions block.
 
 The data consists of the sessions' context windows and the user's subscription limits.
 """

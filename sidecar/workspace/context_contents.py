@@ -71,7 +71,7 @@ class ContentsReader:
 
 
 def read_contents(agent: str, path: str, session: str) -> tuple[ContextContents, int]:
-    """Return an agent's context contents and its file size. This function blocks.
+    """Return the contents of an agent's context, and the store's size in bytes. Blocks.
 
     The contents are empty if the store is unreadable or incomplete.
     """
@@ -86,7 +86,7 @@ def read_contents(agent: str, path: str, session: str) -> tuple[ContextContents,
 
 
 def split_contents(contents: ContextContents, tokens: int) -> list[ContextPart]:
-    """Split a context's tokens by content type, and label each type, largest first."""
+    """Divide a context's tokens among labeled content types. The largest type comes first."""
     parts: Counter[str] = Counter()
     named = 0
     for share in contents.split(tokens):

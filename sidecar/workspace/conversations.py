@@ -88,7 +88,7 @@ class Conversations:
         self._saving = asyncio.Lock()
         self._saved_layouts: dict[str, int] = {}
         self._missed: dict[str, Hashable] = {}
-        """Fingerprints of endpoints when they failed to count a conversation, keyed by its ID."""
+        """The endpoint's fingerprint at the last failed count, keyed by the conversation's ID."""
 
     # -- changes ----------------------------------------------------------------------------
 
@@ -122,7 +122,8 @@ class Conversations:
             is_outdated = is_recount and self.sessions.conversations.get(name) is not before
             if base is not before or is_outdated:
                 if is_answer and before is not None and self._needs_endpoint_count(before):
-                    # Nothing else requests the endpoint's count after a fit or an undo.
+                    # The conversation has changed. If it was changed by a fit or an undo, no
+                    # other code requests an endpoint's count of it.
                     self._ask_later(before)
                 return draft.conversation, outcome.result
             effects = self._commit(change, draft, outcome, before)
@@ -518,7 +519,7 @@ class Conversations:
 
 
 def _apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
-    """Apply a change to a draft, and count new parts except for sections."""
+    """Apply a change to a draft. Count the draft unless a section must be counted first."""
     outcome = change.apply(draft)
     if not draft.conversation.lacks_document_counts:
         draft.conversation.total()
@@ -596,7 +597,7 @@ class SectionCounts:
     def __init__(self, counts: Counts, documents: Documents) -> None:
         self._counts, self._documents = counts, documents
         self._snapshots: WeakKeyDictionary[SectionSource, Snapshot] = WeakKeyDictionary()
-        """Snapshots of sections that were sent as text. Their pieces cache token counts."""
+        """The snapshot of each section that was sent as text. Snapshots cache token counts."""
 
     def is_stale(self, section: Section, model: str, settings: Settings) -> bool:
         count, source = section.document_count, section.source

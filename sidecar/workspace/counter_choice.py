@@ -123,7 +123,7 @@ class CounterChooser:
         return self.endpoints(settings).known_limit(model) if settings.endpoints else None
 
     def why_not_asked(self, model: str, settings: Settings) -> str | None:
-        """Return the reason why no endpoint counts for the model, or None if one does."""
+        """Return the reason why no endpoint counts text for the model, or None if one does."""
         how = settings.tokenize
         served = any(matches(model, endpoint.models) for endpoint in settings.endpoints)
         if how.use_endpoint:

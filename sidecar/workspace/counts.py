@@ -62,11 +62,13 @@ _FIT_ROUNDS = 12
 EXTRAPOLATED_CHARACTERS = 6_000
 """Number of characters in the sample used to estimate a long document's token count."""
 GIANT_CHARACTERS = 100_000
-"""Tokenizing a piece with more characters is slow and cannot be interrupted."""
+"""A piece with more characters is giant. Tokenizing it is slow and cannot be interrupted."""
 GUESS_PERCENT = 25.0
 """Margin of error (±%) of an estimate based on a sample."""
 _MIN_CALIBRATION_CHARACTERS = 200
-"""Shorter text is not used for calibration, because endpoint overhead would distort the result."""
+"""Minimum length of text that is used for calibration. In shorter text, endpoint overhead would
+distort the result.
+"""
 
 
 class _AskedText(NamedTuple):
@@ -160,7 +162,7 @@ def _count_snapshot(
 ) -> int | None:
     """Count a snapshot. This function blocks.
 
-    Returns None if `giants` is false and the snapshot has a giant piece that was never counted.
+    Returns None if `giants` is false and the snapshot has a giant piece without a cached count.
     """
     pieces = countable_pieces(snapshot, base)
     if not giants and any(
@@ -206,14 +208,16 @@ class Counts(CounterChooser):
             "counting by an endpoint", outlives_waiters=True
         )
         self._edits: dict[str, asyncio.Event] = {}
-        """An event for each document that is waiting for a pause in typing, keyed by URI. Edits set
-        the event.
+        """An event for each document that is waiting for a pause in typing, keyed by the document's
+        URI. An edit of the document sets its event.
         """
 
     # -- choosing ---------------------------------------------------------------------------
 
     def count_cache_key(self, model: str, settings: Settings, *, sent: bool = True) -> Hashable:
-        """Return a cache key for everything that affects a count, except for the text.
+        """Return a cache key for a count.
+
+        The key covers everything that affects the count, except for the text.
 
         Args:
             model: The model.
@@ -246,7 +250,7 @@ class Counts(CounterChooser):
     def choose_counter_now(
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
-        """Choose how to count text without waiting. Only a cached endpoint count is used."""
+        """Choose how to count text. Never waits: only a cached endpoint count is used."""
         whole = self._cached_answer(snapshot, model, settings)
         if whole is None:
             return self.choose_local_counter(snapshot, model, settings)
@@ -352,7 +356,7 @@ class Counts(CounterChooser):
             self.calibration_changed()
 
     def calibration_changed(self) -> None:
-        """Schedule writing the calibrations to the file."""
+        """Report that a calibration has changed. The calibrations are written to the file later."""
         self.calibrations.changed()
         self._publish(Event("learned"))
 
@@ -505,7 +509,10 @@ class Counts(CounterChooser):
     def add_reported_window(
         self, model: str, settings: Settings, session: NamedLimits
     ) -> NamedLimits:
-        """Add the context window that an endpoint has reported to the windows from a session."""
+        """Return a session's context windows, including the window that an endpoint has reported.
+
+        If the session already specifies an endpoint's window, that window is kept.
+        """
         endpoint = session.endpoint or self.known_limit(model, settings)
         return msgspec.structs.replace(session, endpoint=endpoint)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
 
 _MAX_INLINE_CHARACTERS = 1_000_000
-"""Longer text is not counted on the event loop because that would take over 1 ms."""
+"""Maximum length of text that is counted on the event loop. Longer text would take over 1 ms."""
 
 
 class Snapshot(SplitText):
@@ -114,7 +114,8 @@ class Snapshot(SplitText):
 
         Args:
             base: The tokenizer.
-            most: Maximum number of characters to tokenize. Slow pieces count extra.
+            most: Maximum number of characters to tokenize. A piece that is slow to tokenize counts
+                as many more characters than it has.
             document: The open document with the same URI. Its counts are reused if it is
                 unchanged.
         """
@@ -139,7 +140,7 @@ class Snapshot(SplitText):
 
 
 class FollowedPlace:
-    """A document, or a range in it, that a conversation section follows during edits."""
+    """A document, or a range of it, whose edits a conversation section follows."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 2.0
 POLL_SECONDS = 30.0
-"""Default interval for notifying subscribers even if no change was noticed, in seconds."""
+"""Default interval in seconds at which subscribers are notified even without a change."""
 QUIET_SECONDS = 0.02
 """Delay after the last change before changes are reported, in seconds."""
 LONGEST_SECONDS = 0.1

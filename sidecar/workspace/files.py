@@ -62,8 +62,8 @@ def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRul
 def read_parent_rules(folder: str) -> list[IgnoreRules]:
     """Read the `.gitignore` files of a folder's parents in the same repository.
 
-    Returns no rules if the folder itself is ignored, because the user has named it
-    explicitly.
+    Returns no rules if they would ignore the folder itself. The user named the folder explicitly,
+    so the parents' rules must not exclude it.
     """
     rules: list[IgnoreRules] = []
     for parent in work_tree_parents(folder):
@@ -433,7 +433,7 @@ class Targets:
         yield from self._tracked_targets(start, below, walked)
 
     def _tracked_targets(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
-        """Yield files that git tracks but a search of the folder skips because of .gitignore."""
+        """Yield tracked files that the search of the folder has skipped because of .gitignore."""
         from sidecar.workspace.git import tracked_files
 
         names = tracked_files(start)
@@ -483,7 +483,7 @@ def drop_duplicate_links(targets: Iterable[Target]) -> list[Target]:
 
 
 def targets_except(targets: Iterable[Target], path: str) -> list[Target]:
-    """Return the files except for duplicate links and the file at `path`. This call blocks."""
+    """Return the files, but omit duplicate links and the file at `path`. This call blocks."""
     every = drop_duplicate_links(targets)
     if not os.path.islink(path):
         return [one for one in every if one.path != path]

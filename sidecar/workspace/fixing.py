@@ -29,7 +29,7 @@ _TRIES = 100
 
 
 class SettingsOrigins(NamedTuple):
-    """The configuration file that defines each setting of a root folder."""
+    """A root folder, and the source of each of its settings, such as a configuration file."""
 
     root: Path | None
     origins: Mapping[str, Origin]

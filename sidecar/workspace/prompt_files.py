@@ -115,7 +115,7 @@ class PromptFile(msgspec.Struct, frozen=True):
     text: str | None
     note: str | None = None
     is_own: bool = False
-    """Whether this is a file of the user, not of a workspace. Agents send it in all workspaces."""
+    """Whether the file belongs to the user, not to a workspace. It is sent in all workspaces."""
 
 
 def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
@@ -261,7 +261,7 @@ async def file_costs(
         services: The shared services.
         workspace: The workspace.
         params: The files and the time range.
-        reported: For a report to a collector, the URIs of all workspaces that are reported
+        reported: The URIs of all workspaces, if each workspace is reported to a collector
             separately. Calls in other worktrees are then excluded. For the user's own files,
             calls in nested workspaces are excluded as well.
 

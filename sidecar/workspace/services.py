@@ -156,7 +156,7 @@ class Services(SharedServices):
         self.update_costs(workspace, await self.workers.run(self.spending(workspace).stored_sums))
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
-        """Return a workspace's sessions, or None if none have been created."""
+        """Return a workspace's session registry, or None if it has not been created yet."""
         return self._sessions.get(workspace)
 
     def sessions(self, workspace: Workspace) -> SessionRegistry:

@@ -2,8 +2,8 @@
 
 The `store` table records how much of each store has been read, and `agent_session` contains
 the sessions. A store's calls, sessions and reading position are written in one transaction.
-If the schema version changes, the tables are created again because all data except the calls
-can be read again.
+If the schema version changes, both tables are dropped and created again. Their data can be read
+again from the stores. Recorded calls are kept.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class StoreRow(NamedTuple):
     previewed: bool = False
     """Whether only the sessions were read. If so, no calls have been recorded."""
     state: bytes = b""
-    """The reader's state. Empty if all rows were requested, because states can be large."""
+    """The reader's state, which can be large. Left empty when all rows are loaded at once."""
 
     def is_current(self, store: Store, *, preview: bool = False) -> bool:
         """Return whether the store has been read completely."""
@@ -162,8 +162,9 @@ class SessionIndex:
         return bool(self._unread(stores)[0])
 
     def unread_sessions(self, stores: Iterable[Store]) -> frozenset[str] | None:
-        """Return the indexed sessions that may have unread calls, or None if there are no such
-        calls.
+        """Return the indexed sessions that may have unread calls.
+
+        Returns None if no store has unread contents.
 
         A sub-agent's store usually has its session's ID in its path. Otherwise, the store may
         belong to any of the agent's sessions.
@@ -322,7 +323,7 @@ class SessionIndex:
             roots: The workspace's folders.
             since_ms: Older sessions are skipped, except for the newest session of each agent.
             with_prompts: Whether to read the first prompt of sessions without a title.
-            with_names: Whether to read titles and prompts now instead of with `read_name`.
+            with_names: Whether to read titles and prompts now. If not, call `read_name` later.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -393,7 +394,7 @@ def _read_stores(
                 _log.info("cannot read a session file (%s): %s", store.agent, why)
             except Exception as exc:  # a damaged store must not stop the others from being read
                 log_defect(exc, f"{store.agent} session file")
-                # Save this as read, so the store is not read again until it changes.
+                # Mark the store as read, so it is not read again until it changes.
                 failed = StoreRead(calls=(), sessions=(), state=row.state if row else b"")
                 yield _Reading(store, row, failed, preview and (row is None or row.previewed))
 
@@ -458,7 +459,7 @@ def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
 
 
 def _without_impossible_values(session: SessionSnapshot) -> SessionSnapshot:
-    """Return a session without invalid names and sizes. The store may be hostile."""
+    """Return a session with invalid values replaced by None. The store may be hostile."""
     return msgspec.structs.replace(
         session,
         first_folder=_text_or_none(session.first_folder),
@@ -539,7 +540,7 @@ def _is_utf8(path: str) -> bool:
 def _select_sessions(
     connection: sqlite3.Connection, roots: Roots, columns: str
 ) -> list[tuple[Any, ...]]:
-    """Return columns of the roots' sessions and their stores."""
+    """Return the given columns of the roots' sessions, joined with the sessions' stores."""
     if not _has_tables(connection):
         return []
     connection.create_function("is_ours", 1, lru_cache(roots.contains))
@@ -565,7 +566,7 @@ def _rows_of_roots(
 
 
 def _merge_rows(rows: Sequence[_Row]) -> StoredSession:
-    """Return a session, given its rows in all stores, the most important row first."""
+    """Combine the rows that a session has in all stores. The most important row comes first."""
     store, session = rows[0]
     if len(rows) > 1:
         session = _with_missing_values(session, [row.session for row in rows])
@@ -596,7 +597,7 @@ def _merge_rows(rows: Sequence[_Row]) -> StoredSession:
 def _with_missing_values(
     best: SessionSnapshot, sessions: Sequence[SessionSnapshot]
 ) -> SessionSnapshot:
-    """Return a session with the values that only its other stores contain."""
+    """Return `best` with missing values taken from the session's other stores."""
     size = next((one for one in sessions if one.tokens is not None), best)
     if best.compacted or best.note == REWOUND:
         # The session's other stores still contain its size from before the compaction or rewind.
@@ -626,7 +627,7 @@ def _rank_of_row(row: _Row) -> tuple[int, float]:
 
 
 def _updated_at(row: _Row) -> float:
-    """Return when the session was updated, in seconds since 1970."""
+    """Return the time of the session's last update, in seconds since 1970."""
     at = row.session.updated_at
     return row.store.mtime_ns / 1e9 if at is None else at / 1000
 

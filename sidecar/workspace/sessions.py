@@ -52,7 +52,7 @@ DEFAULT_ID = "default"
 """The ID of the conversation that is created if the client does not provide an ID."""
 SESSIONS_KEPT = 256
 NO_REPLY = "no reply yet"
-"""The note of an agent's session before the first reply, when its model is unknown."""
+"""Note shown for an agent's session until the first reply. Its model is unknown until then."""
 _MAX_SHARED = 64
 """Maximum number of conversations to share with other processes."""
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -116,7 +116,7 @@ class SessionsSnapshot(NamedTuple):
 
     @property
     def models_without_limit(self) -> set[str]:
-        """The models in agents' sessions whose context windows are not loaded yet."""
+        """Models that agents' sessions use, but whose context windows are not loaded yet."""
         return {model for (model, _), limit in self.limits.items() if model and limit is None}
 
     def first(
@@ -239,7 +239,7 @@ class ConversationState:
     warned_level: int = 0
     """The number of warning thresholds reached at the last check."""
     counted_layout: int | None = None
-    """Identifies the turns that an endpoint counted last."""
+    """Identifies the turns that an endpoint most recently counted."""
     asking: int = 0
     """Number of endpoint requests in progress for this conversation."""
 
@@ -302,7 +302,7 @@ class SessionRegistry:
         return choose_session(self._newest_client_session(), agents)
 
     def next_switch_at(self) -> datetime | None:
-        """Return when the shown session loses its precedence or becomes too old to be shown.
+        """Return the time when the shown session loses its precedence or becomes too old to show.
 
         Returns None if there is no such time, for example if the user has selected the session.
         """
@@ -376,9 +376,10 @@ class SessionRegistry:
         return shown is not None and not isinstance(shown, StoredSession)
 
     def select(self, session_id: str | None) -> None:
-        """Show a session until it ends. None shows the most recent session again.
+        """Show a session until it ends.
 
-        A session that has already ended is shown until another session is selected.
+        If the ID is None, the session to show is chosen automatically again. A session that has
+        already ended is shown until another session is selected.
 
         Raises:
             BadParamsError: The session does not exist.
@@ -513,7 +514,10 @@ class SessionRegistry:
         )
 
     def shown_usage(self, conversation: Conversation) -> ContextUsage:
-        """Return a conversation's context usage, as published if the conversation is shown."""
+        """Return a conversation's context usage.
+
+        If the conversation is shown, this is the published usage.
+        """
         usage = self.context.usage
         if usage is None or self._shown is not conversation:
             return self.usage(conversation)
@@ -524,7 +528,7 @@ class SessionRegistry:
         return self._limit(model or self._workspace.settings.model, named)
 
     def window_of(self, conversation: Conversation) -> Window:
-        """Return a conversation's context window and reserve. Its window must already be loaded."""
+        """Return a conversation's context window and reserve. The window must already be loaded."""
         settings = self._workspace.settings.context
         limit = self._limit(conversation.model, self._named_limits(conversation))
         reserve = settings.reserve if conversation.reserve is None else conversation.reserve
@@ -578,7 +582,8 @@ class SessionRegistry:
     def _warn_of_agent_session(self, session: StoredSession, usage: ContextUsage) -> None:
         """Warn once if an agent's session crosses a threshold or is compacted.
 
-        The first check of a session only warns if the session is running.
+        The first check of a session warns about a threshold only if the session is running, and
+        never about a compaction.
         """
         if usage.usable is None:
             return

@@ -20,7 +20,7 @@ PROTOCOL = "protocol"
 PROTOCOL_OUTRANKS = timedelta(minutes=30)
 """How long a client's conversation takes precedence over newer agent sessions."""
 RECENT = timedelta(hours=24)
-"""How long agents' and other servers' sessions are shown after their last update."""
+"""How long a session from an agent or another server is shown after its last update."""
 
 
 def choose_session(conversation: Session | None, agents: StoredSession | None) -> Session | None:
@@ -41,7 +41,7 @@ def choose_session(conversation: Session | None, agents: StoredSession | None) -
 
 
 def next_switch_at(shown: Session) -> datetime | None:
-    """Return when the shown session loses its precedence or becomes too old to be shown.
+    """Return the time when the shown session loses its precedence or becomes too old to show.
 
     Returns None if this time has passed.
     """

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RECENT = timedelta(days=30)
 _READ_NUMBERS = itertools.count(1)
-"""Assigns an increasing number to each ledger read when it starts."""
+"""Numbers the reads of the ledger in the order in which they start."""
 
 
 class SpendingSums(NamedTuple):
@@ -110,7 +110,7 @@ class Costs:
     over_cap: bool = False
     """Whether the last preflight exceeded a cap."""
     revision: int = 0
-    """Increases when calls in the workspace are recorded or amended, even calls without a price."""
+    """Increases when a call in the workspace is recorded or amended, even if it has no price."""
     _recorded: tuple[int, int] = (0, 0)
     """The number of the workspace's calls, and the number of tokens in them."""
     _read_number: int = 0

@@ -135,7 +135,7 @@ class State:
 
 _SHARING_LOCK_SECONDS = 1.0
 _NEW_SECONDS = 60.0
-"""How long a lock file is kept even if it is not locked, in seconds. Its server may be starting."""
+"""How long to keep an unlocked lock file, in seconds. Its server may still be starting."""
 _MAX_SHARED_BYTES = 1 << 22
 
 

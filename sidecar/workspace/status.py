@@ -251,7 +251,7 @@ def context_status(
 def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus | None:
     """Return the costs to show, or None if no calls are recorded.
 
-    This is the cost of the agent's session or, if that is unknown, today's cost.
+    `text` shows the cost of the agent's session or, if that is unknown, today's cost.
     """
     session = usage.session if usage else None
     is_agent = session is not None and session.source != "protocol"
@@ -278,7 +278,7 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
 
 
 def _team_row(costs: Costs) -> tuple[str, str]:
-    """Return one tooltip row: the team's spending, and whether its store cannot be reached."""
+    """Return the tooltip row with the team's spending and any outage of its store."""
     outage = costs.team_outage.text if costs.team_outage else ""
     if costs.team is None:
         return "Team store", outage

@@ -50,7 +50,7 @@ def parent_of(name: str) -> str:
 
 
 def flatten(entry: MapEntry, level: int = 0) -> Iterator[tuple[int, MapEntry]]:
-    """Yield all entries below an entry with their levels. Folders come before their contents."""
+    """Yield each entry below `entry` with its level. Folders come before their contents."""
     for child in entry.children:
         yield level, child
         yield from flatten(child, level + 1)

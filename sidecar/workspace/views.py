@@ -154,7 +154,7 @@ def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
 def add_view_to_usage(
     usage: ContextUsage | None, costs: Costs, now: datetime | None = None
 ) -> ContextUsage:
-    """Return the context usage with the rows and text to display."""
+    """Return a copy of the context usage that includes the rows and text to display."""
     usage, now = usage or ContextUsage(), now or datetime.now(UTC)
     session = usage.session
     updated = format_age(session.updated_at, now) if session else ""
@@ -175,7 +175,7 @@ def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -
 def session_rows(
     rows: Sequence[SessionRow], costs: Costs, now: datetime | None = None
 ) -> list[SessionRow]:
-    """Return the rows with text to display: `detail` in a tree, and `text` in a terminal."""
+    """Return copies of the rows that include text: `detail` for a tree, `text` for a terminal."""
     if not rows:
         return []
     now = now or datetime.now(UTC)
@@ -219,7 +219,7 @@ class RowCells(NamedTuple):
     age: str
     model: str
     state: str
-    """The session's state: `running`, `pinned`, both or empty."""
+    """The session's state: `running`, `pinned`, `running, pinned`, or an empty string."""
 
 
 def all_row_cells(rows: Sequence[SessionRow], costs: Costs, now: datetime) -> list[RowCells]:
@@ -253,7 +253,11 @@ def _short_label(row: SessionRow) -> str:
 
 
 def size_text(row: SessionRow, width: int = 0) -> str:
-    """Return a session's share of the window with a gauge, or a note if the size is unknown."""
+    """Return how much of its context window a session uses, as a percentage.
+
+    A gauge of `width` characters is appended unless `width` is 0. If the window is unknown, the
+    number of tokens is returned. If that number is unknown too, a note is returned.
+    """
     if row.tokens is None or row.method is None:
         return row.note or "size unknown"
     if row.percent is None:

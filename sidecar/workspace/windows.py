@@ -63,7 +63,7 @@ class Windows:
         named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
         note: str | None = None,
     ) -> Count:
-        """Return the measured tokens with the model's window, price and similar models."""
+        """Return a `Count` that includes the model's window, price and similar models."""
         limit = find_window(model, settings, named)
         window = None if limit is None else Window(limit, settings.context.reserve)
         return Count(
@@ -83,9 +83,9 @@ class Windows:
 
 
 def similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
-    """Return the known models that are most similar to an unknown model. This call blocks.
+    """Return the known models whose names are most similar to an unknown model's name. Blocks.
 
-    Returns None if the model is in a model list, a model family or the settings.
+    Returns None if the model is known, for example from a model list or from the settings.
     """
     return None if _is_named(model, settings) else catalogue.similar_models(model)
 

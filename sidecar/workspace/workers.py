@@ -47,8 +47,8 @@ class Workers:
         """Count on a thread. Cancelling the caller or stopping the server stops the count.
 
         Args:
-            count: Does the counting. It is passed a function, and must stop once that function
-                returns true.
+            count: A function that counts. Its argument is another function, and `count` must stop
+                once that function returns true.
             is_giant: Whether the count may take long without checking whether to stop.
         """
         cancelled, closing = threading.Event(), self._closing

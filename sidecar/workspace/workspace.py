@@ -1,4 +1,7 @@
-"""Root folders with their settings, costs and shown context, and events for changes to them."""
+"""Root folders with their settings, costs and shown context.
+
+An `Event` reports a change, for example to a root folder or to a document.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class Workspace:
     editor: Mapping[str, Any] = field(default_factory=dict)
     """The `tokenSidecar` section of the editor's settings, as last received."""
     has_settings: bool = False
-    """Whether the settings files have been read, which also means that the root's disk responds."""
+    """Whether the settings files have been read. If so, the root's disk responds."""
     costs: Costs = field(default_factory=Costs)
 
     context: ContextState = field(default_factory=ContextState)
@@ -113,7 +116,7 @@ EventKind = Literal[
 
 
 class MissedCount(NamedTuple):
-    """A count that was requested from an endpoint, but not received."""
+    """A count that an endpoint failed to provide."""
 
     model: str
     settings: Settings
