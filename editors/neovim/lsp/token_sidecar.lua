@@ -1,4 +1,4 @@
--- Used by vim.lsp.enable('token_sidecar'); change it with vim.lsp.config('token_sidecar', {…}).
+-- The configuration for vim.lsp.enable('token_sidecar'). Override it with vim.lsp.config('token_sidecar', {…}).
 local function server() return require('token_sidecar.server') end
 
 ---@type vim.lsp.Config

@@ -24,7 +24,7 @@ export async function activate(context: ExtensionContext) {
       await sidecar.request("context/append", { session, turns: [{ role: "user", content }] });
       return (await sidecar.request<{ verdict: string }>("context/preflight", { session })).verdict;
     },
-    /** Report the reply with its usage, which is also recorded in the cost report. */
+    /** Report the reply and its usage. The cost report includes the usage. */
     received: (response: object) => sidecar.request("context/response", { session, response }),
   };
 }

@@ -12,7 +12,7 @@ export interface State {
 
 export const state: State = { running: false, context: "none", endedHidden: false };
 
-/** Change the state, and the context keys `tokenSidecar.*`. */
+/** Change the state and the matching context keys (`tokenSidecar.*`). */
 export function setState(change: Partial<State>): void {
   for (const key of Object.keys(change) as (keyof State)[]) {
     if (state[key] !== change[key]) void commands.executeCommand("setContext", `tokenSidecar.${key}`, change[key]);

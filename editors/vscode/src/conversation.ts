@@ -42,7 +42,7 @@ export async function pinSession(server: Server, row?: SessionRow): Promise<void
   await server.request("context/select", { ...workspaceParam(server), session: row?.id ?? null });
 }
 
-/** Show which turns pruning would remove and how many cached tokens that would cost. Prune if the user agrees. */
+/** Show which turns pruning would remove, and how many cached tokens would be lost. Prune if the user agrees. */
 export async function fitContext(server: Server): Promise<FitResult> {
   const where = workspaceParam(server);
   const plan = await server.request<FitResult>("context/fit", where);

@@ -21,11 +21,11 @@ const COLORS: Partial<Record<DiagnosticSeverity, ThemeColor>> = {
 };
 
 interface BudgetDiagnostic extends Diagnostic {
-  /** The client library keeps the data that the server sends with a diagnostic. */
+  /** Data that the server sent with the diagnostic. The client library adds this field. */
   readonly data?: { readonly tokens: number; readonly budget: number };
 }
 
-/** Marks files near or over a budget in the explorer. The diagnostics of open files provide the numbers. */
+/** Marks files in the explorer that are near or over a budget. The numbers come from the diagnostics of open files. */
 export class BudgetDecorations implements FileDecorationProvider, Disposable {
   private readonly changed = new EventEmitter<Uri[] | undefined>();
   readonly onDidChangeFileDecorations = this.changed.event;

@@ -86,13 +86,13 @@ async function onPathVariable(name: string): Promise<string | undefined> {
   for (const folder of (process.env["PATH"] ?? "").split(delimiter)) {
     if (!isAbsolute(folder)) continue;
     const path = join(await realpath(folder), WINDOWS ? `${name}.exe` : name);
-    // Check both the path and its target: a virtual environment's Python link loads modules from the link's folder.
+    // Check both the path and its target. A virtual environment's Python is a link, and loads modules from the link's folder.
     if ((await executable(path)) && !theirs(path) && !theirs(await realpath(path))) return path;
   }
   return undefined;
 }
 
-/** Return the open folders. One that contains the home folder is left out, because it cannot be a cloned repository. */
+/** Return the open folders, except any that contains the home folder. Such a folder cannot be a cloned repository. */
 async function openFolders(): Promise<string[]> {
   const home = await realpath(homedir());
   const folders = await Promise.all((workspace.workspaceFolders ?? []).map(({ uri }) => realpath(uri.fsPath)));

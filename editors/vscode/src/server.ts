@@ -68,7 +68,7 @@ export class Server implements Disposable {
     readonly log: LogOutputChannel,
   ) {}
 
-  /** Stop the server if it is running, find it again and start it. Concurrent calls run one after the other. */
+  /** Stop the server if it is running, look for its program again, and start it. Concurrent calls run one after the other. */
   restart(): Promise<void> {
     this.ends = [];
     return this.enqueue();

@@ -28,7 +28,7 @@ const COLORS: Record<SessionRow["severity"], ThemeColor | undefined> = {
   error: new ThemeColor("list.errorForeground"),
 };
 
-/** The item that contains all sessions after the first ones. */
+/** The collapsed item that contains the remaining sessions. */
 interface Others {
   readonly others: number;
 }
@@ -59,7 +59,7 @@ export class SessionsView implements TreeDataProvider<SessionRow | Others> {
     for (const each of this.disposables) each.dispose();
   }
 
-  /** Schedule a refresh, at most one per REFRESH_MS. A hidden view refreshes when it becomes visible. */
+  /** Schedule a refresh, at most once every REFRESH_MS. A hidden view refreshes when it becomes visible. */
   readonly refresh = (): void => {
     if (!this.view.visible || this.timer) return;
     this.timer = setTimeout(() => {
@@ -111,7 +111,7 @@ export class SessionsView implements TreeDataProvider<SessionRow | Others> {
   }
 }
 
-/** Return a session's agent, or an empty string if the label names it. */
+/** Return the agent of a session, or an empty string if the session's label already names the agent. */
 export function agentOf(row: SessionRow): string {
   const isNamed = row.source === "protocol" || `${row.label} `.startsWith(`${row.source} `);
   return isNamed ? "" : row.source;

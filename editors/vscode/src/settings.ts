@@ -17,7 +17,7 @@ export function serverKeys(context: ExtensionContext): string[] {
     .filter((key) => !key.startsWith("server.") && key !== DECORATIONS);
 }
 
-/** Return the configured settings as a nested object, without defaults, which would override a project's file. */
+/** Return the configured settings as a nested object. Defaults are omitted, because they would override a project's file. */
 export function writtenSettings(keys: readonly string[], scope: Uri | undefined): Record<string, unknown> {
   const config = workspace.getConfiguration(SECTION, scope ?? null);
   const written: Record<string, unknown> = {};

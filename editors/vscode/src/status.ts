@@ -144,7 +144,10 @@ export async function countSelections(
   return { ...result, ...(unsure ?? counts[0]), tokens: sum };
 }
 
-/** Return the status line. The selection's count comes after the document's. An icon marks each part near or over its limit. */
+/**
+ * Return the status line. The selection's count comes after the document's. An icon marks each part that is near or
+ * over its limit.
+ */
 function line(update: StatusUpdate, selection: string, icons = true): string {
   const { document, context, cost } = update;
   const text = (part: { text: string; severity: StatusUpdate["severity"] } | null): string =>

@@ -1,4 +1,4 @@
--- :TokenSidecar's subcommands for conversations and endpoints.
+-- The subcommands of :TokenSidecar for conversations and endpoints.
 local M = {}
 
 local format = require('token_sidecar.format')
@@ -57,7 +57,7 @@ function M.sessions(ask)
   choose_session(ask, FIRST_SESSIONS)
 end
 
---- Shows a pruning plan for the conversation, including how many cached tokens it costs. Asks before applying it.
+--- Shows a plan for pruning the conversation, and how many cached tokens pruning would lose. Asks before applying it.
 ---@param ask token_sidecar.Ask
 function M.fit(ask)
   ask('context/fit', {}, function(plan)

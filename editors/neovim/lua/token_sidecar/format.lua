@@ -25,7 +25,7 @@ end
 
 local PREFIX = 'token-sidecar: '
 
---- Shortens text to one line of Neovim's message area, if possible at the end of a sentence.
+--- Shortens text to fit on one line of Neovim's message area. Cuts it at the end of a sentence if possible.
 ---@return string
 function M.on_a_line(text)
   local room = vim.v.echospace - #PREFIX
@@ -34,7 +34,7 @@ function M.on_a_line(text)
   return part:match('^.*%.%f[ ]') or part .. '…'
 end
 
---- Shows a message. Safe to call from callbacks that must not redraw.
+--- Shows a message slightly later, so that callbacks that must not redraw can call this function.
 ---@param level? integer vim.log.levels, INFO by default
 function M.notify(text, level)
   vim.schedule(function() vim.notify(PREFIX .. M.plain(text), level or vim.log.levels.INFO) end)

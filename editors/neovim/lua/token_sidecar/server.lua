@@ -65,8 +65,8 @@ local function resolved(name, ...)
   return path and vim.fn.executable(path) == 1 and { path, ... } or nil
 end
 
---- Returns the command that starts the server. Its sources, in order, are vim.g.token_sidecar_cmd,
---- $TOKEN_SIDECAR_CMD, the console script and the Python module.
+--- Returns the command that starts the server. This is vim.g.token_sidecar_cmd or $TOKEN_SIDECAR_CMD if one of them is
+--- set. Otherwise, it is the console script or, if there is none, the Python module.
 ---@return string[]? argv with the absolute path of an existing program
 function M.command()
   local set = vim.g.token_sidecar_cmd or vim.env.TOKEN_SIDECAR_CMD or {}
@@ -87,7 +87,7 @@ local function missing()
   end
 end
 
---- Calls `found` if the server is installed. Otherwise, shows once how to install it.
+--- Calls `found` if the server is installed. If not, shows how to install it, but only the first time.
 local function when_installed(found)
   local argv = M.command()
   if not argv then
@@ -179,7 +179,8 @@ function M.attach(buf)
 end
 
 --- Closes and reopens a document on the server after the buffer's name or line endings have changed, because Neovim
---- does not report these changes. If the buffer were edited in between, Neovim would stop listening to it.
+--- does not report these changes. Reattaches at once, because Neovim stops listening to a buffer that is edited while it
+--- is detached.
 function M.reopen(buf)
   local old, uri = (vim.b[buf].token_sidecar_status_dict or {}).uri, vim.uri_from_bufnr(buf)
   for _, client in ipairs(M.clients(buf)) do

@@ -63,7 +63,8 @@ function M.clear(buffers, client_id)
   end
 end
 
---- Shows a warning on one line to avoid a hit-enter prompt. If it is longer, the full text is logged.
+--- Shows a warning on one line, because a longer message would cause a hit-enter prompt. If the warning does not fit, it
+--- is shortened, and the full text is logged.
 ---@param warning token_sidecar.ContextWarning
 function M.warn(warning)
   local format = require('token_sidecar.format')

@@ -5,7 +5,7 @@ local DEBOUNCE_MS = 60
 local namespace = vim.api.nvim_create_namespace('token_sidecar_selection')
 local group = vim.api.nvim_create_augroup('token_sidecar_selection', {})
 local timer = assert(vim.uv.new_timer())
-local changes = 0 -- number of selection changes; a count for an earlier selection is not shown
+local changes = 0 -- number of selection changes; shows whether a token count belongs to an earlier selection
 
 local function is_visual() return vim.fn.mode():find('^[vV\22]') ~= nil end
 

@@ -1,4 +1,4 @@
--- avante.nvim: reports its requests and replies, and checks prompts before they are submitted.
+-- Integration for avante.nvim. Reports its requests and replies, and checks prompts before they are submitted.
 local M = { KNOWN = 'a933431 of 2026-08-21' }
 
 local chats = require('token_sidecar.integrations.chats')
@@ -26,7 +26,7 @@ local function begin(call, provider, spec)
   chats.request(call, provider.context_window)
 end
 
---- Wraps a provider to record each call's request and the lines of its reply.
+--- Wraps a provider to record the request and the reply lines of a call.
 local function tapped(provider, call)
   local tap = setmetatable({}, { __index = provider })
   function tap:parse_curl_args(prompt)
@@ -40,7 +40,7 @@ local function tapped(provider, call)
         for index = 1, select('#', ...) do
           chats.line(call, (select(index, ...)))
         end
-        if call.stopped then chats.reply(call) end -- usage may follow the end of the reply
+        if call.stopped then chats.reply(call) end -- usage may arrive after the end of the reply
         return provider[name](provider, ...)
       end
   end
@@ -82,7 +82,8 @@ end
 
 local function current_provider() return require('avante.providers')[require('avante.config').provider] end
 
---- Caches the prompts that the plugin generates for its own count, because generating them is slow in long chats.
+--- Caches the prompts that the plugin generates for its own token count. In long chats, generating them again would be
+--- slow.
 local function around_prompts(generate)
   return function(opts)
     local generated = generate(opts)
@@ -96,7 +97,7 @@ local report = safely(function(session, opts)
   local provider = current_provider()
   local generated = prompts[opts] or require('avante.llm').generate_prompts(opts)
   prompts[opts] = nil
-  local last = provider.last_response_id -- parse_curl_args() clears it, but the next request needs it
+  local last = provider.last_response_id -- parse_curl_args() clears this field, but the next request needs its value
   local spec = provider:parse_curl_args(generated)
   provider.last_response_id = last
   begin({ session = session, lines = {} }, provider, spec)

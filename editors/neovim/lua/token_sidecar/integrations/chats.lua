@@ -3,7 +3,9 @@
 local M = {}
 
 local HOLD_MS, GRACE_MS = 950, 50
-local REPLY = {} -- stands for a reply that was already reported; the next request contains it in another format
+-- A placeholder for a reply that was already reported. It matches any assistant message, because the next request
+-- contains the reply in another format.
+local REPLY = {}
 local ROLES = { function_call_output = 'tool', custom_tool_call_output = 'tool' }
 
 ---@class token_sidecar.Call a plugin's request, and the lines of the reply that report usage
@@ -153,7 +155,7 @@ function M.request(call, limit)
   with_client(call.session, function(client)
     front = { session = call.session, client = client.id }
     local state, session = sent[call.session], call.session
-    if state and state.client ~= client.id then state = nil end -- a restarted server has no messages
+    if state and state.client ~= client.id then state = nil end -- a restarted server has lost the messages
     local function check(err)
       if err and sent[session] then sent[session].is_unknown = true end
     end
@@ -214,7 +216,7 @@ function M.reply(call)
   end)
 end
 
---- Reports a reply without usage, or with only a total. The call is not recorded as a cost.
+--- Reports a reply that contains no usage, or only the total. The call is not recorded as a cost.
 ---@param message table in OpenAI's format; the next request is expected to contain it
 function M.append_reply(call, message, total)
   local state = sent[call.session]
@@ -308,7 +310,7 @@ function M.show(buf, session)
   with_client(session, function(client) ask(client, 'context/preflight', { session = session }) end)
 end
 
---- Returns the buffers of the chat that a server's status shows.
+--- Returns the buffers of the chat whose session a server's status shows.
 ---@param client_id integer
 ---@return integer[]
 function M.in_front(client_id)
@@ -363,7 +365,7 @@ function M.safely(plugin, read)
   end
 end
 
---- Returns the errors of the plugins whose versions are not supported, keyed by plugin.
+--- Returns an error message for each plugin whose version is not supported, keyed by plugin.
 ---@return table<string, string>
 function M.unknown()
   local missing = {}

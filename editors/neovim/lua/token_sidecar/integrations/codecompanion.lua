@@ -1,4 +1,5 @@
--- codecompanion.nvim: reports its chat, inline and background requests, and checks prompts before they are submitted.
+-- Integration for codecompanion.nvim. Reports its chat, inline and background requests, and checks prompts before they
+-- are submitted.
 local M = { KNOWN = 'f1afd02 of 2026-08-08' }
 
 local chats = require('token_sidecar.integrations.chats')
@@ -9,7 +10,7 @@ local READABLE = { 'buffer', 'buffers', 'diagnostics', 'messages', 'quickfix', '
 
 local current ---@type {call: token_sidecar.Call, begin?: fun()}? the request whose body is built next
 local missed ---@type {call: token_sidecar.Call, name: string, id: any}? a request sent before the hooks were set
-local followed = setmetatable({}, { __mode = 'k' }) -- adapters of recorded requests; each request has its own copy
+local followed = setmetatable({}, { __mode = 'k' }) -- adapters of recorded requests; no two requests share one
 local closed = {} ---@type table<integer, true> ids of closed chats
 local changed = {} ---@type table<table, true> chats with new context that was not reported yet
 local function safely(read) return chats.safely(NAME, read) end
@@ -120,19 +121,19 @@ local function typed_in(chat)
   return vim.trim(table.concat(lines, '\n', first))
 end
 
---- Returns the ids of attached context whose lines are still in the buffer.
+--- Returns the ids of the attached context items whose lines are still in the buffer.
 local function listed_context(chat)
   local ids = {}
   for _, line in ipairs(lines_below_header(chat)) do
     local entry = line:match('^> %- (.-)%s*$')
     for _, item in ipairs(entry and chat.context_items or {}) do
-      if vim.endswith(entry, item.id) then table.insert(ids, item.id) end -- the entry starts with an icon
+      if vim.endswith(entry, item.id) then table.insert(ids, item.id) end -- the entry is an icon followed by the id
     end
   end
   return ids
 end
 
---- Copies the parts of a chat that submitting a prompt changes, so that it can be tried on the copy.
+--- Copies a chat, so that submitting a prompt can be tried out. Copies only the parts that submitting would change.
 local function trial_copy(chat)
   local context = { add = function() end, get_from_chat = function() return listed_context(chat) end }
   local registry, trial = {}, { messages = vim.list_slice(chat.messages) }
@@ -241,8 +242,8 @@ local function around_message(add_message)
   end
 end
 
---- Records the reply to an inline or background request that was sent before the hooks were set. When the reply is
---- complete, the plugin calls a handler of the adapter.
+--- Wraps the function through which the plugin calls an adapter's handlers. The handler `on_exit` gets complete replies.
+--- Replies to inline and background requests that were sent before the hooks were set are recorded here.
 local function around_handler(call_handler)
   local record = safely(function(adapter, response)
     local call = missed.call

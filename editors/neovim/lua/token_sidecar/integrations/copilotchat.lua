@@ -1,4 +1,4 @@
--- CopilotChat.nvim: reports the requests and replies of its client, and checks prompts before they are sent.
+-- Integration for CopilotChat.nvim. Reports its requests and replies, and checks prompts before they are sent.
 local M = { KNOWN = 'f0c2a23 of 2026-06-17' }
 
 local chats = require('token_sidecar.integrations.chats')
@@ -20,7 +20,7 @@ local is_held = safely(function(opts)
   return held
 end)
 
---- Records a request. Its HTTP requests are identified by the client's coroutine.
+--- Records a call. Its HTTP requests run in the same coroutine, so the coroutine identifies the call.
 local function around_ask(ask)
   return function(client, opts)
     local co = assert(coroutine.running())
