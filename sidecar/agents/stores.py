@@ -83,7 +83,7 @@ COMPACTED = "compacted: the new size appears with the next turn"
 REWOUND = "rewound: the new size appears with the next turn"
 NO_USAGE = "this model reports no usage"
 NOT_VISIBLE = "not visible from this machine"
-ESTIMATED = "compacted: the agent's estimate until the next turn"
+ESTIMATED = "compacted: this is the agent's estimate until the next turn"
 ESTIMATE_BAND = 25.0
 """The margin of error in percent (±) of an agent's own estimate after a compaction."""
 

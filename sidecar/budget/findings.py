@@ -180,7 +180,7 @@ def _method_text(measure: Measure) -> str:
     if measure.method in ("exact", "endpoint"):
         return measure.method
     if measure.error_percent is None:
-        return f"{measure.method}, error not measured"
+        return f"{measure.method}, margin of error unknown"
     return f"{measure.method} {band_text(measure.error_percent)}"
 
 

@@ -47,7 +47,7 @@ GIT_FAILED = "git cannot list tracked files, so all files that .gitignore matche
     "--stdin-name",
     metavar="PATH",
     default="-",
-    help="Path that selects the budgets for standard input (`-`).",
+    help="Check standard input (`-`) against the budgets for this path.",
 )
 @click.option(
     "--config",

@@ -32,7 +32,8 @@ def config() -> None:
 @click.option(
     "--user",
     is_flag=True,
-    help="Create your own file instead of the project's. It can also set endpoints and prices.",
+    help="Create your own configuration file instead of the project's. It can also set endpoints "
+    "and prices.",
 )
 @_JSON
 def init(root: Path, user: bool, as_json: bool) -> None:

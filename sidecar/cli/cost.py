@@ -77,13 +77,13 @@ def scope_options(command: Command) -> Command:
         click.option(
             "--agent",
             metavar="NAME",
-            help="Only calls of this coding agent; `protocol` selects calls of editor plugins.",
+            help="Only calls from this coding agent; `protocol` selects calls from editor plugins.",
         ),
         click.option(
             "--workspace",
             type=click.Path(file_okay=False, path_type=Path),
             metavar="DIR",
-            help="Only calls of this workspace (default: all).",
+            help="Only calls from this workspace (default: all).",
         ),
         until_option,
         click.option(
@@ -351,7 +351,9 @@ def _workspace_paths(workspace: Path | None) -> tuple[str, ...]:
 
 
 @cost.command("update-prices")
-@click.option("--url", help="Address of a list to download instead, in genai-prices' JSON format.")
+@click.option(
+    "--url", help="Address of another price list to download, in the JSON format of genai-prices."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def update_prices(url: str | None, as_json: bool) -> None:
     """Download the latest price list from genai-prices.
@@ -445,7 +447,7 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
     names = _row_names(report, params)
     console.print(_build_table(report, params, names, console.width))
     if any(row.reported_cost_usd for row in report.rows):
-        console.print("* at least partly reported by the vendor", style="dim")
+        console.print("* cost reported by the vendor, at least in part", style="dim")
     for row, keys in zip(report.rows, names, strict=True):
         label = " ".join(keys)
         if row.listed_cost_usd is not None:

@@ -23,7 +23,8 @@ _CLIENTS = click.Choice(CLIENTS)
     type=click.Choice(["user", "project"]),
     default="user",
     show_default=True,
-    help="Change the client's configuration for the user, or for the project in this folder.",
+    help="Which configuration of the client to change: your own, or that of the project in this "
+    "folder.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--schemas", is_flag=True, help="Print the tools' names, descriptions and schemas.")
@@ -79,7 +80,7 @@ def _change_client(client: ClientName, scope: Scope, *, installs: bool, has_cons
             return 0
         print_lines(f"This will {change.describe()}")
         if not has_consent and not sys.stdin.isatty():
-            warn("nothing was changed: cannot ask without a terminal; add --yes")
+            warn("nothing was changed: cannot ask for confirmation without a terminal; add --yes")
             return 1
         if not has_consent and not click.confirm("Continue?", default=True):
             warn("nothing was changed")

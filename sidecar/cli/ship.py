@@ -257,9 +257,9 @@ def _print_differences(comparison: Comparison, queue: ShippingQueue, *, is_busy:
         )
     if comparison.repeated:
         lines.append(
-            f"{counted(comparison.repeated, 'call')} with the same id as another call, because the "
-            "agent reports no ids; the store counts such calls once; run `token-sidecar cost` for "
-            "the exact total"
+            f"the agent reports no ids, so {counted(comparison.repeated, 'call')} got the same id "
+            "as another call; the store counts calls with the same id once; run `token-sidecar "
+            "cost` for the exact total"
         )
     if any(each.stored.calls > each.local.calls for each in days):
         lines.append(

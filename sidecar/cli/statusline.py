@@ -27,14 +27,14 @@ _MAX_BYTES = 1 << 20
 
 
 @click.command()
-@folder_option("folder", "Workspace folder when there is no input")
+@folder_option("folder", "Workspace folder to use when there is no input")
 @click.option(
     "--chain",
     metavar="COMMAND",
     help="Another status line command to run. Its line is printed first.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print a JSON object with the line as `text`."
+    "--json", "as_json", is_flag=True, help="Print a JSON object whose `text` is the line."
 )
 def statusline(folder: Path, chain: str | None, as_json: bool) -> None:
     """Print a line with a session's context and cost, today's cost, and the five-hour block's cost.

@@ -51,7 +51,9 @@ _AGENT_WIDTH, _WIDE = 100, 120
     "editor shows).",
 )
 @click.option("--all", "show_all", is_flag=True, help="List all sessions of the workspace.")
-@click.option("--watch", is_flag=True, help="Repeat the output after every change until Ctrl-C.")
+@click.option(
+    "--watch", is_flag=True, help="Print the output again after every change. Stop with Ctrl-C."
+)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line per update."
 )

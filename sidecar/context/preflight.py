@@ -165,7 +165,7 @@ def _defer_reason(
     if not window.over(prompt + expected):
         return None
     result = f"the result of {printable(call.name)} ({expected:,} tokens)"
-    text = f"not enough room for {result}; run it later"
+    text = f"not enough room for {result}; run the tool later"
     return Reason(kind="tool", message=text)
 
 

@@ -273,8 +273,8 @@ def _basis_of(agent: str) -> str:
         return "AI credits as reported, $0.01 each"
     if agent in LOWER_BOUND_AGENTS:
         return (
-            "at least this much at API prices; some calls are not in any file, and subscription "
-            "charges are not known"
+            "at least this much at API prices; some calls are not in any session file, and "
+            "subscription charges are not known"
         )
     return "at API prices; subscription charges are not known"
 

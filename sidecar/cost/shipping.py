@@ -465,8 +465,8 @@ def _salt_of(team: Team) -> str:
     salt = os.environ.get(team.salt_env, "").strip()
     if not salt:
         raise ShippingError(
-            f"the environment variable {team.salt_env} ([team] salt-env) is not set; set it where "
-            "the editor or the shell is started"
+            f"the environment variable {team.salt_env} ([team] salt-env) is not set; set it in "
+            "the environment of your editor or shell"
         )
     return salt
 
@@ -565,11 +565,11 @@ class Collector:
             raise CollectorError(reason) from None
         self.sent_bytes += len(body)
         if status == _TOO_LARGE:
-            return f"{where} rejects a request as too large (HTTP {status})"
+            return f"{where} rejected a request as too large (HTTP {status})"
         if status in _TRY_LATER:
             raise CollectorError(f"{where} returned HTTP {status}", _retry_after(headers))
         if status == 400:
-            return f"{where} rejects calls (HTTP 400)"
+            return f"{where} rejected calls (HTTP 400)"
         if status >= 300:
             raise CollectorError(
                 f"{where} returned HTTP {status}; check [ledger] otel-endpoint and the headers in "
@@ -646,7 +646,7 @@ def _rejection(where: str, headers: Mapping[str, str], answer: bytes) -> str:
         raise CollectorError(f"{where} does not respond like an OTLP collector") from None
     if partial_success.rejected_log_records <= 0:
         return ""
-    return f"{where} rejects calls: {printable(partial_success.error_message[:200])}"
+    return f"{where} rejected calls: {printable(partial_success.error_message[:200])}"
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

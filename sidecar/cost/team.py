@@ -139,7 +139,8 @@ class TeamStore:
             if not password:
                 raise TeamStoreError(
                     f"the environment variable {team.store_password_env} ([team] "
-                    "store-password-env) is not set; set it where your editor and shell start"
+                    "store-password-env) is not set; set it in the environment of your editor or "
+                    "shell"
                 )
             warn_if_readable(team.store, "the password of the team's store")
         try:
@@ -414,7 +415,7 @@ def _explained(error: Exception, store: str) -> TeamStoreError:
             f"{store} lacks a part of the current schema; load contrib/team/schema.sql"
         )
     if code:
-        return TeamStoreError(f"{store} failed with error {code}; see the log of the server")
+        return TeamStoreError(f"{store} failed with error {code}; see the server's log")
     return TeamStoreError(
         f"{store} cannot be reached; check [team] store and that ClickHouse is running",
         is_unreachable=True,

@@ -215,7 +215,8 @@ def load_rank_file(path: Path, name: str) -> BytePairTokenizer:
     pattern = pattern_of_rank_count(len(ranks))
     if pattern is None:
         raise VocabularyError(
-            f"no known tokenizer has {len(ranks)} ranks; configure its tokenizer.json instead"
+            f"no known tokenizer has {len(ranks)} ranks; configure the model's tokenizer.json "
+            "instead"
         )
     return BytePairTokenizer(name, ranks, pattern)
 
@@ -552,7 +553,7 @@ def load_gguf(path: Path, name: str) -> Tokenizer:
         reason = _REASONS.get(str(kind), "its type is unknown")
         raise VocabularyError(
             f"its vocabulary (model {kind}, pre {pre}) is not supported: {reason}; "
-            "configure the server that runs it as an [[endpoint]] for exact counts"
+            "for exact counts, add an [[endpoint]] for the server that runs the model"
         )
     vocabulary = _gguf_vocabulary(header)
     return BytePairTokenizer(
@@ -561,7 +562,7 @@ def load_gguf(path: Path, name: str) -> Tokenizer:
 
 
 _REASONS = {
-    "gpt2": "no library splits text for it as llama.cpp does",
+    "gpt2": "no library splits text for this vocabulary the way llama.cpp does",
     "bert": "no library implements WordPiece as llama.cpp does",
     "t5": "the file does not say how Unigram normalizes text",
     "rwkv": "no library implements its tokenizer",

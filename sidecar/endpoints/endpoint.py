@@ -240,7 +240,8 @@ class DeclaredEndpoint:
         if not is_possible_count(text, tokens):
             size = len(text)
             error = EndpointError(
-                "lying", f"{server.name} counts {tokens} tokens in {size} characters"
+                "lying",
+                f"{server.name} counted {tokens} tokens in {size} characters, which is implausible",
             )
             self._remember(model, ProbeResult.failed(model, error, server))
             raise error

@@ -84,7 +84,7 @@ def undeclared_reason(model: str) -> str:
 
 
 ENDPOINTS_OFF = explain("off", "endpoints are disabled")
-WINDOW_ONLY = explain("off", "only the context window is requested (endpoint-window)")
+WINDOW_ONLY = explain("off", "endpoints are used only for context windows (endpoint-window)")
 NO_ENDPOINT = (
     "no usable [[endpoint]] is configured: `token-sidecar config init --user` writes a sample, "
     "and `token-sidecar config check` reports problems"

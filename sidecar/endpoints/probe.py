@@ -52,7 +52,8 @@ def check_texts(counts: Sequence[int], server: str) -> None:
     for text, tokens in zip(PROBE_TEXTS, counts, strict=True):
         if not is_possible_count(text, tokens):
             raise EndpointError(
-                "lying", f"{server} counts {tokens} tokens in {len(text)} characters"
+                "lying",
+                f"{server} counted {tokens} tokens in {len(text)} characters, which is implausible",
             )
     check_chats(counts, server)
 
@@ -99,7 +100,7 @@ def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server
         return servers.LITELLM
     for owner in {entry.owned_by for entry in listed if entry.owned_by}:
         if owner in _LOADS_WHEN_ASKED:
-            raise EndpointError("unsupported", f"{owner} would load a model in order to count")
+            raise EndpointError("unsupported", f"{owner} would have to load the model to count")
         if owner in _OWNERS:
             return _OWNERS[owner]
     if any(entry.id.startswith("koboldcpp/") for entry in listed):
@@ -228,7 +229,7 @@ async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Probe
             return ProbeResult.failed(model, error, cloud.server)
         limit = first_window(answer.body, *cloud.limit_fields)
     server = cloud.server
-    none = Ability("unsupported", f"{server.name} cannot count this")
+    none = Ability("unsupported", f"{server.name} cannot count this kind of input")
     can_text = server.text is not None or server.text_by_chat
     return ProbeResult(
         model=model,

@@ -72,7 +72,7 @@ class Project:
         try:
             real = Path(os.path.realpath(self.root / os.path.expanduser(path)))
             if not any(real.is_relative_to(root) for root in allowed):
-                raise BadParamsError(f"{path} is outside of the project {self.root}")
+                raise BadParamsError(f"{path} is outside the project {self.root}")
             mode = os.stat(real).st_mode
         except BadParamsError:
             raise

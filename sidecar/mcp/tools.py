@@ -121,7 +121,7 @@ class Tools:
             share = 100 * tokens / usable
             data["contextPercent"] = round(share, 2)
             now = f", which is {percent_text(100 * context / usable)} full" if context else ""
-            parts.append(f"Reading it uses {_share_text(share)} of your usable context{now}")
+            parts.append(f"Reading it would use {_share_text(share)} of your usable context{now}")
         lines, largest = [f"{'. '.join(parts)}."], list[dict[str, Any]]()
         if is_folder and counted_files:
             lines.append("Largest files:")

@@ -77,9 +77,9 @@ under `capabilities.experimental.tokenSidecar`. Later versions only add fields. 
 money is in USD. Ranges are clamped to the document; a reversed range is swapped.
 
 `token-sidecar serve` starts the server, which speaks LSP on stdin and stdout. The session ends
-with `exit`, when the process named in `initialize` ends, or at a frame over {megabytes} MB. For
-about a second after the start, `limit`, `percent` and `inputCostUsd` of a count may be null while
-the list of models is loaded; a `status/update` follows.
+after `exit`, after a frame over {megabytes} MB, or when the process named in `initialize` ends.
+For about a second after the start, while the list of models is being loaded, `limit`, `percent`
+and `inputCostUsd` of a count may be null; a `status/update` follows.
 
 Every request gets exactly one answer. Errors carry `data: {{kind, retryable}}`, with the kinds
 listed [at the end](#error-kinds). Messages that are not valid requests get these codes:

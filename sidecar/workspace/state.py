@@ -214,7 +214,7 @@ def _lock_files(folder: Path, lock: Path) -> contextlib.ExitStack:
                     left.unlink(missing_ok=True)
     with contextlib.ExitStack() as held:
         if not held.enter_context(locked(lock, _SHARING_LOCK_SECONDS)):
-            raise OSError("another process holds the lock of this process's conversations")
+            raise OSError("another process has locked this process's conversations")
         return held.pop_all()
 
 

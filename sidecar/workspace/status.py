@@ -192,7 +192,7 @@ def _method_text(count: Count) -> str:
     text = _METHODS[count.method]
     if count.method in ("exact", "endpoint"):
         return text
-    return f"{text}, error not measured" if count.error_percent is None else text
+    return f"{text}, margin of error unknown" if count.error_percent is None else text
 
 
 _RANKS: tuple[Severity, ...] = ("ok", "warning", "error")

@@ -185,9 +185,9 @@ async def test_a_text_is_shortened_and_the_file_is_unchanged(project: Path) -> N
 
 
 BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
-    ("count_tokens", {"path": "../secret"}, "is outside of the project"),
-    ("count_tokens", {"path": "link"}, "is outside of the project"),
-    ("count_tokens", {"path": "/etc/passwd"}, "is outside of the project"),
+    ("count_tokens", {"path": "../secret"}, "is outside the project"),
+    ("count_tokens", {"path": "link"}, "is outside the project"),
+    ("count_tokens", {"path": "/etc/passwd"}, "is outside the project"),
     ("count_tokens", {"path": "missing"}, "No such file"),
     ("count_tokens", {"path": "pipe"}, "is not a regular file"),
     ("count_tokens", {"path": "docs/b.bin"}, "binary file"),

@@ -145,7 +145,7 @@ def test_other_encodings_are_checked(project: Path, encoding: str) -> None:
 def test_binary_file_with_a_budget_is_a_finding(project: Path) -> None:
     write(project / "AGENTS.md", b"\0" + LONG.encode())
     write(project / "picture.png", b"\0")
-    line = "AGENTS.md: binary file, not counted although it has a budget"
+    line = "AGENTS.md: binary file, so its budget was not checked"
     for arguments in (["."], ["."], ["AGENTS.md"], ["--no-cache", "."]):
         done = check(*arguments)
         assert (done.exit_code, line in done.stderr) == (1, True)
@@ -167,7 +167,7 @@ def test_binary_member_of_a_group_is_a_finding(project: Path) -> None:
     write(project / "b.md", b"\0")
     result = check("a.md")
     assert result.exit_code == 1
-    assert "b.md: binary file, not counted although it has a budget" in result.stderr
+    assert "b.md: binary file, so its budget was not checked" in result.stderr
 
 
 def test_a_link_inside_the_root_is_checked(project: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_link_out_of_the_root_is_named_and_not_read(project: Path, tmp_path: P
     write(tmp_path / "secret", "a secret " * 50)
     (project / "AGENTS.md").symlink_to("../secret")
     (project / "no-budget.txt").symlink_to("../secret")
-    line = "AGENTS.md: not followed: the link points outside the project, not counted although it has a budget"
+    line = "AGENTS.md: not followed: the link points outside the project, so its budget was not checked"
     for arguments in (["."], ["AGENTS.md"], ["."]):
         result = check(*arguments)
         assert (result.exit_code, line in result.stderr) == (1, True)
@@ -285,7 +285,7 @@ def test_a_fifo_with_a_budget_is_a_finding(project: Path, arguments: list[str]) 
     os.mkfifo(project / "AGENTS.md")
     result = check(*arguments)
     assert result.exit_code == 1
-    assert "AGENTS.md: not a regular file, not counted although it has a budget" in result.stderr
+    assert "AGENTS.md: not a regular file, so its budget was not checked" in result.stderr
 
 
 def test_fifo_as_gitignore_does_not_block(project: Path) -> None:

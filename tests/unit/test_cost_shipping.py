@@ -280,7 +280,7 @@ def test_rejected_calls_stay_queued_and_the_others_pass(
     poison = refuse_some(collector, queue_of(book, settings), 5, 7)
     shipped = send(book, settings)
     assert (shipped.accepted, shipped.refused) == (18, 2)
-    assert "rejects calls: too old" in shipped.reason
+    assert "rejected calls: too old" in shipped.reason
     assert len(set(ids(collector.calls()))) == 18
     poison.clear()
     assert send(book, settings).accepted == 0
@@ -330,7 +330,7 @@ def test_a_collector_that_refuses_everything_is_not_asked_for_every_call(
     book.ledger.record_many(numbered(500))
     collector.answer = lambda _path, _body: (400, b"", {})
     settings = configure(collector)
-    with pytest.raises(CollectorError, match="rejects calls"):
+    with pytest.raises(CollectorError, match="rejected calls"):
         send(book, settings)
     assert len(collector.bodies) < 50
     collector.answer = lambda _path, _body: (200, b"", {})

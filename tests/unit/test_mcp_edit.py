@@ -139,7 +139,7 @@ def test_vscode_in_a_project_from_the_command_line(
     run = CliRunner().invoke
     asked = run(main, ["mcp", "--install", "vscode", "--scope", "project"])
     assert asked.exit_code == 1
-    assert "cannot ask without a terminal; add --yes" in asked.output
+    assert "cannot ask for confirmation without a terminal; add --yes" in asked.output
     assert not (tmp_path / ".vscode").exists()
     result = run(main, ["mcp", "--install", "vscode", "--scope", "project", "--yes"])
     assert result.exit_code == 0, result.output

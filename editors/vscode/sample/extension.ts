@@ -11,7 +11,7 @@ export async function activate(context: ExtensionContext) {
   if (!sidecar) throw new Error("Token Sidecar is not installed");
   let tokens: number | null = null;
   context.subscriptions.push(
-    // The context is null for documents outside of all folders, such as the settings.json of VS Code.
+    // The context is null for documents that are not in an open folder, such as the settings.json of VS Code.
     sidecar.onDidChangeStatus(({ workspace, context }) => {
       if (workspace !== null) tokens = context?.tokens ?? null;
     }),

@@ -202,7 +202,7 @@ def as_json(report: Report) -> str:
 
 def skipped_text(skipped: Unchecked) -> str:
     """Return the line for a skipped file."""
-    result = "not counted although it has a budget" if skipped.budget else "skipped"
+    result = "so its budget was not checked" if skipped.budget else "skipped"
     return f"{skipped.path}: {skipped.reason}, {result}"
 
 

@@ -181,7 +181,9 @@ class ConversationSharing:
         try:
             await self._services.shared_conversations.write(uri, usages)
         except OSError as exc:  # the disk may be full; the next change triggers a retry
-            logger.warning("cannot write conversations for other processes: %s", type(exc).__name__)
+            logger.warning(
+                "cannot share conversations with other processes: %s", type(exc).__name__
+            )
 
 
 class CalibrationSync:

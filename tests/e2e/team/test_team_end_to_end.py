@@ -396,7 +396,7 @@ def test_verifying_names_the_days_whose_totals_still_differ(ledger: Path) -> Non
         f"{DAY}: 3 calls, 3,000 / 205 tokens, $0.0058 here; 2 calls, 2,000 / 105 tokens, "
         "$0.00355 in the store"
     ) in done.output
-    assert "1 call with the same id as another call" in done.output
+    assert "1 call got the same id as another call" in done.output
     found = json.loads(CliRunner().invoke(cost, ["ship", "--verify", "--json"]).stdout)
     (difference,) = found["differences"]
     assert (difference["day"], difference["local"]["calls"]) == (DAY, 3)
