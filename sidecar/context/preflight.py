@@ -122,7 +122,7 @@ def models_that_fit(
 
 
 def largest_tool_result(conversation: Conversation, name: str) -> int:
-    """Return the size of the tool's largest result in the conversation, in tokens."""
+    """Return the size of the largest result of this tool in the conversation, in tokens."""
     counts = conversation.model_counts().turns
     sizes = [0]
     names: dict[str, str] = {}

@@ -26,7 +26,7 @@ Strategy = Literal["drop", "summarize"]
 
 
 class SessionParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Identifies a conversation. Defaults to the workspace's most recently updated one."""
+    """Identifies a conversation. The default is the workspace's most recently updated one."""
 
     workspace: str | None = None
     """The URI of a root folder, of a path inside it, or of an open document."""
@@ -178,7 +178,7 @@ class ResponseParams(SessionParams, frozen=True, kw_only=True):
     format: ReplyFormat | None = None
     """The vendor format of the reply; detected by default."""
     tools: list[dict[str, Any]] | None = None
-    """Tool schemas with their required parameters; defaults to the session's tools."""
+    """Tool schemas with their required parameters. The default is the session's tools."""
 
 
 class PendingToolCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

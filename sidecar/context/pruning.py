@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 SUMMARY_CAP = 1000
 """A summary uses at most this many tokens, and at most an eighth of the target size."""
 SUMMARY_MIN = 24
-"""Minimum token count for a summary. If less room is available, no summary is added."""
+"""A summary is added only if there is room for at least this many tokens."""
 PLANS_KEPT = 4
 
 

@@ -67,7 +67,7 @@ class CostBook:
             state: The user's state folder.
             entries: The user's `[[price]]` entries.
             zone: The time zone that determines local days; defaults to this machine's.
-            otel_endpoint: An OpenTelemetry collector that receives metrics and spans of new calls.
+            otel_endpoint: An OpenTelemetry collector that receives metrics and spans for new calls.
         """
         self.ledger = Ledger(state / FILE_NAME, zone)
         self.prices = Prices(entries, state / STORED_LIST)
@@ -153,7 +153,7 @@ class CostBook:
             params: The request's params.
             agent: The agent whose calls to report; defaults to all agents.
             folders: Additional folders of the workspace.
-            cancelled: Called repeatedly. The report is cancelled when it returns true.
+            cancelled: Called repeatedly. If it returns true, the report is cancelled.
 
         Raises:
             BadParamsError: The params are invalid.

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from sidecar.cost.prices import Prices
 
 SPAN = timedelta(hours=24)
-"""Maximum age of the calls in a forecast, relative to the session's last update."""
+"""A forecast is based on the calls in this period before the session's last update."""
 PACE_SPAN = timedelta(hours=1)
 _SHORTEST_PACE = timedelta(minutes=5)
-"""Minimum duration of a session before its cost per hour is meaningful."""
+"""The cost per hour is computed only for sessions that are at least this long."""
 _STEPS = 20
 """The average growth is based on at most this many calls."""
 _LEAST_STEPS = 2

@@ -185,7 +185,7 @@ VERSION = 3
 QUARTER_MS = 900_000
 DAY_MS = 86_400_000
 FOLD_EVERY = 4096
-"""Number of calls that are added to the daily sums at once."""
+"""Calls are added to the daily sums in groups of this size."""
 
 BUCKETS = Buckets.__struct_fields__
 """A call's token count columns."""
