@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,24 @@ def test_the_sdist_has_everything_that_the_tests_need(tmp_path: Path) -> None:
     ).stdout.splitlines()  # fmt: skip
     assert set(tracked) - names == set()
     assert {"pyproject.toml", "LICENSE", "README.md", ".ci/run", "mkdocs.yml"} <= names
+
+
+def test_published_readme_has_only_absolute_links(tmp_path: Path) -> None:
+    with zipfile.ZipFile(build("wheel", tmp_path / "wheel")) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        readme = wheel.read(name).decode().partition("\n\n")[2]
+    source = (ROOT / "README.md").read_text("utf-8")
+    link = re.compile(r"\]\(([^)]+)\)|(?:src|srcset)=\"([^\"]+)\"")
+    assert len(link.findall(readme)) == len(link.findall(source)) > 20
+    repository = "https://raw.githubusercontent.com/token-sidecar/token-sidecar/main/"
+    for found, original in zip(link.finditer(readme), link.finditer(source), strict=True):
+        target, path = (next(filter(None, one.groups())) for one in (found, original))
+        if path.startswith("https:"):
+            assert target == path
+        elif path.endswith((".png", ".svg")):
+            assert target == repository + path
+        else:
+            assert target == f"{PROJECT['urls']['Homepage']}/blob/main/{path}"
 
 
 def test_every_package_has_the_same_version() -> None:
