@@ -30,7 +30,7 @@ def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
 
 
 def pending_characters(doc: TextDocument, tokenizer: Tokenizer) -> int:
-    """Return how many characters a count would have to tokenize."""
+    """Return how many characters must be tokenized to count the document."""
     base = tokenizer.base
     pieces = doc.uncounted_pieces(base.name) if base.has_safe_cuts else countable_pieces(doc, base)
     return count_uncounted_characters(pieces, base, SLOW)

@@ -16,7 +16,7 @@ from sidecar.text.pages import COLORS, STYLE, escape, page_html, table_html
 from sidecar.workspace.token_map import MapEntry, flatten
 
 _WIDTH, _HEIGHT = 1000.0, 620.0
-"""The size of the layout in pixels. On the page, the map has this height, but any width."""
+"""The size of the layout in pixels. The page stretches the map to its own width."""
 _HEADER = 16.0
 """The height of a label."""
 _MARGIN = 2.0

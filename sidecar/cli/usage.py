@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sidecar.context.protocol import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
-"""Seconds between two checks for file changes that the system does not report."""
+"""Seconds between checks for file changes, because the system does not report all of them."""
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C: 128 plus the signal number of SIGINT."""

@@ -59,7 +59,7 @@ _PLAIN = re.compile(r"(?:/[\w.-]+)+").fullmatch
 def _user_folder(kind: Literal["config", "state", "cache"]) -> Path:
     variable, usual = _XDG[kind]
     if IS_LINUX:
-        # In most cases, this avoids the import of platformdirs, which would slow down every start.
+        # This usually avoids importing platformdirs, which would slow down startup.
         named = os.environ.get(variable, "") or os.path.join(os.environ.get("HOME", ""), usual)
         if _PLAIN(named):
             return Path(named, APP)

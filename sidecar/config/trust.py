@@ -17,8 +17,8 @@ TRUSTED_KEYS = frozenset(
 These settings could make the program contact servers, read other files or spend money.
 """
 _MESSAGE = (
-    "can be set only in your own settings; move it to the file that `token-sidecar config init "
-    "--user` creates (ignored)"
+    "ignored, because it can be set only in your own settings; move it to the file that "
+    "`token-sidecar config init --user` creates"
 )
 
 

@@ -712,7 +712,10 @@ async def send_file_report(
 
 @asynccontextmanager
 async def _locked_against_others(queue: ShippingQueue, run: Run) -> AsyncIterator[bool]:
-    """Lock the queue on a thread. Yields False if another process is sending calls."""
+    """Lock the queue without blocking the event loop.
+
+    Yields False if another process is sending calls.
+    """
     path, stack = queue.ledger.path, ExitStack()
     try:
         try:

@@ -500,7 +500,7 @@ class ConversationCalibration:
         return f"{self._key} @ {self._client}"
 
     def for_model(self, model: str, tokenizer: str) -> ConversationCalibration:
-        """Return a calibration of this conversation for another model. It has no reports yet."""
+        """Return a new calibration for another model in this conversation, without any reports."""
         if key_of(model, tokenizer) == self._key:
             return self
         return ConversationCalibration(self._shared, model, tokenizer, self._client)

@@ -79,7 +79,7 @@ def explain(kind: MissKind, reason: str, step: str = "") -> str:
 
 
 def undeclared_reason(model: str) -> str:
-    """Return the reason why there is no count for a model that no endpoint declares."""
+    """Return the reason for a missing count if no endpoint is configured for the model."""
     return explain("undeclared", printable(f"no endpoint is configured for {model}"))
 
 
@@ -104,7 +104,7 @@ class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     checked_at: str | None
     """The time of the last probe (RFC 3339, UTC); null before the first probe."""
     reason: str | None = None
-    """Why text or chats cannot be counted, with advice; null if both can be counted."""
+    """Why the endpoint cannot count text or chats, and what to do; null if it can count both."""
 
 
 class EndpointError(SidecarError):

@@ -75,13 +75,15 @@ class Picture(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One part of a message. Its properties are parsed when they are accessed.
+    """A text, image, tool call or other block of a message.
+
+    Its properties are parsed when they are accessed.
 
     Attributes:
         kind: The block's kind.
         body: The text, or the vendor's object.
-        place: Which part of its message contains the block.
-        at: The block's index in that part, or 0 for a whole message.
+        place: Where in its message the block is.
+        at: The block's index at that place, or 0 for a whole message.
         id: The id of the tool call or, in a tool result, of the call that it answers. Empty if
             missing.
         name: The tool's name. Empty if missing.

@@ -119,7 +119,7 @@ def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
 
 
 def split_pieces(text: str, characters: int = PIECE_CHARACTERS) -> list[Piece]:
-    """Split text into at least one piece. Takes 20 ms for 10 MB."""
+    """Split text into one or more pieces. Takes 20 ms for 10 MB."""
     return [Piece(part) for part in split(text, characters)]
 
 

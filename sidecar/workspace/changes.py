@@ -71,7 +71,7 @@ _REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
 
 
 def can_call_model(name: str, provider: str, model: str) -> bool:
-    """Return whether a client that calls `model` at a provider can also call `name` there."""
+    """Return whether a client can switch from a provider's model `model` to its model `name`."""
     if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
         return False
     if provider == families.maker_of(model) != families.maker_of(name):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 ONE_MB = 1_000_000
 MOST_MEMORY = 96 * ONE_MB
-"""Four times the maximum body size, plus the maximum memory for parsing JSON of this size."""
+"""Four times the maximum size of a body, plus the memory needed to parse a body as JSON."""
 CONTENTS = 400 * ONE_MB
 
 

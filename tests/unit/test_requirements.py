@@ -33,7 +33,7 @@ LICENSES = load(".ci/licenses.py")
 
 
 def pins(file: Path) -> dict[NormalizedName, tuple[Requirement, int]]:
-    """Return each package's pin in a requirements file, and the pin's number of hashes.
+    """Return each package's pin in a requirements file, and how many hashes it has.
 
     If a package has several pins, only the one for the current system is returned.
     """

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class World:
-    """The home folders of two agents, a root folder and the user's ledger."""
+    """A user's home folder with two agents' sessions, a root folder and a ledger."""
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"

@@ -73,7 +73,7 @@ def test_context_usage_is_what_the_vendor_billed(scene: Scene) -> None:
     scene.turn(ASK, resume=True)
     billed, asking, last = scene.vendor.billed("main")[-3:]
     sent = json.dumps((last.request.body.get("input") or [last.request.body])[-3:])
-    # Codex gives the model a result's structured content. Other agents give it the text.
+    # Codex sends the structured content of a result to the model. Other agents send the text.
     answer = re.search(r"Context: ~?([\d,]+) tokens", sent) or _DATA.search(sent)
     assert answer, _last_messages(last.request.body)
     assert billed.usage is not None

@@ -37,7 +37,7 @@ async def session(
     more: str = "",
     ignored: tuple[str, ...] = IGNORED,
 ) -> AsyncIterator[Client]:
-    """Start a server that counts the model `tiny` with this endpoint, and yield its client."""
+    """Start a server that uses this endpoint to count for the model `tiny`. Yields its client."""
     file = folder / "config.toml"
     switch = "true" if use_endpoint else "false"
     file.write_text(

@@ -24,8 +24,8 @@ local function ask_text(opts, method, extra, done)
   end)
 end
 
---- Returns a function that sends requests about the workspace of the buffer that is current now. Another buffer may be
---- current when the function is called.
+--- Returns a function that sends requests about the current buffer's workspace, even if another buffer has become
+--- current by then.
 ---@return token_sidecar.Ask
 local function workspace_ask()
   local buf, status = vim.api.nvim_get_current_buf(), vim.b.token_sidecar_status_dict

@@ -34,7 +34,7 @@ local function model_of(adapter)
 end
 
 local begin = safely(function(client, call)
-  if not call.body.model then -- Gemini requests contain the model in the URL
+  if not call.body.model then -- Gemini requests specify the model in the URL
     call.body = vim.tbl_extend('keep', { model = model_of(client.adapter) }, call.body)
   end
   chats.request(call, not call.category and window_of(client.adapter) or nil)
@@ -94,7 +94,7 @@ local function around_body(merge_body)
   end
 end
 
---- Reports a chat's next request to the server, without the typed prompt.
+--- Tells the server what a chat's next request will contain, except for the typed prompt.
 ---@return string? model the model of the request
 local function report(chat)
   if chat.adapter.type ~= 'http' then return end
