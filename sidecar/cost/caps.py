@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from sidecar.cost.days import TimeRange, local_day
+from sidecar.cost.prices import add_costs
 from sidecar.cost.reports import priced_sums
 from sidecar.cost.sums import Scope
 from sidecar.text.printable import printable, usd_text
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Caps
     from sidecar.cost.prices import Prices
-    from sidecar.cost.reports import Priced
 
 CapVerdict = Literal["ok", "warn", "refuse"]
 CapSpan = Literal["day", "session", "workspace"]
@@ -39,6 +39,8 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Decimal = Decimal(0)
     unknown: frozenset[CapSpan] = frozenset()
     """Spans (day, session or workspace) that contain calls, but none with a known price."""
+    partial: frozenset[CapSpan] = frozenset()
+    """Spans that contain calls, or parts of calls, without a known price."""
     calls: int = 0
     """The number of calls ever made in the workspace."""
     tokens: int = 0
@@ -70,11 +72,12 @@ def spend_so_far(
         "workspace": Scope(workspace=workspace, folders=folders),
     }
     sums = {span: list(priced_sums(connection, prices, scope)) for span, scope in scopes.items()}
-    totals = {span: _total_cost(found) for span, found in sums.items()}
+    totals = {span: add_costs([one.cost for one in found]) for span, found in sums.items()}
     found = [priced.sum for priced in sums["workspace"]]
     return Spend(
-        **{span: total or Decimal(0) for span, total in totals.items()},
-        unknown=frozenset(span for span, total in totals.items() if total is None),
+        **{span: total.usd or Decimal(0) for span, total in totals.items()},
+        unknown=frozenset(span for span, total in totals.items() if total.usd is None),
+        partial=frozenset(span for span, total in totals.items() if not total.whole),
         calls=sum(one.calls for one in found),
         tokens=sum(one.buckets.prompt + one.buckets.completion for one in found),
     )
@@ -111,12 +114,6 @@ def judge_team(caps: Caps, spent: Decimal) -> CapVerdict:
 def has_caps(caps: Caps) -> bool:
     """Return whether any cap is set. A cap of 0 is valid and refuses every call with a price."""
     return any(cap is not None for _span, *both in _limits_of(caps) for cap in both)
-
-
-def _total_cost(sums: list[Priced]) -> Decimal | None:
-    """Return the cost of all priced calls in USD, or None if every call is unpriced."""
-    known = [priced.cost.usd for priced in sums if priced.cost.usd is not None]
-    return None if sums and not known else sum(known, Decimal(0))
 
 
 def _limits_of(caps: Caps) -> tuple[tuple[CapSpan, Decimal | None, Decimal | None], ...]:

@@ -29,6 +29,16 @@ class Cost(NamedTuple):
     """Whether all tokens and searches have a price."""
 
 
+def add_costs(costs: Sequence[Cost]) -> Cost:
+    """Return the sum of several costs, without what could not be priced."""
+    known = [cost.usd for cost in costs if cost.usd is not None]
+    return Cost(
+        sum(known, Decimal(0)) if known or not costs else None,
+        sum(cost.unpriced_tokens for cost in costs),
+        all(cost.whole for cost in costs),
+    )
+
+
 class Prices:
     """The prices of all models. The price list is loaded on first use. Thread-safe."""
 

@@ -17,7 +17,7 @@ from sidecar.cost.blocks import Block, blocks_with_calls, scope_of_block
 from sidecar.cost.days import day_name, every_day, week_name
 from sidecar.cost.events import PROTOCOL, REPORTED, THRESHOLDS, Buckets, typical_prompt
 from sidecar.cost.ledger import BUCKETS, QUARTER_MS, usd
-from sidecar.cost.prices import Cost, Prices, cost_of
+from sidecar.cost.prices import Cost, Prices, add_costs, cost_of
 from sidecar.cost.protocol import (
     KEYS,
     TEAM_KEYS,
@@ -209,15 +209,13 @@ def _price_of_each_sum(unit: UnitPrices | None) -> dict[str, float]:
 
 def cost_by_session(
     connection: sqlite3.Connection, prices: Prices, scope: Scope
-) -> dict[str, float | None]:
-    """Return the cost of each session in USD, or None if unknown, keyed by session name."""
+) -> dict[str, Cost]:
+    """Return the cost of each session, keyed by session name."""
     names = {number: name for number, (_, name, _) in _read_sessions(connection).items()}
-    costs: dict[str, Decimal | None] = {}
+    found: dict[str, list[Cost]] = {}
     for priced in priced_sums(connection, prices, scope, owner="session"):
-        name, cost = names[priced.sum.owner], priced.cost.usd
-        known = costs.get(name)
-        costs[name] = cost if known is None else known + (cost or 0)
-    return {name: None if cost is None else float(cost) for name, cost in costs.items() if name}
+        found.setdefault(names[priced.sum.owner], []).append(priced.cost)
+    return {name: add_costs(costs) for name, costs in found.items() if name}
 
 
 def _cost_by_list(

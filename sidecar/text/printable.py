@@ -195,7 +195,7 @@ AT_LEAST = "≥"
 """Prefix for a cost that is a lower bound."""
 
 
-def cost_text(usd: float | None, *, is_partial: bool) -> str:
+def cost_text(usd: float | Decimal | None, *, is_partial: bool) -> str:
     """Format a cost: `$8.27`, `≥$8.27` if it is a lower bound, or `unpriced` if it is unknown."""
     if usd is None:
         return "unpriced"

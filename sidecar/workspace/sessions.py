@@ -165,7 +165,7 @@ class SessionsSnapshot(NamedTuple):
         return read_name(session, with_prompts=self.with_prompts)
 
     def _usage_of(self, session: StoredSession) -> ContextUsage:
-        limit, cost = self.limits.get(_limit_key(session)), self.costs.sessions.get(session.id)
+        limit, cost = self.limits.get(_limit_key(session)), self.costs.session_usd(session.id)
         return _stored_usage(session, limit, self.context, cost)
 
     def _row_of(self, session: StoredSession, now: datetime) -> SessionRow:
@@ -498,7 +498,7 @@ class SessionRegistry:
     def usage(self, session: Session) -> ContextUsage:
         """Return a session's context usage, computed from the current counts."""
         settings = self._workspace.settings.context
-        cost = self._workspace.costs.sessions.get(session.id)
+        cost = self._workspace.costs.session_usd(session.id)
         if isinstance(session, StoredSession):
             limit = self._agent_limit(*_limit_key(session))
             usage = _stored_usage(session, limit, settings, cost)

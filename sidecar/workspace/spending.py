@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context.occupancy import Severity
     from sidecar.cost.book import Cancelled, CostBook
-    from sidecar.cost.caps import CostVerdict
+    from sidecar.cost.caps import CapSpan, CostVerdict
+    from sidecar.cost.prices import Cost
     from sidecar.cost.prompt_file_costs import CallGroup
     from sidecar.cost.protocol import (
         CostDetailParams,
@@ -46,13 +47,15 @@ class SpendingSums(NamedTuple):
     """Sums from the ledger, in USD."""
 
     session: str
-    session_usd: float | None
+    session_cost: Cost
     today: Decimal | None
     """Spending in all workspaces since local midnight, or None if this workspace has no calls."""
     workspace: Decimal
     severity: Severity
-    sessions: Mapping[str, float | None] = MappingProxyType({})
+    sessions: Mapping[str, Cost] = MappingProxyType({})
     """The cost of each session, keyed by ID. Empty unless requested."""
+    partial: frozenset[CapSpan] = frozenset()
+    """The spans whose sums are lower bounds, because not all of their calls have a price."""
     read_number: int = 0
     """A counter that increases with each read. Sums from later reads replace earlier sums."""
     calls: int = 0
@@ -62,9 +65,9 @@ class SpendingSums(NamedTuple):
 
 
 class SessionCosts(NamedTuple):
-    """The costs of some sessions in USD, keyed by ID. None means that a cost is unknown."""
+    """The costs of some sessions, keyed by ID."""
 
-    usd: Mapping[str, float | None]
+    costs: Mapping[str, Cost]
     read_number: int
     """See `SpendingSums.read_number`. Costs from later reads replace earlier costs."""
 
@@ -96,7 +99,9 @@ class Costs:
     today: Decimal | None = None
     workspace: Decimal = Decimal(0)
     severity: Severity = "ok"
-    sessions: dict[str, float | None] = field(default_factory=dict)
+    partial: frozenset[CapSpan] = frozenset()
+    """See `SpendingSums.partial`."""
+    sessions: dict[str, Cost] = field(default_factory=dict)
     read: bool = False
     """Whether all calls in agents' session files are in the ledger."""
     reading: bool = True
@@ -119,6 +124,11 @@ class Costs:
     def copy(self) -> Costs:
         """Return a copy for a worker."""
         return replace(self, sessions={**self.sessions})
+
+    def session_usd(self, session: str) -> float | None:
+        """Return a session's cost in USD, or None if it is unknown."""
+        cost = self.sessions.get(session)
+        return None if cost is None or cost.usd is None else float(cost.usd)
 
     def set_history(
         self, *, read: bool, reading: bool = True, incomplete: frozenset[str] = frozenset()
@@ -153,17 +163,17 @@ class Costs:
         if spent.read_number >= self._read_number:
             self._read_number = spent.read_number
             self.today, self.workspace, self.severity = spent.today, spent.workspace, spent.severity
-            recorded = spent.calls, spent.tokens
+            self.partial, recorded = spent.partial, (spent.calls, spent.tokens)
             self.revision += recorded != self._recorded
             self._recorded = recorded
-        usd = {**spent.sessions, spent.session: spent.session_usd}
-        self.update_sessions(SessionCosts(usd, spent.read_number))
+        costs = {**spent.sessions, spent.session: spent.session_cost}
+        self.update_sessions(SessionCosts(costs, spent.read_number))
 
     def update_sessions(self, costs: SessionCosts) -> None:
         """Replace the costs of some sessions, unless the current costs are from a later read."""
-        for session, usd in costs.usd.items():
+        for session, cost in costs.costs.items():
             if costs.read_number >= self._session_read_numbers.get(session, 0):
-                self.sessions[session] = usd
+                self.sessions[session] = cost
                 self._session_read_numbers[session] = costs.read_number
 
 
@@ -273,8 +283,8 @@ class Spending:
             return [row.model for row in sorted(rows, key=lambda row: -row.calls) if row.model]
         return []
 
-    def cost_by_session(self, sessions: Iterable[str] | None = None) -> dict[str, float | None]:
-        """Return the cost of each session in USD, or None if it is unknown.
+    def cost_by_session(self, sessions: Iterable[str] | None = None) -> dict[str, Cost]:
+        """Return the cost of each session.
 
         Args:
             sessions: The sessions' IDs. Defaults to all sessions of the workspace.
@@ -379,6 +389,7 @@ class Spending:
             LedgerError: The ledger cannot be read.
         """
         from sidecar.cost.caps import judge
+        from sidecar.cost.prices import Cost
 
         read_number = next(_READ_NUMBERS)
         spend = self.book.spend(self._uri, session, self._folders)
@@ -387,11 +398,15 @@ class Spending:
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model).verdict
         return SpendingSums(
             session,
-            None if "session" in spend.unknown else float(spend.session),
+            Cost(
+                None if "session" in spend.unknown else spend.session,
+                whole="session" not in spend.partial,
+            ),
             spend.day if recorded and "day" not in spend.unknown else None,
             spend.workspace,
             _SEVERITIES[verdict],
             self.cost_by_session() if every else {},
+            spend.partial,
             read_number,
             spend.calls,
             spend.tokens,

@@ -18,7 +18,7 @@ from sidecar.context.view import (
     window_text,
 )
 from sidecar.counting.count import Count, Method, banded_text, tokens_text
-from sidecar.text.printable import counted, percent_text, usd_text
+from sidecar.text.printable import cost_text, counted, percent_text, usd_text
 from sidecar.workspace.views import describe_unknown_model, format_session_cost
 
 if TYPE_CHECKING:
@@ -255,21 +255,24 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
     """
     session = usage.session if usage else None
     is_agent = session is not None and session.source != "protocol"
-    live = costs.sessions.get(session.id) if session and is_agent else None
+    live = costs.session_usd(session.id) if session and is_agent else None
     if costs.today is None and live is None:
         return None
     today, own = costs.today or 0, format_session_cost(costs, session)
+    is_partial = "day" in costs.partial
+    today_text = cost_text(costs.today if is_partial else today, is_partial=is_partial)
+    total_text = cost_text(costs.workspace, is_partial="workspace" in costs.partial)
     priced = f"{own} {API_PRICES}" if live is not None else own
     is_more = costs.workspace not in (0, today)
     rows = [
         ("This session", priced or ("nothing recorded" if is_agent else "")),
-        ("Today", f"{usd_text(today)} in all workspaces" if is_more else usd_text(today)),
-        ("This workspace", f"{usd_text(costs.workspace)} in total" if is_more else ""),
+        ("Today", f"{today_text} in all workspaces" if is_more else today_text),
+        ("This workspace", f"{total_text} in total" if is_more else ""),
         _team_row(costs),
     ]
     return CostStatus(
         cost_usd=float(today if live is None else live),
-        text=f"{usd_text(today)} today" if live is None else own,
+        text=f"{today_text} today" if live is None else own,
         tooltip=rows_markdown(
             [ViewRow(label=label, value=value) for label, value in rows if value]
         ),

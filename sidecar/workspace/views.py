@@ -143,9 +143,9 @@ def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
     if session is None:
         return ""
     if session.id in costs.sessions:
-        cost = costs.sessions[session.id]
-        is_partial = session.id in costs.incomplete or session.source in LOWER_BOUND_AGENTS
-        return cost_text(cost, is_partial=is_partial)
+        is_whole = costs.sessions[session.id].whole
+        is_unread = session.id in costs.incomplete or session.source in LOWER_BOUND_AGENTS
+        return cost_text(costs.session_usd(session.id), is_partial=is_unread or not is_whole)
     if session.source == "protocol" or costs.read:
         return ""
     return BEING_READ if costs.reading else NOT_READ

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sidecar.agents.events import StoredSession
     from sidecar.budget.findings import Finding
     from sidecar.cli.checking.report import ReportedFinding
+    from sidecar.cost.prices import Cost
     from sidecar.cost.sums import Scope
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.workspace.shown_session import Session
@@ -409,7 +410,7 @@ async def test_costs_of_all_sessions_are_not_added_up_while_no_list_is_open(
     before = {row["id"]: row["costUsd"] for row in await bare.request("context/sessions", {})}
     asked, cost_by_session = list[object](), reports.cost_by_session
 
-    def recorded(connection: Any, prices: Any, scope: Scope) -> dict[str, float | None]:
+    def recorded(connection: Any, prices: Any, scope: Scope) -> dict[str, Cost]:
         asked.append(scope.sessions)
         return cost_by_session(connection, prices, scope)
 

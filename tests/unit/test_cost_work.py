@@ -159,7 +159,8 @@ def test_costliest_sessions_are_those_of_the_whole_report(
     assert list(shown) == ranked[:most]
     assert shown == {name: everything[name] for name in ranked[:most]}
     assert others == len(ranked[most:])
-    assert costs == {row.session: row.cost_usd for row in rows}
+    found = {name: (float(cost.usd or 0), cost.whole) for name, cost in costs.items()}
+    assert found == {str(row.session): (row.cost_usd or 0, not row.unpriced) for row in rows}
 
 
 def test_only_the_shown_sessions_are_tallied(

@@ -5,10 +5,14 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from sidecar.config.settings import Caps, Settings
+from sidecar.context.protocol import ContextUsage, SessionInfo
 from sidecar.cost.protocol import CostRecordParams
 from sidecar.workspace.spending import Costs, Spending
 from sidecar.workspace.state import State
+from sidecar.workspace.status import cost_status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,9 +36,32 @@ def test_older_sums_never_replace_newer_ones(tmp_path: Path) -> None:
         costs.update(late)
     assert (costs.today, costs.workspace) == (Decimal(2), Decimal(2))
     assert costs.severity == "error"
-    assert costs.sessions == {"a": 1.0, "b": 1.0}
+    assert [costs.session_usd(name) for name in ("a", "b")] == [1.0, 1.0]
     every = spending.spent("a", every=True)
     _, third = spending.record(call("b"))
     costs.update(third)
     costs.update(every)
-    assert (costs.workspace, costs.sessions) == (Decimal(3), {"a": 1.0, "b": 2.0})
+    assert costs.workspace == Decimal(3)
+    assert [costs.session_usd(name) for name in ("a", "b")] == [1.0, 2.0]
+
+
+def test_sums_without_the_price_of_a_call_are_lower_bounds(tmp_path: Path) -> None:
+    spending = Spending(State(tmp_path), Settings(), "file:///ws", "gpt-4o")
+    costs = Costs()
+    costs.update(spending.record(call("a"))[1])
+    assert "≥" not in shown(costs, "a")
+    costs.update(spending.record(msgspec.structs.replace(call("a"), model="house-1"))[1])
+    costs.update(spending.record(call("b"))[1])
+    for after_a_restart in (costs, Costs()):
+        after_a_restart.update(spending.spent("", every=True))
+        assert "| This session | ≥$1.00 at" in shown(after_a_restart, "a")
+        assert "| This session | $1.00 at" in shown(after_a_restart, "b")
+        assert "| Today | ≥$2.00 |" in shown(after_a_restart, "b")
+
+
+def shown(costs: Costs, session: str) -> str:
+    """Return the tooltip of the status that shows a session of Codex."""
+    info = SessionInfo(id=session, source="codex", updated_at="")
+    status = cost_status(costs, ContextUsage(session=info))
+    assert status is not None
+    return status.tooltip

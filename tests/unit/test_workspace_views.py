@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
+from sidecar.cost.prices import Cost
 from sidecar.text.tables import align_columns, columns, draw_bar, draw_gauge
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.status import cost_status
 from sidecar.workspace.views import BEING_READ, format_age, format_session_cost, session_rows
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+USD = Cost(Decimal("1.916"))
+PARTIAL = USD._replace(whole=False)
+UNPRICED = Cost(None, whole=False)
 
 
 def a_row(**fields: Any) -> SessionRow:
@@ -39,17 +43,18 @@ def a_row(**fields: Any) -> SessionRow:
 @pytest.mark.parametrize(
     ("source", "known", "reading", "text", "row"),
     [
-        ("codex", {"s": 1.92}, True, "$1.92", "| This session | $1.92 at API prices |"),
-        ("codex", {"s": 1.92}, False, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
-        ("pi", {"s": 1.92}, True, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
+        ("codex", {"s": USD}, True, "$1.92", "| This session | $1.92 at API prices |"),
+        ("codex", {"s": USD}, False, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
+        ("codex", {"s": PARTIAL}, True, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
+        ("pi", {"s": USD}, True, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
         ("codex", {}, True, "$0.40 today", "| This session | being read |"),
         ("codex", {}, False, "$0.40 today", "| This session | not read yet |"),
-        ("codex", {"s": None}, True, "$0.40 today", "| This session | unpriced |"),
-        ("protocol", {"s": 1.92}, True, "$0.40 today", "| Today | $0.40 |"),
+        ("codex", {"s": UNPRICED}, True, "$0.40 today", "| This session | unpriced |"),
+        ("protocol", {"s": USD}, True, "$0.40 today", "| Today | $0.40 |"),
     ],
 )
 def test_status_names_the_scope_of_its_cost(
-    source: str, known: dict[str, float | None], reading: bool, text: str, row: str
+    source: str, known: dict[str, Cost], reading: bool, text: str, row: str
 ) -> None:
     """If the session's cost is unknown, the status shows today's cost, labeled `today`."""
     costs = Costs(
@@ -67,7 +72,7 @@ def test_status_names_the_scope_of_its_cost(
 
 
 def test_row_shows_label_size_cost_age_model_and_state() -> None:
-    costs = Costs(sessions={"0123456789abcdef": 1.916})
+    costs = Costs(sessions={"0123456789abcdef": Cost(Decimal("1.916"))})
     rows = [a_row(label="Mend the 試験", shown=True), a_row(model="claude-opus-5", label="main")]
     shown, other = session_rows(rows, costs, NOW)
     assert (shown.label, other.label) == ("Mend the 試験", "main")
@@ -108,16 +113,17 @@ def test_hostile_names_are_shown_as_plain_text() -> None:
 @pytest.mark.parametrize(
     ("known", "source", "read", "text"),
     [
-        ({"s": 1.5}, "codex", False, "$1.50"),
-        ({"s": 1.5}, "opencode", True, "≥$1.50"),
-        ({"s": None}, "codex", True, "unpriced"),
+        ({"s": USD}, "codex", False, "$1.92"),
+        ({"s": PARTIAL}, "codex", True, "≥$1.92"),
+        ({"s": USD}, "opencode", True, "≥$1.92"),
+        ({"s": UNPRICED}, "codex", True, "unpriced"),
         ({}, "codex", False, BEING_READ),
         ({}, "codex", True, ""),
         ({}, "protocol", False, ""),
     ],
 )
 def test_unread_cost_is_not_unpriced(
-    known: dict[str, float | None], source: str, read: bool, text: str
+    known: dict[str, Cost], source: str, read: bool, text: str
 ) -> None:
     info = SessionInfo(id="s", source=source, updated_at="")
     assert format_session_cost(Costs(sessions=known, read=read), info) == text
