@@ -29,7 +29,7 @@ ERROR_KINDS: dict[ErrorKind, str] = {
 
 def how_to_install(extra: str) -> str:
     """Return instructions for installing an optional extra of this package."""
-    return f"install the extra: in your clone, run pipx install --force '.[{extra}]'"
+    return f"install the extra: in your clone, run pipx inject --force token-sidecar '.[{extra}]'"
 
 
 class SidecarError(Exception):

@@ -320,7 +320,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
         check=False,
     )
     assert result.returncode == 2
-    assert "pipx install --force '.[mcp]'" in result.stderr
+    assert "pipx inject --force token-sidecar '.[mcp]'" in result.stderr
 
 
 def test_no_text_reaches_the_log(project: Path) -> None:

@@ -165,4 +165,4 @@ def test_without_the_extra_it_says_what_to_install(folder: Path, tmp_path: Path)
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 2
-    assert "pipx install --force '.[treemap]'" in result.stderr
+    assert "pipx inject --force token-sidecar '.[treemap]'" in result.stderr

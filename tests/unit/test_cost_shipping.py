@@ -764,7 +764,7 @@ def test_without_the_extra_the_command_says_what_to_install(
     configure(collector)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk._logs", None)
     result = CliRunner().invoke(cost, ["ship", option])
-    assert (result.exit_code, "pipx install --force '.[otel]'" in result.output) == (
+    assert (result.exit_code, "pipx inject --force token-sidecar '.[otel]'" in result.output) == (
         2,
         True,
     )

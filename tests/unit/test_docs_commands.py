@@ -41,7 +41,7 @@ NOT_RUN = {
     "git clone https://github.com/token-sidecar/token-sidecar ~/src/token-sidecar": NETWORK,
     "pipx install .": NETWORK,
     "pipx install ~/src/token-sidecar": NETWORK,
-    "pipx install --force '.[mcp]'": NETWORK,
+    "pipx inject --force token-sidecar '.[mcp]'": NETWORK,
     "token-sidecar cost update-prices": NETWORK,
     "python3 editors/try/neovim.py": f"{NETWORK}; tests/e2e/neovim runs it after its installation",
     "python3 tests/run.py": "is the command that runs this test",

@@ -4,7 +4,7 @@ import { findServer, run } from "./locate";
 import { installMcp } from "./managed";
 
 const ID = "token-sidecar";
-const HOW_TO_INSTALL = "install the extra: in your clone, run pipx install --force '.[mcp]'";
+const HOW_TO_INSTALL = "install the extra: in your clone, run pipx inject --force token-sidecar '.[mcp]'";
 
 // The part of VS Code's MCP API that this module uses. VS Code before 1.101 lacks the API, so it is optional here.
 interface StdioDefinition {
