@@ -56,7 +56,7 @@ class Hostile:
     marker: Path
 
     def fired(self) -> set[str]:
-        """Return the triggered traps' names."""
+        """Return the names of the triggered traps."""
         return set(self.marker.read_text().split()) if self.marker.exists() else set()
 
     def bad(self) -> list[Path]:
@@ -93,7 +93,7 @@ def make(folder: Path) -> Hostile:
 
 
 def add_bad_settings(repository: Hostile) -> None:
-    """Add bad settings files, FIFOs as ignore files, and an AGENTS.md that links to a secret."""
+    """Add bad settings files, FIFOs named `.gitignore`, and an AGENTS.md that links to a secret."""
     (repository.root.parent / "secret").write_text(PLANTED)
     for folder in repository.bad():
         folder.mkdir(parents=True)
@@ -205,7 +205,7 @@ def _embedded_bare(repository: Hostile) -> None:
 
 
 def _arm(repository: Hostile, folder: Path, work_tree: Path | None, lead: str = "") -> None:
-    """Make every git option that runs a command trigger a trap."""
+    """Configure git so that every option that can run a command triggers a trap."""
     commands = {
         "core.fsmonitor": "fsmonitor",
         "core.pager": "pager",
@@ -261,7 +261,7 @@ def _script(path: Path, line: str) -> None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Run git to create the repository, before traps are set."""
+    """Run git while creating the repository, without triggering traps. Return git's output."""
     who = {
         f"GIT_{role}_{what}": "t" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
     }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PER_MESSAGE, PRIMING = 3, 3
-"""The tokens that are added per message and before the reply, according to OpenAI's cookbook."""
+"""How many tokens to add per message and before the reply, according to OpenAI's cookbook."""
 PER_FUNCTION, PER_BLOCK, PER_PROPERTY, PER_ENUM, PER_ENUM_ITEM, PER_TOOLS = 7, 3, 3, -3, 3, 12
 PER_CALL = 7
 
@@ -138,7 +138,7 @@ class ModelServer:
     def take(self, body: dict[str, Any]) -> tuple[Received, Reply]:
         """Record a request, and return it with its reply.
 
-        If `waits` is set, return only after the test has allowed it.
+        If `waits` is true, return only after the test has set the request's `answered` event.
         """
         reply = self.answer(body)
         output = reply_tokens(reply) + reply.reasoning

@@ -21,7 +21,7 @@ EDITABLE = ["--no-deps", "--no-build-isolation", "--editable", "."]
 `tests/requirements.txt`.
 """
 ELSEWHERE = ("win32", "darwin")
-"""Operating systems whose code is only type-checked on this machine."""
+"""Other operating systems. The code for them is type-checked here, but not run."""
 
 
 def main(arguments: list[str]) -> int:

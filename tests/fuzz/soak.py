@@ -1,9 +1,12 @@
 """Tests many random edits: `python -m tests.fuzz.soak --edits 100000`.
 
 After each edit, the document's text must equal the reference model's text. After most edits, the
-incremental counts with both vocabularies must equal tiktoken's, and another model's incremental
-estimate must equal the estimate of the whole text. One third of the documents are longer than
-20 KB. If anything differs, the exit code is 1 and the seed is printed.
+document is also counted incrementally. The count with each exact vocabulary must equal tiktoken's
+count of the whole text. The incremental estimate for another model must equal the estimate of the
+whole text.
+
+One third of the documents are longer than 20 KB. If anything differs, the exit code is 1 and the
+seed is printed.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
 
 
 def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
-    """Edit a random document `wanted` times, and return its length.
+    """Make `wanted` random edits to a random document, and return its final length.
 
     Raises:
         AssertionError: A count differs from the reference count.

@@ -126,7 +126,7 @@ class Client:
     async def initialize(
         self, root: str | None = "file:///ws", *, settled: bool = True, **more: Any
     ) -> Any:
-        """Initialize the server. Unless `settled` is false, wait until prices are loaded."""
+        """Initialize the server. If `settled` is true, wait until prices are loaded."""
         encodings = more.pop("encodings", ["utf-16"])
         folders = [{"uri": root, "name": "ws"}] if root else None
         params = {

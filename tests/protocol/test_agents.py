@@ -69,7 +69,7 @@ async def test_costs_are_recorded_while_the_user_is_idle(
 async def test_costs_of_the_shown_session_are_recorded_without_a_request(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until another process has read the session files, the cost is shown as "being read"."""
+    """While another process is reading the session files, the cost is shown as "being read"."""
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     monkeypatch.setattr(agents_feature, "RETRY_SECONDS", 0.05)
     session = home.session(tmp_path)
@@ -101,7 +101,7 @@ async def test_costs_of_the_shown_session_are_recorded_without_a_request(
 async def test_costs_of_hidden_sessions_are_updated(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session list shows the hidden sessions' costs next to the pinned session's cost."""
+    """The session list shows up-to-date costs, even for sessions that are not pinned."""
     monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
     other, pinned = home.session(tmp_path), home.session(tmp_path)
     for session in (other, pinned):
@@ -222,7 +222,7 @@ async def test_background_recording_can_be_cancelled_and_resumed(
 async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loading a tokenizer blocks all threads, and agents' sessions do not need it."""
+    """Loading a tokenizer blocks all threads. Showing an agent's session needs no tokenizer."""
     monkeypatch.setattr(configuration, "SESSIONS_SECONDS", 60.0)
     session = home.session(tmp_path)
     session.reply()
@@ -649,7 +649,7 @@ def shows_cost(cost: float) -> Callable[[Any], bool]:
 
 
 def has_other_sums(before: Any) -> Callable[[Any], bool]:
-    """Return a function that checks whether a status's costs differ from those of `before`."""
+    """Return a function that checks whether the costs in a status differ from those in `before`."""
     return lambda one: bool(one["cost"]) and one["cost"]["tooltip"] != before["cost"]["tooltip"]
 
 
@@ -685,10 +685,10 @@ async def start_and_read(client: Client, folder: Path) -> None:
 
 
 async def wait_for_first_reading(client: Client) -> None:
-    """Wait until the server has finished its work after the start.
+    """Wait until the server has finished its startup work.
 
-    The server reads sessions again after prices are loaded. This read must not include data that
-    the test appends.
+    The server reads sessions a second time after prices are loaded. If a test appended data before
+    then, this read would include it.
     """
     scheduler, workspace = client.server.scheduler, client.server.services.roots.default
     async with asyncio.timeout(60):

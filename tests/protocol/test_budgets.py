@@ -200,7 +200,7 @@ async def test_unsaved_project_file_is_not_edited_by_a_fix(workspace: Workspace)
 
 
 def raised(published: dict[str, Any]) -> bool:
-    """Return whether no diagnostic reports an exceeded budget."""
+    """Return whether the diagnostics show that no budget is exceeded."""
     return all(diagnostic["code"] == "budget-near" for diagnostic in published["diagnostics"])
 
 

@@ -1,4 +1,4 @@
-"""Tests which model is used: the selected one, the session's or a reply's."""
+"""Tests which model applies: the selected one, the session's, or the one that a reply names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that replies are billed once, and that assembling keeps the session's `updatedAt`."""
+"""Tests that a reply is billed once, and that reading a session does not change `updatedAt`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a conversation's calls are recorded, reported and limited by caps."""
+"""Tests that a conversation's calls are recorded and reported, and that caps are enforced."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_models_in_use_and_current_models_come_first(talker: Client) -> No
 async def test_bare_total_sets_the_size_and_is_not_billed(
     talker: Client, thought: int, shown: int
 ) -> None:
-    """Reported tokens that exceed our count are treated as reasoning, which is not sent again."""
+    """If a reported total exceeds our count, the rest counts as reasoning and is not resent."""
     await talker.request("context/set", {"session": "s", "model": "gpt-4o", "systemPrompt": "Hi."})
     await talker.request("context/append", {"session": "s", "turns": [USER]})
     counted = (await talker.request("context/append", {"session": "s", "turns": [REPLY]}))["tokens"]

@@ -37,7 +37,7 @@ async def quiet(client: Client) -> None:
 
 
 def shown(client: Client) -> int | None:
-    """Return the token count of the context in the status, or None."""
+    """Return the context's token count, as shown in the status, or None."""
     sent = client.server.status._sent[URI]
     assert sent is not None
     return sent.context.tokens if sent.context else None

@@ -132,7 +132,10 @@ def retries(client: Client) -> list[Any]:
 
 
 def shows(mark: str) -> Callable[[Any], bool]:
-    """Return a function that checks for an estimate (if `mark` is "~") or for any other count."""
+    """Return a function that checks the document's count in a status.
+
+    If `mark` is "~", the count must be an estimate. Otherwise, it must not be an estimate.
+    """
     return lambda one: one["document"] and ("~" in one["document"]["text"]) == (mark == "~")
 
 

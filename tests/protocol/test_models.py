@@ -168,7 +168,7 @@ async def _roots(bare: Client, folder: Path, *names: str) -> list[str]:
 async def test_endpoints_of_the_named_root_are_probed(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path in a root, or a document, selects the root, too. The default is the first root."""
+    """A request can name a root, or a path or document in it. The default is the first root."""
     bare.ignore("status/update")
     async with llamacpp("model-one", "model-two", "model-three", "model-four") as server:
         _picker(tmp_path / "config.toml", monkeypatch, server.url, '["model-*"]')

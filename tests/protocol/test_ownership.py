@@ -582,7 +582,7 @@ async def test_window_named_without_a_model_applies_to_documents(
 
 
 async def test_a_session_without_a_reply_has_no_model(talker: Client) -> None:
-    """Previously, a session without a reply had the workspace's default model and window."""
+    """Previously, a session without a reply was shown with the default model and its window."""
     fed(talker, agents(model=None, tokens=None, limit=None))
     usage = await talker.request("context/usage", {})
     assert (usage["model"], usage["limit"], usage["percent"]) == (None, None, None)

@@ -125,7 +125,7 @@ async def test_providers_are_registered_and_unregistered_by_settings(bare: Clien
 
 @pytest.mark.parametrize("dynamic", [False, True])
 async def test_enabled_providers_are_refreshed_after_a_change(bare: Client, dynamic: bool) -> None:
-    """A client does not know that a changed setting or model affects the counts."""
+    """The server requests a refresh, because clients do not know which changes affect counts."""
     asked = Asked(bare)
     await start(bare, ON, dynamic=dynamic, refresh=True)
     asked.clear()

@@ -23,7 +23,7 @@ RESULT = "Sunny in Lisbon, with a light wind from the sea."
 
 
 class Hold:
-    """Blocks a function that runs on a worker until the test continues."""
+    """Blocks a function on a worker thread until the test releases it."""
 
     def __init__(self) -> None:
         self._gate = threading.Event()

@@ -55,7 +55,7 @@ async def started(root: Path) -> Client:
 
 
 def shown(client: Client, uri: str) -> int:
-    """Return the token count of the document in the status."""
+    """Return the document's token count, as shown in the status."""
     sent = client.server.status._sent[uri]
     assert sent is not None
     assert sent.document is not None

@@ -22,7 +22,7 @@ async def test_first_call_in_a_new_state_folder_is_shown_without_a_poll(
     await bare.server.services.load_prices()
     watch = bare.server.history._watch
     while watch is None or not watch._stamps or bare.server.scheduler.is_due(("ledger",)):
-        # Longer than the time from the watcher's first report until the resulting job starts.
+        # The delay between the watcher's first report and the resulting job is shorter than this.
         await asyncio.sleep(0.5)
         watch = bare.server.history._watch
     other = Client(create_server())

@@ -1,4 +1,4 @@
-"""Tests the status without an open document, which describes a workspace with a conversation."""
+"""Tests the status when no document is open. It then describes a workspace with a conversation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ async def test_status_without_a_document_follows_the_settings(
 async def start_with_conversation(
     client: Client, folder: Path
 ) -> tuple[Path, Path, dict[str, Any]]:
-    """Open two folders. Return them, and the message appended to a conversation in the first."""
+    """Open two folders, and append a message to a conversation in the first folder.
+
+    Returns the folders and the params of the `context/append` request.
+    """
     one, other = folder / "one", folder / "other"
     folders = []
     for root in (one, other):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def midnight_is_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Set a time zone in which the day ends in a few seconds."""
-    # Midnight is four seconds away in the time zone that is this many seconds east of UTC.
+    # In the time zone with this offset from UTC, in seconds, midnight is four seconds away.
     east = -int(time.time() + 4) % 86_400
     west = -east if east <= 43_200 else 86_400 - east
     hours, rest = divmod(abs(west), 3_600)

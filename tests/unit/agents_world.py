@@ -1,4 +1,4 @@
-"""Provides `World`: agents' files in a home folder, and their session index and ledger."""
+"""Provides `World`: a home folder with agents' files, a session index and a ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RecordingReader:
-    """A reader that also records its results in a `World`: calls and malformed lines."""
+    """A reader that also adds the calls and the number of malformed lines to a `World`."""
 
     def __init__(self, reader: StoreReader, world: World) -> None:
         self._reader, self._world = reader, world

@@ -27,7 +27,7 @@ PRIMING = 3
 
 
 class Planner:
-    """Creates pruning plans for a conversation with the fake counter."""
+    """Creates, applies and undoes pruning plans for a conversation."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation

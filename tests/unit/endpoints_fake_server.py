@@ -164,4 +164,4 @@ REASONS: list[tuple[Any, str]] = [
     (listing("another", owned_by="llamacpp"), "choose a model that the server has"),
     (listing("tiny", owned_by="library"), "tokenizer.json"),
 ]
-"""Responses to `GET /v1/models`, each with a part of the advice that users then get."""
+"""Pairs of a response to `GET /v1/models` and a part of the advice that the user then gets."""

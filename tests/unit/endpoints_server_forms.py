@@ -8,7 +8,7 @@ from tests.unit.endpoints_fake_server import Asked, Canned, listing, words
 
 
 def number(name: str, field: str, **more: Any) -> Any:
-    """Return a route that counts the request field `name` and replies with the count in `field`."""
+    """Return a route that reads text from the field `name` and returns its count in `field`."""
     return lambda asked: Canned(body={field: words(asked.body[name]), **more})
 
 
@@ -17,7 +17,7 @@ def ids(name: str, field: str = "tokens") -> Any:
 
 
 def with_bos(name: str, field: str) -> Any:
-    """Return a route as `number` does, but with a begin-of-text token in the count."""
+    """Return a route like that of `number`, but add a begin-of-text token to the count."""
     return lambda asked: Canned(body={field: len(asked.body[name]) // 3 + 1})
 
 

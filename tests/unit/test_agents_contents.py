@@ -598,7 +598,7 @@ def pad(path: str) -> None:
 
 
 async def test_a_large_file_is_read_at_most_every_ten_seconds(tmp_path: Path) -> None:
-    """Between two reads of a large file, the parts are scaled to the current context size."""
+    """Until a large file is read again, its known parts are scaled to the current context size."""
     root = tmp_path / "project"
     root.mkdir()
     script = Script(1)

@@ -68,7 +68,7 @@ def test_only_new_bytes_are_read(world: World, home: CodeHome, chat: ChatLog) ->
 def test_growing_prompt_of_a_turn_is_not_added_up(
     world: World, home: CodeHome, chat: ChatLog
 ) -> None:
-    """A turn is saved and read again after each of its calls."""
+    """VS Code saves a turn after each of its calls, and each saved version is read."""
     request = chat.begin()
     last = (0, 0)
     for _ in range(10):
@@ -506,7 +506,7 @@ def test_no_text_of_a_message_is_stored(world: World, home: CodeHome, flat: bool
 
 
 def test_running_turn_has_the_time_of_its_file(world: World, home: CodeHome) -> None:
-    """A running turn stores only its start, so the file's modification time is used."""
+    """A running turn has only a start time, so the file's modification time is used instead."""
     chat = everyday(home, world.root, 1)
     chat.begin()
     chat.save()

@@ -1,4 +1,4 @@
-"""Tests the reader for Copilot CLI with events, and a database that another process writes to."""
+"""Tests the Copilot CLI reader with event files and a database that another process writes to."""
 
 from __future__ import annotations
 

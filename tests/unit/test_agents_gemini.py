@@ -120,7 +120,7 @@ def test_long_rewind_reads_the_file_again(world: World, home: GeminiHome, chat: 
 
 
 def test_turn_runs_while_a_tool_runs(world: World, home: GeminiHome) -> None:
-    """Until the tools have run, their calls are missing, so a reply may be empty."""
+    """Tool calls are written only after the tools have run, so a reply may be empty until then."""
     chat = home.session(world.root)
     chat.user()
     reply: dict[str, Any] = {"id": "r", "type": "gemini", "timestamp": chat.clock.tick()}

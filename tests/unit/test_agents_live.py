@@ -287,7 +287,7 @@ def test_fifo_instead_of_git_does_not_block(tmp_path: Path) -> None:
 
 
 class Watching:
-    """Watches one root folder's agents without polling, and collects the reported changes."""
+    """Watches agents' files for one root folder without polling, and collects the changes."""
 
     def __init__(self, places: Places, root: Path) -> None:
         self._reports: queue.SimpleQueue[Changes] = queue.SimpleQueue()
@@ -303,7 +303,7 @@ class Watching:
             left -= self._reports.get(timeout=60) or set()
 
     def wait_for_rescan(self) -> None:
-        """Wait for the report None, which requests a full rescan."""
+        """Wait until the watcher reports None, which requests a full rescan."""
         while self._reports.get(timeout=60) is not None:
             pass
 

@@ -46,7 +46,7 @@ class Written(NamedTuple):
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """The calls that the vendor recorded, except the kind that the agent does not write."""
+        """The calls recorded by the vendor, except those that the agent does not write to files."""
         lines = (FIXTURES / self.folder / "vendor.jsonl").read_text().splitlines()
         return [call for call in map(json.loads, lines) if call["kind"] != self.missing_kind]
 
@@ -307,7 +307,7 @@ def test_vibe_bills_missed_calls_although_its_subagent_was_read_first(tmp_path: 
     main.rename(kept)
     main.mkdir()
     shutil.copy(kept / "meta.json", main)
-    world.ingest()  # a call of a sub-agent is recorded for the main session
+    world.ingest()  # a sub-agent's call is recorded for the main session
     assert [call.category for call in world.calls] == ["subagent"]
     shutil.rmtree(main)
     kept.rename(main)

@@ -142,7 +142,7 @@ def test_pure_packages_do_no_io() -> None:
 
 
 def test_errors_have_one_base() -> None:
-    """`server/protocol.py` converts exceptions of this base class to protocol errors."""
+    """`server/protocol.py` recognizes our exceptions by their base class, `SidecarError`."""
     builtin = {"Exception", "ValueError", "RuntimeError", "OSError", "LookupError"}
     wrong = []
     for path in MODULES:

@@ -193,7 +193,7 @@ RULES_OF: list[tuple[str, list[str]]] = [
     ("a.prompty", ["preset *.prompt.md"]),
     ("agents.py", []),
 ]
-"""Paths, each with the rules that apply to it. Every glob of a preset needs a path."""
+"""Paths, each with the rules that apply to it. Each glob in a preset must match a path here."""
 
 
 @pytest.mark.parametrize(("path", "expected"), RULES_OF)

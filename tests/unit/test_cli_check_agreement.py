@@ -125,7 +125,7 @@ class Editor:
         return self.tokenizers.for_model(model or self.model).count(self.texts[path])
 
     def together(self) -> dict[str, dict[str, int]]:
-        """Return each group's token counts by file, keyed by the rule that defines the group."""
+        """For each rule that defines a group, return the token count of each file in the group."""
         return {
             rule.key: {
                 path: self.tokens(path, rule.budget.model)

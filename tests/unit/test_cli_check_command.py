@@ -280,7 +280,7 @@ def test_group_budgets_include_other_files(project: Path) -> None:
 
 
 def test_groups_of_two_projects_are_both_reported(project: Path, tmp_path: Path) -> None:
-    """The rules of both groups have the same key, which is `budget[0]`."""
+    """Both projects have a rule with the key `budget[0]`, which defines a group."""
     other = tmp_path / "other"
     for root in (project, other):
         text = '[[budget]]\nfiles = "*.txt"\nmax-tokens = 1\nsum = true\n'

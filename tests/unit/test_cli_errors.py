@@ -116,7 +116,7 @@ def test_closed_pipe_ends_the_command_silently(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.close()  # before the process prints its first line, or shortly after
+        process.stdout.close()  # the first line may already have been printed
         said = process.stderr.read()
     assert said == b""
     assert process.returncode == 1

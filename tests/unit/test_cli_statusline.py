@@ -99,7 +99,7 @@ def test_unknown_size_is_not_guessed(window: Any) -> None:
     ("window", "shown"),
     [
         ({"context_window_size": 200_000, "used_percentage": 43}, "~43 %"),
-        # Percent of the usable window.
+        # The shown percentage is that of the usable window.
         ({"context_window_size": 10_000, "used_percentage": 50}, "~52 %"),
         ({"used_percentage": 42.6}, "~42 %"),
         ({"context_window_size": 200_000, "used_percentage": 1e99}, "?"),

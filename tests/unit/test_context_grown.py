@@ -1,4 +1,4 @@
-"""Tests that a text kind is calibrated only if almost all new text is of this kind."""
+"""Tests that a kind of text is calibrated only if almost all new text is of that kind."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ MARKS = 4
 
 
 class Server:
-    """A simulated model server whose tokenizer has 1.2 tokens per character."""
+    """A simulated model server whose tokenizer produces 1.2 tokens per character."""
 
     def __init__(self, shape: Callable[[int, int, int, int], dict[str, Any]]) -> None:
         self._shape = shape

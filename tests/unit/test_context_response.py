@@ -1,4 +1,4 @@
-"""Tests replies that end inside a tool call, from all vendors. Only the tool call is dropped."""
+"""Tests each vendor's replies that end inside a tool call. Only the tool call is dropped."""
 
 from __future__ import annotations
 

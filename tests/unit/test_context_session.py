@@ -1,4 +1,4 @@
-"""Tests a session's occupancy: its parts, reported usage, and how often text is counted."""
+"""Tests a session's occupancy, its parts and usage reports. No text is counted needlessly."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def sessions(tmp_path: Path) -> Iterator[SessionRegistry]:
 
 
 class TestAlternatives:
-    """Tests the model suggestions for a full context."""
+    """Tests which models are suggested when the context is full."""
 
     def of(self, model: str, limit: int, rows: tuple[Capability, ...] = ()) -> list[str]:
         usage = ContextUsage(tokens=limit, limit=limit, reserve=0)

@@ -1,4 +1,4 @@
-"""Tests the parsing of time ranges: dates, words and times."""
+"""Tests how time ranges are parsed from dates, words and times."""
 
 from __future__ import annotations
 

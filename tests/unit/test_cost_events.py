@@ -1,4 +1,4 @@
-"""Tests converting vendors' usage to buckets, and workspaces to keys."""
+"""Tests how vendors' usage is converted to buckets, and how workspaces get their keys."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def prices(**quoted: str) -> dict[str, str]:
 
 
 class Case(NamedTuple):
-    """A call with its prices and its cost, or None if the call has no price."""
+    """A call, its prices and its cost. If the call has no price, prices and cost are None."""
 
     name: str
     provider: str
@@ -554,9 +554,9 @@ def test_an_unlisted_cache_price_of_the_users_is_the_inputs() -> None:
 
 
 def test_every_threshold_of_the_list_is_a_band() -> None:
-    """A report sums the calls of each band before pricing them.
+    """A report adds up the calls in each band of prompt sizes before pricing them.
 
-    The price must therefore be the same in the whole band.
+    The prices per token must therefore be the same for all prompt sizes in a band.
     """
     for provider in price_list().providers:
         for model in provider.models:

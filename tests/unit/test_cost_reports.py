@@ -1,4 +1,4 @@
-"""Tests that totals in reports equal the sum of the calls' costs, and tests the reports' texts."""
+"""Tests the texts and totals of reports. A total must equal the sum of the calls' costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the shipping of calls: each call arrives once, and failures are handled."""
+"""Tests that each call is shipped once, and that failures are handled."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def send(book: CostBook, settings: Settings, limit: int = shipping.BATCH) -> Shi
 def refuse_some(collector: Collector, queue: ShippingQueue, start: int, end: int) -> set[str]:
     """Make the collector reject the queued calls from `start` to `end`.
 
-    Returns the ids of the rejected calls. The collector accepts a call again if its id is removed.
+    Returns the set of the rejected ids. If a test removes an id, the collector accepts the call.
     """
     calls = queue.next_batch().calls[start:end]
     refused = {str(call.record.attributes["token_sidecar.call.id"]) for call in calls}

@@ -41,7 +41,7 @@ class Case(NamedTuple):
 def responses(
     fresh: int, read: int, write: int, output: int, items: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return a reply of OpenAI's Responses API with output items of these types."""
+    """Return a reply from OpenAI's Responses API with output items of these types."""
     kinds = [item.partition(":") for item in items]
     return {
         "object": "response",

@@ -38,7 +38,7 @@ QUESTIONS = 8
 
 
 def calls(count: int = CALLS) -> Iterator[LedgerEvent]:
-    """Yield calls of two models. Each day has its own session."""
+    """Yield calls to two models. Each day has its own session."""
     for number in range(count):
         yield LedgerEvent(
             at=START + timedelta(hours=number * 5),

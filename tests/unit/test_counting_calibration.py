@@ -1,4 +1,4 @@
-"""Tests which samples calibration uses and ignores, its error bands, and its file."""
+"""Tests the calibration: which samples are used, the error bands, and the file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def predicted_by(calibration: ConversationCalibration, estimated: int) -> int:
 
 
 def whole_prompt_errors(truth: Tokenizer, estimate: Tokenizer, seed: int) -> list[float]:
-    """Return the relative error of each prompt's prediction before its usage is reported.
+    """Predict each prompt's size before usage is reported, and return the relative errors.
 
     The server's template adds 150 tokens in total and 5 tokens per message, but the estimate
     assumes 4 per message.
@@ -385,7 +385,7 @@ K = key_of("unheard-of", "x")
 
 
 def test_two_processes_keep_each_others_samples(tmp_path: Path) -> None:
-    """Each sample of both processes is applied once, in whichever order the processes write."""
+    """Each sample from either process is applied once, in whichever order the processes write."""
     one, two = calibration_file.load(tmp_path), calibration_file.load(tmp_path)
     one.update(K, 1_000, 1_300)
     calibration_file.save(tmp_path, one)

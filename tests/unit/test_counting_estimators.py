@@ -1,4 +1,4 @@
-"""Tests estimators and plug-ins, and that the heuristic's weights add up."""
+"""Tests estimators and plug-ins. Safe splits must not change the total of heuristic units."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests exact counts: all engines against tiktoken, long runs, corrupt ranks, and no network
-access.
-"""
+"""Tests exact counts: agreement with tiktoken, long runs, damaged ranks, and counting offline."""
 
 from __future__ import annotations
 
@@ -97,9 +95,7 @@ def test_disputed_text_is_counted_by_the_reference() -> None:
 
 
 def test_every_disputed_character_is_found() -> None:
-    """The fast search, which looks only for first bytes, finds everything the regular expression
-    finds.
-    """
+    """The fast search looks only for first bytes, but must find all disputed characters."""
     known = exact_engines._DISPUTED.findall("".join(differences.code_points()))
     assert len(known) == 4_700
     assert all(is_disputed(f"plain {character} text") for character in known)

@@ -1,4 +1,4 @@
-"""Tests that a text's features equal the sum of its pieces' features for all safe split points."""
+"""Tests that the features of safely split pieces add up to the features of the whole text."""
 
 from __future__ import annotations
 

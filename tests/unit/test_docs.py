@@ -1,6 +1,4 @@
-"""Tests that the documentation names only existing links, files, tests, fields, commands and
-settings.
-"""
+"""Tests that all links, files, tests, fields, commands and settings in the docs exist."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_every_command_of_the_command_line_has_a_row() -> None:
 
 
 def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Return all commands and groups with their names."""
+    """Yield the full name of each command or group, and the command or group itself."""
     for name in group.list_commands(click.Context(group)):
         command = group.get_command(click.Context(group), name)
         assert command

@@ -34,7 +34,7 @@ def cloud(name: str) -> Cloud:
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that makes `find_cloud` return the named vendor for every host."""
+    """Return a function that makes `find_cloud` recognize every host as the named vendor's."""
 
     def as_cloud(name: str) -> None:
         monkeypatch.setattr(endpoint_module, "find_cloud", lambda _: cloud(name))

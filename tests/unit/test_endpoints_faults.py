@@ -1,4 +1,4 @@
-"""Tests endpoints that fail. Each failure has a reason and is returned within the time limit."""
+"""Tests endpoints that fail. Each failure must be reported in time, with a reason."""
 
 from __future__ import annotations
 

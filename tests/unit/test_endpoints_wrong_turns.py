@@ -24,7 +24,7 @@ KEY = "LLAMA_API_KEY"
 
 
 async def sentence_of(declared: Endpoint, environment: dict[str, str]) -> str:
-    """Return the reason why a count fails. The endpoint must report the same reason."""
+    """Return the reason why a count fails. Check that the endpoint reports the same reason."""
     endpoints = Endpoints([declared], True, environment)
     count = await endpoints.count_text("tiny", "hello world")
     [row] = endpoints.capabilities()

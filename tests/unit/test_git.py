@@ -118,7 +118,7 @@ def test_a_folder_that_contains_the_home_belongs_to_the_user(
 def test_a_link_in_the_repository_to_an_outside_program_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link outside the repository to a program inside it is not used either."""
+    """Also tests a link outside the repository that leads to a program inside the repository."""
     outside, inside = tmp_path / "outside", tmp_path / "repository/bin"
     for folder in (outside, inside):
         folder.mkdir(parents=True)

@@ -16,7 +16,7 @@ from sidecar.messages.usage import MOST_TOKENS, Usage, normalize_usage
 
 
 def buckets(usage: Usage | None) -> tuple[int, int, int, int, int, int, int]:
-    """Return tokens: input, cache reads, cache writes, 1-hour writes, output, reasoning, prompt."""
+    """Return the token counts as a tuple, in the order that the cases in `FORMS` use."""
     assert usage is not None
     return (
         usage.input_tokens,
@@ -265,5 +265,5 @@ def test_invalid_cost_is_ignored(cost: object) -> None:
 
 
 def test_fee_without_the_upstream_cost_is_not_the_cost() -> None:
-    """With the user's own key, OpenRouter's fee is often 0, but the upstream vendor charges."""
+    """If users bring their own key, OpenRouter's fee is often 0, but the vendor's price is not."""
     assert reported_cost({"usage": {"cost": 0, "is_byok": True}}) is None

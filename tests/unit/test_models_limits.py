@@ -85,11 +85,14 @@ OTHERWISE = {
     "gpt-3.5-turbo-0613": "OpenAI's page says 4,096; the 16k version is another model",
     "gpt-5.3": "the list contains the window of the chat version",
 }
-"""Why the published window of a model differs from the price list."""
+"""Models whose published window differs from that in the price list, with the reason."""
 
 
 def test_published_windows_agree_with_the_list() -> None:
-    """The table is for models newer than the price list. Listed models are used to test it."""
+    """Published windows are meant for models that are missing from the price list.
+
+    This test checks them against models that are in the list.
+    """
     catalogue.warm()
     listed = [
         (model.id, parse(model.id).bare, model.context_window)

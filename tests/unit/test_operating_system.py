@@ -31,7 +31,7 @@ ONLY_POSIX = {"fcntl", "grp", "pty", "pwd", "resource", "termios"}
 
 
 def test_modules_of_posix_are_imported_by_tests_only_when_needed() -> None:
-    """On Windows, pytest cannot load a test module that imports them at the top level."""
+    """On Windows, pytest cannot load a test module that imports POSIX modules at the top level."""
     root = Path(__file__).parents[2]
     paths = [
         path

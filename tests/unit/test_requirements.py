@@ -33,7 +33,7 @@ LICENSES = load(".ci/licenses.py")
 
 
 def pins(file: Path) -> dict[NormalizedName, tuple[Requirement, int]]:
-    """Return each package's pin in a requirements file, and how many hashes it has.
+    """Return each package's pin in a requirements file, and how many hashes the pin has.
 
     If a package has several pins, only the one for the current system is returned.
     """

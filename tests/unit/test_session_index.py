@@ -106,7 +106,7 @@ def test_only_sessions_in_the_roots_are_listed_with_their_size(world: World) -> 
 def test_an_old_session_is_built_only_if_it_is_its_agents_newest(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An appended line then costs the same, however long the agent's history is."""
+    """If all old sessions were built, reading a new line would take longer as the history grows."""
     built: list[str] = []
     merge = session_index._merge_rows
 
@@ -229,7 +229,7 @@ def test_a_list_takes_the_same_number_of_statements_for_any_number_of_folders(
 
 
 def test_a_search_reads_no_state_of_a_reader(world: World) -> None:
-    """States are large, and only a store that has changed needs its state."""
+    """A reader's states are large, so they are loaded only for stores that have changed."""
     for _ in range(session_index._STORES_AT_ONCE + 1):
         world.claude.session(world.root).reply()
     world.read()

@@ -1,4 +1,4 @@
-"""Tests that the parts of a text, split at a safe point, have as many tokens as the whole text."""
+"""Tests that splitting a text at a safe point does not change the total number of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that globs match like git and fnmatch, in linear time."""
+"""Tests that globs match the same paths as git and fnmatch do, and take linear time."""
 
 from __future__ import annotations
 

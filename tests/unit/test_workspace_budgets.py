@@ -1,4 +1,4 @@
-"""Tests that `token-budget` marks may span pieces, but ignore marks must be near the beginning."""
+"""Tests `token-budget` marks that span pieces, and where ignore marks are searched for."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_region_mark_is_found_across_pieces(tmp_path: Path) -> None:
 
 
 class ThreadedRules(Rules):
-    """Rules that note the threads on which files are matched."""
+    """Rules that record the thread on which each file is matched."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

@@ -1,4 +1,4 @@
-"""Tests that the file watcher reports all changes, and sleeps in between."""
+"""Tests that the file watcher reports all changes, and sleeps while nothing changes."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_recreated_folder_with_the_same_inode_is_watched(
 def test_no_write_is_missed_while_watches_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_before: bool
 ) -> None:
-    """Writes just before or after the watched paths change are reported too."""
+    """A write is reported even if the list of watched paths changes just before or after it."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
@@ -377,7 +377,7 @@ def test_without_watches_changes_are_polled_and_the_limit_is_logged(
 def test_unwatchable_folder_is_watched_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each poll retries watching the folder."""
+    """Each poll tries again to watch the folder."""
     started, refused = _Watches._running_observer, threading.Event()
 
     def refuse(_watches: _Watches) -> None:

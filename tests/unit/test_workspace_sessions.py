@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 def test_shown_session_is_chosen_by_age(
     tmp_path: Path, mine: int | None, agents: int | None, shown: str | None
 ) -> None:
-    """`mine` and `agents` are the ages of the two sessions in minutes."""
+    """`mine` is the age of our session in minutes, and `agents` the age of an agent's session."""
     services = Services(state=State(tmp_path))
     sessions = services.sessions(services.roots.default)
     now = datetime.now(UTC)
@@ -147,7 +147,7 @@ def test_only_sessions_in_a_list_are_labeled_and_priced(
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[Any]:
-    """Return a list that records the first argument of each call of a module's function."""
+    """Return a list that records the first argument of each call to a module's function."""
     made, function = list[Any](), getattr(module, name)
 
     def counted(first: Any, *arguments: Any, **options: Any) -> Any:
