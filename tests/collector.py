@@ -69,7 +69,7 @@ class Collector:
         self._thread.start()
 
     def requests(self, kind: type[Any], path: str) -> list[Any]:
-        """Return the decoded requests to a path."""
+        """Return the requests to a path, decoded as messages of type `kind`."""
         return [kind.FromString(body) for at, body in self.bodies if at == path]
 
     def calls(self) -> list[dict[str, Any]]:

@@ -65,7 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection() -> Generator[None, object, object]:
     """Exclude the collected tests from garbage collection.
 
-    They live until the end, and with them a full collection takes 0.3 s. Some tests need one each.
+    They live until the end of the run. If they were included, a full collection would take 0.3 s,
+    and some tests trigger one.
     """
     gc.disable()
     try:

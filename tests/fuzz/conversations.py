@@ -32,7 +32,7 @@ MOVES = (
 
 
 class Move(NamedTuple):
-    """A conversation step, with its number of calls and characters."""
+    """A conversation step. `number` and `size` determine how many calls and characters it has."""
 
     kind: str
     number: int

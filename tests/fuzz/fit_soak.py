@@ -92,7 +92,7 @@ def torn(text: str, cut: int) -> bool:
 
 
 def cuts(text: str, fitted: FitResult, mode: Truncation) -> list[int]:
-    """Return the offsets in `text` at which it was cut."""
+    """Return the offsets at which `text` was cut."""
     if mode == "end":
         return [len(text) - len(fitted.text)]
     if mode == "start" or MARKER not in fitted.text or MARKER in text:
@@ -120,7 +120,7 @@ def check(
 
 
 def main(rounds: int = 10_000, seed: int = 0) -> None:
-    """Shorten and check all texts, and print which fraction of the limit the worst result uses."""
+    """Shorten and check all texts, and print the smallest fraction of the limit that was used."""
     source, tokenizers = random.Random(seed), Tokenizers()
     shares = []
     for number in range(rounds):

@@ -210,7 +210,7 @@ class Session:
                 self._strays += 1
 
     def _asked(self, message: Message) -> None:
-        """Answer the server's request: correctly, with an error or unexpected result, or twice."""
+        """Answer the server's request correctly, with an error, with a wrong result, or twice."""
         chance = self._chance.random()
         answer: Message = {"jsonrpc": "2.0", "id": message["id"], "result": _right(message)}
         if chance < 0.1:

@@ -122,7 +122,7 @@ class Messages:
         return value
 
     def _mangled(self, message: Message) -> bytes:
-        """Give the message a unique id, and return its bytes, some of them removed or changed."""
+        """Give the message a unique id, and return its bytes after changing or removing some."""
         if message.get("method") in ("exit", "shutdown", "initialize"):
             message["method"] = "tokens/count"
         message["id"] = f"mangled {self._number}"

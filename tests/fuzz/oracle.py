@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def width(character: str, encoding: Encoding) -> int:
-    """Return a character's number of code units. A lone surrogate takes three bytes, as in JSON."""
+    """Return how many code units a character has.
+
+    In UTF-8, a lone surrogate has three. JSON may contain lone surrogates.
+    """
     code = ord(character)
     if encoding == "utf-32":
         return 1
@@ -34,7 +37,10 @@ def lines(text: str) -> list[tuple[int, int]]:
 
 
 def offset(text: str, position: Position, encoding: Encoding) -> int:
-    """Return a position's offset. Positions past the end of the line or text mean that end."""
+    """Return the offset of a position.
+
+    If the position is past the end of its line or of the text, return the offset of that end.
+    """
     spans = lines(text)
     if position.line >= len(spans):
         return len(text)
@@ -47,7 +53,7 @@ def offset(text: str, position: Position, encoding: Encoding) -> int:
 
 
 def position(text: str, at: int, encoding: Encoding) -> Position:
-    """Return an offset's position. Between CR and LF, this is the end of the line."""
+    """Return an offset's position. If it is between CR and LF, return the end of the line."""
     number, (start, end) = max(
         (number, span) for number, span in enumerate(lines(text)) if span[0] <= at
     )

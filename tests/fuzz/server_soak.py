@@ -1,9 +1,9 @@
 """Sends random edits to a real server: `python -m tests.fuzz.server_soak --edits 100000`.
 
 Each edit is sent as `didChange` over stdio. `tokens/count` must return the same number as tiktoken
-for the expected text. With `--openings 10`, documents of 10 MB are also edited while they are being
-opened. One third of the documents are larger than 20 KB, and each position encoding is used in one
-third of the sessions. The exit code is 1 if a number differs.
+for the expected text. With `--openings 10`, ten more documents of 10 MB are edited while they are
+being opened. One third of the documents are larger than 20 KB, and each position encoding is used
+in one third of the sessions. The exit code is 1 if a number differs.
 """
 
 from __future__ import annotations

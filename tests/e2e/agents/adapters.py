@@ -38,7 +38,7 @@ class Agent(ABC):
     records_reasoning: ClassVar[bool] = True
     """Whether the agent's files contain a separate count of reasoning tokens."""
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset()
-    """For these call kinds, the agent does not record that cache writes last five minutes."""
+    """Call kinds for which the agent does not record that cache writes last five minutes."""
     model_in_files: ClassVar[str | None] = None
     """The model's name in the agent's files, if it differs from `model`."""
     state_at_end: ClassVar[str] = "idle"
@@ -441,7 +441,8 @@ class Cline(Agent):
 
 class Vibe(Agent):
     name = "vibe"
-    # Vibe deletes a journal after two more replies. The delay lets our server read it first.
+    # Vibe deletes a journal when the next two replies have arrived. The delay gives our server time
+    # to read the journal first.
     reply_seconds = 0.5
     records_reasoning = False
     package = Package("pypi", "mistral-vibe", "3.0.2", "vibe", python=(3, 12))
@@ -551,7 +552,10 @@ def mcp_agents() -> list[Agent]:
 
 
 def chosen_agents(names: list[str]) -> list[Agent]:
-    """Return the agents with these names, or CI's agents by default. `all` means all agents."""
+    """Return the agents with these names.
+
+    Without names, return the agents that CI tests. The name `all` stands for all agents.
+    """
     if not names:
         return [agent for agent in AGENTS.values() if agent.in_ci]
     return list(AGENTS.values()) if names == ["all"] else [AGENTS[name] for name in names]

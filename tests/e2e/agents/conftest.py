@@ -48,7 +48,7 @@ def scene(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Scene]:
-    """Yield an agent and our server in a workspace with its own home folder."""
+    """Yield a scene: an agent and our server, with their own workspace and home folder."""
     for name in _NO_XDG:
         monkeypatch.delenv(name, raising=False)
     try:

@@ -26,7 +26,7 @@ class Package(NamedTuple):
     version: str
     program: str
     python: tuple[int, int] = (3, 11)
-    """The oldest Python version that the agent supports. Applies to agents from PyPI."""
+    """The oldest Python version that the agent supports. Used only for agents from PyPI."""
 
     @property
     def folder(self) -> Path:
@@ -44,7 +44,7 @@ class MissingPythonError(Exception):
 
 
 def ensure_node() -> Path:
-    """Return the path of the Node.js that the VS Code tests use."""
+    """Return the path of the Node.js executable that the VS Code tests use."""
     return ensure_vscode().node
 
 
@@ -91,7 +91,10 @@ def _find_python(oldest: tuple[int, int]) -> str:
 
 
 def main() -> None:
-    """Install the agents named in the arguments, or by default CI's agents and all MCP clients."""
+    """Install the agents that are named in the arguments.
+
+    Without arguments, install the agents that CI tests, and all MCP clients.
+    """
     from tests.e2e.agents.adapters import chosen_agents, mcp_agents
     from tests.e2e.mcp_packages import CONFORMANCE, INSPECTOR
 

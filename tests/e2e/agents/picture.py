@@ -1,7 +1,7 @@
 """Draws the picture in docs/how-to/mcp.md. Run it as `python -m tests.e2e.agents.picture`.
 
-It runs Codex with the fake vendor, which requests the tool `context_usage`, and draws the output as
-a terminal in SVG.
+It runs Codex with the fake vendor, which requests a call to the tool `context_usage`. Then it
+writes an SVG file that shows the output in a terminal.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Sandbox:
             **env,
         }
         pairs = [f"{name}={value}" for name, value in variables.items()]
-        # With a pipe, child processes that are still running would block `wait`.
+        # If this were a pipe, child processes that are still running would block `wait`.
         output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         process = subprocess.Popen(
             [*self._enter, "env", "-i", "-C", str(cwd), *pairs, *command],

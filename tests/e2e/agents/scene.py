@@ -39,7 +39,7 @@ LAG_SECONDS = 2.0
 ESTIMATE_BAND = 25
 """The margin of error of an agent's own estimate after a compaction, in percent (±)."""
 FORECAST_BAND = 30
-"""Maximum error of the remaining-calls forecast, in percent."""
+"""Maximum error of the forecast of remaining calls, in percent."""
 PRICES = {
     "gpt-5": (1.25, 0.125, 1.25, 10.0),
     "claude-sonnet-4-5": (3.0, 0.3, 3.75, 15.0),
@@ -176,13 +176,13 @@ class Scene:
             return all(numbers == expected_in(view, expected) for view, numbers in shown)
 
         for number, editor in enumerate(self.editors, 1):
-            # The status may show the context before costs and windows have been read.
+            # The status may show the context before the costs and the context window are known.
             self._wait_until(partial(is_settled, editor))
             check(f"editor {number}", numbers_in_editor(editor))
         check("command line", numbers_in_terminal(self.root))
 
     def accept(self, shown: int, tokens: int) -> int:
-        """Return `tokens` if `shown` is within the agent's margin of error, otherwise `shown`."""
+        """Return `tokens` if it equals `shown` within the agent's margin of error, else `shown`."""
         is_within_band = abs(shown - tokens) <= shown * self.agent.band_percent / 100
         return tokens if is_within_band else shown
 

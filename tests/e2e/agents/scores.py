@@ -1,7 +1,7 @@
 """A pytest plugin that prints a summary of the scenes with real agents.
 
-It is loaded by `tests/conftest.py`: with `-n`, tests run in worker processes, but the main process
-prints the summary.
+`tests/conftest.py` loads it, because the main process must print the summary even if the tests run
+in worker processes (with `-n`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class Score:
     omissions: dict[str, str] = field(default_factory=dict)
     """The scenes, calls and checks that were skipped, each with the reason."""
     forecasts: list[str] = field(default_factory=list)
-    """The forecasts when the window was half full: `12 of 14` if 12 were predicted and 14 followed."""
+    """The forecasts that were made when the window was half full.
+
+    `12 of 14` means that 12 more calls were predicted and 14 followed.
+    """
 
     def add(self, other: Score) -> None:
         """Add another scene's results."""

@@ -57,7 +57,9 @@ class SidecarClient(StdioClient):
     def context_shown_at(
         self, is_right: Callable[[int], bool], since: float, seconds: float
     ) -> float | None:
-        """Return the time since which the context has had the right size, or None after a timeout.
+        """Wait until the status shows the right context size, and return when it began to do so.
+
+        Return None after a timeout.
 
         Args:
             is_right: Returns whether a context size, in tokens, is right.
@@ -78,7 +80,7 @@ class SidecarClient(StdioClient):
         return self._wait_for(shown, seconds)
 
     def context_text(self) -> str:
-        """Return the context's text in the latest status with a context, or an empty string."""
+        """Return the text of the latest context in any status, or an empty string."""
         texts = [status["context"]["text"] for _, status in self.statuses if status.get("context")]
         return texts[-1] if texts else ""
 

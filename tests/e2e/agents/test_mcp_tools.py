@@ -87,5 +87,5 @@ def test_context_usage_is_what_the_vendor_billed(scene: Scene) -> None:
 
 
 def _last_messages(body: dict[str, Any]) -> str:
-    """Return the end of a request's messages, for use in a failure message."""
+    """Return the last 1,500 characters of a request's messages, for use in a failure message."""
     return json.dumps(body.get("input") or body.get("messages") or body.get("contents"))[-1500:]

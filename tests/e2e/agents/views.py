@@ -19,7 +19,7 @@ _PATTERNS = r"([\d,]+) (?:tokens|of)", r"(?<![±\d])(\d+) %", r"(\$\d[\d,]*(?:\.
 
 
 class Numbers(NamedTuple):
-    """A session's context size, percentage of the window, and cost, as shown in a view.
+    """A session's numbers in a view: its context size, the percentage of the window, and its cost.
 
     Numbers that the view does not show are None. Numbers that are taken from text are strings.
     """

@@ -30,8 +30,8 @@ def start(path: Path, name: str, count: int) -> subprocess.Popen[str]:
 def kept(path: Path) -> tuple[list[str], int, int, int]:
     """Return a ledger's request ids, and three sums that must be consistent with them.
 
-    The sums are the calls in `event_sums`, the input tokens in `event_sums`, and the input tokens
-    in `event`.
+    The sums are the total calls in `event_sums`, the total input tokens in `event_sums`, and the
+    total input tokens in `event`.
     """
     ledger = Ledger(path)
     with ledger.reader() as connection:

@@ -24,7 +24,7 @@ PAGE = tutorials.read("emacs")
 
 @pytest.fixture
 def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """A terminal where Emacs finds our server."""
+    """A terminal in which Emacs can find our server."""
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     terminal = Terminal(tmp_path)

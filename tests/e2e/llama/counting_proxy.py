@@ -14,7 +14,7 @@ class CountingProxy:
     """A proxy that forwards bytes in both directions."""
 
     def __init__(self, target: str, hides: tuple[bytes, ...] = ()) -> None:
-        """Create a proxy that answers the paths in `hides` with 404."""
+        """Create a proxy. Requests for the paths in `hides` get the response 404."""
         self._hides = hides
         self._host, _, port = target.removeprefix("http://").partition(":")
         self._port = int(port)

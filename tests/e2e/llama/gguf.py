@@ -131,7 +131,7 @@ def _tokenizer_of(vocabulary: Path) -> tuple[list[bytes], int]:
 
 
 def _skip(data: Any, position: int, kind: int) -> int:
-    """Return a value's end position, given its type."""
+    """Return the end position of the value of type `kind` that starts at `position`."""
     if kind == STRING:
         return _read_string(data, position)[1]
     if kind != ARRAY:

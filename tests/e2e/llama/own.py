@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-# The server does not use TLS. Without this context, each request would load all certificates.
+# The server does not use TLS. Without this SSL context, each request would load all certificates.
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 

@@ -1,4 +1,4 @@
-"""Tests that every count of a file agrees, no matter where it is displayed."""
+"""Tests that all counts of a file agree, no matter where they are displayed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def configured(tmp_path: Path, case: str, url: str) -> None:
-    """Write the user's configuration, and calibration factors for its models."""
+    """Write the user's configuration, and calibration factors for the tests' models."""
     used = f'[tokenize]\nuse-endpoint = true\n[[endpoint]]\nurl = "{url}"\nmodels = ["tiny"]\n'
     text = f'model = "{MODELS.get(case, "tiny")}"\n' + (used if case.startswith("endpoint") else "")
     (tmp_path / "user-config.toml").write_text(text)
@@ -91,7 +91,7 @@ class Editor(StdioClient):
         return self.request(method, {"textDocument": {"uri": self.uri}, **more})
 
     def shown(self, method: str, wanted: str) -> Any:
-        """Return this method's first notification that contains all of these words."""
+        """Return the params of the first notification for `method` that contain `wanted`."""
         while True:
             for message in self.notifications:
                 text = json.dumps(message.get("params"), ensure_ascii=False)
@@ -208,7 +208,7 @@ def test_a_conversation_has_one_count_everywhere(
 def test_a_section_has_its_documents_count_after_edits_and_reports(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
-    """Reported usage calibrates counts of the reply's kind of text, but not of the document's."""
+    """Usage reports calibrate counts of the reply's kind of text, but not the document's count."""
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     with closing(Editor(root)) as editor:
         section = {"name": "doc", "textDocument": {"uri": editor.uri}}

@@ -30,7 +30,7 @@ BETWEEN = ["", " ", "  ", "\n", "\n\n", "\t", "é", "e\u0301", "日本", "😀",
 
 
 def mixed() -> list[str]:
-    """Return random strings. Each joins fragments of the corpus with special characters."""
+    """Return random strings. Each one consists of corpus fragments and special characters."""
     source, stock = random.Random(5), "".join(STOCK).encode("utf-8", "ignore").decode()
     return [
         "".join(

@@ -37,7 +37,7 @@ async def session(
     more: str = "",
     ignored: tuple[str, ...] = IGNORED,
 ) -> AsyncIterator[Client]:
-    """Start a server that uses this endpoint to count for the model `tiny`. Yields its client."""
+    """Start a server with this endpoint for the model `tiny`, and yield a client."""
     file = folder / "config.toml"
     switch = "true" if use_endpoint else "false"
     file.write_text(

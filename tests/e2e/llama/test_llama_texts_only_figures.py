@@ -32,7 +32,8 @@ AFTER_PERCENT = 1.0
 PROBE = 6
 """The number of requests in the first turn.
 
-They are for the models, the window, two strings, a chat (answered with 404), and the count.
+They list the models, read the window, count two test strings, try to count a chat (404), and count
+the turn.
 """
 CONTEXT = 32_768
 

@@ -78,10 +78,10 @@ def converse(
 ) -> None:
     """Send a prompt that triggers a tool call, and check the counts before and after the replies.
 
-    The plugin sends two requests. For each of them, a table row shows the tokens that the model
-    server received, and our count of them. The second row also shows the tokens that the next
-    request will repeat, our count of them, and the plugin's own number. The first row does not,
-    because the plugin sends the second request immediately after the tool call.
+    The plugin sends two requests. Each is printed as a table row that shows how many tokens the
+    model server received, and our count. The second row also shows how many tokens the next request
+    will repeat, our count of these tokens, and the plugin's own number. The first row lacks these
+    numbers, because the plugin sends the second request immediately after the tool call.
     """
     editor.lua(plugin.submit, WEATHER.format(part))
     for number in (1, 2):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WEATHER = '{"city": "Lisbon"}'
 ANSWER = "It is 21 degrees and sunny there, with a light wind from the sea."
 PATIENT = "\nvim.g.token_sidecar_hold_ms = 60000"
-"""Settings that never give up on a slow server."""
+"""A setting that holds a prompt for up to a minute while a slow server checks it."""
 
 
 class ChatPlugin(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class ChatPlugin(msgspec.Struct, frozen=True):
     session: str
     """Return the session's id."""
     submit: str
-    """Type `...` as a prompt, and submit it."""
+    """Type the argument (`...`) as a prompt, and submit it."""
     typed: str
     """Return the text in the plugin's input field."""
     display: str
@@ -40,7 +40,10 @@ class ChatPlugin(msgspec.Struct, frozen=True):
     idle: str
     """Return whether the reply is complete."""
     fill: str
-    """Add messages with the text `...` to the chat, as if they had been sent and received."""
+    """Add messages to the chat, as if they had been sent and received.
+
+    Their text is the argument (`...`).
+    """
     usage: str = "own chunk"
 
     def answer(self, body: dict[str, Any]) -> Reply:

@@ -22,7 +22,7 @@ DESELECTED = pytest.StashKey[int]()
 
 @pytest.fixture
 def open_editor(tmp_path: Path) -> Iterator[Callable[..., Editor]]:
-    """Return a function that opens Neovim with environment variables and extra Lua for init.lua."""
+    """Return a function that opens Neovim with extra code in init.lua and environment variables."""
     editors: list[Editor] = []
 
     def opened(lua: str = "", **env: str) -> Editor:

@@ -50,7 +50,11 @@ end
 def wait_for(
     look: Callable[[], Any], what: str | Callable[[], str], seconds: float = WAIT_SECONDS
 ) -> Any:
-    """Poll `look` until its result is true. Return the result, or raise AssertionError on timeout."""
+    """Call `look` repeatedly until its result is true, and return the result.
+
+    Raises:
+        AssertionError: A timeout occurred. The message includes `what`.
+    """
     deadline = time.monotonic() + seconds
     while True:
         found = look()
@@ -95,7 +99,7 @@ class Editor:
         env: Mapping[str, str] | None = None,
         workspace: Path | None = None,
     ) -> None:
-        """Start Neovim. An existing `workspace` folder becomes its current folder."""
+        """Start Neovim. If `workspace` is given, it is Neovim's current folder."""
         self.folder = folder
         self.workspace = workspace or folder / "workspace"
         (self.workspace / ".git").mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.e2e.neovim.harness import Editor
 
 OPUS = 1_000_000
-"""The price list's context window for Claude Code's model, in tokens."""
+"""The context window of Claude Code's model in the price list, in tokens."""
 
 
 @pytest.fixture

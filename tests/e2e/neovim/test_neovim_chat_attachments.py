@@ -1,4 +1,4 @@
-"""Tests codecompanion's attached files, buffers and tools, and a changed model."""
+"""Tests files, buffers and tools attached to codecompanion's chats, and a change of the model."""
 
 from __future__ import annotations
 

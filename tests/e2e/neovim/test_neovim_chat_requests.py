@@ -1,4 +1,4 @@
-"""Tests the real chat plugins' other requests: inline, resources, compaction and long chats."""
+"""Tests inline requests, resources, compaction and long chats in the real chat plugins."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def opened(
 def test_nothing_in_a_hostile_folder_runs(
     opened: Editor, repository: Hostile, trace: Trace
 ) -> None:
-    """The server does not open network connections either."""
+    """Nothing in the folder is run, and the server opens no network connections."""
     opened.edit("CLAUDE.md")
     opened.wait_tokens(truth(hostile.PROMPT * 2))
     (pid,) = opened.server_pids()
@@ -110,7 +110,7 @@ def test_hostile_settings_files_are_reported_without_their_contents(
 def test_a_configured_command_is_found_outside_the_folder(
     repository: Hostile, tmp_path: Path
 ) -> None:
-    """A configured command without a path is searched for on PATH, but not in the workspace."""
+    """If the configured command has no path, it is looked up on PATH, but not in the workspace."""
     env = {
         "TOKEN_SIDECAR_CMD": "token-sidecar serve --log-level ERROR",
         "PATH": f"{repository.path()}:{SERVER.parent}:/usr/bin:/bin",
@@ -126,7 +126,7 @@ def test_a_configured_command_is_found_outside_the_folder(
 def test_the_demo_runs_nothing_from_a_hostile_folder(
     repository: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Covers pip, the search for Neovim, and the environment of `editors/try/neovim.py`."""
+    """Covers how `editors/try/neovim.py` creates its environment, runs pip and finds Neovim."""
     spec = importlib.util.spec_from_file_location("try_token_sidecar", TRY / "neovim.py")
     assert spec
     assert spec.loader

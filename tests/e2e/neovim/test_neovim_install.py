@@ -24,7 +24,7 @@ end })
 WAYS = {
     # Neovim's built-in packages.
     "start": ("pack/plugins/start", ""),
-    # vim.pack.add() of Neovim 0.12 clones into `opt` and calls `packadd`.
+    # In Neovim 0.12, vim.pack.add() clones into `opt` and calls `packadd`.
     "packadd": ("pack/core/opt", "vim.cmd.packadd('token-sidecar')"),
     # lazy.nvim adds the folder to 'runtimepath' and sources its `plugin` folder.
     "runtimepath": (

@@ -39,7 +39,10 @@ def test_nothing_is_loaded_before_a_file_is_shown(open_editor: Callable[..., Edi
 
 
 def test_startup_reads_one_of_our_files(tmp_path: Path) -> None:
-    """`benchmarks/neovim_startup.py` measures how long this one file takes to load."""
+    """Neovim loads only one of our files when it starts.
+
+    `benchmarks/neovim_startup.py` measures how long this takes.
+    """
     (tmp_path / "a.md").write_text("Hello, world!\n")
     init, log = tmp_path / "init.lua", tmp_path / "startup.log"
     init.write_text(f"vim.opt.runtimepath:prepend('{SHIM}')\n")
@@ -300,7 +303,10 @@ def test_a_python_without_the_package_causes_one_message(
 def test_a_workspace_folder_named_sidecar_is_not_run(
     open_editor: Callable[..., Editor], tmp_path: Path
 ) -> None:
-    """Without the command, `python3 -P -m sidecar` runs the installed package, not the folder."""
+    """If the command is missing, the plugin runs `python3 -P -m sidecar`.
+
+    This runs the installed package, and not the package in the workspace.
+    """
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
@@ -316,7 +322,7 @@ def test_a_workspace_folder_named_sidecar_is_not_run(
 def test_the_plain_configuration_of_the_help_works_without_the_plugin(
     open_editor: Callable[..., Editor],
 ) -> None:
-    """Runs the help's `token-sidecar-plain` code unchanged."""
+    """Runs the code in the help section `token-sidecar-plain` unchanged."""
     section = (SHIM / "doc/token-sidecar.txt").read_text().split("*token-sidecar-plain*")[1]
     written = section.split(">lua\n")[1].split("\n<")[0]
     editor = open_editor(

@@ -1,7 +1,7 @@
 """Draws the pictures in the README and the docs: `python -m tests.e2e.pictures`.
 
-The sessions of a working day are generated. Commands and Neovim run in a real terminal. Each screen
-becomes an SVG file that follows the browser's light or dark color scheme.
+It generates the sessions of a working day, and runs commands and Neovim in a real terminal. Each
+screen becomes an SVG file that follows the browser's light or dark color scheme.
 """
 
 from __future__ import annotations

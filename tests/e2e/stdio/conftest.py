@@ -57,7 +57,7 @@ PROFILES = {
 async def lsp(request: Any, lsp_client: RecordingClient) -> AsyncIterator[None]:
     """A session for each editor, initialized with the editor's capabilities."""
     capabilities = PROFILES[request.param]()
-    # pytest-lsp does not answer workspace/configuration, so the client must not announce it
+    # pytest-lsp does not answer workspace/configuration, so the client must not announce support
     if capabilities.workspace is not None:
         capabilities.workspace.configuration = False
     result = await lsp_client.initialize_session(

@@ -71,7 +71,7 @@ def test_the_trace_sees_connections_and_programs(trace: Trace) -> None:
 def test_a_subcommand_starts_only_git_in_a_hostile_repository(
     repository: Hostile, trace: Trace, verb: tuple[str, ...]
 ) -> None:
-    """git comes from a system folder, and no connections are opened."""
+    """git is run from a system folder, and no connections are opened."""
     result = subprocess.run(
         [*trace.prefix, PROGRAM, *verb], capture_output=True, text=True, check=False
     )

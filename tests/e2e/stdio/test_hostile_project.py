@@ -1,4 +1,4 @@
-"""Tests a server in a hostile project: it counts, quotes no file contents, and exits on request."""
+"""Tests that servers in hostile projects count, quote no file contents, and exit on request."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ WAITS = "clock_nanosleep,epoll_pwait,epoll_wait,futex,nanosleep,poll,ppoll,psele
 _WAITED = re.compile(r"<\d+\.\d+>$", re.MULTILINE)
 """Matches every completed system call, even one that returned at once, as in a busy loop."""
 MOST_CPU = 0.005
-"""Maximum CPU seconds per second. The benchmark measures a tenth of this."""
+"""Maximum CPU time per second, in seconds. The benchmark measures a tenth of this."""
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["without agents", "with an agent's sessions"])

@@ -1,4 +1,4 @@
-"""Tests that other processes see a running server's conversations, but only their counts."""
+"""Tests that other processes see the counts of a running server's conversations, but no text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests on Linux that closing documents frees memory, and that announced lengths reserve none."""
+"""Tests on Linux that closing documents frees memory, and that none is reserved in advance."""
 
 from __future__ import annotations
 

@@ -44,7 +44,10 @@ def expand(query: str, since: str, until: str, teams: str) -> str:
 def report_files(
     store: ClickHouse, identity: Identity, calls: int, usd: str | None, minutes: int
 ) -> None:
-    """Report the costs of a repository's CLAUDE.md, and of the user's in two workspaces."""
+    """Report the costs of a repository's CLAUDE.md, and of the user's own CLAUDE.md.
+
+    The user's CLAUDE.md has costs in two workspaces.
+    """
     at = time.time_ns() + minutes * 60_000_000_000
     own = "file:///home/jane/.claude/CLAUDE.md"
     records = [
@@ -259,7 +262,7 @@ def test_calls_without_a_session_are_not_one_session(tmp_path: Path) -> None:
 
 
 def test_a_call_that_moves_to_another_month_counts_once(store: ClickHouse) -> None:
-    """If a call is near a month's end, its reports may be in two partitions, in any order."""
+    """The versions of a call may be in two months' partitions. The newest may be in either one."""
     days = ("toDate(at)", "2027-01-31", "2027-02-01")
     for number, versions in enumerate(((1, 2), (2, 1))):
         for at, version in zip(

@@ -129,7 +129,7 @@ class Team:
         self.record(user, events)
 
     def telemetry(self, user: Path, share: float) -> list[tuple[str, Record]]:
-        """Return agents' telemetry for some of a user's calls, from agents whose clocks differ."""
+        """Return telemetry for some of a user's calls, as reported by agents with wrong clocks."""
         reported = (event for event in self.events[user] if event.telemetry_id)
         return [
             (event.agent, self._agents_report(event))
@@ -210,7 +210,7 @@ class Chaos:
         self.shippers = [self._start(number) for number in range(2)]
         while self.kills < kills:
             for number, shipper in enumerate(self.shippers):
-                if not shipper.is_alive():  # calls may have been amended since it finished
+                if not shipper.is_alive():  # calls may have been amended since the shipper ended
                     self.shippers[number] = self._start(number)
             time.sleep(self.random.random() * longest_wait)
             victim = self.random.randrange(3)
@@ -228,7 +228,7 @@ class Chaos:
             self.team.amend(user, 0.05)
         for shipper in self.shippers:
             shipper.join()
-        for number in range(2):  # send calls that were amended later
+        for number in range(2):  # send the amendments that the shippers missed
             last = self._start(number)
             last.join(600)
             assert last.exitcode == 0

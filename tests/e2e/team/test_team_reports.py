@@ -1,4 +1,4 @@
-"""Tests that the team store's reports, also by user or team, agree with the users' ledgers."""
+"""Tests that the team store's reports (total, by user, by team) agree with the users' ledgers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def insert_records(store: ClickHouse, records: list[Record], resource: dict[str,
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
-    """A store with three users' calls, in two teams."""
+    """A store that contains the calls of three users, who belong to two teams."""
     folder = tmp_path_factory.mktemp("store")
     store = ClickHouse(folder / "store", PASSWORD)
     for user in range(3):

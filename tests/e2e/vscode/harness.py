@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 EXTENSION = editors_setup.EXTENSION
 PATIENCE_S = 60.0
 OPENINGS = 3
-"""The maximum number of attempts. VS Code may open a workspace file without its folders."""
+"""Maximum attempts to open a workspace. VS Code may open a workspace file without its folders."""
 TIDY = """
     const run = vscode.commands.executeCommand;
     await run("workbench.action.closeQuickOpen");
@@ -120,7 +120,7 @@ class CodeServer:
         """Create a server without starting it.
 
         Args:
-            path: PATH in the login shell. By default, PATH of this process.
+            path: PATH in the login shell. By default, the PATH of this process.
         """
         self.folder, self.vscode = folder, vscode
         self.path = path or f"{Path(sys.executable).parent}:$PATH"
@@ -237,7 +237,10 @@ class Browser:
         self._answer()
 
     def run(self, code: str, *args: Any) -> Any:
-        """Run JavaScript in the Node process with `page` and `args`, and return the JSON result."""
+        """Run JavaScript in the Node process, and return its result, decoded from JSON.
+
+        The code can use `page` and `args`.
+        """
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"code": code, "args": args}).encode() + b"\n")
         self.process.stdin.flush()
@@ -290,7 +293,7 @@ class Window:
         self.page("await page.emulateMedia({colorScheme: 'dark'}); await page.mouse.move(400, 300)")
 
     def host(self, code: str, *args: Any) -> Any:
-        """Run JavaScript in the extension host with `vscode`, `until` and `args`."""
+        """Run JavaScript in the extension host. The code can use `vscode`, `until` and `args`."""
         connection = _UnixConnection(self.socket)
         try:
             connection.request("POST", "/", json.dumps({"code": code, "args": args}))
@@ -299,7 +302,7 @@ class Window:
             connection.close()
 
     def page(self, code: str, *args: Any) -> Any:
-        """Run JavaScript in the Node process with `page` and `args`."""
+        """Run JavaScript in the Node process. The code can use `page` and `args`."""
         return self.browser.run(code, *args)
 
     def show(self, name: str, text: str | None = None) -> Path:

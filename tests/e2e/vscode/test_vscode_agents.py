@@ -75,7 +75,7 @@ def installed_agents(code_server: CodeServer) -> Agents:
 
 @pytest.fixture
 def agents(installed_agents: Agents) -> Agents:
-    """The agents. Their clocks ensure that new sessions are newer than those of earlier tests."""
+    """The agents, with clocks that make new sessions newer than those of earlier tests."""
     clocks = installed_agents.claude.clock, installed_agents.codex.clock
     latest = max(clock.now for clock in clocks)
     for clock in clocks:

@@ -1,4 +1,4 @@
-"""Tests the extension's API with the sample extension, and the session commands."""
+"""Tests the session commands, and the extension's API as used by the sample extension."""
 
 from __future__ import annotations
 

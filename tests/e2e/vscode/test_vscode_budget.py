@@ -48,7 +48,7 @@ def decoration(window: Window, name: str) -> list[str]:
 def test_the_explorer_marks_files_near_and_over_a_budget(
     window: Window, project_file: Path
 ) -> None:
-    """A setting removes the marks."""
+    """The setting `fileDecorations` can remove the marks."""
     project_file.write_text(CONFIGURATION)
     window.host("await vscode.commands.executeCommand('workbench.view.explorer')")
     near = "one " * (BUDGET * 9 // 10)
@@ -87,7 +87,7 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
     window.page("await page.keyboard.press('Control+End')")
     window.page("await page.keyboard.insertText(args[0])", TEXT[60:])
     wait_for(lambda: text_of(window) == TEXT, "the text")
-    # while the text is inserted, a diagnostic for a nearly used budget may appear first
+    # while the text is inserted, the warning that the budget is nearly used up may appear first
     wait_for(
         lambda: [diagnostic["code"] for diagnostic in diagnostics(window)] == ["budget-exceeded"],
         "the diagnostic of the whole text",

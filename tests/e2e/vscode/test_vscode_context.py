@@ -120,7 +120,7 @@ def test_a_fit_plan_is_applied_and_undone(talking: Window) -> None:
 
 
 def test_probe_explains_why_a_server_does_not_count(open_window: OpenWindow) -> None:
-    """For each endpoint, the list shows why it does not count, and what to do next."""
+    """The list explains why each endpoint is not used for counting, and what to do next."""
     settings = {
         "tokenSidecar.model": "qwen-x",
         "tokenSidecar.endpoint": [{"url": "http://127.0.0.1:9", "models": ["qwen-*"]}],

@@ -20,7 +20,7 @@ def exact(text: str) -> str:
 
 
 def count(window: Window) -> Any:
-    """Run the count command, and return the active document's and the selection's counts."""
+    """Run the count command, and return the counts of the active document and the selection."""
     return window.host("return await vscode.commands.executeCommand('tokenSidecar.count')")
 
 

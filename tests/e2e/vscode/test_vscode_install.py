@@ -53,7 +53,7 @@ def repository(tmp_path: Path) -> Hostile:
 
 @pytest.fixture
 def bare(browser: Browser, tmp_path: Path, repository: Hostile) -> Iterator[Window]:
-    """A window on the hostile folder. PATH starts with this folder, and contains Python
+    """A window that has opened the hostile folder. PATH starts with this folder, and contains Python
     but no server.
     """
     programs = tmp_path / "programs"

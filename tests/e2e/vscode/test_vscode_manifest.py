@@ -42,8 +42,9 @@ COMMANDS = [
 
 
 def leaves(table: type[msgspec.Struct], prefix: str = "") -> dict[str, Any]:
-    """Return the dotted camelCase keys of all settings with their defaults. A list of tables is one
-    key.
+    """Return the default of each setting, keyed by the setting's dotted camelCase name.
+
+    A list of tables counts as one setting.
     """
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(table):

@@ -57,7 +57,10 @@ LATEST_SECONDS = 1
 
 
 def in_report(window: Window, body: str, *args: Any) -> Any:
-    """Run JavaScript with the report's `frame`. Return its result, or None if no report is open."""
+    """Run JavaScript that can use the report's `frame`, and return its result.
+
+    Return None if no report is open.
+    """
     return window.page(_IN_REPORT.replace("BODY", body), *args)
 
 
