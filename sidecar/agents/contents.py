@@ -30,9 +30,9 @@ ContentKind = Literal[
 _BYTES_PER_TOKEN = 4.0
 _MOST_BYTES_PER_TOKEN, _LEAST_BYTES_PER_TOKEN = 8.0, 1.5
 _ENOUGH_BYTES = 2_000
-"""Minimum growth of a context, in bytes, for measuring its number of bytes per token.
+"""How many bytes a context must have grown before its bytes per token can be measured.
 
-If a context has grown less, a default ratio is used.
+Until then, a default ratio is used.
 """
 _ATTACHMENT_BYTES = 6_000
 """Assumed size, in bytes, of an image or attached file.
@@ -83,7 +83,7 @@ class Share(NamedTuple):
 
 
 class ContextContents:
-    """Adds up a context's part sizes."""
+    """Adds up the sizes of the parts of a context."""
 
     def __init__(self, entries: Iterable[ContentEntry] = ()) -> None:
         self._compact()

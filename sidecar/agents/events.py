@@ -79,7 +79,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     first_prompt: str | None = None
     """The start of the first prompt, if `agents.labels` is `first-prompt`."""
     unread_names: tuple[tuple[Store, str | None], ...] = ()
-    """Stores that may contain the title, each with the title's position, if known.
+    """The stores that may contain the title, each with the position of the title, if known.
 
     Empty after the title has been read.
     """

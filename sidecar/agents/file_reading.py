@@ -50,7 +50,7 @@ def _open_compressed(plain: IO[bytes]) -> IO[bytes]:
 
 
 def cached_until_changed(read: Callable[[str], T]) -> Callable[[str | Path], T | None]:
-    """Cache the results of a file-reading function until the file is modified.
+    """Cache what a function reads from a file, until the file is modified.
 
     The returned function returns None if the file cannot be read.
     """

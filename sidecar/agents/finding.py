@@ -36,8 +36,8 @@ def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store
 def with_size_of(store: Store, *others: Store) -> Store:
     """Combine the files that make up a store.
 
-    Returns a copy of `store` whose size is the total size of all given files, and whose
-    modification time is the latest of theirs.
+    Returns a copy of `store`. The copy has the total size of all given files, and the latest of
+    their modification times.
     """
     files = (store, *others)
     size, newest = sum(file.size for file in files), max(file.mtime_ns for file in files)
@@ -115,7 +115,7 @@ class FileStores(StoreReader):
         return next((self._store_in(folder, path) for folder in inside), None)
 
     def make_store(self, path: str) -> Store | None:
-        """Return the store at `path`, which matches the pattern, or None if the file is gone."""
+        """Return the store at a path that matches the pattern, or None if the file is gone."""
         return store_from_path(self.agent, path)
 
     def stores_in(self, folder: str, start: str) -> Iterator[Store]:

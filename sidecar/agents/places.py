@@ -108,7 +108,7 @@ EDITOR_SERVERS = (
 
 @lru_cache(maxsize=128)
 def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
-    """Return an agent's own data folders, not those of editors. The folders may not exist."""
+    """Return an agent's data folders, excluding those of editors. The folders may not exist."""
     database = database_by_variable(places, agent)
     beside = (database.parent,) if database else ()
     return tuple(dict.fromkeys((*places.from_settings(agent), *places.defaults(agent), *beside)))
@@ -126,7 +126,7 @@ def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
 
 
 def database_by_variable(places: Places, agent: str) -> Path | None:
-    """Return the database that the agent's environment variable names, or None if it is not set."""
+    """Return the database path in the agent's environment variable, or None if it is not set."""
     named = places.variable(AGENTS[agent].database_variable)
     return places.expand(named) if named else None
 

@@ -35,7 +35,7 @@ def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -
 
 
 _MODULES = {"continue": "continue_dev"}
-"""The module names of agents whose own name is a Python keyword."""
+"""The module names of agents whose names are Python keywords."""
 
 
 def readers_of(settings: Agents) -> tuple[StoreReader, ...]:
@@ -155,7 +155,7 @@ class Sources(msgspec.Struct, frozen=True):
         """Return all agents' stores without opening them. This call blocks.
 
         Args:
-            mine: Whether to skip a store if its path shows that it belongs to another folder.
+            mine: Whether to skip stores whose paths show that they belong to other folders.
         """
         roots = self.roots if mine else None
         return [one for reader in self.readers for one in stores_of(reader, self.places, roots)]

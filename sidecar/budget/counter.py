@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Measure
 
 _ENCODED = 50_000
-"""Maximum number of characters to encode at once. Longer strings can make tiktoken overflow."""
+"""Maximum number of characters to encode at once.
+
+Longer strings can overflow tiktoken's regular expressions.
+"""
 _FINER = 512
 """Maximum number of characters to decode one token at a time, because this is slow."""
 

@@ -63,7 +63,7 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     rule: str
     """The rule's key, such as `budget[0]`, `preset[1]` or `region`."""
     rule_section: str | None
-    """The section's heading path as written in the rule."""
+    """The heading path of the section, as written in the rule."""
     kind: ScopeKind
     start: int
     end: int
@@ -77,7 +77,7 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class RestOfGroup(msgspec.Struct, frozen=True):
-    """The total tokens of a group's other files, and the number of all files in the group."""
+    """The total tokens of the other files in a group, and how many files the group has in all."""
 
     tokens: int
     files: int
@@ -200,7 +200,7 @@ def evaluate(
         rules: The rules that apply to the file.
         counter: Counts parts of the text.
         model: The model for rules that do not name a model.
-        rest_of_group: The `RestOfGroup` of each rule that applies to a group, keyed by rule key.
+        rest_of_group: The other files of each group, keyed by the key of the group's rule.
     """
     marked = MARK_START in text
     if marked and has_ignore_mark(text):

@@ -228,7 +228,10 @@ def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix 
 
 
 def _comment_at_top(text: str, mark: str) -> tuple[int, str]:
-    """Return a comment to insert at the top, with its offset. It comes after lines such as `#!`."""
+    """Return a comment to insert at the top of the text, and the offset to insert it at.
+
+    If the first line must stay first, such as a `#!` line, the comment goes below it.
+    """
     line = first_line(text)
     if line.rstrip() == "---":
         return len(line), f"# {IGNORE_MARK}"  # Front matter is YAML.

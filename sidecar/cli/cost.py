@@ -507,7 +507,7 @@ def _build_table(
 
 
 def _row_names(report: CostReport, params: CostDetailParams) -> list[list[str]]:
-    """Return the displayed text of each row's keys."""
+    """Return the text to display for the keys of each row."""
     models = short_names(row.model for row in report.rows if row.model)
     return [[_key_text(row, key, models) for key in params.by] for row in report.rows]
 

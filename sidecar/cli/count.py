@@ -88,7 +88,10 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
 
 
 def _deduplicate(found: Iterable[File | SkippedPath]) -> list[File | SkippedPath]:
-    """Return each path once. If it was named on the command line, that spelling is used."""
+    """Return each path once.
+
+    If a path was named on the command line, it is returned as it was spelled there.
+    """
     entries: dict[str, File | SkippedPath] = {}
     for entry in found:
         path = entry.path if entry.path == STDIN else os.path.abspath(entry.path)

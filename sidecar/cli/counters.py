@@ -109,7 +109,7 @@ def local_counters(settings: Settings, purpose: Purpose) -> tuple[CounterChooser
 
     def load(model: str) -> None:
         tokenizer = chooser.tokenizers(settings).for_model(model)
-        tokenizer.count("a")  # loads the vocabulary, which determines the method
+        tokenizer.count("a")  # loads the vocabulary; until then, the method is unknown
         if tokenizer.method != "exact":
             chooser.calibrations.loaded()
         loaded.add(model)

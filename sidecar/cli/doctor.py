@@ -42,7 +42,7 @@ _EXTRAS = {
 @workspace_option("Workspace folder")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(root: Path, as_json: bool) -> None:
-    """Show which engines, endpoints, agents and settings are in use, and where they are set.
+    """Show which engines, endpoints, agents and settings are in use, and where settings come from.
 
     Exit codes: 0; 2 if the configuration is invalid.
     """

@@ -53,7 +53,7 @@ def labels_in_folders(ledger: Ledger, settings: Agents, folders: Iterable[Path])
 
 
 class SessionsView:
-    """A workspace whose sessions a command shows."""
+    """The sessions of a workspace, as shown by commands."""
 
     def __init__(self, root: Path) -> None:
         self.services = Services()
@@ -79,7 +79,7 @@ class SessionsView:
     def files(
         self, since: str | None, until: str | None = None, *, reported: Iterable[str] | None = None
     ) -> list[FileCost]:
-        """Return the costs of the workspace's prompt files. See `file_costs` for `reported`."""
+        """Return the costs of the workspace's prompt files. `file_costs` explains `reported`."""
         from sidecar.workspace.prompt_files import file_costs
 
         params = CostFilesParams(since=since, until=until)

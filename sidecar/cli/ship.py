@@ -28,7 +28,7 @@ FOLLOW_SECONDS = 15.0
 VERIFY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Delays before the totals are compared again, in seconds. The collector may still be writing."""
 _MOST_DAYS = 5
-"""If the totals of more days differ, only this many days are printed."""
+"""Maximum number of days to print if the totals differ."""
 
 
 @click.command()

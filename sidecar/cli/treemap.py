@@ -21,7 +21,7 @@ _HEADER = 16.0
 """The height of a label."""
 _MARGIN = 2.0
 _SMALLEST = 4.0
-"""A folder's contents are drawn only if each of its sides has at least this many pixels."""
+"""Minimum width and height, in pixels, of a folder whose contents are drawn."""
 _ROWS = 100
 _FILLS = "".join(
     f".map .c{number}{{background:color-mix(in srgb,var(--c{number}) 30%,var(--bg))}}"

@@ -39,7 +39,7 @@ READ_SESSIONS = (
 _STYLES = {"ok": "green", "warning": "yellow", "error": "red"}
 """The bar color for each severity."""
 _AGENT_WIDTH, _WIDE = 100, 120
-"""The agent column is shown from the first width, and ids and wide bars from the second."""
+"""Minimum widths for showing the agent column, and for showing ids and wide bars."""
 
 
 @click.command()

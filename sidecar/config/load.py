@@ -68,7 +68,8 @@ def load(
     elif root is not None:
         files.read_project(root)
     resolved = resolve([*files.layers.values(), Layer("editor", dict(editor or {}))])
-    # Values of a broken file come from its last valid version, so their line numbers may be wrong.
+    # For a broken file, the values of its last valid version are used. Their line numbers may be
+    # wrong now, so problems with these values are not reported.
     problems = [problem for problem in resolved.problems if problem.file not in files.broken]
     problems = [*files.problems, *problems]
     loaded = Loaded(resolved.settings, tuple(problems), resolved.origins, files.layers)

@@ -33,7 +33,7 @@ _EXAMPLES = {"sections": '{ "Context" = 1500 }', "paths": '{ codex = "~/elsewher
 
 MAX_PROBLEMS = 50
 MAX_KEY = 60  # longer keys are not checked for typos
-MAX_TABLES = 500  # the limit for each list of tables, such as [[budget]]
+MAX_TABLES = 500  # the maximum length of each list of tables, such as [[budget]]
 
 _T = TypeVar("_T", bound=Table)
 
@@ -139,7 +139,7 @@ class _Resolver:
             entry = self._resolve_entry(kind, (*path, index), layer, values)
             if entry is None:
                 continue
-            # Invalid entries have already been removed, so `kept` does not count them.
+            # Invalid entries are left out of the result, so its indices do not count them.
             self.origins[format_key((*path, kept))] = layer.origin((*path, index))
             kept += 1
             yield entry

@@ -95,7 +95,7 @@ class Conversation:
         self.sections: list[Section] = []
         self.turns: list[Turn] = []
         self.assembled: dict[str, int] = {}
-        """The part sizes of the last assembled request, in tokens."""
+        """The size of each part of the last assembled request, in tokens."""
         self.assembled_at = self.updated_at
         self.restored: list[Measure] = []
         """Counts of the leading turns that were restored without their text."""
@@ -129,11 +129,11 @@ class Conversation:
         return self.would_be_empty_with(self.turns)
 
     def would_be_empty_with(self, turns: Sequence[Turn]) -> bool:
-        """Return whether the conversation would be empty if it had these turns."""
+        """Return whether the conversation would be empty if these were its only turns."""
         return not any((self.system, self.tools, self.sections, turns, self.model_counts().anchor))
 
     def record_assembled(self, parts: dict[str, int]) -> None:
-        """Record the part sizes of an assembled request, in tokens."""
+        """Record the size of each part of an assembled request, in tokens."""
         self.assembled, self.assembled_at = parts, self._now()
 
     def touch(self) -> None:
@@ -206,7 +206,8 @@ class Conversation:
         Args:
             index: The section's index.
             now: The count of the section's current text.
-            then: The count of the text in the last usage report, made with the same tokenizer.
+            then: The count of the text that the last usage report included, or None. It was made
+                with the same tokenizer as `now`.
         """
         self.sections[index], change = self.sections[index].with_counts(now, then)
         counts = self._counts_by_model.get(self.model)
@@ -253,7 +254,7 @@ class Conversation:
             self._attach_reply(assistants[0])
         update = UsageUpdate()
         if total is not None:
-            # A calibration sample needs the prompt's reported size, which is only estimated here.
+            # Calibration needs the prompt's reported size. Only the total was reported here.
             self._anchor_appended(self._usage_of(total))
         elif usage is not None and usage.prompt_tokens:
             update = self._anchor_appended(usage)

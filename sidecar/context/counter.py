@@ -162,7 +162,7 @@ def factor_of(calibration: ConversationCalibration | None) -> float:
 
 
 def has_samples(calibration: ConversationCalibration | None) -> TypeGuard[ConversationCalibration]:
-    """Return whether there are reports for the model, or for another model of its generation."""
+    """Return whether there are reports for the model or another model of the same generation."""
     return calibration is not None and (calibration.samples > 0 or calibration.factor != 1.0)
 
 

@@ -38,7 +38,10 @@ They differ by the markup that ends the reply and starts the next message.
 PREAMBLE = 24
 """Maximum number of tokens that a template adds before the first message."""
 MARKS_RATE = 0.1
-"""Minimum weight of a new report in the request markup. The weights start at 0.5 and decrease."""
+"""Minimum weight of a new report when the request markup is updated.
+
+The first report has a weight of 0.5. Later reports have lower weights.
+"""
 CORRECTION = 16.0
 """Maximum correction to a message's markup, in tokens."""
 
@@ -253,7 +256,9 @@ class ModelCounts:
         The number is learned from reports. It is negative if a message has fewer.
         """
         self.excess: tuple[int, int] | None = None
-        """The number of turns in the last reported prompt, and its reported minus its counted size.
+        """The number of turns in the last reported prompt, and the excess of its reported size.
+
+        The excess is the reported size minus the counted size.
         """
         self.markup = 0.0
         """How many more markup tokens a request has than the markup formula predicts.

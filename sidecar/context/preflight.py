@@ -91,7 +91,10 @@ def preflight(
 def combine_verdicts(
     fit: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]
 ) -> PreflightResult:
-    """Return a copy of `fit` with `reasons` added, and with the more severe of the two verdicts."""
+    """Return a copy of `fit` with `reasons` added.
+
+    Its verdict is `verdict` or `fit.verdict`, whichever is more severe.
+    """
     worse = max(fit.verdict, verdict, key=_RANKS.index)
     return msgspec.structs.replace(fit, verdict=worse, reasons=[*fit.reasons, *reasons])
 

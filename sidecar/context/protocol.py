@@ -493,7 +493,7 @@ class ResponseResult(Result, frozen=True, kw_only=True):
     tool_calls: list[CleanCall]
     dropped: list[Dropped]
     unchecked: list[str] = msgspec.field(default_factory=list)
-    """If the reply was cut off: names of the tool calls that were kept without a schema check."""
+    """If the reply was cut off, the names of tool calls that were kept without a schema check."""
     model: str | None = None
     """The model named in the reply."""
     request_id: str | None = None

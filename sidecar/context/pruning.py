@@ -320,7 +320,7 @@ class ToolPairs:
         self._judge(calls, _open_from(turns))
 
     def group(self, turn: int) -> int:
-        """Return the first turn of a turn's group. A group must be removed as a whole."""
+        """Return the first turn of the group that contains `turn`. Groups are removed whole."""
         leader = self._leader.get(turn, turn)
         while leader != turn:
             turn, leader = leader, self._leader.get(leader, leader)
@@ -399,7 +399,7 @@ class RemovalUnit(msgspec.Struct, frozen=True):
 
 
 class Cleanup(msgspec.Struct, frozen=True):
-    """The changes needed to make vendors accept a conversation."""
+    """Changes to a conversation that vendors would otherwise reject."""
 
     turns: dict[int, Turn]
     measures: dict[int, Measure]

@@ -30,7 +30,7 @@ class ReplyOutcome(msgspec.Struct, frozen=True):
 
     result: ResponseResult
     warnings: list[tuple[WarningKind, str]]
-    """Each `context/warning` to send, as its kind and message."""
+    """The kind and the message of each `context/warning` to send."""
     limit: int | None
     """The window size that a server reported when it rejected the prompt, or None."""
 
@@ -157,7 +157,7 @@ def _anchor(conversation: Conversation, reply: Reply, dropped: Sequence[ToolCall
 def _kept_output(
     counter: Counter, reply: Reply, dropped: Sequence[ToolCall], written: int
 ) -> tuple[int, Sums]:
-    """Return the kept output's size: a number of reported tokens, and an estimate to add to it.
+    """Return the size of the kept output, as a number of reported tokens plus an estimate.
 
     Vendors do not report token counts for individual calls. The result is either the reported
     output minus the estimated size of the dropped calls, or an estimate of the kept output,

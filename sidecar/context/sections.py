@@ -38,7 +38,7 @@ class _CachedCount:
         self._measures: dict[tuple[str, str], Measure] = {}
 
     def measure(self, counter: Counter) -> Measure:
-        """Return the cached count. Count the part first if necessary."""
+        """Return the cached count. If there is none, the part is counted first."""
         key = counter.key, counter.basis
         found = self._measures.get(key)
         if found is None:
@@ -167,9 +167,12 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     document_count: SectionCount | None = None
     """The section's count as a document, or None if it has not been counted as one."""
     reported: SectionCount | None = None
-    """The most reliable count of the text that the last usage report included."""
+    """The most reliable count of the section's text as of the last usage report."""
     in_report: SectionCount | None = None
-    """This section's count in `Anchor.fixed`, before the token limit is applied."""
+    """The section's count when it was last added to `Anchor.fixed`.
+
+    This count ignores the token limit. `Anchor.fixed` includes only tokens up to the limit.
+    """
     cap: int | None = None
     """The section's token limit."""
     priority: int = 0
@@ -206,7 +209,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             now: The count of the current text.
-            then: The count of the text in the last usage report.
+            then: The count of the text that the last usage report included, or None.
         """
         in_report = self.in_report
         if in_report is None or then is None or in_report.model != then.model:

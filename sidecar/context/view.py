@@ -181,7 +181,7 @@ def limit_name(limit: PlanLimit) -> str:
 
 
 def limit_text(limit: PlanLimit, now: datetime) -> str:
-    """Format the used part of a limit, for example `23 % used, resets in 2 h 14 min`."""
+    """Format how much of a limit is used, for example `23 % used, resets in 2 h 14 min`."""
     used = f"{percent_text(limit.used_percent)} used"
     if limit.resets_at is None:
         return used

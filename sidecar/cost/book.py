@@ -194,7 +194,7 @@ class CostBook:
         return self.prices.price(buckets, model, provider_of(model))
 
     def spend(self, workspace: str, session: str, folders: Iterable[str] = ()) -> Spend:
-        """Return the amounts spent today, in the session and in the workspace."""
+        """Return three amounts: spent today, spent in the session, and spent in the workspace."""
         with self.ledger.reader() as connection:
             return spend_so_far(
                 connection,

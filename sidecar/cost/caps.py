@@ -32,7 +32,7 @@ class CapReason(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
-    """The amounts spent today, in a session and in a workspace, in USD."""
+    """Three amounts in USD: spent today, spent in a session, and spent in a workspace."""
 
     day: Decimal = Decimal(0)
     session: Decimal = Decimal(0)
@@ -64,7 +64,7 @@ def spend_so_far(
     folders: tuple[str, ...] = (),
     zone: tzinfo | None = None,
 ) -> Spend:
-    """Return the amounts spent today (in local time), in a session and in a workspace."""
+    """Return three amounts: spent today (local time), spent in a session, spent in a workspace."""
     today = local_day(datetime.now(UTC), zone)
     scopes: dict[CapSpan, Scope] = {
         "day": Scope(times=TimeRange(today, today)),

@@ -22,7 +22,7 @@ _AGE = re.compile(r"(\d{1,5})([hdw])", re.ASCII)
 
 
 class TimeRange(NamedTuple):
-    """Limits for the local day and for the time of a call.
+    """A range of local days and a range of times. A call must be within both.
 
     Days are counted from 1970-01-01. `last_day` is inclusive, and `end_ms` is exclusive.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sidecar.cost.prices import Prices
 
 SPAN = timedelta(hours=24)
-"""A forecast is based on the calls in this period before the session's last update."""
+"""How far back a forecast looks for calls, counted from the session's last update."""
 PACE_SPAN = timedelta(hours=1)
 _SHORTEST_PACE = timedelta(minutes=5)
 """The cost per hour is computed only for sessions that are at least this long."""

@@ -185,7 +185,7 @@ VERSION = 3
 QUARTER_MS = 900_000
 DAY_MS = 86_400_000
 FOLD_EVERY = 4096
-"""Calls are added to the daily sums in groups of this size."""
+"""Number of calls that are added to the daily sums at a time."""
 
 BUCKETS = Buckets.__struct_fields__
 """A call's token count columns."""
@@ -664,7 +664,7 @@ class MemoryLedger(Ledger):
 
     @contextmanager
     def reader(self, cancelled: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
-        """Yield the only connection, locked against use by other threads."""
+        """Yield the ledger's only connection, which other threads cannot use at the same time."""
         with self._lock, translated(self.path, cancelled):
             yield self._open()
 

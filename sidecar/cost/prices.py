@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Cost(NamedTuple):
-    """The cost of calls, and what could not be priced."""
+    """The cost of calls, and how much of their usage has no price."""
 
     usd: Decimal | None
     """The cost in USD of everything with a price, or None if nothing has a price."""

@@ -20,11 +20,14 @@ _CACHE_BUCKET = (
     "CASE WHEN cache_read > 0 THEN 'cache_read' WHEN cache_write_1h > 0 THEN 'cache_write_1h' "
     "WHEN cache_write_5m + cache_write > 0 THEN 'cache_write' ELSE 'input' END"
 )
-"""Selects the bucket of a prompt's first tokens. The cached part of a prompt is its beginning."""
+"""An SQL expression for the bucket of a prompt's first tokens.
+
+If only a part of a prompt is cached, it is the beginning.
+"""
 
 
 class CallGroup(NamedTuple):
-    """Calls by one agent in which a token of a prompt file always has the same price.
+    """Calls by one agent. In all of them, the tokens of a prompt file have the same price.
 
     Prompt files are among the first tokens of a prompt, so `bucket` determines their price.
     """

@@ -66,8 +66,9 @@ _MOST_REFUSALS = 16
 _FIRST_REFUSED_RETRY, _LONGEST_REFUSED_RETRY = 900.0, 86_400.0
 """The first and the longest delay in seconds before a rejected call is sent again."""
 _DRY_RUN = "dry run"
-"""Stands for the destination in a dry run if all calls would be sent again. No accepted calls are
-stored for this name.
+"""Used as the destination's name in a dry run if all calls would be sent again.
+
+No accepted calls are stored under this name, so all calls are treated as queued.
 """
 _TOO_LARGE = 413
 _TRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
@@ -396,7 +397,7 @@ def open_queue(
     Args:
         book: The book with the calls.
         settings: The user's settings.
-        dry_run: Do not change the queue.
+        dry_run: Whether to leave the queue unchanged.
 
     Raises:
         ShippingError: The identity is incomplete.
@@ -743,7 +744,7 @@ async def ship(
         collector: The destination.
         run: Runs blocking work on a thread.
         limit: The maximum number of calls per request.
-        pause: The delay between two requests, in seconds.
+        pause: The delay between requests, in seconds.
 
     Raises:
         CollectorError: The collector is unavailable or seems to reject all calls. Calls that it

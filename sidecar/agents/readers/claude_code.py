@@ -316,7 +316,7 @@ def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[Conte
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
 _MOST_MESSAGES = 500
-"""Maximum number of messages between two `cost-state` lines.
+"""Maximum number of messages between consecutive `cost-state` lines.
 
 If there are more messages, the usage of summaries is unknown.
 """
@@ -456,8 +456,8 @@ class ClaudeCode(LineReader):
     def _stores_of_project(self, folder: str, *, only_newest: bool) -> Iterator[Store]:
         """Yield the stores in a project's folder.
 
-        If the folder's name does not match the project, only the newest session is yielded, because
-        the project may have been renamed.
+        If `only_newest` is true, only the newest session is yielded. This is the case for a folder
+        whose name does not match the workspace, because its project may have been renamed.
         """
         entries = list(list_folder(folder))
         files = (entry.path for entry in entries if entry.name.endswith(".jsonl"))

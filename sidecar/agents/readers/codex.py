@@ -624,7 +624,7 @@ _TURN = {
     "turn_complete": False,
     "turn_aborted": False,
 }
-"""Maps the last line's type to whether a turn is running."""
+"""Whether a turn is running, keyed by the type of the last line."""
 
 
 def _thread_of(path: str) -> str:

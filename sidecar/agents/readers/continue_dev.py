@@ -106,7 +106,7 @@ class _File(msgspec.Struct):
 
 _UNTITLED = "Untitled Session"
 _SILENT_SECONDS = 3_600.0
-"""A reply that is still missing this many seconds after the last save will never be stored."""
+"""If a reply is still missing this many seconds after the last save, it will never be stored."""
 
 
 class _Cached(Record):
@@ -320,7 +320,11 @@ def _reply_calls(
 def _call_of_unlisted_usage(
     store: Store, document: _Session, session: SessionState, state: _State, *, has_new: bool
 ) -> list[CallFinished]:
-    """Return one call for all new calls whose replies are not stored. Only their total is known."""
+    """Return a single call that stands for all new calls without a stored reply.
+
+    Only the total of these calls is known. The result is empty if there are no such calls, or if
+    their replies may still be stored.
+    """
     total = document.usage or _SessionUsage()
     prompt = token_count(total.prompt_tokens) - state.prompt
     output = token_count(total.completion_tokens) - state.output

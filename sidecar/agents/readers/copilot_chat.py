@@ -169,7 +169,7 @@ class _State(msgspec.Struct):
         return calls.values()
 
     def find_better_stores(self) -> None:
-        """Set `until` to the time of the first call in the traces or the debug log."""
+        """Set `until` to the time of this session's first call in the traces or the debug log."""
         traced = spans.traced_since(str(_traces_of(self.path)), _session_of(self.path))
         begins = (traced, spans.log_begins(str(_log_of(self.path))), self.until)
         self.until = min((at for at in begins if at is not None), default=None)

@@ -87,7 +87,7 @@ _TURN = {
     "assistant.turn_end": False,
     "session.shutdown": False,
 }
-"""Maps the last event's type to whether a turn is running."""
+"""Whether a turn is running, keyed by the type of the last event."""
 _details = typed.decoder(list[_Detail])
 
 

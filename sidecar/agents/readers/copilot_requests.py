@@ -137,7 +137,10 @@ class CopilotTurn(CamelRecord):
 
     @property
     def compacted(self) -> bool:
-        """Whether the turn ended with a compaction. If so, `prompt` is the uncompacted size."""
+        """Whether the turn ended with a compaction.
+
+        If so, `prompt` is the size before the compaction.
+        """
         names = [one.name for one in (self.agent, self.slash_command) if one]
         return "compact" in names or self._metadata.compacted
 
@@ -157,7 +160,7 @@ class CopilotTurn(CamelRecord):
 
     @property
     def output(self) -> int:
-        """The total output of the turn in tokens, which may be a lower bound."""
+        """The total output of the turn in tokens. The actual output may be larger."""
         result = self.result or _Result()
         older = token_count(result.output_tokens) or token_count(
             (result.usage or _Usage()).completion_tokens
@@ -305,7 +308,7 @@ class ContentTurn(CopilotTurn):
 
     @property
     def summaries(self) -> dict[str, msgspec.Raw]:
-        """The turn's summaries, keyed by the id of the last round that each summary replaces."""
+        """The turn's summaries. Each key is the id of the last round that the summary replaces."""
         made = (self._metadata.summary, *(self._metadata.summaries or ()))
         return {one.tool_call_round_id or "": one.text for one in made if one and one.worked}
 

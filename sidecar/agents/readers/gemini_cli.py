@@ -232,7 +232,7 @@ class _Log(SessionLines):
     first: str | None = None
     """The first message's id."""
     messages: list[tuple[str, CallSize | None]] = msgspec.field(default_factory=list)
-    """The id and call size of the latest messages."""
+    """The id and the call size of each of the latest messages."""
     has_older: bool = False
     """Whether older messages were dropped from `messages`."""
 

@@ -163,7 +163,7 @@ _decode_part = typed.decoder(_Part)
 
 
 def part_entries(role: str | None, data: bytes) -> Iterator[ContentEntry]:
-    """Yield the entries that one part of a message contains.
+    """Yield the content entries that represent one part of a message.
 
     Raises:
         msgspec.DecodeError: The part is malformed.

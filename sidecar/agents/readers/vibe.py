@@ -3,7 +3,7 @@
 Since version 3, each session has a folder `logs/session/unified/<session>/` with journals,
 generations and `meta.json`. In a journal, each `core_input` line that reports a reply is a call.
 Vibe deletes a journal once two newer generations are saved. A generation's total usage includes
-the calls of deleted journals.
+the calls from deleted journals.
 
 Older versions store `logs/session/<session>/meta.json` with the context size and totals.
 """

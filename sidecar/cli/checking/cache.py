@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FORMAT = f"7/{__version__}"
 _KEPT_FACTOR = 4
 _MIN_KEPT = 10_000
-"""The cache keeps at least this many files and this many contents.
+"""The cache keeps results for at least this many files, and counts for at least this many texts.
 
 Therefore, a run that checks only a few files does not empty a small cache.
 """
@@ -39,7 +39,7 @@ RACY_NS = 2_000_000_000
 """The resolution, in nanoseconds, of file times on FAT, the coarsest of all file systems."""
 
 FullStamp = tuple[int, int, int, int]
-"""A file's size, modification and change times in nanoseconds, and inode."""
+"""A file's size, its modification and change times in nanoseconds, and its inode number."""
 
 stamp_of: Callable[[os.stat_result], FullStamp] = attrgetter(
     "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino"
@@ -67,7 +67,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Checked(NamedTuple):
-    """The result of checking a file: its report, or the reason why the file was skipped."""
+    """The result of checking a file: the file's report, or why the file was skipped."""
 
     target: Target
     entry: Entry

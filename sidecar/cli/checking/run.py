@@ -64,7 +64,7 @@ class Checker:
             settings: The project's settings.
             model: The default model.
             cache: The project's cache, which is updated.
-            choose: Chooses the counter for the text; defaults to local counters.
+            choose: Chooses the counter for a text. By default, local counters are used.
         """
         self._settings = settings
         self._rules = Rules(settings)
