@@ -8,7 +8,10 @@ import { workspaceParam } from "./workspaceParam";
 /** The number of sessions that are listed initially. */
 const FIRST = 100;
 
-/** Let the user choose the session that the status shows. Returns null for the newest session. */
+/**
+ * Let the user choose the session that the status shows. Returns its id, null if the status will show the newest
+ * session, or undefined if nothing was chosen.
+ */
 export async function chooseSession(server: Server, limit: number | null = FIRST): Promise<string | null | undefined> {
   const where = workspaceParam(server);
   const rows = await server.request<SessionRow[]>("context/sessions", { ...where, all: true, limit });

@@ -64,7 +64,7 @@ function nameOf({ code }: Diagnostic): string {
   return String(typeof code === "object" ? code.value : code);
 }
 
-/** Return the used part of a budget in percent, rounded down. */
+/** Return how much of a budget is used, as a whole percentage rounded down. */
 function used({ data }: BudgetDiagnostic): number {
   return data ? Math.floor((100 * data.tokens) / data.budget) : 100;
 }

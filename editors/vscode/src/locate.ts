@@ -14,7 +14,7 @@ export function run(program: string, args: string[], options: ExecFileOptions = 
   return promisify(execFile)(program, args, { ...options, cwd: homedir(), encoding: "utf8" });
 }
 
-/** A program, its arguments, and where it was found. */
+/** The command that starts the server, and where its program was found. */
 export interface ServerCommand {
   command: string;
   args: string[];
@@ -92,7 +92,10 @@ async function onPathVariable(name: string): Promise<string | undefined> {
   return undefined;
 }
 
-/** Return the open folders, except any that contains the home folder. Such a folder cannot be a cloned repository. */
+/**
+ * Return the open folders. A folder that contains the home folder is left out, because it cannot be a cloned
+ * repository.
+ */
 async function openFolders(): Promise<string[]> {
   const home = await realpath(homedir());
   const folders = await Promise.all((workspace.workspaceFolders ?? []).map(({ uri }) => realpath(uri.fsPath)));

@@ -57,7 +57,8 @@ function M.sessions(ask)
   choose_session(ask, FIRST_SESSIONS)
 end
 
---- Shows a plan for pruning the conversation, and how many cached tokens pruning would lose. Asks before applying it.
+--- Shows a plan for pruning the conversation, and how many cached tokens would be lost. Applies the plan if the user
+--- agrees.
 ---@param ask token_sidecar.Ask
 function M.fit(ask)
   ask('context/fit', {}, function(plan)

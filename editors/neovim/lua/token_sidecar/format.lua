@@ -34,7 +34,7 @@ function M.on_a_line(text)
   return part:match('^.*%.%f[ ]') or part .. '…'
 end
 
---- Shows a message slightly later, so that callbacks that must not redraw can call this function.
+--- Schedules a message instead of showing it at once. Callbacks that must not redraw can therefore call this function.
 ---@param level? integer vim.log.levels, INFO by default
 function M.notify(text, level)
   vim.schedule(function() vim.notify(PREFIX .. M.plain(text), level or vim.log.levels.INFO) end)

@@ -7,7 +7,7 @@ local INSTALL = {
 }
 local TIMEOUT_MS = 20000
 
---- Runs the server's program with arguments other than `serve`.
+--- Runs the server's command with the given arguments instead of `serve`.
 ---@return boolean ok
 ---@return string output
 ---@return string errors

@@ -3,7 +3,7 @@ local M = {}
 
 local PARTS = { tokens = 'document', context = 'context', cost = 'cost' }
 local ORDER = { 'tokens', 'context', 'cost' }
-local WIDE = 100 -- in editors with fewer columns, the text of each part is short
+local WIDE = 100 -- in editors with fewer columns, the status text is shorter
 
 --- Returns one part of a buffer's status, or nil if that part is unknown.
 local function status_part(name, buf)

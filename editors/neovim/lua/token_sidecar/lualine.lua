@@ -1,4 +1,4 @@
--- Makes a lualine component from a function that returns text, and redraws lualine when the status changes.
+-- Turns a function that returns text into a lualine component, and redraws lualine when the status changes.
 local is_refreshing = false
 
 local function refresh()

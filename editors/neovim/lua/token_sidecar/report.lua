@@ -10,8 +10,9 @@ local HIGHLIGHTS = {
   { '\\~\\?\\$[0-9.,]\\+', 'TokenSidecarCost' },
 }
 
---- Aligns the rows of a table: names to the left, numbers to the right. If the table is too wide for the editor, the
---- second-to-last column is removed repeatedly. If that is not enough, the first name in each row is shortened.
+--- Aligns the rows of a table: names to the left, numbers to the right. If the table is too wide for the editor,
+--- number columns are removed from right to left until it fits. The first number column and the last column are kept.
+--- If that is not enough, the first name in each row is shortened.
 ---@param rows string[][]
 ---@param names integer number of leading columns that are names
 ---@return string[] lines

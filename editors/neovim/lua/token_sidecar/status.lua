@@ -53,7 +53,7 @@ function M.update(status, ctx)
   end
 end
 
---- Clears an exited server's status from its buffers and chats.
+--- Clears the status in the buffers and chats of a server that has exited.
 ---@param buffers integer[]
 ---@param client_id integer
 function M.clear(buffers, client_id)

@@ -1,11 +1,11 @@
--- Shows the token count of the visual selection as virtual text in the cursor's line.
+-- Shows the token count of the visual selection as virtual text on the cursor's line.
 local M = {}
 
 local DEBOUNCE_MS = 60
 local namespace = vim.api.nvim_create_namespace('token_sidecar_selection')
 local group = vim.api.nvim_create_augroup('token_sidecar_selection', {})
 local timer = assert(vim.uv.new_timer())
-local changes = 0 -- number of selection changes; shows whether a token count belongs to an earlier selection
+local changes = 0 -- number of selection changes; if it has changed, a requested count is outdated
 
 local function is_visual() return vim.fn.mode():find('^[vV\22]') ~= nil end
 

@@ -69,7 +69,7 @@ local function is_hanging(client)
   end)
 end
 
---- Calls `run` with the client for a session. For a new session, this is the client of the current folder.
+--- Calls `run` with the client for a session. A new session uses the client of the current folder.
 local function with_client(session, run)
   local known = sent[session] and vim.lsp.get_client_by_id(sent[session].client)
   if known and not known:is_stopped() then return run(known) end
@@ -131,7 +131,7 @@ local function split_body(body)
   return system_text(system), messages, tools and #tools > 0 and tools or nil
 end
 
---- Returns the number of known messages if `messages` starts with them, or nil.
+--- Returns how many messages are known, or nil if `messages` does not start with the known messages.
 local function count_known(known, messages)
   for index, message in ipairs(known) do
     local same = message == REPLY and (messages[index] or {}).role == 'assistant'
@@ -216,7 +216,7 @@ function M.reply(call)
   end)
 end
 
---- Reports a reply that contains no usage, or only the total. The call is not recorded as a cost.
+--- Reports a reply whose usage is missing or is only a total token count. No cost is recorded for its call.
 ---@param message table in OpenAI's format; the next request is expected to contain it
 function M.append_reply(call, message, total)
   local state = sent[call.session]
@@ -310,7 +310,7 @@ function M.show(buf, session)
   with_client(session, function(client) ask(client, 'context/preflight', { session = session }) end)
 end
 
---- Returns the buffers of the chat whose session a server's status shows.
+--- Returns the buffers of the chat that a server's status shows.
 ---@param client_id integer
 ---@return integer[]
 function M.in_front(client_id)

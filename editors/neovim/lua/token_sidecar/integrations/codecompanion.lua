@@ -10,7 +10,7 @@ local READABLE = { 'buffer', 'buffers', 'diagnostics', 'messages', 'quickfix', '
 
 local current ---@type {call: token_sidecar.Call, begin?: fun()}? the request whose body is built next
 local missed ---@type {call: token_sidecar.Call, name: string, id: any}? a request sent before the hooks were set
-local followed = setmetatable({}, { __mode = 'k' }) -- adapters of recorded requests; no two requests share one
+local followed = setmetatable({}, { __mode = 'k' }) -- adapters of recorded requests; each request has its own
 local closed = {} ---@type table<integer, true> ids of closed chats
 local changed = {} ---@type table<table, true> chats with new context that was not reported yet
 local function safely(read) return chats.safely(NAME, read) end
@@ -40,7 +40,7 @@ local begin = safely(function(client, call)
   chats.request(call, not call.category and window_of(client.adapter) or nil)
 end)
 
---- Runs a plugin function that may create this request's body.
+--- Runs a plugin function. If it creates a request body, the body belongs to `request`.
 local function making(request, run, ...)
   local before = current
   current = request
@@ -133,7 +133,8 @@ local function listed_context(chat)
   return ids
 end
 
---- Copies a chat, so that submitting a prompt can be tried out. Copies only the parts that submitting would change.
+--- Copies a chat for a trial run: submitting a prompt to the copy leaves the chat unchanged. Copies only the parts that
+--- submitting would change.
 local function trial_copy(chat)
   local context = { add = function() end, get_from_chat = function() return listed_context(chat) end }
   local registry, trial = {}, { messages = vim.list_slice(chat.messages) }
