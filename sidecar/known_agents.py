@@ -29,7 +29,7 @@ class Agent(NamedTuple):
     omits_calls: bool = False
     """Whether the agent's files omit some calls, so that its costs are a lower bound.
 
-    This is not set for agents that only omit the calls that generate titles.
+    This is not set for agents that omit only the calls that generate titles.
     """
     has_credits: bool = False
     """Whether the agent reports its costs in subscription credits."""

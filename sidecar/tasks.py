@@ -51,9 +51,9 @@ class Scheduler:
             job.timer = loop.call_later(seconds, self._start, key, job, work)
 
     def run_now(self, key: JobKey, work: Work) -> None:
-        """Run `work` now, or right after the job that is running with this key.
+        """Run `work` now. If a job with this key is running, run `work` when that job ends.
 
-        Replaces a pending job.
+        A pending job with this key is replaced.
         """
         if self._closed:
             return

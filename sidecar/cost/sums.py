@@ -1,4 +1,4 @@
-"""Reads sums of recorded calls. All calls in a sum have the same price.
+"""Reads sums of recorded calls. The same prices apply to all calls in a sum.
 
 Whole days are read from the stored daily sums. The rest of a time range is computed from
 individual calls.
@@ -48,14 +48,15 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     """Selects how calls are grouped. Calls of different kinds are never grouped together."""
 
     changes: tuple[int, ...] = ()
-    """The UTC days with a price change. Calls before and after a change are summed separately."""
+    """The UTC days on which prices change. Calls before and after a change are summed separately.
+    """
     by_clock: frozenset[int] = frozenset()
     """Call kinds whose prices depend on the time of day."""
     by_prompt: frozenset[int] = frozenset()
-    """The call kinds that have a price threshold that is not in `THRESHOLDS`."""
+    """The call kinds with a price threshold that is missing from `THRESHOLDS`."""
     by_band: frozenset[int] = frozenset()
-    """The call kinds that have price thresholds, all of which are in `THRESHOLDS`. Kinds without
-    thresholds have a single band.
+    """The call kinds whose price thresholds are all in `THRESHOLDS`. Kinds without thresholds have
+    a single band.
     """
     owner: Owner | None = None
     """If set, calls are also grouped by session, by agent or by workspace."""
@@ -63,7 +64,7 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sum(msgspec.Struct, frozen=True):
-    """A sum of calls that have the same price."""
+    """A sum of calls to which the same prices apply."""
 
     kind: int
     band: int
@@ -72,7 +73,9 @@ class Sum(msgspec.Struct, frozen=True):
     clock: int
     """The quarter-hour of the UTC day, or 0 if the price does not depend on the time of day."""
     owner: int | str
-    """The session's id, the agent or the workspace, or 0 if the sums are not grouped by owner."""
+    """The session's id, the agent or the workspace, depending on `Grouping.owner`, or 0 if that is
+    None.
+    """
     day: int
     """The local day, counted from 1970-01-01, or 0 if the sums are not grouped by day."""
     calls: int
@@ -179,7 +182,7 @@ def rank_sessions(
         connection: The ledger.
         scope: The calls to compare.
         grouping: The keys that separate calls with different prices.
-        prices: The prices in USD of one unit of each of `SUMS`.
+        prices: For each price key, the price in USD of one unit of each of `SUMS`.
         most: The maximum number of sessions, or -1 for all sessions.
     """
     queries = _queries(connection, scope, grouping)
@@ -223,7 +226,7 @@ class _Query(NamedTuple):
 def _queries(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> list[_Query]:
     """Return queries that together select all calls in scope.
 
-    Two queries may return sums with the same key, which must then be added.
+    Two queries may return sums with the same key. The caller must add up such sums.
     """
     # Two subqueries are needed, because SQLite uses the index only for a query with a single min or
     # max.
@@ -282,10 +285,10 @@ def _whole_days(times: TimeRange) -> tuple[int, int]:
 
 
 def time_condition(times: TimeRange) -> tuple[str, tuple[int, ...]]:
-    """Return the SQL condition that selects the calls in a time range, and its parameters."""
+    """Return an SQL condition for the calls in a time range, and the condition's parameters."""
     start, end = times.start_ms, times.end_ms
-    # The column `at` has an index, but `day` has none, so also limit `at`. Its range includes the
-    # local days in all time zones.
+    # Also limit `at`, because it has an index and `day` has none. The limits include the local
+    # days in all time zones.
     if times.first_day > 0:
         start = max(start, times.first_day * DAY_MS - _EARLIEST_MS)
     if times.last_day < LAST_DAY:
@@ -327,14 +330,14 @@ def _owner_key(owner: Owner | None, source: str) -> str:
 
 
 def calls_condition(scope: Scope) -> tuple[str, tuple[object, ...]]:
-    """Return the SQL condition that selects the calls in scope, and its parameters."""
+    """Return an SQL condition for the calls in scope, and the condition's parameters."""
     times, moments = time_condition(scope.times)
     owner, names = owner_condition(scope, "event.session")
     return f"{times}{owner}", (*moments, *names)
 
 
 def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]:
-    """Return the SQL condition that selects the sessions in scope, and its parameters."""
+    """Return an SQL condition for the sessions in scope, and the condition's parameters."""
     wanted = {"name": scope.session, "agent": scope.agent}
     given = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
     terms: list[str] = list(given)

@@ -54,7 +54,9 @@ _COLUMNS: Mapping[CostKey, str] = {
     "week": "toUInt32(day)",
     "month": "toUInt32(day)",
 }
-"""SQL expressions for the cost keys. Python combines days into weeks and months."""
+"""SQL expressions for the cost keys. For weeks and months, the query returns days, which Python
+combines.
+"""
 _BUCKETS = ("input", "cache_read", "cache_write", "output", "reasoning")
 _SUMS = (
     *_BUCKETS, "calls", "estimated_calls", "estimated", "estimated_prompt", "cost", "reported",
@@ -76,7 +78,7 @@ class TeamStoreError(SidecarError):
 
 
 class DayTotals(NamedTuple):
-    """Sums of a UTC day's calls. The cost is in USD."""
+    """Totals for the calls of one UTC day. The cost is in USD."""
 
     calls: int = 0
     prompt: int = 0
@@ -105,7 +107,7 @@ class Comparison(NamedTuple):
     call is missing there.
     """
     repeated: int
-    """How many calls repeat the id of another call, on days with differing totals."""
+    """How many calls repeat another call's id. Only days with differing totals are included."""
 
 
 class _StoredCall(NamedTuple):
@@ -195,7 +197,7 @@ class TeamStore:
         agent: str | None = None,
         session: str | None = None,
     ) -> Tallies:
-        """Return the sums of the calls on whole days, grouped by keys.
+        """Return sums of the calls in a time range, grouped by `keys`.
 
         Raises:
             BadParamsError: The time range does not consist of whole days.
@@ -486,7 +488,7 @@ def _parts(calls: Sequence[QueuedCall], size: int) -> Iterable[Sequence[QueuedCa
 def _condition(
     times: TimeRange, *, agent: str | None = None, session: str | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Return the SQL condition that selects days, an agent and a session, and its parameters."""
+    """Return an SQL condition for days, an agent and a session, and the condition's parameters."""
     if times.start_ms > 0 or times.end_ms < END_MS:
         raise BadParamsError("team reports cover whole days; use dates, such as 2026-11-21")
     terms = ["day BETWEEN {first:Date} AND {last:Date}"]

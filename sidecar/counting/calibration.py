@@ -7,8 +7,8 @@ have a separate factor for each kind of text (`document_key`), because a single 
 would make their estimates worse. Document factors are computed from the same growth and from
 endpoints' counts.
 
-Hidden tokens are a client's own system prompt and tools. They are computed for each model and
-client from the first two reports of a conversation, and are used in the next conversation.
+Hidden tokens belong to a client's own system prompt and tools. Their number is computed for each
+model and client from the first two reports of a conversation, and is used in the next conversation.
 
 A factor is a ratio of two sums in which older samples lose weight. Long turns therefore count for
 more than short ones, and a single unusual sample cannot distort the factor. Each sample is compared
@@ -55,13 +55,15 @@ MIN_BAND_FACTOR = 0.8
 narrower bands contained only 93 % of the turns.
 """
 BAND_RESERVE = 1.2
-"""Widens an error band by this factor, because recent samples rarely include the largest error."""
+"""Error bands are multiplied by this factor, because recent samples rarely include the largest
+error.
+"""
 HIDDEN_MARGIN_SHARE = 0.25
-"""Margin of error (±) if the number of hidden tokens is estimated from one conversation, as a
-fraction of that number.
+"""Margin of error (±) of a hidden-token count that is estimated from one conversation, as a
+fraction of the count.
 """
 MIN_HIDDEN_MARGIN = 24.0
-"""Minimum margin of error (±) of the estimated number of hidden tokens, in tokens."""
+"""Minimum margin of error (±) of an estimated hidden-token count, in tokens."""
 
 
 class LearnedFactor(msgspec.Struct, omit_defaults=True):
@@ -149,7 +151,7 @@ class HiddenTokens(msgspec.Struct, frozen=True):
     samples: int = 1
 
     def updated(self, tokens: float) -> HiddenTokens:
-        """Return an estimate that also considers the hidden tokens of another conversation."""
+        """Return an estimate that also takes another conversation's hidden tokens into account."""
         error = max(0.8 * self.largest_error, abs(tokens - self.tokens))
         return HiddenTokens((self.tokens + tokens) / 2, error, self.samples + 1)
 
@@ -238,7 +240,7 @@ _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=msgspec.Struct)
 
 VERSION = 4
-"""Version of the file format. Files of older versions are ignored, because their factors apply to
+"""Version of the file format. Files with older versions are ignored, because their factors apply to
 different estimates.
 """
 FULL_PROMPT_WEIGHT = 0.25
@@ -424,7 +426,7 @@ def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str |
 
     Args:
         added: The kind and token count of each added string, oldest first.
-        tokens: The growth in tokens. Strings from before the growth are ignored.
+        tokens: The growth in tokens. Text that was added before this growth is ignored.
     """
     sums: dict[str | None, int] = {}
     left = tokens
@@ -500,7 +502,10 @@ class ConversationCalibration:
         return f"{self._key} @ {self._client}"
 
     def for_model(self, model: str, tokenizer: str) -> ConversationCalibration:
-        """Return a new calibration for another model in this conversation, without any reports."""
+        """Return this conversation's calibration for a model.
+
+        Returns `self` if the model is unchanged. Otherwise, the calibration has no reports yet.
+        """
         if key_of(model, tokenizer) == self._key:
             return self
         return ConversationCalibration(self._shared, model, tokenizer, self._client)
@@ -528,7 +533,8 @@ class ConversationCalibration:
 
         Usually, the factor is updated with the growth since the last report. A first or shortened
         prompt updates the factor only if the hidden tokens are known. Otherwise, the hidden tokens
-        would look like a wrong estimate. Such a prompt never updates the factors of documents.
+        would look like an error of the estimate. Such a prompt never updates the factors of
+        documents.
 
         Args:
             estimated: The prompt's estimated tokens.

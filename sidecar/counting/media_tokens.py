@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 UNKNOWN_SIZE = (1024, 1024)
 """Assumed width and height of pictures of unknown size."""
 _EXTREMES = ((256, 256), (3840, 2160))
-"""A small and a large size, in pixels. Most pictures have a size between them."""
+"""A small and a large size, in pixels. Most picture sizes lie between them."""
 LARGEST_WINDOW = 2_097_152
 """The largest context window of any model with a rule in this module, in tokens. If a picture or
 clip seems to have more tokens, its header is damaged.
@@ -214,7 +214,7 @@ _CLAUDE_PAGE = UncertainTokens(2_250, 750)
 _GEMINI_PAGE = {"low": 280, "medium": 560, "high": 1_120}
 _GEMINI_2_PAGE = 258
 _PAGE_SIZE = (1024, 1325)
-"""Assumed width and height of the picture of a page, in pixels."""
+"""Assumed width and height, in pixels, of a page that the vendor converts to a picture."""
 _PAGE_TEXT = 500
 
 _OPENAI_AUDIO = 10.0

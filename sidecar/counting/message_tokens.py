@@ -227,7 +227,9 @@ def _method_with_template(tokenizer: Tokenizer, *, is_compared: bool) -> Method:
 
 
 def _error_percent(parts: Sequence[Measure], margin: float, tokens: int) -> float | None:
-    """Return the error band of a sum, in percent. None if the error of any text was not measured.
+    """Return the error band of a sum, in percent.
+
+    Returns None if the error of any text was not measured.
 
     Args:
         parts: The counts of the texts in the sum.

@@ -1,9 +1,10 @@
 """Determines the kind of text, and computes the features used to estimate its tokens.
 
 Each byte of the UTF-8 text is mapped to a class. The first byte of a character determines its
-script. The features are counts: the bytes of each class, the pairs of neighboring classes, and the
-beginnings of runs. No feature extends across a safe split point, so the features of the pieces add
-up to the features of the whole text.
+script. A feature is the number of times that something occurs in the text: bytes of a class, a
+sequence of neighboring classes, words, numbers, or text that is typical of a language or script. No
+feature extends across a safe split point, so the features of the pieces add up to the features of
+the whole text.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _PAIRS = (
     *(b"aA", b"AA", b"0a", b"0A", b"  ", b"tt", b"nn", b"..", b".a", b".A", b" 0", b" .", b".n"),
     *(b"aaaaaaaa", b"000"),
 )
-"""Pairs of neighboring classes that are counted. They never extend across a safe split point."""
+"""Sequences of neighboring classes to count. They never extend across a safe split point."""
 _SECOND = (
     # (name, class, first two bytes of the characters), for scripts that share their first byte
     ("slavic", b"y", tuple(bytes((0xD1, last)) for last in b"\x94\x96\x97\x98\x9a\x9e")),

@@ -141,7 +141,7 @@ def pattern_of_splits(splits: tuple[str, ...]) -> Pattern | None:
 
 
 def pattern_of_rank_count(ranks: int) -> Pattern | None:
-    """Return a rank file's split pattern, judging by its number of ranks, or None if unknown."""
+    """Return the split pattern for a rank file with this many ranks, or None if it is unknown."""
     return _BY_RANKS.get(ranks)
 
 

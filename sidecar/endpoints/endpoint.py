@@ -81,12 +81,12 @@ PROBE_SECONDS = 2.0
 MODELS_KEPT = 256
 FIRST_BACKOFF, LONGEST_BACKOFF = 5.0, 300.0
 FIRST_RETRY, LONGEST_RETRY = 60.0, 3_600.0
-"""Minimum and maximum delay before a server that cannot count is probed again, in seconds. The
+"""Minimum and maximum delay, in seconds, before a server that cannot count is probed again. The
 delay doubles after each failure.
 """
 LIFETIMES: Mapping[AbilityStatus, float] = {"auth": 300.0, "loading": 2.0, "unknown": 15.0}
-"""How long a probe result is valid, in seconds, keyed by status. Results with other statuses are
-valid for the session.
+"""How long a probe result with one of these statuses is valid, in seconds. For `unsupported` and
+`unreachable`, the time depends on the number of failures. Other results do not expire.
 """
 
 ALIKE_CHARACTERS = 64
@@ -179,7 +179,10 @@ class DeclaredEndpoint:
         return self._results.get(model)
 
     def unavailable_for(self, model: str) -> float | None:
-        """Return the seconds until an unreachable or loading server is asked again, else None."""
+        """Return how many seconds remain until an unreachable or loading server is asked again.
+
+        Returns None if the server is neither unreachable nor loading.
+        """
         known = self.result_for(model)
         return known.lifetime if known and known.text.status in ("unreachable", "loading") else None
 
@@ -206,7 +209,10 @@ class DeclaredEndpoint:
             await self.probe_again(model)
 
     def capabilities(self) -> list[Capability]:
-        """Return the capabilities for each model that was used, or for each pattern if none was."""
+        """Return the capabilities for each model that was used.
+
+        If no model was used, returns unknown capabilities for each declared pattern.
+        """
         rows = [self._capability_row(model, result) for model, result in self._asked.items()]
         return rows or [self._capability_row(glob, None) for glob in self.models]
 

@@ -68,7 +68,10 @@ def is_possible_count(text: str, tokens: int) -> bool:
 
 
 def check_chats(counts: Sequence[int], server: str) -> None:
-    """Raise EndpointError if the counts of chats with each of `PROBE_TEXTS` are not plausible."""
+    """Raise EndpointError unless the counts are plausible.
+
+    Each count belongs to a chat that contains one of `PROBE_TEXTS`.
+    """
     short, long = counts
     if long < short + 8:
         raise EndpointError(

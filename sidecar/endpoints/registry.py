@@ -157,9 +157,9 @@ class Endpoints:
             )
 
     def fingerprint(self, model: str) -> Hashable | None:
-        """Return a key for the endpoint that counts for a model, or None if there is none.
+        """Return a key that identifies the endpoint that counts for a model.
 
-        The key changes when the endpoint is probed again.
+        Returns None if no endpoint can count. The key changes when the endpoint is probed again.
         """
         for endpoint in self._endpoints_for(model) if self._use else ():
             result = endpoint.result_for(model)
@@ -168,9 +168,10 @@ class Endpoints:
         return None
 
     def unavailable_for(self, model: str) -> float | None:
-        """Return the seconds until an unavailable server is asked again to count for a model.
+        """Return how many seconds remain until an unavailable server is asked to count again.
 
-        Returns None if no server is unavailable or another server can count. This sends no request.
+        Returns None if all of the model's servers are available, or if one of them can count. This
+        sends no request.
         """
         if not self._use or self._closed or self.fingerprint(model) is not None:
             return None
@@ -178,7 +179,7 @@ class Endpoints:
         return min((seconds for seconds in times if seconds is not None), default=None)
 
     def retry_delay(self, model: str, kind: MissKind, tries: int) -> float | None:
-        """Return the seconds after which to repeat a failed count, or None to never repeat it.
+        """Return how many seconds to wait before repeating a failed count, or None to give up.
 
         Args:
             model: The model's name.
@@ -191,14 +192,14 @@ class Endpoints:
         return reconnect_delay(tries)
 
     async def probe_if_due(self, model: str) -> None:
-        """Probe a model's servers that have no valid result."""
+        """Probe those of a model's servers that have no valid probe result."""
         for endpoint in self._endpoints_for(model) if self._use and not self._closed else ():
             await self._await_within(partial(endpoint.ensure_probed, model), DEFAULT_SECONDS)
 
     async def probe(
         self, endpoint: str | None = None, model: str | None = None
     ) -> list[Capability]:
-        """Probe every endpoint, or only the named one, even if its last result is still valid.
+        """Probe every endpoint, or only the named one. Valid results are replaced as well.
 
         If `model` is None, the models that were used before and the models that are declared
         without wildcards are probed. If there are none, the first model in the server's list is

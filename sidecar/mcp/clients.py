@@ -208,7 +208,7 @@ def _check_scope(client: ClientName, scope: Scope) -> None:
 
 
 def clients_with_server(folder: Path) -> list[tuple[ClientName, Path]]:
-    """Return each configuration file that contains the MCP server, with its client. Blocks."""
+    """Return the client and path of each configuration file that contains the MCP server."""
     found = []
     for client, path in _configuration_files(folder):
         try:

@@ -121,7 +121,7 @@ def set_member(text: str, group: str, key: str, value: Any) -> str:
 
 
 def remove_member(text: str, group: str, key: str) -> str:
-    """Return the JSON text without `group.key`. If this leaves `group` empty, it is removed too.
+    """Return the JSON text without `group.key`. If `group` becomes empty, it is removed too.
 
     Raises:
         JsonEditError: The text or the value of `group` is not an object.

@@ -139,7 +139,7 @@ class Project:
     async def usable_tokens(self, caller: Caller) -> tuple[int | None, int | None]:
         """Return the caller's context size and usable window, both in tokens.
 
-        Each size is None if it is unknown.
+        Each value is None if it is unknown.
         """
         found = await self.find_session(caller)
         session = self.services.sessions(self.workspace).find(found.row.id) if found else None

@@ -39,7 +39,7 @@ _SHORT = 400
 _ANSWER_MODEL = "gpt-4o"
 """Answers are counted with this model's tokenizer."""
 _BATCH = 200
-"""Number of files between two progress reports."""
+"""Number of files to count between progress reports."""
 _MAX_DEPTH = 8
 
 
@@ -307,7 +307,7 @@ _METHOD_TEXTS: dict[Method, str] = {
 
 
 def _fitting_lines(lines: Sequence[str], tokenizer: Tokenizer) -> Sequence[str]:
-    """Return as many of the first lines as fit into `MAX_TOKENS` tokens, but at least one."""
+    """Return the first line, and as many of the next lines as fit into `MAX_TOKENS` tokens."""
     tokens = 0
     for number, line in enumerate(lines):
         tokens += tokenizer.count(line) + 1

@@ -1,4 +1,4 @@
-"""Reads what determines the price of a call besides its tokens: service tier, modalities and
+"""Reads what a call's price depends on, apart from its token counts: service tier, modalities and
 searches.
 
 Searches are counted by the rules of each vendor (docs/reference/sources.md lists the web pages):
@@ -27,7 +27,7 @@ from sidecar.messages.usage import JsonObject, count_or_zero, holders_in, part, 
 
 _TICKS_PER_USD = Decimal(10**10)
 _ABSURD_USD = Decimal(10**30)
-"""The maximum cost in USD. Higher costs are replaced by it, because Decimals can overflow."""
+"""The maximum cost in USD. Higher costs are reduced to it, because Decimals can overflow."""
 _STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 _LONGEST_TIER = 256
 _LONGEST_PLACE = 64
@@ -134,7 +134,7 @@ _MODALITIES = ("audio", "image", "video")
 
 
 class Modalities(msgspec.Struct, frozen=True):
-    """The tokens of a call that are not text. They are also part of its input and output tokens."""
+    """A call's non-text tokens. They are also included in its input and output tokens."""
 
     audio_input: int = 0
     audio_cache_read: int = 0

@@ -181,8 +181,8 @@ class ReplyDraft:
         """Return the reply.
 
         Args:
-            exhausted: Maps each stop reason of a reply that ran out of tokens to the limit that
-                was reached.
+            exhausted: The stop reasons that mean that the reply ran out of tokens. Each is mapped
+                to the limit that was reached.
         """
         limit = "window" if self.overflow else exhausted.get(self.stop_reason or "")
         cut_off = limit is not None or not (self.stop_reason or self.has_ended)
@@ -215,7 +215,7 @@ class ReplyDraft:
 class Fields:
     """The fields of a JSON object in a reply. Fields that are missing or null count as empty.
 
-    If a field has the wrong type, every method raises VendorFormatError with the name of the field.
+    The methods raise VendorFormatError, which names the field, if a field has the wrong type.
     """
 
     def __init__(self, raw: Mapping[str, Any], path: str = "") -> None:
@@ -532,8 +532,8 @@ def _add_cohere_message(draft: ReplyDraft, message: Fields, index: int) -> None:
 
 
 _Reader = tuple[Callable[[ReplyDraft, Fields], None], Mapping[str, Exhausted]]
-"""A function that adds a part of a reply to a draft, and a mapping of stop reasons. The mapping
-contains the stop reasons of replies that ran out of tokens, with the limit that was reached.
+"""A function that adds a part of a reply to a draft, and the stop reasons that mean that the reply
+ran out of tokens. Each stop reason is mapped to the limit that was reached.
 """
 
 _ANTHROPIC_REASONS: Mapping[str, Exhausted] = {

@@ -1,4 +1,4 @@
-"""Looks up limits for context windows, prompts and replies that the price list does not provide.
+"""Looks up limits that the price list does not provide, for context windows, prompts and replies.
 
 The tables and their sources are in `limits.toml`.
 """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _EPOCH = date(1970, 1, 1)
 _REGIONAL_FACTOR = {"us": Decimal("1.1")}
-"""The factor that token prices are multiplied by if a call is restricted to a region.
+"""Token prices are multiplied by this factor if a call is restricted to a region.
 
 Source: Anthropic's pricing page, "Data residency pricing".
 """
@@ -170,9 +170,9 @@ class ListedTariff:
 def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
     """Return a model's unit prices for a prompt size.
 
-    As vendors do, this function bills cached tokens without a listed price as input, and images and
-    video as text. Audio without a listed price has no price. For models that are billed per call,
-    searches are included in the price.
+    If a price is not listed, cached tokens are billed at the input price, and images and video at
+    the text price, as vendors do. An audio price that is not listed is unknown. If a model is
+    billed per call and no price for searches is listed, the price per call includes searches.
     """
 
     def price(*keys: str) -> Decimal | None:

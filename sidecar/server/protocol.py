@@ -364,7 +364,7 @@ class SidecarProtocol(LanguageServerProtocol):
         return self._exit_code
 
     def end(self, code: int) -> None:
-        """End the session with exit code 0 after a `shutdown` request, or else with `code`."""
+        """End the session. The exit code is 0 after a `shutdown` request, and `code` otherwise."""
         if self._exit_code is not None and not self._exit_code.done():
             self._exit_code.set_result(0 if self.state == "shutdown" else code)
 

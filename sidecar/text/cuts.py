@@ -33,7 +33,7 @@ LETTERS = (
     "\u0904-\u0939\u0e01-\u0e30\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe"
     "\u3400-\u4db5\u4e00-\u9fa5\uac00-\ud7a3"
 )
-# All ASCII characters except letters, digits and the apostrophe, and common CJK punctuation.
+# Common CJK punctuation, and all ASCII characters except letters, digits and the apostrophe.
 BREAKS = (
     "\\x00-\\x26\\x28-\\x2f\\x3a-\\x40\\x5b-\\x60\\x7b-\\x7f"
     "\u3001\u3002\u300c\u300d\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"

@@ -87,8 +87,8 @@ def matches_any(globs: Iterable[str], names: Iterable[str]) -> bool:
 
 
 class PathGlobs:
-    """Globs for paths. The last glob that matches a path determines the result. A glob that starts
-    with `!` excludes the path.
+    """Globs for paths. The last glob that matches a path decides whether the path is included.
+    Globs that start with `!` exclude paths.
     """
 
     def __init__(self, globs: Iterable[str]) -> None:

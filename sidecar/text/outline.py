@@ -195,7 +195,7 @@ def normalize_heading_path(written: str) -> str:
 
 
 def has_path(part: Part, path: str) -> bool:
-    """Return whether a section's path ends with a path from `normalize_heading_path`."""
+    """Return whether a section's path ends with `path`, which must be normalized."""
     own = part.path_text
     return own == path or own.endswith(f" > {path}")
 

@@ -245,7 +245,7 @@ class _RunningSums:
 
 
 class PieceList:
-    """A document's pieces, at least one, with the document's length, lines and token counts."""
+    """The pieces of a document (one or more), and its length, lines and token counts."""
 
     def __init__(self, pieces: Sequence[Piece], encoding: Encoding) -> None:
         self._pieces, self._encoding = list(pieces), encoding

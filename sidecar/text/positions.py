@@ -1,4 +1,4 @@
-"""Converts LSP positions, and computes text lengths in code units, for all encodings of LSP.
+"""Converts positions, and computes text lengths in code units, in all of LSP's encodings.
 
 JSON may contain lone surrogates. A lone surrogate is three code units in utf-8, and one code unit
 in utf-16 and utf-32.

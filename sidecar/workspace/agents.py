@@ -165,7 +165,7 @@ class AgentSessions:
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
         self._searched_with: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """The agent settings with which each workspace was last searched for all sessions."""
+        """Maps each workspace to the agent settings used in its last search for all sessions."""
         self._memory: MemoryLedger | None = None
         """In-memory replacement for the ledger while the ledger file cannot be used."""
 

@@ -198,9 +198,9 @@ def model_of(uri: str, workspace: Workspace) -> str:
 
 
 def find_lowest_budget(snapshot: Snapshot, workspace: Workspace) -> int | None:
-    """Return the document's lowest budget in tokens, or None if it has no budget.
+    """Return the document's lowest budget, or None if it has no budget.
 
-    The budget is in tokens of the model that `model_of` returns.
+    The budget is a number of tokens for the model that `model_of` returns.
     """
     rules = workspace.rules.of(relative_name(workspace, snapshot.uri)) if workspace.rules else []
     tightest = _tightest_rule(rules, workspace)

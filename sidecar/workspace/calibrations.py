@@ -54,10 +54,10 @@ class CalibrationStore:
         self.has_unsaved = True
 
     def begin_sync(self) -> Callable[[], SyncResult]:
-        """Return a function that writes changed calibrations, or reads the file if none changed.
+        """Return a function that writes the calibrations if they have changed.
 
-        The function raises OSError if the file cannot be written. In that case, call `changed`
-        to retry later.
+        Otherwise, the function reads the file. It raises OSError if the file cannot be written. In
+        that case, call `changed` to retry later.
         """
         if self.known is None or not self.has_unsaved:
             return partial(_read_if_changed, self._folder, self._read_stamp)

@@ -100,7 +100,7 @@ class AlternativeModels(NamedTuple):
     capabilities: tuple[Capability, ...]
 
     def all(self) -> list[Alternative]:
-        """Return other models from the same vendor or from endpoints that serve the current
+        """Return models from the same vendor, and models on endpoints that serve the current
         model.
         """
         from sidecar.counting.model_list import search

@@ -108,7 +108,7 @@ class StatuslineInput(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int | None:
-        """The number of tokens in the context, or None if unknown, such as after a compaction."""
+        """The number of tokens in the context; None if unknown, for example after a compaction."""
         usage = self.context_window.current_usage if self.context_window else None
         if usage is None:
             return None

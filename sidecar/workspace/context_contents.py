@@ -31,9 +31,9 @@ _LABELS = {
     "summary": "Summary of earlier messages",
 }
 LARGE_FILE = 4_000_000
-"""Session files larger than this, in bytes, are reread at most every `REREAD_S`."""
+"""A session file with more bytes than this is read at most once every `REREAD_S` seconds."""
 REREAD_S = 10.0
-"""The minimum time between two reads of a large session file, in seconds."""
+"""Minimum time between reads of a large session file, in seconds."""
 
 
 class _LargeFileRead(NamedTuple):
@@ -44,8 +44,8 @@ class _LargeFileRead(NamedTuple):
 class ContentsReader:
     """Breaks down agents' contexts by content type.
 
-    A large file is read at most every `REREAD_S` seconds. Until then, the sizes from the previous
-    read are scaled to the current number of tokens.
+    A large file is read at most once every `REREAD_S` seconds. Until then, the sizes from the
+    previous read are scaled to the current number of tokens.
     """
 
     def __init__(self, workers: Workers, now: Callable[[], float] = time.monotonic) -> None:

@@ -122,8 +122,8 @@ class Conversations:
             is_outdated = is_recount and self.sessions.conversations.get(name) is not before
             if base is not before or is_outdated:
                 if is_answer and before is not None and self._needs_endpoint_count(before):
-                    # The conversation has changed. If it was changed by a fit or an undo, no
-                    # other code requests an endpoint's count of it.
+                    # The conversation has changed. After a fit or an undo, no other code requests
+                    # a count from an endpoint.
                     self._ask_later(before)
                 return draft.conversation, outcome.result
             effects = self._commit(change, draft, outcome, before)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 ENDPOINT_SECONDS = 2.0
 """How long to wait for an endpoint before falling back to an estimate, in seconds."""
 LATEST_SECONDS = 30.0
-"""How long to wait for an endpoint's late answer before discarding it, in seconds."""
+"""Maximum time to wait for an endpoint's answer, in seconds. Later answers are discarded."""
 QUIET_CHARACTERS = 20_000
 """Documents with at least this many characters are sent to an endpoint only after a pause in
 typing.
@@ -62,7 +62,9 @@ _FIT_ROUNDS = 12
 EXTRAPOLATED_CHARACTERS = 6_000
 """Number of characters in the sample used to estimate a long document's token count."""
 GIANT_CHARACTERS = 100_000
-"""A piece with more characters is giant. Tokenizing it is slow and cannot be interrupted."""
+"""A piece with more characters than this is giant. Tokenizing it is slow and cannot be
+interrupted.
+"""
 GUESS_PERCENT = 25.0
 """Margin of error (±%) of an estimate based on a sample."""
 _MIN_CALIBRATION_CHARACTERS = 200
@@ -209,7 +211,7 @@ class Counts(CounterChooser):
         )
         self._edits: dict[str, asyncio.Event] = {}
         """An event for each document that is waiting for a pause in typing, keyed by the document's
-        URI. An edit of the document sets its event.
+        URI. Editing the document sets its event.
         """
 
     # -- choosing ---------------------------------------------------------------------------

@@ -114,8 +114,8 @@ class Snapshot(SplitText):
 
         Args:
             base: The tokenizer.
-            most: Maximum number of characters to tokenize. A piece that is slow to tokenize counts
-                as many more characters than it has.
+            most: Maximum number of characters to tokenize. A piece that is slow to tokenize is
+                treated as much longer than it is.
             document: The open document with the same URI. Its counts are reused if it is
                 unchanged.
         """
@@ -140,7 +140,7 @@ class Snapshot(SplitText):
 
 
 class FollowedPlace:
-    """A document, or a range of it, whose edits a conversation section follows."""
+    """A document or range that a conversation section follows. Edits to it change the section."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri

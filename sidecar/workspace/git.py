@@ -67,8 +67,8 @@ def find_git(folder: Path) -> str | None:
 def _find_repository(folder: Path) -> Path | None:
     """Return the outermost work tree that contains the folder. Defaults to the folder itself.
 
-    Folders that contain the user's home folder are excluded. Returns None if this excludes
-    all of them.
+    Work trees that contain the user's home folder are ignored. Returns None if the folder itself
+    is or contains the home folder.
     """
     folder = folder.resolve()
     home = Path("~").expanduser().resolve()

@@ -166,8 +166,8 @@ class SessionIndex:
 
         Returns None if no store has unread contents.
 
-        A sub-agent's store usually has its session's ID in its path. Otherwise, the store may
-        belong to any of the agent's sessions.
+        The path of a sub-agent's store usually contains the ID of the session that started the
+        sub-agent. Otherwise, the store may belong to any of the agent's sessions.
 
         Raises LedgerError.
         """
@@ -566,7 +566,7 @@ def _rows_of_roots(
 
 
 def _merge_rows(rows: Sequence[_Row]) -> StoredSession:
-    """Combine the rows that a session has in all stores. The most important row comes first."""
+    """Combine a session's rows from all of its stores. The most important row must be first."""
     store, session = rows[0]
     if len(rows) > 1:
         session = _with_missing_values(session, [row.session for row in rows])

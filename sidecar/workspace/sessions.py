@@ -128,7 +128,7 @@ class SessionsSnapshot(NamedTuple):
             limit: The maximum number of sessions.
             order: How to sort the sessions.
             ended: Whether to include sessions that have ended and are not shown in the status.
-            costliest: The sessions' IDs, highest cost first, if they are sorted by cost.
+            costliest: The sessions' IDs, highest cost first. Needed only for sorting by cost.
         """
         now = datetime.now(UTC)
         listed = [
@@ -203,7 +203,10 @@ def _info_of(session: StoredSession) -> SessionInfo:
 def _stored_usage(
     session: StoredSession, limit: Limit | None, settings: ContextSettings, cost: float | None
 ) -> ContextUsage:
-    """Return a session's usage. Its `session` is set only for another server's conversation."""
+    """Return a session's usage.
+
+    The `session` field of the result is set only for another server's conversation.
+    """
     if isinstance(session, RemoteConversation):
         grade = severity(session.usage.tokens, session.usage.usable, settings.warn_at)
         return msgspec.structs.replace(session.usage, cost_usd=cost, severity=grade)
@@ -404,7 +407,7 @@ class SessionRegistry:
         self.publish()
 
     def set_older_agent_sessions(self, sessions: Iterable[StoredSession]) -> None:
-        """Replace the older agent sessions. A name that has been read is kept."""
+        """Replace the older agent sessions. Names that have already been read are kept."""
         known = self._older_agent_sessions
         self._older_agent_sessions = {
             one.id: _keep_name(one, known.get(one.id)) for one in sessions
@@ -425,16 +428,16 @@ class SessionRegistry:
 
     @property
     def has_unfollowed_session(self) -> bool:
-        """Whether a session from the last day is missing from the recent sessions."""
+        """Whether a session from the last 24 hours is missing from the recent sessions."""
         since, older = datetime.now(UTC) - RECENT, self._older_agent_sessions.values()
         return any(one.updated_at >= since and one.id not in self._agent_sessions for one in older)
 
     def rows(self, *, every: bool = False) -> list[SessionRow]:
-        """Return the sessions from the last day, or all sessions, newest first."""
+        """Return the sessions from the last 24 hours, or all sessions, newest first."""
         return self.snapshot(every=every).rows()
 
     def snapshot(self, *, every: bool = False) -> SessionsSnapshot:
-        """Return a snapshot of the sessions from the last day, or of all sessions."""
+        """Return a snapshot of the sessions from the last 24 hours, or of all sessions."""
         since = LONG_AGO if every else datetime.now(UTC) - RECENT
         listed = [one for one in self._sessions(every=every) if one.updated_at >= since]
         stored = [one for one in map(self._stored, listed) if one is not None]

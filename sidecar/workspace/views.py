@@ -253,7 +253,7 @@ def _short_label(row: SessionRow) -> str:
 
 
 def size_text(row: SessionRow, width: int = 0) -> str:
-    """Return how much of its context window a session uses, as a percentage.
+    """Return the percentage of the context window that a session uses.
 
     A gauge of `width` characters is appended unless `width` is 0. If the window is unknown, the
     number of tokens is returned. If that number is unknown too, a note is returned.

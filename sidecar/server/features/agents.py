@@ -149,7 +149,7 @@ class HistoryRecorder:
         self._stop = threading.Event()
         self._is_background = False
         self._recorded: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """Maps each workspace whose past calls are recorded to the agent settings that applied."""
+        """Maps each workspace to the agent settings with which its past calls were recorded."""
         self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
         """The id of the session that each workspace showed when costs were last added up."""
         self._complete = False

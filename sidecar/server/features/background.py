@@ -217,7 +217,7 @@ class CalibrationSync:
             self._services.publish(Event("endpoint"))
 
     def _has_long_documents(self) -> bool:
-        """Return whether any open document is too long for endpoints, so that it is estimated."""
+        """Return whether an open document is estimated because it is too long for endpoints."""
         are_used = any(
             has_enabled_endpoints(workspace.settings) for workspace in self._services.roots
         )

@@ -144,7 +144,7 @@ class SettingsLoader:
         """
         run = self._services.workers.run
         workspace.apply_settings(SettingsChange(editor=await self._editor_section(workspace)))
-        # Read the times before the contents. A change in between then triggers another reload.
+        # Read the times before the contents, so that a change in between triggers another reload.
         times = await run(partial(_modification_times, settings_files(workspace.path)))
         work = partial(_load_settings, workspace.path, workspace.editor, workspace.loaded)
         loaded = await run(work)

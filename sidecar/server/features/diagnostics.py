@@ -125,7 +125,7 @@ class DiagnosticsPublisher:
         return subject.version, diagnostics
 
     async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
-        """Check a document. Return the checked text with its rules, and the findings."""
+        """Check a document. Return its text with the rules that apply to it, and the findings."""
         services = self._services
         await services.configured.wait()
         snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
@@ -256,7 +256,7 @@ class _ActionBuilder:
         self._capabilities = workspace.workspace_edit if workspace else None
 
     def actions(self, fix: Fix) -> Iterator[types.CodeAction]:
-        """Yield a code action for a fix, and a second one with a preview if supported."""
+        """Yield a code action for a fix. Yield a second one that shows a preview, if supported."""
         if fix.new_file is not None and not self._can_create_files():
             return
         if fix.target is not None and self._has_unsaved_changes(fix.target):
