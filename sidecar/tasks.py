@@ -185,7 +185,7 @@ class SharedTasks(Generic[K, T]):
     async def run(
         self, key: K, start: Callable[[], Awaitable[T]], seconds: float | None = None
     ) -> T:
-        """Return the result of the work in progress for a key, or start the work.
+        """Wait for the work in progress for a key, or start it. Returns the result.
 
         Raises:
             TimeoutError: The work takes longer than `seconds`. If `outlives_waiters` is set,

@@ -21,7 +21,7 @@ Json = bytes | bytearray | memoryview | str | msgspec.Raw
 
 _LOCK = threading.Lock()
 _NO_JSON = (RecursionError, UnicodeDecodeError)
-"""Besides its own errors, msgspec raises these for deeply nested text and invalid UTF-8."""
+"""Built-in exceptions that msgspec raises for deeply nested text and for invalid UTF-8."""
 _READY: set[Any] = set()
 
 

@@ -26,7 +26,7 @@ SLOTS_A_DAY = DAY_MS // QUARTER_MS
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects calls by time range, workspace, session and agent. None matches all calls."""
+    """Selects calls by time range, workspace, session and agent. None means all."""
 
     times: TimeRange = TimeRange()
     workspace: str | None = None

@@ -2,9 +2,8 @@
 
 Approximations correct the counts of o200k_base for models whose vocabulary is not public. `python
 -m benchmarks fit-estimates` fits them and writes `estimates.json`. For each tokenizer generation,
-this file contains the weight of an o200k_base token, the weights of the features of the text, and
-error bands that contain 95 of 100 documents. The bands and the weights were fitted to different
-documents.
+this file contains the weight of an o200k_base token, the weights of text features, and error bands
+that contain 95 of 100 documents. The bands and the weights were fitted to different documents.
 
 Estimators need no vocabulary. Three are built in: `heuristic` uses scripts, words and white space;
 `whitespace` uses words and punctuation; `chars4` divides the number of characters by four. All of

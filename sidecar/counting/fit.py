@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _JOINER = "\u200d"
 _MAX_CHARACTER = 64
-"""Maximum number of code points in a character with its combining marks. Longer sequences may be
-split.
+"""Maximum number of code points in a character, including its combining marks. Longer sequences may
+be split.
 """
 
 
@@ -237,7 +237,7 @@ class _CountedText:
         return length > tokens / 2 or length > max(_LONG_LINE_TOKENS, _LONG_LINE_SHARE * tokens)
 
     def token_boundary(self, offset: int, *, forward: bool = False) -> int:
-        """Return the nearest offset in the given direction at which no token is cut."""
+        """Return the nearest offset, in the given direction, that does not split a token."""
         low, high = max(0, offset - _TOKEN_WINDOW), min(len(self.text), offset + _TOKEN_WINDOW)
         if not self.is_exact or not low < offset < high:
             return offset

@@ -164,8 +164,8 @@ _COMMANDS: dict[ClientName, tuple[str, str]] = {
     ),
     "qwen": (f"qwen mcp add --scope {{scope}} {NAME}", f"qwen mcp remove -s {{scope}} {NAME}"),
 }
-"""Each client's own commands for adding and removing the server. The server's command is appended
-to the command for adding.
+"""The commands with which each client adds and removes the server. The command that starts the
+server is appended to the command that adds it.
 """
 
 

@@ -41,7 +41,7 @@ class Project:
         self.workspace: Workspace = self.services.roots.add(self.root.as_uri())
         self._history: SharedTasks[str, bool] = SharedTasks("mcp history", outlives_waiters=True)
         self._billed: set[str] = set()
-        """The agents whose past calls are in the ledger. Their new calls are recorded at once."""
+        """The agents whose past calls are in the ledger. New calls are recorded immediately."""
 
     async def aclose(self) -> None:
         """Stop the threads and close all files."""

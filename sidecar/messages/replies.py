@@ -247,7 +247,7 @@ class Fields:
         return [Fields(entry, f"{self._path}{name}[{at}].") for at, entry in enumerate(entries)]
 
     def texts(self, name: str, type: str = "text") -> Iterator[str | None]:
-        """Yield the field if it is a string, or else the text of each block of the given type.
+        """Yield the field if it is a string. Otherwise, yield the text of the blocks of a type.
 
         A block without a type is treated as a text block.
         """

@@ -115,8 +115,8 @@ def parse(body: bytes) -> Any:
         raise InvalidBodyError("the body is not UTF-8", _decode_leniently(body)) from None
     except (ValueError, RecursionError):
         raise InvalidBodyError("the body is not valid JSON", _read_outline(body)) from None
-    # Long bodies mostly consist of one string, so counting their brackets would be slower than
-    # checking the parsed value.
+    # Most long bodies contain one long string. Counting the brackets in it would be slower than
+    # checking the depth of the parsed value.
     suspect = len(body) >= _LONG_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH
     if suspect and _is_too_deep(value):
         raise InvalidBodyError(

@@ -34,7 +34,7 @@ MAX_DEPTH = 200
 MAX_HEADER_BYTES = 16 * 1024
 
 MAX_LENGTH_LINE = 128
-"""Number of bytes at the end of an invalid line to search for a header."""
+"""Number of bytes to search for a header at the end of an invalid line."""
 
 _LENGTH = re.compile(rb"Content-Length:[ \t]*(\d+)[ \t]*\Z", re.IGNORECASE)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SPARE_PIECES = 64
 """Small pieces are joined once a document has this many more pieces than its length requires."""
 TIDY_PIECES = 32
-"""Maximum number of pieces to check for joining after an edit."""
+"""Maximum number of pieces to check after an edit when looking for small pieces to join."""
 
 
 class TextDocument(SplitText):

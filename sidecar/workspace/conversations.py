@@ -240,7 +240,7 @@ class Conversations:
             await self._warn_of_threshold(current)
 
     async def recount(self, session_id: str | None = None) -> None:
-        """Recount all conversations with outdated counts, or only the given conversation."""
+        """Recount all conversations that have outdated counts, or only the named one of them."""
         await self.restore()
         for conversation in [*self.sessions.conversations.values()]:
             name = conversation.id

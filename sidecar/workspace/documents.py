@@ -262,7 +262,7 @@ class Documents(dict[str, TextDocument]):
     def latest(self, text: FollowedText) -> FollowedText:
         """Return the current text of a document or range that is the source of a section.
 
-        If the text is unchanged, this is the same object.
+        Returns `text` itself if the document has not been edited.
         """
         if not self.is_stale(text):
             return text

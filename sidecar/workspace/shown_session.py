@@ -54,7 +54,7 @@ def next_switch_at(shown: Session) -> datetime | None:
 
 
 def is_recent(session: Session) -> bool:
-    """Return whether a session is recent enough to be shown without being selected."""
+    """Return whether a session that is not selected is recent enough to be shown."""
     return not isinstance(session, StoredSession) or (
         session.updated_at >= datetime.now(UTC) - RECENT
     )

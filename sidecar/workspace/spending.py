@@ -394,7 +394,7 @@ class Spending:
         read_number = next(_READ_NUMBERS)
         spend = self.book.spend(self._uri, session, self._folders)
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
-        # No call is about to be made, so its estimated cost is 0.
+        # No call is about to be made, so the estimated cost is 0.
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model).verdict
         return SpendingSums(
             session,

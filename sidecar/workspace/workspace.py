@@ -94,10 +94,10 @@ class Workspace:
 
     @property
     def budget_model(self) -> str:
-        """The model for budgets without a model of their own.
+        """The model for budgets that do not specify a model.
 
-        This is the model set by the client, or else the model from the settings. Agents' sessions
-        are ignored, as in the `check` command.
+        This is the model set by the client or, by default, the model in the settings. Agents'
+        sessions are ignored, as in the `check` command.
         """
         return self.context.chosen or self.settings.model
 

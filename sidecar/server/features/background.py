@@ -237,7 +237,7 @@ class CallShipping:
     def settings_changed(self) -> None:
         """Schedule shipping if a collector is configured.
 
-        If the last attempt failed, a retry starts at once.
+        If the last attempt failed, it is retried immediately.
         """
         if self._workspace() is None:
             return
