@@ -344,7 +344,7 @@ def _common_prefix_length(one: str, other: str) -> int:
 
 @cache
 def _comment_styles() -> dict[str, str]:
-    """Return the comment templates by language id, file extension or file name."""
+    """Return the comment templates, keyed by language id, file extension or file name."""
     styles = typed.read_table("sidecar.budget", "comments.toml", dict[str, str])
     return {name: style for style, names in styles.items() for name in names.split()}
 

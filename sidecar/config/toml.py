@@ -186,7 +186,7 @@ def find_spans(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span
 
 
 def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
-    """Return the span of a path or of its nearest known parent, or None if there is neither."""
+    """Return the span of a path or of its nearest known parent, or None if neither is known."""
     for length in range(len(path), 0, -1):
         span = spans.get(path[:length]) or spans.get((*path[:length], 0))
         if span is not None:
@@ -195,7 +195,7 @@ def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
 
 
 def find_line(spans: Mapping[KeyPath, Span], path: KeyPath) -> int | None:
-    """Return the line of a path or of its nearest known parent, or None if there is neither."""
+    """Return the line of a path or of its nearest known parent, or None if neither is known."""
     span = find_span(spans, path)
     return span.line if span else None
 

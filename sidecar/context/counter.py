@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 MARKS = 12
-"""The markup formula misses at most this many of the markup tokens around a reply."""
+"""The markup formula can miss up to this many of the markup tokens around a reply."""
 
 
 class Counter:

@@ -31,7 +31,7 @@ This is more than the number of turns displayed, because calibration can change 
 CHAT_MARKS = 8
 """Maximum difference between an endpoint's count of a chat and the reported usage, in tokens.
 
-They differ by the markup that ends the reply and starts the next message.
+The two sizes differ by the markup that ends the reply and starts the next message.
 """
 
 

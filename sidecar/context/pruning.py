@@ -307,7 +307,7 @@ class ToolPairs:
         self.orphans: dict[int, set[tuple[Place, int]]] = {}
         """The positions of unpaired calls and results, keyed by turn index."""
         self.pending: set[int] = set()
-        """Turns at the end with calls that still wait for results. Such calls are not orphans."""
+        """The last turns, if their calls still wait for results. Such calls are not orphans."""
         self._leader: dict[int, int] = {}
         self._by_id: dict[str, list[PairedCall]] = {}
         self._latest: list[PairedCall] = []

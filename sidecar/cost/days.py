@@ -75,7 +75,10 @@ def week_name(day: int) -> str:
 
 
 def every_day(known: set[str], most: int) -> list[str]:
-    """Return every day from the first to the last known day, or only the last `most` of them."""
+    """Return all days from the first to the last known day.
+
+    If there are more than `most` days, only the last ones are returned.
+    """
     first, last = date.fromisoformat(min(known)), date.fromisoformat(max(known))
     first = max(first, last - timedelta(days=most - 1))
     return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]

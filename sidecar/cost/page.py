@@ -627,7 +627,11 @@ def _first_days(connection: sqlite3.Connection, sessions: Sequence[str]) -> dict
 
 
 def _thin_out(values: list[float]) -> list[float]:
-    """Return at most `_MOST_POINTS` values: the maximum of each section, and the last value."""
+    """Reduce values to at most `_MOST_POINTS`.
+
+    The values are split into sections of equal length. The result contains each section's
+    maximum, and the last value.
+    """
     if len(values) <= _MOST_POINTS:
         return values
     *earlier, last = values

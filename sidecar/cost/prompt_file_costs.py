@@ -41,7 +41,7 @@ class CallGroup(NamedTuple):
     unit: UnitPrices | None
     """The calls' prices, or None if unknown."""
     largest_file: int = 0
-    """The size of the largest prompt file that fits in the prompt of each call, in tokens."""
+    """The size, in tokens, of the largest prompt file that fits in the prompt of each call."""
 
 
 class PromptFileCost(NamedTuple):

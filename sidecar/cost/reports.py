@@ -278,7 +278,7 @@ def _basis_of(agent: str) -> str:
 
 
 def _owner_for(keys: Sequence[CostKey]) -> Owner | None:
-    """Return the owner by which to split sums when calls are grouped by these keys.
+    """Return the owner that each sum must be limited to if calls are grouped by these keys.
 
     Returns None if the keys contain no owner.
     """

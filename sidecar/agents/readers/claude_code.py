@@ -193,7 +193,7 @@ class TranscriptLine(CamelRecord):
 
     @property
     def starts_turn(self) -> bool:
-        """Whether the line is a prompt or a tool result."""
+        """Whether the agent works after this line, because it is a prompt or a tool result."""
         if self.is_meta:
             return False
         marks = (self.prompt_source, self.turn_position, self.tool_use_result)
