@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from sidecar.cli.counters import (
+    ask_endpoint_window,
     load_settings_for,
     map_batches,
     run_with_counters,
     warn_if_unknown_model,
-    window_of,
 )
 from sidecar.cli.output import print_json, print_lines, replace_invalid_utf8, warn, with_progress
 from sidecar.workspace.documents import Snapshot
@@ -181,7 +181,7 @@ def _describe_files(
     windows = Windows(state)
     load_window_and_price(state, model, settings)
     windows.mark_loaded(model, settings)
-    named = NamedLimits(endpoint=window_of(chooser, model, settings))
+    named = NamedLimits(endpoint=ask_endpoint_window(chooser, model, settings))
 
     def describe(file: CountedFile) -> dict[str, Any]:
         count = windows.count(

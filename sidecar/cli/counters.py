@@ -124,7 +124,7 @@ def local_counters(settings: Settings, purpose: Purpose) -> tuple[CounterChooser
     return chooser, choose
 
 
-def window_of(chooser: CounterChooser, model: str, settings: Settings) -> int | None:
+def ask_endpoint_window(chooser: CounterChooser, model: str, settings: Settings) -> int | None:
     """Return the window that an endpoint reports, in tokens. This can require a request."""
     if not chooser.is_window_due(model, settings):
         return chooser.known_limit(model, settings)

@@ -14,9 +14,9 @@ import msgspec
 from sidecar.errors import BadParamsError
 from sidecar.messages.billing import (
     Modalities,
-    count_modalities,
     count_searches,
     five_minute_writes,
+    read_modality_tokens,
 )
 from sidecar.messages.usage import FIRST_YEAR, LAST_YEAR, LONGEST_ID, MOST_TOKENS, MOST_USD
 from sidecar.models.families import counts_as_gemini_3
@@ -141,7 +141,7 @@ def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
         file_searches=found.files,
         other_tools=found.others,
         **_media_buckets(
-            count_modalities(raw), usage.input_tokens, usage.cache_read_tokens, output
+            read_modality_tokens(raw), usage.input_tokens, usage.cache_read_tokens, output
         ),
     )
 

@@ -149,7 +149,7 @@ class Modalities(msgspec.Struct, frozen=True):
         return sum(msgspec.structs.astuple(self))
 
 
-def count_modalities(raw: object) -> Modalities:
+def read_modality_tokens(raw: object) -> Modalities:
     """Return the non-text tokens in a usage object, reply or stream.
 
     OpenAI (chat, Responses, realtime, images) and xAI send `audio_tokens` and `image_tokens` in the

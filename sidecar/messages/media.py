@@ -227,7 +227,7 @@ def _seconds(offset: object) -> float | None:
     return float(offset) if 0 <= offset <= _MAX_SECONDS else None
 
 
-def _ends(text: str) -> tuple[bytes, bytes]:
+def _decode_ends(text: str) -> tuple[bytes, bytes]:
     """Decode the beginning and the end of a base64 string. Raises binascii.Error or ValueError."""
     whole = len(text) // 4 * 4
     head = base64.b64decode(text[: min(whole, _ENDS_CHARACTERS)])
@@ -241,7 +241,7 @@ def _encoded(data: object) -> str:
 
 def _pages(data: object) -> int | None:
     try:
-        return pages_in(_ends(_encoded(data)))
+        return pages_in(_decode_ends(_encoded(data)))
     except (binascii.Error, ValueError):
         return None
 
@@ -250,7 +250,7 @@ def _length(data: object) -> float | None:
     text = _encoded(data)
     whole = len(text) // 4 * 4
     try:
-        head, tail = _ends(text)
+        head, tail = _decode_ends(text)
         found = (
             _wav(head)
             or _mp4(head)

@@ -178,7 +178,7 @@ class Text(NamedTuple):
     damaged: bool
 
 
-class Link(NamedTuple):
+class SymbolicLink(NamedTuple):
     """A symbolic link found in a folder."""
 
     path: str
@@ -203,7 +203,7 @@ def find(paths: Iterable[str]) -> Iterator[File | SkippedPath]:
             continue
         if stat.S_ISDIR(status.st_mode):
             for entry in walk(path):
-                if not isinstance(entry, Link):
+                if not isinstance(entry, SymbolicLink):
                     yield _file_or_skipped(entry)
         else:
             yield File(path, status.st_size, named=True)
@@ -273,7 +273,7 @@ def encoding_of(data: bytes) -> str | None:
     return encoding
 
 
-def walk(top: str) -> Iterator[str | Link | SkippedPath]:
+def walk(top: str) -> Iterator[str | SymbolicLink | SkippedPath]:
     """Yield the files and links in a folder and its subfolders, sorted by name.
 
     Not recursive, because folders may be nested deeper than Python's recursion limit.
@@ -291,7 +291,7 @@ def walk(top: str) -> Iterator[str | Link | SkippedPath]:
 
 def _walk_folder(
     folder: str, rules: list[IgnoreRules], *, named: bool
-) -> Iterator[str | Link | SkippedPath | _Folder]:
+) -> Iterator[str | SymbolicLink | SkippedPath | _Folder]:
     try:
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=attrgetter("name"))
@@ -313,7 +313,7 @@ def _walk_folder(
         elif entry.is_file(follow_symlinks=False):
             yield lead + name
         elif entry.is_symlink():
-            yield Link(lead + name)
+            yield SymbolicLink(lead + name)
 
 
 def refused_rules(rules: list[IgnoreRules], folder: str) -> Iterator[SkippedPath]:
@@ -421,7 +421,7 @@ class Targets:
             if isinstance(file, str):
                 walked.add(file)
                 yield Target(file, below + with_slashes(file[strip:]))
-            elif isinstance(file, Link):
+            elif isinstance(file, SymbolicLink):
                 yield self._link_target(
                     file.path, below + with_slashes(file.path[strip:]), is_link=True
                 )
