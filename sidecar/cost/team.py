@@ -273,7 +273,7 @@ class TeamStore:
         }
 
     def spent_this_month(self, team: str | None, now: datetime) -> Decimal:
-        """Return the amount that a team, or all teams, spent in the UTC month of `now`, in USD."""
+        """Return the USD that a team, or all teams, spent in the UTC month that contains `now`."""
         ((spent,),) = self._query(
             "SELECT sum(cost) FROM llm.daily WHERE toStartOfMonth(day) = {month:Date} "
             "AND ({team:String} IN (team, ''))",

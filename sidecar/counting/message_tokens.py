@@ -246,7 +246,7 @@ def count_tools(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Measu
     """Count a set of tool schemas. Never raises.
 
     OpenAI's tools are counted with the formula in its cookbook. Other tools are counted as compact
-    JSON, plus the system prompt that the vendor adds for tools if its length is published.
+    JSON. If the vendor adds a system prompt for tools and its length is published, it is included.
     """
     if not tools:
         return tokenizer.measure(0)

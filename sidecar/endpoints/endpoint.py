@@ -90,8 +90,8 @@ LIFETIMES: Mapping[AbilityStatus, float] = {"auth": 300.0, "loading": 2.0, "unkn
 """
 
 ALIKE_CHARACTERS = 64
-"""Equal counts of two inputs are suspicious only if the longer input has at least twice as many
-characters as the shorter one, plus this number.
+"""Equal counts of two inputs are suspicious only if the lengths of the inputs differ greatly. The
+longer input must have at least twice as many characters as the shorter one, plus this number.
 """
 
 

@@ -1,7 +1,7 @@
 """Reads the size of pictures, audio, video and PDFs in messages. Nothing is downloaded.
 
-The size of a picture is its width and height, the size of audio and video is the length in seconds,
-and the size of a PDF is the number of pages. Only the first and last bytes of the data are read.
+The size of a picture is its width and height. The size of audio or video is its length in seconds,
+and the size of a PDF is its number of pages. Only the first and last bytes of the data are read.
 """
 
 from __future__ import annotations

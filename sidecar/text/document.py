@@ -5,10 +5,10 @@ edit replaces the pieces that it touches, and only the new pieces are counted. S
 joined later, and their counts are added.
 
 Lines end with `\n`, `\r\n` or `\r`. Positions are clamped. A position after the end of a line moves
-to the end of that line, a position after the last line moves to the end of the document, a negative
-position moves to the start, and a position inside a character (a surrogate pair or a multi-byte
-sequence) moves to the start of that character. If the end of a range precedes its start, the two
-are swapped.
+to the end of that line. A position after the last line moves to the end of the document, and a
+negative position moves to the start. A position inside a character (a surrogate pair or a
+multi-byte sequence) moves to the start of that character. If the end of a range precedes its start,
+the two are swapped.
 
 Only one thread may change a document, but any thread may read and count its `pieces`.
 """

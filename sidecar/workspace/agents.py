@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_OLD_STORES = 100
-"""Maximum number of stores to read when searching for a session of the workspace."""
+"""Maximum number of stores to read when searching for one of the workspace's sessions."""
 
 
 class LastSearch(NamedTuple):
@@ -102,7 +102,7 @@ class SessionReader:
         return bool(unread)
 
     def read_newest(self, since: datetime) -> None:
-        """Read stores, newest first, until a session of the workspace is found."""
+        """Read stores, newest first, until one of the workspace's sessions is found."""
         recent, _ = self._split_by_age(self._read_billed_stores(), since)
         for store in sorted(recent, key=lambda one: -one.mtime_ns)[:MAX_OLD_STORES]:
             self.read([store])
@@ -112,8 +112,8 @@ class SessionReader:
     def read_recent(self, since: datetime) -> None:
         """Read all stores that were modified after `since`.
 
-        If this finds no session of an agent, also read the agent's older stores, newest first,
-        until a session is found.
+        If an agent has no session in these stores, also read its older stores, newest first, until
+        a session is found.
         """
         recent, older = self._split_by_age(self._read_billed_stores(), since)
         self.read(recent)
@@ -234,7 +234,7 @@ class AgentSessions:
             await self.find_all_sessions(workspace)
 
     def known_sources(self, workspace: Workspace) -> Sources | None:
-        """Return the sources of the last search, or None before the first search."""
+        """Return the sources that were last searched, or None before the first search."""
         known = self._seen.get(workspace)
         return known.sources if known else None
 

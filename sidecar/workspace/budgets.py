@@ -69,7 +69,7 @@ class Budgets:
     async def choose_counters(
         self, subject: Subject, workspace: Workspace
     ) -> dict[str, CounterChoice]:
-        """Choose, for each model in the text's rules, how to count the text."""
+        """Choose how to count the text for each of `Subject.models`."""
         return {
             model: await self._counts.choose_counter(subject.snapshot, model, workspace.settings)
             for model in subject.models

@@ -26,7 +26,7 @@ class SyncResult(NamedTuple):
     """The file's content, or None if it has not changed."""
     stamp: Stamp | None
     written_version: int | None = None
-    """Which version of the calibrations was written, or None if the file was only read."""
+    """The version of the calibrations that was written, or None if the file was only read."""
 
 
 class CalibrationStore:

@@ -88,7 +88,7 @@ class Conversations:
         self._saving = asyncio.Lock()
         self._saved_layouts: dict[str, int] = {}
         self._missed: dict[str, Hashable] = {}
-        """The endpoint's fingerprint at the last failed count, keyed by the conversation's ID."""
+        """The endpoint's fingerprint when it last failed to count, keyed by conversation ID."""
 
     # -- changes ----------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 glibc keeps the memory of closed documents because used and free memory are mixed in each
 thread's arena. The process therefore uses a single arena, which costs little because of the
-GIL, and trims the arena. Libraries also keep large tables in memory, 30 MB in the case of
-rs-bpe, which are only needed while a tokenizer is loading.
+GIL, and trims the arena. Libraries also keep large tables in memory (30 MB for rs-bpe) that are
+needed only while a tokenizer is loading.
 
 Without this module, an idle server uses 1.2 times as much memory as pygls with tiktoken. After a
 large document is closed, 18% of its memory remains in use.

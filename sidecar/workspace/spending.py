@@ -192,7 +192,7 @@ def read_team(settings: Settings, *, after_outage: bool) -> TeamSpent | None:
 
     Args:
         settings: The settings.
-        after_outage: Whether to connect to the store even without caps.
+        after_outage: Whether to connect to the store even if the team has no caps.
 
     Raises:
         TeamStoreError: The team's store cannot be read.
