@@ -141,6 +141,24 @@ async def test_distant_cap_does_not_change_the_severity(bare: Client, tmp_path: 
         assert shown["cost"]["severity"] == spent, shown["cost"]["text"]
 
 
+async def test_changed_caps_and_prices_apply_to_past_calls_at_once(
+    bare: Client, tmp_path: Path
+) -> None:
+    config = tmp_path / "user-config.toml"
+    config.write_text("")
+    await bare.initialize(root=tmp_path.as_uri())
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
+    for model in ("gpt-4o", "house-1"):
+        await bare.request("cost/record", {"model": model, "usage": usage})
+    await bare.take("status/update", lambda u: u["cost"] and u["cost"]["text"] == "≥$2.50 today")
+    config.write_text("[cost]\nsoft-cap-usd = 2\n")
+    await bare.take("status/update", lambda u: u["cost"]["severity"] == "warning")
+    config.write_text('[[price]]\nmodels = ["house-1"]\ninput = 1.0\noutput = 1.0\n')
+    shown = await bare.take("status/update", lambda u: u["cost"]["text"] == "$3.50 today")
+    assert shown["severity"] == "ok"
+    bare.ignore("status/update")
+
+
 async def test_recorded_call_gets_the_sessions_estimate(talker: Client) -> None:
     turns = [{"role": "user", "content": "word " * 150}]
     usage = await talker.request("context/append", {"session": "s", "turns": turns})

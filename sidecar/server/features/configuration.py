@@ -129,12 +129,15 @@ class SettingsLoader:
         await self._services.workers.run(release_memory)
         await self._services.load_prices()
         for root in self._services.roots:
-            # Use one job per root, so that an unresponsive disk delays only one root.
-            work = partial(self._services.load_sums, root)
-            self._server.scheduler.run_now(("sums", root), work)
+            self._load_sums(root)
         await self._server.load_context_feature()
         await self._services.workers.run(release_memory)
         self._services.publish(Event("settings"))
+
+    def _load_sums(self, workspace: Workspace) -> None:
+        # Use one job per root, so that an unresponsive disk delays only one root.
+        work = partial(self._services.load_sums, workspace)
+        self._server.scheduler.run_now(("sums", workspace), work)
 
     async def _load(self, workspace: Workspace, reload: object) -> None:
         """Read and apply a root's settings.
@@ -142,7 +145,7 @@ class SettingsLoader:
         If settings arrive after this reload has stopped waiting, they are still published, unless a
         later reload has started by then.
         """
-        run = self._services.workers.run
+        run, before = self._services.workers.run, workspace.settings
         workspace.apply_settings(SettingsChange(editor=await self._editor_section(workspace)))
         # Read the times before the contents, so that a change in between triggers another reload.
         times = await run(partial(_modification_times, settings_files(workspace.path)))
@@ -152,6 +155,11 @@ class SettingsLoader:
             return
         self._modification_times = times | self._modification_times
         workspace.apply_settings(SettingsChange(read=loaded))
+        after = workspace.settings
+        if self._services.windows.ready and (
+            (before.cost, before.prices) != (after.cost, after.prices)
+        ):
+            self._load_sums(workspace)
         for problem in loaded[0].problems:
             logger.warning("configuration: %s", problem)
         if reload is not self._awaited:
