@@ -462,6 +462,14 @@ async def test_budgets_model_is_used_on_every_surface(bare: Client, tmp_path: Pa
         "textDocument/hover", {"textDocument": {"uri": uri}, "position": position}
     )
     assert document["tooltip"] in hover["contents"]["value"]
+    named = {"uri": uri}
+    whole = {"start": position, "end": {"line": 1, "character": 0}}
+    result = await bare.request("tokens/count", {"textDocument": named, "ranges": [whole]})
+    for count in (result, *result["ranges"]):
+        assert (count["model"], count["tokens"]) == ("claude-opus-4-7", document["tokens"])
+    assert (await bare.request("tokens/count", {"textDocument": named}))["model"] == count["model"]
+    fitted = await bare.request("tokens/fit", {"textDocument": named, "maxTokens": 50})
+    assert fitted["model"] == "claude-opus-4-7"
     bare.ignore("status/update")
 
 

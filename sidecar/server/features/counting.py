@@ -18,6 +18,7 @@ from sidecar.server.methods import (
     FitTextResult,
     ModelsParams,
 )
+from sidecar.workspace.budgets import model_of
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.services import PinnedDocument
 from sidecar.workspace.views import format_comparison
@@ -50,7 +51,7 @@ def register(server: SidecarServer) -> None:
 
     async def fit_pinned(params: FitTextParams, pinned: PinnedDocument | None) -> FitTextResult:
         snapshot, _, workspace = await _read_text(services, params, pinned)
-        model = params.model or workspace.model
+        model = _model_for(params, workspace)
         fitted, counter = await services.counts.fit(
             snapshot.text, params.max_tokens, params.mode, params.marker, model, workspace.settings
         )
@@ -89,6 +90,12 @@ def _check_params(params: CountParams) -> None:
         raise BadParamsError("`tools` requires `messages`")
     if params.text_document is None and (params.range or params.ranges):
         raise BadParamsError("range and ranges require textDocument")
+
+
+def _model_for(params: CountParams | FitTextParams, workspace: Workspace) -> str:
+    """Return the requested model. The default for a document is the model that its status shows."""
+    uri = _uri_of(params)
+    return params.model or (workspace.model if uri is None else model_of(uri, workspace))
 
 
 def _uri_of(params: CountParams | FitTextParams) -> str | None:
@@ -156,7 +163,7 @@ def _count_now(services: Services, params: CountParams) -> CountResult | None:
     if not services.configured.is_set():
         return None
     snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
-    model = params.model or workspace.model
+    model = _model_for(params, workspace)
     if not services.windows.is_loaded(model, workspace.settings):
         return None
     count = services.counts.count_if_quick(snapshot, model, workspace)
@@ -168,12 +175,13 @@ async def _count_text(
 ) -> CountResult:
     snapshot, parts, workspace = await _read_text(services, params, pinned)
 
-    async def count_for(text: Snapshot, model: str | None) -> Count:
+    async def count_for(text: Snapshot, model: str) -> Count:
         await asyncio.sleep(0)  # give other messages a turn between many small counts
         return await services.counts.count(text, model, workspace)
 
-    count = await count_for(snapshot, params.model)
-    ranges = [await count_for(part, params.model) for part in parts]
+    model = _model_for(params, workspace)
+    count = await count_for(snapshot, model)
+    ranges = [await count_for(part, model) for part in parts]
     models = [await count_for(snapshot, name) for name in params.models or ()]
     return _make_result(
         count,
