@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from sidecar.operating_system import use_utf8
 from sidecar.text.printable import json_text, printable, printable_lines
-from sidecar.text.tables import EIGHTHS
+from sidecar.text.tables import EIGHTHS, wrap_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +84,17 @@ def _exit_on_full_disk(error: OSError) -> NoReturn:
 
 def print_lines(*lines: str, err: bool = False) -> None:
     """Print lines. Line breaks within a line are escaped."""
-    echo(to_encodable("\n".join(map(printable, lines))), err=err)
+    text = "\n".join(_fit_terminal(printable(line), err=err) for line in lines)
+    echo(to_encodable(text), err=err)
+
+
+def _fit_terminal(line: str, *, err: bool) -> str:
+    """Wrap a line that is wider than the terminal. In files and pipes, lines stay whole."""
+    stream = sys.stderr if err else sys.stdout
+    if stream is None or not stream.isatty():
+        return line
+    width = os.get_terminal_size(stream.fileno()).columns
+    return wrap_line(line, width) if width else line
 
 
 def print_styled(line: str) -> None:
@@ -100,7 +110,7 @@ _STYLE = re.compile(r"(\x1b\[[0-9;]{0,64}m)")
 def warn(*lines: str) -> None:
     """Print lines on standard error, each prefixed with the program's name."""
     for line in lines:
-        echo(printable(f"{NAME}: {line}"), err=True)
+        echo(_fit_terminal(printable(f"{NAME}: {line}"), err=True), err=True)
 
 
 def print_problems(problems: Iterable[Problem]) -> bool:

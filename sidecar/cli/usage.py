@@ -163,18 +163,21 @@ def _render(
     if isinstance(shown, list) and shown:
         body = _sessions_table(shown, view, width)
     elif not isinstance(shown, list) and shown.session is not None:
-        body = _usage_text(shown)
+        body = _usage_text(shown, width)
     else:
         body = Text("\n".join(map(printable, _plain_lines(shown, session))))
     note = _note(shown, view)
     return Group(body, Text(note, style="dim")) if note else body
 
 
-def _usage_text(usage: ContextUsage) -> RenderableType:
+def _usage_text(usage: ContextUsage, width: int) -> RenderableType:
     """Return the context view's lines, with bars colored by severity."""
     from rich.text import Text
 
-    text = Text(to_encodable(usage.text))
+    from sidecar.text.tables import wrap_line
+
+    lines = usage.text.split("\n")
+    text = Text(to_encodable("\n".join(wrap_line(line, width) for line in lines)))
     text.highlight_regex(r"(?m)^\S.*?(?=  |$)", "dim")
     text.highlight_regex(r"(?m)[▏▎▍▌▋▊▉█]+$", "cyan")
     first, found = usage.text.partition("\n")[0], _STYLES[usage.severity]

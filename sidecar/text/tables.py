@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Sequence
 from unicodedata import east_asian_width
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
+_LABEL = re.compile(r" *(?:\S+(?: \S+)*  +)?")
+"""A line's indentation, and the label of a line such as `Session  Fix the parser`."""
 
 
 def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
@@ -33,6 +37,19 @@ def columns(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def wrap_line(line: str, width: int) -> str:
+    """Wrap a line that is too wide at its spaces. The lines after the first are indented like the
+    value after a label.
+    """
+    if columns(line) <= width:
+        return line
+    label = _LABEL.match(line)
+    indent = label.end() if label and label.end() <= width // 2 else 0
+    return textwrap.fill(
+        line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def draw_bar(share: float, width: int) -> str:

@@ -19,6 +19,7 @@ from sidecar.cli import main
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
 from sidecar.text.printable import compact_number, duration_text, first_names, whole_percents
+from sidecar.text.tables import wrap_line
 from tests.e2e.pictures.sessions import write_day
 
 if TYPE_CHECKING:
@@ -84,6 +85,48 @@ def test_screens_fit_the_terminal_and_cut_no_number_off(width: int) -> None:
         # The names of yesterday's sessions end in a date, and long names are shortened.
         text = re.sub(r"· \d\d \w{3} [\d:]*…", "", "\n".join(lines))
         assert not re.search(r"[\d$.%k]…", text), (arguments, lines)
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("keys", ["day,agent,model,workspace", "session,model,agent,day"])
+def test_costs_by_four_keys_break_no_word(keys: str, width: int) -> None:
+    shown = ESCAPE.sub("", run_in_terminal(width, "cost", "--by", keys)).replace("\r", "")
+    head = shown.split("\n")[0].split()
+    assert head[:5] == [*keys.split(","), "calls"]
+    assert "cost" in head
+    names = {"sonnet-4-5", "haiku-4-5", "sonnet-5", "gpt-5.2-codex", "claude-code", "opencode"}
+    assert names <= set(shown.split())
+
+
+@pytest.mark.parametrize("arguments", [("doctor",), ("cost", "files"), ("usage",)])
+def test_long_lines_are_wrapped_at_spaces(project: Path, arguments: tuple[str, ...]) -> None:
+    config = '[context]\nlimit = 200000\n[[budget]]\nfiles = ["AGENTS.md"]\nmax-tokens = 2000\n'
+    (project / ".token-sidecar.toml").write_text(config)
+    (project / "AGENTS.md").write_text("Prefer small functions. " * 99)
+    whole = run_in_terminal(400, *arguments)
+    wrapped = run_in_terminal(40, *arguments)
+    assert len(wrapped.split("\n")) > len(whole.split("\n"))
+    clean = [ESCAPE.sub("", text).replace("\r", "") for text in (whole, wrapped)]
+    assert not any(len(line) > 40 and " " in line.strip() for line in clean[1].split("\n"))
+
+
+def test_wrapped_lines_start_below_the_value() -> None:
+    line = "Session  Read all files and their tests, claude-code"
+    assert wrap_line(line, 30).split("\n") == [
+        "Session  Read all files and",
+        "         their tests,",
+        "         claude-code",
+    ]
+    assert wrap_line(line, 52) == line
+    assert wrap_line("plain text of two-part words", 16) == "plain text of\ntwo-part words"
+
+
+def test_the_help_of_commands_is_not_cut_off() -> None:
+    for group in ([], ["cost"], ["config"]):
+        commands = CliRunner().invoke(main, [*group, "--help"]).output.partition("Commands:")[2]
+        assert commands
+        assert "..." not in commands
 
 
 def test_all_sessions_are_listed_by_name_in_80_columns(project: Path) -> None:
