@@ -26,9 +26,10 @@ from sidecar.cli.ship import ship
 from sidecar.errors import how_to_install
 from sidecar.models.names import short_names
 from sidecar.text.printable import HOW_RECORDED, compact_number, cost_text, printable, usd_text
-from sidecar.text.tables import draw_bar
+from sidecar.text.tables import columns, draw_bar
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
     from rich.table import Table
 
     from sidecar.config.settings import Settings
@@ -48,12 +49,12 @@ NO_CALLS = f"No calls recorded yet. {HOW_RECORDED}"
 NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see all recorded calls."
 EPOCH = "1970-01-01"
 """The start of a time range that includes all calls."""
-_FULL_WIDTH = 100
-"""Minimum terminal width for a table with all columns."""
-_WIDE_BARS = 120
-"""Minimum terminal width for long bars."""
-_MOST_KEYS_WITH_BARS = 2
-"""A narrow table has bars only if it is grouped by at most this many keys."""
+_LAYOUTS = ((120, 4, 24), (100, 4, 12), (0, 3, 8), (0, 3, 0), (0, 2, 0))
+"""The minimum terminal width, number of fields and bar width of each table layout, widest first."""
+_WRAPPED_WIDTH = 24
+"""Minimum width of a column whose values are wrapped."""
+_GAP = 2
+"""The width of the space between two columns."""
 _LONG_KEYS = frozenset({"model", "session", "workspace", "user"})
 """The keys whose values may be wrapped."""
 _FIELD_TITLES = {
@@ -445,7 +446,11 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
 
     console = Console(highlight=False, markup=False)
     names = _row_names(report, params)
-    console.print(_build_table(report, params, names, console.width))
+    for least, fields, bar in _LAYOUTS:
+        table, needed = _build_table(report, params, names, fields, bar)
+        if console.width >= max(least, needed):
+            break
+    console.print(table)
     if any(row.reported_cost_usd for row in report.rows):
         console.print("* cost reported by the vendor, at least in part", style="dim")
     for row, keys in zip(report.rows, names, strict=True):
@@ -469,12 +474,16 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
 
 
 def _build_table(
-    report: CostReport, params: CostDetailParams, names: list[list[str]], width: int
-) -> Table:
+    report: CostReport, params: CostDetailParams, names: list[list[str]], shown: int, bar_width: int
+) -> tuple[Table, int]:
+    """Return a table with the first `shown` fields, and the width that it needs.
+
+    It has no bars if `bar_width` is 0.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    fields = [*_FIELD_TITLES][: None if width >= _FULL_WIDTH else -1]
+    fields = [*_FIELD_TITLES][:shown]
     table = Table(
         box=None, pad_edge=False, header_style="dim", footer_style="bold",
         show_footer=len(report.rows) > 1,
@@ -483,27 +492,29 @@ def _build_table(
     sums = (
         totals.calls, totals.prompt_tokens, totals.output_tokens, totals.cache_read_tokens
     )  # fmt: skip
-    for index, key in enumerate(params.by):
-        foot = "total" if index == 0 else ""
-        table.add_column(key, foot, overflow="fold", no_wrap=key not in _LONG_KEYS)
-    for field, number in zip(fields, sums, strict=False):
-        table.add_column(
-            _FIELD_TITLES[field], compact_number(number), justify="right", no_wrap=True
-        )
     is_partial = any(row.unpriced for row in report.rows)
     is_priced = any(row.cost_usd is not None for row in report.rows)
     total = cost_text(totals.cost_usd if is_priced else None, is_partial=is_partial)
-    table.add_column("cost", to_encodable(total), justify="right", no_wrap=True)
-    has_bars = width >= _FULL_WIDTH or len(params.by) <= _MOST_KEYS_WITH_BARS
-    if has_bars:
+    heads = [*params.by, *map(_FIELD_TITLES.__getitem__, fields), "cost"]
+    blank = [""] * (len(params.by) - 1)
+    feet = ["total", *blank, *map(compact_number, sums[:shown]), to_encodable(total)]
+    rows = [
+        [*keys, *_number_cells(row, fields)] for row, keys in zip(report.rows, names, strict=True)
+    ]
+    needed = bar_width
+    for head, foot, *cells in zip(heads, feet, *rows, strict=True):
+        longest, wraps = max(map(columns, (head, foot, *cells))), head in _LONG_KEYS
+        needed += min(longest, _WRAPPED_WIDTH) if wraps else longest
+        justify: JustifyMethod = "left" if head in params.by else "right"
+        table.add_column(head, foot, justify=justify, overflow="fold", no_wrap=not wraps)
+    if bar_width:
         table.add_column("", no_wrap=True)
-    bar_width = 24 if width >= _WIDE_BARS else 12 if width >= _FULL_WIDTH else 8
     max_cost = max(row.cost_usd or 0.0 for row in report.rows)
-    for row, keys in zip(report.rows, names, strict=True):
+    for row, cells in zip(report.rows, rows, strict=True):
         share = (row.cost_usd or 0.0) / max_cost if max_cost else 0.0
         bar = Text(to_encodable(draw_bar(share, bar_width)), style="cyan")
-        table.add_row(*map(Text, keys), *_number_cells(row, fields), *([bar] if has_bars else []))
-    return table
+        table.add_row(*map(Text, cells), *([bar] if bar_width else []))
+    return table, needed + _GAP * (len(table.columns) - 1)
 
 
 def _row_names(report: CostReport, params: CostDetailParams) -> list[list[str]]:
