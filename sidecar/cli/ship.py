@@ -31,7 +31,7 @@ _MOST_DAYS = 5
 """Maximum number of days to print if the totals differ."""
 
 
-@click.command()
+@click.command(short_help="Send recorded calls to your team's OpenTelemetry collector.")
 @click.option("--once", is_flag=True, help="Send what is queued, then exit (the default).")
 @click.option("--follow", is_flag=True, help="Keep sending new calls until interrupted.")
 @click.option(

@@ -37,7 +37,7 @@ _MAX_BYTES = 1 << 20
     "--json", "as_json", is_flag=True, help="Print a JSON object whose `text` is the line."
 )
 def statusline(folder: Path, chain: str | None, as_json: bool) -> None:
-    """Print a line with a session's context and cost, today's cost, and the five-hour block's cost.
+    """Print a session's context and cost, today's cost, and the five-hour block's cost.
 
     Claude Code passes its session as JSON on standard input. In this case, the line shows that
     session. Its window, percentage and plan limits are also stored for editors. Without input,
