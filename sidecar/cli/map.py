@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _BAR = 20
 _MOST_LINES = 40
-_HTML_DEPTH = 12
 
 
 class PromptFileEntry(msgspec.Struct, frozen=True, rename="camel"):
@@ -84,7 +83,7 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path |
 
     report, problems = check_paths([str(folder)], model)
     has_errors = print_problems(problems)
-    top = build_token_map(_relative_counts(report, folder), _HTML_DEPTH if html else depth)
+    top = build_token_map(_relative_counts(report, folder), sys.maxsize if html else depth)
     found = TokenMap(
         folder=str(folder),
         tokens=top.tokens,

@@ -135,6 +135,13 @@ def titles(entries: list[Any]) -> Iterator[str]:
         yield from titles(entry["children"])
 
 
+def test_the_page_contains_files_at_any_depth(folder: Path) -> None:
+    path = folder.joinpath(*("abcdefghijklmnopqrst"), "deep.md")
+    path.parent.mkdir(parents=True)
+    path.write_text("word " * 50)
+    assert ">a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s/t/deep.md<" in run("--html", "-").stdout
+
+
 @pytest.mark.parametrize("form", [(), ("--html", "-")])
 def test_model_and_estimate_are_shown(folder: Path, form: tuple[str, ...]) -> None:
     model = "claude-sonnet-4-5"
