@@ -99,13 +99,16 @@ thead th{color:var(--dim)}tfoot :is(th,td){font-weight:600;border-bottom:0}
 .c6{fill:var(--c6);stroke:var(--c6)}.c7{fill:var(--c7);stroke:var(--c7)}
 .r0{fill:var(--fg);fill-opacity:.45}.r1{fill:var(--fg);fill-opacity:.12}
 .facts{margin:8px 0}.facts div{display:flex;justify-content:space-between;gap:12px;padding:2px 0}
-.facts dt{color:var(--dim);flex:none}.facts dd{margin:0;text-align:right}
+.facts dt{color:var(--dim);flex:none}.facts dd{margin:0;text-align:right;text-wrap:balance}
 .size{font-size:22px;color:var(--fg);margin:8px 0 0;line-height:1.2}
 .size b{font-weight:600}.size.warning b{color:var(--warn)}.size.error b{color:var(--bad)}
 .list .legend{display:block}.list .legend li{padding:1px 0;flex-wrap:wrap;overflow-wrap:break-word}
 .list .legend span{flex:1}.list .legend b{margin-left:auto}
 rect{stroke:none!important}.parts rect,.plot rect{shape-rendering:crispEdges}
-@media (max-width:600px){body{padding:12px}
+.again{fill-opacity:.5}
+@media (forced-colors:active){fieldset input:checked+span{forced-color-adjust:none;
+background:Highlight;color:HighlightText;border-color:Highlight}}
+@media (max-width:600px){body{padding:12px}legend{width:100%}
 .wide thead tr,.wide tbody tr,.wide tfoot tr{display:grid;padding:4px 0;column-gap:6px;
 grid-template-columns:repeat(5,minmax(0,1fr));border-bottom:1px solid var(--line)}
 .wide :is(td,th){border:0;padding:0;font-size:12px}.wide th{white-space:normal}
@@ -228,7 +231,8 @@ def parts_bar(
     left, shapes, items, colors = 0.0, [], [], []
     for index, ((name, tokens), percent) in enumerate(zip(every, shares, strict=True)):
         unused = index - len(parts)
-        color = f"c{index % COLORS}" if unused < 0 else f"r{unused % 2}"
+        again = " again" * (index >= COLORS)
+        color = f"c{index % COLORS}{again}" if unused < 0 else f"r{unused % 2}"
         width = 100 * tokens / whole
         colors.append(color)
         text = f"{name}: {tokens:,} tokens"

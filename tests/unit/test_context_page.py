@@ -47,6 +47,13 @@ def test_the_parts_fill_the_window() -> None:
     assert sum(tokens.values()) == 200_000
 
 
+def test_no_two_parts_look_the_same() -> None:
+    parts = [ContextPart(label=f"Results of {name}", tokens=100) for name in range(12)]
+    html = page(usage(contents=parts, tokens=1_200, available=198_300))
+    classes = re.findall(r'<rect class="([^"]+)" x=', html)
+    assert len(set(classes)) == len(classes) == 14
+
+
 def test_percentages_of_the_parts_add_up_to_the_headline() -> None:
     parts = [ContextPart(label=name, tokens=18_050) for name in "ABC"]
     html = page(usage(contents=parts, tokens=54_150, available=145_350))

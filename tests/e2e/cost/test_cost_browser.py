@@ -25,6 +25,11 @@ COLORS = """
     return await page.evaluate(() => [document.body, document.querySelector(".plot rect.c0")].flatMap(
         (element) => [getComputedStyle(element).backgroundColor, getComputedStyle(element).fill]));
 """
+EMULATE = "await page.emulateMedia({colorScheme: args[0], forcedColors: args[1]})"
+BUTTON = """
+    return await page.locator(`label:has(#${args[0]}) span`).evaluate((element) =>
+        getComputedStyle(element).backgroundColor);
+"""
 LAST_TITLE = "return await page.locator('section:visible h2').last().innerText()"
 
 
@@ -73,12 +78,13 @@ def costs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("contrast", ["none", "active"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_cut_off_and_everything_is_accessible(
-    browser: Browser, costs: Path, scheme: str, width: int
+    browser: Browser, costs: Path, scheme: str, contrast: str, width: int
 ) -> None:
     browser.run("await page.setViewportSize({width: args[0], height: 900})", width)
-    browser.run("await page.emulateMedia({colorScheme: args[0]})", scheme)
+    browser.run(EMULATE, scheme, contrast)
     browser.run("await page.goto(args[0])", costs.as_uri())
     browser.run("await page.locator('#period-all').check()")
     for key in ("session", "model", "week"):
@@ -127,6 +133,14 @@ def test_grid_lines_are_faint_in_high_contrast(browser: Browser, costs: Path) ->
     luminance = sum(map(mul, (0.2126, 0.7152, 0.0722), linear))
     contrast = (luminance + 0.05) / 0.05
     assert 1.2 < contrast < 3
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_choice_is_visible_in_forced_colors(browser: Browser, costs: Path, scheme: str) -> None:
+    browser.run(EMULATE, scheme, "active")
+    browser.run("await page.goto(args[0])", costs.as_uri())
+    assert browser.run(BUTTON, "by-model") != browser.run(BUTTON, "by-agent")
+    browser.run(EMULATE, scheme, "none")
 
 
 def test_the_page_follows_the_browsers_color_scheme(browser: Browser, costs: Path) -> None:
