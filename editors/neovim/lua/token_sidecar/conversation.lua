@@ -13,9 +13,7 @@ local FIRST_SESSIONS = 100
 
 --- Truncates or pads text to the given number of columns.
 local function to_columns(text, columns)
-  if vim.fn.strdisplaywidth(text) > columns then
-    text = vim.fn.strcharpart(text, 0, columns - 1) .. '…'
-  end
+  text = format.truncate(text, columns)
   return text .. (' '):rep(columns - vim.fn.strdisplaywidth(text))
 end
 

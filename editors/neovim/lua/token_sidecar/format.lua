@@ -25,13 +25,19 @@ end
 
 local PREFIX = 'token-sidecar: '
 
+--- Cuts off the end of text that is wider than the given number of columns.
+---@return string
+function M.truncate(text, columns)
+  if vim.fn.strdisplaywidth(text) <= columns then return text end
+  return vim.fn.printf(('%%.%dS…'):format(columns - 1), text)
+end
+
 --- Shortens text to fit on one line of Neovim's message area. Cuts it at the end of a sentence if possible.
 ---@return string
 function M.on_a_line(text)
   local room = vim.v.echospace - #PREFIX
-  if vim.fn.strdisplaywidth(text) <= room then return text end
-  local part = vim.fn.strcharpart(text, 0, room - 1)
-  return part:match('^.*%.%f[ ]') or part .. '…'
+  local part = M.truncate(text, room)
+  return part == text and text or part:match('^.*%.%f[ ]') or part
 end
 
 --- Schedules a message instead of showing it at once. Callbacks that must not redraw can therefore call this function.

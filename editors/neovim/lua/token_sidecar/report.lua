@@ -1,4 +1,6 @@
 -- Shows reports from the server in a floating window.
+local format = require('token_sidecar.format')
+
 local M = {}
 
 local MARGIN_COLUMNS, MARGIN_LINES = 4, 6
@@ -39,9 +41,7 @@ function M.table_lines(rows, names)
   for number, row in ipairs(rows) do
     local cells = {}
     for index, cell in ipairs(row) do
-      if vim.fn.strdisplaywidth(cell) > widths[index] then
-        cell = vim.fn.strcharpart(cell, 0, widths[index] - 1) .. '…'
-      end
+      cell = format.truncate(cell, widths[index])
       local padding = (' '):rep(widths[index] - vim.fn.strdisplaywidth(cell))
       table.insert(cells, index <= names and cell .. padding or padding .. cell)
     end
