@@ -672,3 +672,17 @@ def test_wide_characters_are_shortened_by_the_columns_that_they_need(shared_read
     (line,) = shared_ready.lua(table)
     assert re.fullmatch("試+… +1", line)
     assert shared_ready.lua("return vim.o.columns - vim.fn.strdisplaywidth(...)", line) == 5
+
+
+def test_a_long_value_is_wrapped_below_its_start(shared_ready: Editor) -> None:
+    title = "Read the whole repository and do not forget anything of what you have read"
+    text = f"Context  88,434 tokens  ███\nSession  {title}, claude-code\nCost     $1.12"
+    shared_ready.lua("require('token_sidecar.report').open('Context', ...)", text)
+    rows = [line.strip("│~ ") for line in shared_ready.screen() if "│" in line]
+    shared_ready.command("close")
+    assert rows == [
+        "Context  88,434 tokens  ███",
+        "Session  Read the whole repository and do not forget anything of what you",
+        "have read, claude-code",
+        "Cost     $1.12",
+    ]

@@ -50,21 +50,29 @@ function M.table_lines(rows, names)
   return line
 end
 
---- Returns whether a line is a table row, which must not be wrapped.
-local function is_row(line) return vim.trim(line):find('  ', 1, true) ~= nil end
+--- Returns whether a line is a table row with at least three cells, which must not be wrapped.
+local function is_row(line) return vim.trim(line):find('  .-%S  ') ~= nil end
 
 --- Returns the position and size of a window for these lines, limited to the editor's size.
 ---@return vim.api.keyset.win_config
 ---@return boolean wrap whether to wrap long lines; false if a table is wider than the editor
+---@return integer indent the column at which the values of labels start, and wrapped lines continue
 local function layout(lines, title)
   local most, widest, widest_row = vim.o.columns - MARGIN_COLUMNS, vim.fn.strdisplaywidth(title) + 4, 0
+  local indent = 0
   for _, line in ipairs(lines) do
     local width = vim.fn.strdisplaywidth(line) + 1
-    widest, widest_row = math.max(widest, width), is_row(line) and math.max(widest_row, width) or widest_row
+    widest = math.max(widest, width)
+    if is_row(line) then
+      widest_row = math.max(widest_row, width)
+    else
+      indent = math.max(indent, #(line:match('^%S.-  +') or ''))
+    end
   end
   local width, wrap, height = math.max(1, math.min(widest, most)), widest_row <= most, 0
   for _, line in ipairs(lines) do
-    height = height + (wrap and math.max(1, math.ceil((vim.fn.strdisplaywidth(line) + 1) / width)) or 1)
+    local value = vim.fn.strdisplaywidth(line) + 1 - indent
+    height = height + (wrap and math.max(1, math.ceil(value / math.max(1, width - indent))) or 1)
   end
   height = math.max(1, math.min(height, vim.o.lines - MARGIN_LINES))
   return {
@@ -73,7 +81,7 @@ local function layout(lines, title)
     col = math.max(0, math.floor((vim.o.columns - width) / 2) - 1),
     width = width,
     height = height,
-  }, wrap
+  }, wrap, indent
 end
 
 --- Highlights labels, headings, bars and costs.
@@ -102,9 +110,10 @@ function M.open(title, text)
   vim.api.nvim_buf_set_lines(buf, 0, -1, true, lines)
   vim.bo[buf].bufhidden, vim.bo[buf].modifiable, vim.bo[buf].filetype = 'wipe', false, 'token-sidecar'
   local look = { style = 'minimal', border = 'rounded', title = (' %s '):format(title) }
-  local place, wrap = layout(lines, title)
+  local place, wrap, indent = layout(lines, title)
   local window = vim.api.nvim_open_win(buf, true, vim.tbl_extend('force', place, look))
   vim.wo[window].wrap, vim.wo[window].linebreak = wrap, true
+  vim.wo[window].breakindent, vim.wo[window].breakindentopt = true, 'shift:' .. indent
   highlight(buf, lines)
   local options = { buffer = buf, nowait = true, silent = true }
   vim.keymap.set('n', 'q', '<Cmd>close<CR>', options)
