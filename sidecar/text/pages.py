@@ -29,16 +29,18 @@ STYLE = """
 --bg:var(--vscode-editor-background,#fff);--fg:var(--vscode-foreground,#1b1f24);
 --dim:var(--vscode-descriptionForeground,#5b6470);--line:var(--vscode-panel-border,#d9dee4);
 --card:var(--vscode-editorWidget-background,#f6f8fa);--edge:var(--vscode-contrastBorder,var(--line));
---link:var(--vscode-textLink-foreground,#0b5cad);--warn:var(--vscode-editorWarning-foreground,#8a5a00);
---bad:var(--vscode-errorForeground,#b42318);
+--link:var(--vscode-textLink-foreground,#0b5cad);
+--warn:var(--vscode-list-warningForeground,var(--vscode-editorWarning-foreground,#8a5a00));
+--bad:var(--vscode-list-errorForeground,var(--vscode-errorForeground,#b42318));
 --focus:var(--vscode-focusBorder,#0b5cad);--mark:var(--vscode-button-background,#0b5cad);
 --on-mark:var(--vscode-button-foreground,#fff);
 --c0:#2f6fde;--c1:#d9730d;--c2:#2a9d63;--c3:#a44ad0;--c4:#c9374b;--c5:#0f8b9d;--c6:#8a6d1b;--c7:#6b7785}
 @media (prefers-color-scheme:dark){:root{--bg:var(--vscode-editor-background,#14171b);
 --fg:var(--vscode-foreground,#e6e9ed);--dim:var(--vscode-descriptionForeground,#9aa4b0);
 --line:var(--vscode-panel-border,#333a43);--card:var(--vscode-editorWidget-background,#1d2127);
---link:var(--vscode-textLink-foreground,#6ea8ff);--warn:var(--vscode-editorWarning-foreground,#e3c567);
---bad:var(--vscode-errorForeground,#ff7b86);
+--link:var(--vscode-textLink-foreground,#6ea8ff);
+--warn:var(--vscode-list-warningForeground,var(--vscode-editorWarning-foreground,#e3c567));
+--bad:var(--vscode-list-errorForeground,var(--vscode-errorForeground,#ff7b86));
 --focus:var(--vscode-focusBorder,#6ea8ff);--mark:var(--vscode-button-background,#6ea8ff);
 --on-mark:var(--vscode-button-foreground,#0b1420)}
 :root:not(:has(.vscode-light,.vscode-high-contrast-light)){--c0:#6ea8ff;--c1:#ffa657;--c2:#56d39b;

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.counting.exact_engines import Reference
-from tests.e2e.vscode.harness import wait_for
+from tests.e2e.page_audit import assert_sound, audit
+from tests.e2e.vscode.harness import CONTEXT, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,6 +56,16 @@ def test_the_context_view_shows_the_rows_of_context_usage(talking: Window) -> No
     wait_for(lambda: f"{after:,} of" in talking.context(), "the new occupancy in the view")
     talking.host("await vscode.commands.executeCommand('tokenSidecar.resetContext')")
     wait_for(lambda: "No conversation" in talking.context(), "the view to be empty")
+
+
+def test_a_nearly_full_context_is_legible_in_every_theme(talking: Window) -> None:
+    talking.host("await vscode.commands.executeCommand('tokenSidecar.contextUsage')")
+    for _theme in talking.themes():
+        for limit, severity in ((15_000, "warning"), (13_600, "error")):
+            talking.ask("context/set", session="s1", limit=limit)
+            shown = f".size.{severity}"
+            wait_for(lambda: talking.frame_text(shown) != "", severity)  # noqa: B023
+            assert_sound(audit(talking.browser, CONTEXT))
 
 
 def test_a_warning_is_shown_in_the_language_status(talking: Window) -> None:
