@@ -74,9 +74,13 @@ def _register_providers(server: SidecarServer) -> None:
         if not services.roots.of_document(uri).settings.code_lens:
             return []
         cost = await describe_prompt_file_cost(server, uri)
+        parts = await services.count_parts_of_document(uri)
+        end = max((counted.part.end_line for counted in parts), default=0)
         return [_code_lens(0, cost)] * bool(cost) + [
             _code_lens(counted.part.start_line, tokens_text(counted.tokens, counted.method))
-            for counted in await services.count_parts_of_document(uri)
+            for counted in parts
+            # The cost's text already contains the count of the whole file.
+            if not (cost and counted.part.start_line == 0 and counted.part.end_line == end)
         ]
 
     @server.feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, types.DocumentSymbolOptions(label=LABEL))

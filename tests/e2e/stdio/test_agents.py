@@ -131,7 +131,7 @@ def test_recording_a_call_of_an_agents_session_is_refused(
 def test_the_costs_of_a_prompt_file_are_shown_in_lens_and_hover(
     claude: ClaudeHome, root: Path
 ) -> None:
-    text = "Write little.\n"
+    text = "# Rules\n\nWrite little.\n\n## Tests\n\nRun them.\n"
     (root / "CLAUDE.md").write_text(text)
     (root / ".token-sidecar.toml").write_text("code-lens = true\n")
     session = claude.session(root)
@@ -152,6 +152,7 @@ def test_the_costs_of_a_prompt_file_are_shown_in_lens_and_hover(
     assert row["text"].endswith(f" · counted for {session.model}")
     lenses = server.request("textDocument/codeLens", {"textDocument": {"uri": row["uri"]}})
     assert lenses[0]["command"]["title"] == row["text"]
+    assert [lens["range"]["start"]["line"] for lens in lenses] == [0, 4], "no count is repeated"
     assert server.request("cost/files", {"uris": [f"{server.root}/other.md"]}) == []
     server.close()
     server.end_streams()
