@@ -61,15 +61,18 @@ def treemap_page(
         prompt_files: The path, token count and agents of each file that every request contains.
     """
     name = Path(folder).resolve().name or folder
+    title = f"Token map of {name}"
     boxes = _draw(entries, _Area(_WIDTH, _HEIGHT), -1)
+    if not boxes:
+        return page_html(title, f"<h1>{escape(title)}</h1><p>{escape(head)}.</p>")
     body = (
-        f"<h1>Token map of {escape(name)}</h1>"
+        f"<h1>{escape(title)}</h1>"
         f"<p>{escape(head)}. Hold the pointer over a box to see its path.</p>"
         f'<div class="map" role="img" aria-label="Treemap of tokens by folder and file">{boxes}'
         "</div>"
         f"{_prompt_table(prompt_files)}{_table(entries)}"
     )
-    return page_html(f"Token map of {name}", body, STYLE + _MAP_STYLE)
+    return page_html(title, body, STYLE + _MAP_STYLE)
 
 
 def _draw(entries: Sequence[MapEntry], area: _Area, color: int) -> str:

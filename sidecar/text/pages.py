@@ -67,6 +67,7 @@ fieldset input:checked+span{background:var(--mark);color:var(--on-mark);border-c
 fieldset input:focus-visible+span{outline:2px solid var(--focus);outline-offset:2px}
 fieldset input[type=date]{font:inherit;color:var(--fg);background:var(--bg);max-width:130px;
 border:1px solid var(--edge);border-radius:4px;padding:1px 4px;margin-left:4px}
+form{margin-bottom:12px}
 .cards{display:flex;flex-wrap:wrap;gap:10px;margin:16px 0;padding:0}
 .cards div{background:var(--card);border:1px solid var(--edge);border-radius:6px;padding:8px 14px;
 flex:1 1 auto;display:flex;flex-direction:column-reverse}

@@ -155,7 +155,9 @@ def test_an_empty_folder_has_no_tokens(folder: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     assert run(empty).stdout == "0 tokens in 0 files for gpt-5\n"
-    assert run(empty, "--html", tmp_path / "map.html").exit_code == 0
+    page = run(empty, "--html", "-").stdout
+    assert "0 tokens in 0 files for gpt-5." in page
+    assert "<div" not in page, "there is nothing to draw"
 
 
 def test_a_page_that_cannot_be_written_is_an_error(folder: Path, tmp_path: Path) -> None:
