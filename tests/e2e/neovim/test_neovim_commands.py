@@ -686,3 +686,14 @@ def test_a_long_value_is_wrapped_below_its_start(shared_ready: Editor) -> None:
         "have read, claude-code",
         "Cost     $1.12",
     ]
+
+
+def test_labels_are_dimmed_and_names_are_not(shared_ready: Editor) -> None:
+    text = "Model        gpt-5\n7-day limit  41 % used\nclaude-sonnet-4-5  $1.12\n2026-11-26  $1.03"
+    shared_ready.lua("require('token_sidecar.report').open('Context', ...)", text)
+    marks = shared_ready.lua(
+        "return vim.api.nvim_buf_get_extmarks(0, -1, 0, -1, { details = true, type = 'highlight' })"
+    )
+    shared_ready.command("close")
+    dimmed = [line for _, line, _, found in marks if found["hl_group"] == "TokenSidecarLabel"]
+    assert dimmed == [0, 1]

@@ -88,7 +88,7 @@ end
 local function highlight(buf, lines)
   for row, line in ipairs(lines) do
     local before, after = lines[row - 1] or '', lines[row + 1] or ''
-    local label = line:match('^[%a][%a ]-  ')
+    local label = line:match('^%a[%a ]-  ') or line:match('^%d+%-%a[%a ]-  ') -- such as `7-day limit`
     if before == '' and after ~= '' and not line:find('  ', 1, true) and row > 1 then
       vim.api.nvim_buf_set_extmark(buf, NAMESPACE, row - 1, 0, { end_col = #line, hl_group = 'TokenSidecarHeading' })
     elseif label then
