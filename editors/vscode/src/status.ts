@@ -26,7 +26,10 @@ const BACKGROUND: Record<StatusUpdate["severity"], string | undefined> = {
   error: "statusBarItem.errorBackground",
 };
 
-/** The status bar item. It shows the active document's latest status and the selection's token count. */
+/**
+ * The status bar item. It shows the active document's latest status and the selection's token count. While another tab
+ * is active, such as an agent's chat, it shows the context and the cost only.
+ */
 export class StatusBar implements Disposable {
   private readonly item = window.createStatusBarItem("status", StatusBarAlignment.Right, 101);
   private readonly updates = new Map<string, StatusUpdate>();
@@ -34,6 +37,7 @@ export class StatusBar implements Disposable {
   private timer: NodeJS.Timeout | undefined;
   private running: CancellationTokenSource | undefined;
   private selection = "";
+  private lastUri = NO_DOCUMENT;
   private painted: NodeJS.Timeout | undefined;
   private stale = false;
 
@@ -86,10 +90,9 @@ export class StatusBar implements Disposable {
   }
 
   private render(): void {
-    const editor = window.activeTextEditor;
-    const update = this.updates.get(editor ? this.server.uri(editor.document.uri) : NO_DOCUMENT);
+    const update = this.latest();
     setState({ context: update?.context ? (update.context.source === "protocol" ? "own" : "agent") : "none" });
-    if (!update?.text) {
+    if (!update?.text || !line(update, "")) {
       this.item.hide();
       return;
     }
@@ -100,6 +103,13 @@ export class StatusBar implements Disposable {
     this.item.accessibilityInformation = { label: line(update, this.selection, false) };
     this.item.backgroundColor = background ? new ThemeColor(background) : undefined;
     this.item.show();
+  }
+
+  private latest(): StatusUpdate | undefined {
+    const editor = window.activeTextEditor;
+    if (editor) this.lastUri = this.server.uri(editor.document.uri);
+    const last = this.updates.get(this.lastUri);
+    return editor ? last : (this.updates.get(NO_DOCUMENT) ?? (last && withoutDocument(last)));
   }
 
   private selectionChanged(): void {
@@ -154,6 +164,12 @@ function line(update: StatusUpdate, selection: string, icons = true): string {
     part ? (icons && part.severity !== "ok" ? `$(${part.severity}) ` : "") + part.text : "";
   const counted = document || update.uri === null ? text(document) : "?";
   return [counted && counted + selection, text(context), text(cost)].filter(Boolean).join(" · ");
+}
+
+function withoutDocument(update: StatusUpdate): StatusUpdate {
+  const severities = [update.context?.severity, update.cost?.severity];
+  const severity = (["error", "warning"] as const).find((each) => severities.includes(each)) ?? "ok";
+  return { ...update, uri: null, version: null, document: null, severity };
 }
 
 function tooltip(update: StatusUpdate): MarkdownString {

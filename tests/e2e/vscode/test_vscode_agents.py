@@ -258,6 +258,11 @@ def test_sessions_are_sorted_and_reported(working: Window, agents: Agents) -> No
     window.host("await vscode.commands.executeCommand('tokenSidecar.sessionReport')")
     wait_for(lambda: "By session" in window.frame_text(REPORT), "the costs by session")
     assert "main · " in window.frame_text(REPORT)
+    wait_shown(window, f" · {usd_text(agents.cost(small))}")
+    context = (window.status() or "").partition(" · ")[2]
+    window.host("await vscode.commands.executeCommand('workbench.action.joinAllGroups')")
+    window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
+    wait_for(lambda: window.status() == context, lambda: f"{context!r}: {window.status()!r}")
 
 
 def test_only_ended_sessions_are_hidden(working: Window, agents: Agents) -> None:
