@@ -27,7 +27,7 @@ HOME_VARIABLE = "USERPROFILE" if IS_WINDOWS else "HOME"
 """The environment variable that contains the user's home folder."""
 PROGRAM_SUFFIX = ".exe" if IS_WINDOWS else ""
 NO_WINDOW = 0x08000000 if IS_WINDOWS else 0
-"""`creationflags` value that prevents a console window (CREATE_NO_WINDOW)."""
+"""`creationflags` value that keeps a console window from opening (CREATE_NO_WINDOW)."""
 NO_ATIME: int = getattr(os, "O_NOATIME", 0)
 """Flag for `open_to_read`: do not update the access time. Requires ownership of the file."""
 NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)

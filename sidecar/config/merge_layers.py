@@ -179,7 +179,7 @@ class _Resolver:
             return msgspec.structs.replace(table, **known_agents(table))
         if isinstance(table, Settings):
             if sum(len(budget.files) for budget in table.budgets) > MAX_PATTERNS:
-                problem = f"has more than {MAX_PATTERNS:,} patterns in total (ignored)"
+                problem = f"has more than {MAX_PATTERNS:,} patterns in all, so it is ignored"
                 self._report_at(path, "budget", problem)
                 return self._check_values(msgspec.structs.replace(table, budgets=()), path)
             for key in unreachable_soft_caps(table.cost):

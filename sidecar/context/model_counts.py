@@ -292,7 +292,7 @@ class ModelCounts:
 
     def set_markup(self, markup: float, reports: int) -> None:
         """Set the request markup, and the number of reports that it is based on."""
-        most = 2 * CORRECTION  # Allows for the markup of the reply and of the next message.
+        most = 2 * CORRECTION  # Leaves room for the markup of the reply and of the next message.
         self.markup, self.reports = min(max(markup, -most), most), reports
 
     def priming(self, tokens: int) -> Sums:

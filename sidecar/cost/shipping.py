@@ -459,8 +459,8 @@ def _salt_of(team: Team) -> str:
     if team.salt_env is None:
         if team.user is not None:
             raise ShippingError(
-                "[team] user needs salt-env, the name of the environment variable that holds your "
-                "team's secret salt; without a salt, a user's hash could be guessed"
+                "[team] user is set, but salt-env is not; set it to the environment variable that "
+                "holds your team's secret salt, because the hash of a name alone can be guessed"
             )
         return ""
     salt = os.environ.get(team.salt_env, "").strip()

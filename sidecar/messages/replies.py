@@ -532,8 +532,9 @@ def _add_cohere_message(draft: ReplyDraft, message: Fields, index: int) -> None:
 
 
 _Reader = tuple[Callable[[ReplyDraft, Fields], None], Mapping[str, Exhausted]]
-"""A function that adds a part of a reply to a draft, and the stop reasons that mean that the reply
-ran out of tokens. Each stop reason is mapped to the limit that was reached.
+"""A function that adds part of a reply to a draft, and a table of the vendor's stop reasons.
+
+The table contains only the reasons for which a reply ends at a limit, and names the limit.
 """
 
 _ANTHROPIC_REASONS: Mapping[str, Exhausted] = {

@@ -143,7 +143,7 @@ def generation_of(model: str) -> str:
 
 
 def without_date(bare: str) -> str:
-    """Return a model name without its release date, such as `claude-sonnet-4-5`."""
+    """Remove the release date from a model name: `claude-sonnet-4-5-20250929` loses `-20250929`."""
     return _DATE.sub("", bare)
 
 

@@ -70,7 +70,7 @@ class ModelsParams(Params, frozen=True, kw_only=True):
     """List the models whose `provider/id` contains every word of `query`."""
 
     workspace: str | None = None
-    """If `choices` is set, this workspace's models come first. Defaults to the first root."""
+    """With `choices`, this workspace's models come first. The default is the first root."""
     query: str | None = None
     choices: bool = False
     """List each accepted model name once, for use in a picker."""

@@ -51,7 +51,7 @@ def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
 
 
 def has_word_cut_between(before: str, after: str) -> bool:
-    """Return whether there is a word cut between two adjacent strings."""
+    """Return whether text can be split at a word cut between two adjacent strings."""
     return _word_cut().match(before[-1:] + after[:1]) is not None
 
 

@@ -567,7 +567,7 @@ async def _count_chat(counts: Counts, conversation: Conversation, settings: Sett
 async def _count_texts(
     counts: Counts, conversation: Conversation, endpoints: Endpoints
 ) -> tuple[dict[int, int], str, Miss | None]:
-    """Count the text of turns until the time limit is reached.
+    """Count the tokens of each turn's text until the time limit is reached.
 
     Returns:
         Token counts keyed by turn index, the server's name, and the first failure or None.

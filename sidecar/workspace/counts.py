@@ -99,7 +99,7 @@ class SnapshotCounter:
         """Create a counter.
 
         Args:
-            workers: Threads for long counts.
+            workers: Runs counts that take long on threads.
             documents: The open documents. Their cached counts are reused.
         """
         self._workers, self._documents = workers, documents

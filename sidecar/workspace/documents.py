@@ -260,7 +260,7 @@ class Documents(dict[str, TextDocument]):
         return is_known and document is not None and document.edition is not text.version
 
     def latest(self, text: FollowedText) -> FollowedText:
-        """Return the current text of a document or range that is the source of a section.
+        """Return the current text of a section's source, which is a document or a range.
 
         Returns `text` itself if the document has not been edited.
         """

@@ -369,10 +369,10 @@ class SessionRegistry:
         return sent_estimate(conversation, self.calibration_of(conversation))
 
     def choose_model(self, model: str) -> bool:
-        """Set the model for the whole workspace.
+        """Set the model for the whole workspace, including a client's conversation that is shown.
 
         Returns:
-            Whether a client's conversation is shown. If so, the model also applies to it.
+            Whether a client's conversation is shown.
         """
         self.chosen_model = model
         shown = self.find(None)

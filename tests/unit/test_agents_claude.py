@@ -246,7 +246,7 @@ def test_agent_cost_of_a_resumed_session_counts_in_full(world: World, session: T
 def test_error_does_not_change_the_context_size(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
-    """Another program's status line wrongly shows 0 % after an error."""
+    """After an error, another program's status line wrongly shows an empty context."""
     session.user()
     session.synthetic()
     world.check_context(home.truth)

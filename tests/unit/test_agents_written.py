@@ -38,7 +38,7 @@ class Written(NamedTuple):
     limit: int | None = None
     model: str = ""
     has_only_totals: bool = False
-    """Whether some calls appear in the agent's files only as a total."""
+    """Whether the agent's files contain only the total of some calls."""
     missing_kind: str = ""
     """The kind of call that the agent does not write to its files."""
     has_cache_reads: bool = True

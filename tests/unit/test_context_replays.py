@@ -73,7 +73,7 @@ def anthropic(prompt: int, cached: int, out: int, reasoning: int) -> dict[str, A
         "input_tokens": fresh,
         "cache_read_input_tokens": cached,
         "cache_creation_input_tokens": prompt - cached - fresh,
-        "output_tokens": out - reasoning,  # the server keeps reasoning in its turns
+        "output_tokens": out - reasoning,  # the server stores the reasoning with its turns
     }
 
 

@@ -440,7 +440,7 @@ def test_a_user_without_a_salt_is_not_shipped(
     collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SALT", raising=False)
-    with pytest.raises(ShippingError, match="needs salt-env"):
+    with pytest.raises(ShippingError, match="salt-env is not"):
         open_queue(book, configure(collector, '[team]\nuser = "jane"\n'))
     with pytest.raises(ShippingError, match=r"SALT .* is not set"):
         open_queue(book, configure(collector, '[team]\nuser = "jane"\nsalt-env = "SALT"\n'))

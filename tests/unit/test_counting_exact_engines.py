@@ -141,7 +141,7 @@ def test_million_equal_characters_are_counted_by_tiktoken(character: str) -> Non
 def test_long_runs_of_blanks_are_counted_exactly(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tests short runs with a lower limit, because tiktoken cannot count long runs as a whole."""
+    """Lowers the limit for long runs, because tiktoken cannot count really long runs as a whole."""
     few = text.format(*[" \t" * 40] * 2)
     truth = len(Reference(name).tokens(few))
     blanks = f"[{exact_engines.BLANK}]"

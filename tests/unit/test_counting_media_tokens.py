@@ -234,7 +234,7 @@ def test_clip_of_never_raises(data: str) -> None:
 @pytest.mark.parametrize(
     ("model", "block", "tokens"),
     [
-        # From Google's page "Media resolution": audio per second, and video frames.
+        # From Google's page "Media resolution": tokens per second of audio and per video frame.
         ("gemini-3.8-flash", inline("audio/wav", wav(10)), 250),
         ("gemini-2.5-flash", inline("audio/wav", wav(10)), 320),
         ("gemini-3.8-flash", inline("video/mp4", mp4(60)), 60 * (70 + 25)),

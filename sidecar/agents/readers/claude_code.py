@@ -208,7 +208,7 @@ class TranscriptLine(CamelRecord):
 
     @property
     def title_kind(self) -> str | None:
-        """The title field that is set in this line, or None."""
+        """The name of the field that holds a title on this line, or None."""
         if self.custom_title:
             return "custom_title"
         return "ai_title" if self.ai_title else "summary" if self.summary else None

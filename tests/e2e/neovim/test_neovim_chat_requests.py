@@ -236,7 +236,7 @@ def project(folder: Path, name: str) -> Path:
 
 
 def test_two_avante_projects_are_two_sessions(begin: Callable[..., Any], tmp_path: Path) -> None:
-    """The chats in both projects have the same file name."""
+    """A chat in one project has the same file name as a chat in the other."""
     editor, server, first = begin(AVANTE, waits=False)
     say(editor, AVANTE, server, 0)
     right = sent_back(server.received[1])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KINDS = ("link", "fifo", "zero", "mistakes", "bomb", "pattern", "heading")
-ENDS_WITHIN = 20  # seconds until the test fails because the server hangs
+ENDS_WITHIN = 20  # a server that takes more seconds hangs
 BUDGET = '[[budget]]\nmax-tokens = 5\nfiles = "{}"\n'
 CONTENT = {
     "mistakes": "planted words\nplanted = 'planted\n" * 5,
