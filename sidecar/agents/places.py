@@ -148,5 +148,5 @@ def project_files(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
 
 
 def has_files(places: Places, agent: str, roots: Iterable[str]) -> bool:
-    """Return whether an agent has any files on this machine or in one of the root folders."""
+    """Return whether an agent has any files in its usual places or in one of the root folders."""
     return any(map(os.path.exists, possible_paths(places, agent, roots)))

@@ -111,7 +111,7 @@ def scope_options(command: Command) -> Command:
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the report as a page with charts to FILE.",
+    help="Write the report to FILE, as a page with charts.",
 )
 @click.option("--team", is_flag=True, help="Report the calls in your team's store ([team] store).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

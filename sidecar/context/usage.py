@@ -246,8 +246,8 @@ def in_window(
         found: The usage without these fields.
         window: The context window.
         warn_at: The thresholds, as shares of the usable window.
-        reported: The last size that a vendor or agent reported, in tokens. If it exceeds an
-            assumed window, the window is unknown, and so are the numbers that depend on it.
+        reported: The last size that a vendor or agent reported, in tokens. If a merely assumed
+            window is smaller, the assumption is wrong, and the fields remain empty.
     """
     if window.limit.source == "default" and (reported or 0) > window.limit.tokens:
         return found

@@ -127,7 +127,7 @@ class PageSource(ABC):
 
     now: datetime
     zone: tzinfo | None = None
-    """The time zone in which days begin. None means local time."""
+    """The time zone that determines when a day begins. None means local time."""
     note: str = ""
     """A note to show above the report."""
 

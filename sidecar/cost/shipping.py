@@ -661,7 +661,7 @@ def environment_headers() -> dict[str, str]:
     """Return the headers in `OTEL_EXPORTER_OTLP_HEADERS`, for example for authentication.
 
     Raises:
-        ShippingError: The variable does not contain headers. The message does not quote it.
+        ShippingError: The variable does not contain headers. The error message omits its value.
     """
     variable = next(filter(os.environ.get, _HEADER_VARIABLES), _HEADER_VARIABLES[-1])
     headers = {}

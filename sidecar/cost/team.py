@@ -362,7 +362,7 @@ class TeamStore:
         return {day: DayTotals(*totals) for day, *totals in found}
 
     def _stored_calls(self, ids: Sequence[str]) -> dict[str, _StoredCall]:
-        """Return the stored calls with these ids that token-sidecar has sent, keyed by id."""
+        """Return the calls with these ids that token-sidecar has sent to the store, keyed by id."""
         found = self._query(
             "SELECT lower(hex(call_id)), toUInt32(toDate(at)), input + cache_read + cache_write, "
             "output + reasoning, cost, version, installation, user, team FROM llm.calls FINAL "

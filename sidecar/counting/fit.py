@@ -1,4 +1,4 @@
-"""Shortens text to a number of tokens by keeping its beginning, its end or both (`tokens/fit`).
+"""Shortens text to a token limit by keeping its beginning, its end or both (`tokens/fit`).
 
 Short lines are kept or removed as a whole. A long line is cut between two tokens, but never inside
 a character or between a character and its combining marks. The counts of two parts only add up at

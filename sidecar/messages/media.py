@@ -182,7 +182,7 @@ def clip_of(block: Mapping[str, Any]) -> Clip:
     """Return the kind and length of a file block. Never raises.
 
     The length is read from the data (WAV, MP4, and MP3 with a constant bitrate). If `videoMetadata`
-    selects a part of a video, only the length of this part is returned.
+    selects a part of a video, the length of that part is returned.
     """
     source = _source(block)
     media, cut = _media(block, source), _mapping(block, "videoMetadata", "video_metadata")

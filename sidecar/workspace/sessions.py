@@ -369,10 +369,10 @@ class SessionRegistry:
         return sent_estimate(conversation, self.calibration_of(conversation))
 
     def choose_model(self, model: str) -> bool:
-        """Set the model for the whole workspace, including a client's conversation that is shown.
+        """Set the model for the whole workspace.
 
         Returns:
-            Whether a client's conversation is shown.
+            Whether the session on display is a client's conversation, which then changes its model.
         """
         self.chosen_model = model
         shown = self.find(None)

@@ -114,7 +114,7 @@ class ContinueSession:
         return {"message": message, "contextItems": []}
 
     def read(self) -> list[tuple[int, int]]:
-        """Save and read the session. Return the prompt and cached tokens of each new call."""
+        """Save and read the session. Returns (prompt tokens, cached tokens) for each new call."""
         total = {"promptTokens": self.prompt, "completionTokens": self.output}
         document = {"sessionId": "s-1", "workspaceDirectory": str(self.world.root)}
         self.path.write_text(json.dumps({**document, "history": self.history, "usage": total}))

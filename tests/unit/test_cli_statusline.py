@@ -184,7 +184,7 @@ def test_another_status_line_is_chained(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows does not delete the current folder")
 def test_a_deleted_folder_does_not_fail(root: Path) -> None:
-    """A worktree can be removed while Claude Code still runs the status line in it."""
+    """A worktree can be removed while Claude Code is still running in it."""
     root.rmdir()
     assert run("statusline", told=told("mine")).startswith("Opus 5 ")
     assert run("statusline") == ""

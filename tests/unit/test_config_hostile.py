@@ -264,7 +264,7 @@ HOSTILE = ("link", "fifo", "zero", "mistake")
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("verb", ["count", "check", "doctor"])
 def test_command_line_still_counts_and_quotes_nothing(root: Path, kind: str, verb: str) -> None:
-    """The process may use 1 GB of memory, so the test fails if it reads an endless file."""
+    """The process is limited to 1 GB of memory, so reading an endless file fails the test."""
     path = root / ".token-sidecar.toml"
     secret = root.parent / "secret"
     secret.write_text(PLANTED)

@@ -1,4 +1,4 @@
-"""Tests that the session index reads and stores each session and call of an agent once."""
+"""Tests that the session index stores each agent session and each call only once."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_only_sessions_in_the_roots_are_listed_with_their_size(world: World) -> 
 def test_an_old_session_is_built_only_if_it_is_its_agents_newest(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If all old sessions were built, reading a new line would take longer as the history grows."""
+    """Otherwise, the longer the history is, the longer it would take to read a new line."""
     built: list[str] = []
     merge = session_index._merge_rows
 

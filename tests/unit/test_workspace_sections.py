@@ -64,7 +64,7 @@ async def test_restored_text_has_its_original_count() -> None:
 
 
 async def test_calibration_between_two_texts_is_not_growth() -> None:
-    """After a calibration, the reported text is recounted with the factor for its kind of text."""
+    """After a calibration, prose and JSON are estimated with different factors."""
     chat = Chat()
     await chat.write(PROSE)
     chat.session.apply_reply_usage(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))

@@ -297,7 +297,7 @@ class ClineSessions(DocumentReader):
     def make_store(self, path: str) -> Store | None:
         """Return a conversation's store.
 
-        The size and modification time of a main conversation include those of its manifest.
+        A change to a main conversation's manifest counts as a change to its store, too.
         """
         messages, session = Path(path), Path(path).parent.name
         store = store_from_path(AGENT, path, live=messages.name.startswith(f"{session}."))

@@ -92,7 +92,7 @@ _details = typed.decoder(list[_Detail])
 
 
 def _category_of(row: dict[str, Any]) -> Category:
-    """Return a call's category. Sub-agents' calls do not fill the session's own context."""
+    """Return whether the session, a sub-agent or a compaction made this call."""
     initiator = str(row.get("initiator") or "")
     if initiator == "compaction":
         return "summary"

@@ -120,7 +120,7 @@ def of_editor(editor: Editor, method: str) -> dict[str, tuple[int, str]]:
 
 
 def of_verbs(root: Path, tokens: int) -> dict[str, tuple[int, str]]:
-    """Return the token counts and methods that the command line prints, keyed by subcommand."""
+    """Return each subcommand's token count, and how the subcommand says it was made."""
     count = ran("count", "doc.md", root=root)
     checked = ran("check", "doc.md", root=root)["files"][0]
     finding = checked["findings"][0]

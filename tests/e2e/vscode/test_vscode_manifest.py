@@ -103,9 +103,7 @@ def test_the_commands_of_the_protocol_are_in_the_palette() -> None:
 
 
 def test_the_manifest_names_the_publisher_and_its_limits() -> None:
-    """Covers the publisher, name and version, and the support for untrusted and virtual
-    workspaces.
-    """
+    """Its limits are what it supports in untrusted and virtual workspaces."""
     assert (MANIFEST["publisher"], MANIFEST["name"]) == ("token-sidecar", "token-sidecar")
     project = (EXTENSION.parents[1] / "pyproject.toml").read_text()
     assert f'version = "{MANIFEST["version"]}"' in project
