@@ -48,6 +48,7 @@ class CountParams(Params, frozen=True, kw_only=True):
     ranges: list[Range] | None = None
     """Also count each of these ranges separately."""
     model: str | None = None
+    """Defaults to the model that the document's status shows, or else to the workspace's model."""
     models: list[str] | None = None
     """Also count for each of these models."""
 
@@ -62,6 +63,7 @@ class FitTextParams(Params, frozen=True, kw_only=True):
     mode: Truncation = "middle"
     """Which part to keep. `middle` keeps the start and the end, and removes the middle."""
     model: str | None = None
+    """Defaults to the model that the document's status shows, or else to the workspace's model."""
     marker: str = MARKER
     """Replaces the removed text if `mode` is `middle`. Its tokens are included in the count."""
 

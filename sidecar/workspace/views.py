@@ -256,7 +256,7 @@ def size_text(row: SessionRow, width: int = 0) -> str:
     """Return the percentage of the context window that a session uses.
 
     A gauge of `width` characters is appended unless `width` is 0. If the window is unknown, the
-    number of tokens is returned. If that number is unknown too, a note is returned.
+    number of tokens is returned. If the number of tokens is unknown, a note is returned.
     """
     if row.tokens is None or row.method is None:
         return row.note or "size unknown"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FORMAT = f"7/{__version__}"
 _KEPT_FACTOR = 4
 _MIN_KEPT = 10_000
-"""The cache keeps results for at least this many files, and counts for at least this many texts.
+"""Unused entries are dropped only above this number plus `_KEPT_FACTOR` times the entries in use.
 
 Therefore, a run that checks only a few files does not empty a small cache.
 """
