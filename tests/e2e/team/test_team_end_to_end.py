@@ -385,10 +385,13 @@ def call(request: str, output: int, thread: str | None = None) -> LedgerEvent:
     )
 
 
-def test_verifying_names_the_days_whose_totals_still_differ(ledger: Path) -> None:
+def test_verifying_names_the_days_whose_totals_still_differ(
+    ledger: Path, store: ClickHouse
+) -> None:
     same = "thread/1000/0/100/0"
     record(ledger, call("one", 100, same), call("two", 100, same), call("three", 5))
     assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+    wait_for(store, "SELECT toString(count()) FROM llm.calls FINAL", [["2"]])
     done = CliRunner().invoke(cost, ["ship", "--verify"])
     assert done.exit_code == 1, done.output
     assert "Verified." not in done.output
