@@ -153,7 +153,8 @@ class Services(SharedServices):
 
     async def load_sums(self, workspace: Workspace) -> None:
         """Read a workspace's costs from the ledger and publish them."""
-        self.update_costs(workspace, await self.workers.run(self.spending(workspace).stored_sums))
+        work = partial(self.spending(workspace).stored_sums, workspace.shown_session)
+        self.update_costs(workspace, await self.workers.run(work))
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
         """Return a workspace's session registry, or None if it has not been created yet."""

@@ -412,12 +412,15 @@ class Spending:
             spend.tokens,
         )
 
-    def stored_sums(self) -> SpendingSums | None:
-        """Return the sums from the existing ledger, or None if it is missing or unreadable."""
+    def stored_sums(self, session: str = "") -> SpendingSums | None:
+        """Return the sums from the existing ledger, or None if it is missing or unreadable.
+
+        `session` is checked against the caps. The costs of all sessions are included.
+        """
         from sidecar.cost.ledger import FILE_NAME
 
         exists = (self._state.folder / FILE_NAME).exists()
-        return self._spent_or_none("", every=True) if exists else None
+        return self._spent_or_none(session, every=True) if exists else None
 
     def _spent_or_none(self, session: str, *, every: bool = False) -> SpendingSums | None:
         from sidecar.cost.ledger import LedgerError

@@ -93,6 +93,12 @@ class Workspace:
         return self.context.model or self.settings.model
 
     @property
+    def shown_session(self) -> str:
+        """The shown session's ID, or "" if no session is shown."""
+        usage = self.context.usage
+        return usage.session.id if usage and usage.session else ""
+
+    @property
     def budget_model(self) -> str:
         """The model for budgets that do not specify a model.
 

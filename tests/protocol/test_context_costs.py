@@ -149,13 +149,20 @@ async def test_changed_caps_and_prices_apply_to_past_calls_at_once(
     await bare.initialize(root=tmp_path.as_uri())
     usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
     for model in ("gpt-4o", "house-1"):
-        await bare.request("cost/record", {"model": model, "usage": usage})
+        await bare.request("cost/record", {"session": "s", "model": model, "usage": usage})
     await bare.take("status/update", lambda u: u["cost"] and u["cost"]["text"] == "≥$2.50 today")
+    await bare.request("context/append", {"session": "s", "turns": [USER]})
     config.write_text("[cost]\nsoft-cap-usd = 2\n")
     await bare.take("status/update", lambda u: u["cost"]["severity"] == "warning")
-    config.write_text('[[price]]\nmodels = ["house-1"]\ninput = 1.0\noutput = 1.0\n')
+    config.write_text("[cost]\nsession-hard-cap-usd = 2\n")
+    await bare.take("status/update", lambda u: u["cost"]["severity"] == "error")
+    price = '[[price]]\nmodels = ["house-1"]\ninput = 1.0\noutput = 1.0\n'
+    config.write_text(f"[cost]\nsession-hard-cap-usd = 2\n{price}")
     shown = await bare.take("status/update", lambda u: u["cost"]["text"] == "$3.50 today")
-    assert shown["severity"] == "ok"
+    assert shown["severity"] == "error"
+    config.write_text(price)
+    after = "$3.50 today", "ok"
+    await bare.take("status/update", lambda u: (u["cost"]["text"], u["severity"]) == after)
     bare.ignore("status/update")
 
 

@@ -263,9 +263,7 @@ class HistoryRecorder:
 
     async def refresh(self, workspace: Workspace) -> None:
         """Add up the costs of a workspace and of the shown session, and publish them."""
-        usage = workspace.context.usage
-        session = usage.session.id if usage and usage.session else ""
-        self._summed[workspace] = session
+        session = self._summed[workspace] = workspace.shown_session
         spending = self._services.spending(workspace)
         try:
             spent = await self._services.workers.run(partial(spending.spent, session))
