@@ -49,8 +49,10 @@ def parent_of(name: str) -> str:
     return f"{folder}/" if folder else ""
 
 
-def flatten(entry: MapEntry, level: int = 0) -> Iterator[tuple[int, MapEntry]]:
+def flatten(entry: MapEntry) -> Iterator[tuple[int, MapEntry]]:
     """Yield each entry below `entry` with its level. Folders come before their contents."""
-    for child in entry.children:
+    rest = [(0, child) for child in reversed(entry.children)]
+    while rest:
+        level, child = rest.pop()
         yield level, child
-        yield from flatten(child, level + 1)
+        rest += [(level + 1, inner) for inner in reversed(child.children)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,3 +35,9 @@ def test_the_depth_limits_the_listing() -> None:
     top: MapEntry = build_token_map([("a/b/c.py", 3), ("a/d.py", 4), ("e.py", 1)], 2)
     listed = [(level, entry.path, entry.tokens) for level, entry in flatten(top)]
     assert listed == [(0, "a/", 7), (1, "a/d.py", 4), (1, "a/b/", 3), (0, "e.py", 1)]
+
+
+def test_folders_may_be_nested_deeper_than_python_calls() -> None:
+    depth = sys.getrecursionlimit()
+    top = build_token_map([("d/" * depth + "f.py", 3)], sys.maxsize)
+    assert [level for level, _ in flatten(top)] == list(range(depth + 1))
