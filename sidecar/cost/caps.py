@@ -12,7 +12,7 @@ from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.prices import add_costs
 from sidecar.cost.reports import priced_sums
 from sidecar.cost.sums import Scope
-from sidecar.text.printable import printable, usd_text
+from sidecar.text.printable import cost_text, printable, usd_text
 
 if TYPE_CHECKING:
     import sqlite3
@@ -95,7 +95,7 @@ def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> Cos
     reasons = [
         reason
         for span, soft, hard in _limits_of(caps)
-        if (reason := _exceeded_cap(span, soft, hard, getattr(spend, span), estimate)) is not None
+        if (reason := _exceeded_cap(span, soft, hard, spend, estimate)) is not None
     ]
     if estimate is None and has_caps(caps):
         message = f"The price of {printable(model)} is unknown, so no cap applies to this call."
@@ -135,15 +135,17 @@ def _exceeded_cap(
     span: CapSpan,
     soft: Decimal | None,
     hard: Decimal | None,
-    spent: Decimal,
+    spend: Spend,
     estimate: Decimal | None,
 ) -> CapReason | None:
-    planned = spent + (estimate or Decimal(0))
+    usd: Decimal = getattr(spend, span)
+    spent = cost_text(usd, is_partial=span in spend.partial)
+    planned = usd + (estimate or Decimal(0))
     for kind, name, cap in (("hardCap", "hard", hard), ("softCap", "soft", soft)):
         if cap is not None and planned > cap:
             call = "" if estimate is None else f" plus up to {usd_text(estimate)} for this call"
             limit = f"exceeds the {name} cap of {usd_text(cap)}"
-            message = f"{usd_text(spent)} spent {_SPANS[span]}{call} {limit}."
+            message = f"{spent} spent {_SPANS[span]}{call} {limit}."
             return CapReason(kind, message)
     return None
 

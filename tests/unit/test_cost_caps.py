@@ -68,6 +68,12 @@ def test_the_reason_names_the_numbers() -> None:
     ]
 
 
+def test_the_reason_marks_a_sum_without_the_price_of_a_call_as_a_lower_bound() -> None:
+    spent = Spend(day=Decimal("2.5"), partial=frozenset({"day"}))
+    reason = judge(Caps(soft_cap_usd=Decimal(2)), spent, None, "house-1").reasons[0]
+    assert reason.message == "≥$2.50 spent today exceeds the soft cap of $2.00."
+
+
 def test_caps_report_an_unknown_price() -> None:
     caps = Caps(soft_cap_usd=Decimal(2), hard_cap_usd=Decimal(5))
     verdict = judge(caps, Spend(), None, "house-1")
