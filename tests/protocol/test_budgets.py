@@ -444,7 +444,7 @@ async def test_budgets_model_is_used_on_every_surface(bare: Client, tmp_path: Pa
         },
     )
     uri = (tmp_path / "a.md").as_uri()
-    bare.open("word " * 90, uri)
+    bare.open("# " + "word " * 90, uri)
     told = await bare.take("textDocument/publishDiagnostics")
     data = told["diagnostics"][0]["data"]
     assert (data["model"], data["budget"]) == ("claude-opus-4-7", 100)
@@ -462,6 +462,10 @@ async def test_budgets_model_is_used_on_every_surface(bare: Client, tmp_path: Pa
         "textDocument/hover", {"textDocument": {"uri": uri}, "position": position}
     )
     assert document["tooltip"] in hover["contents"]["value"]
+    command = {"command": "tokenSidecar.server.compareModels", "arguments": [uri, "gpt-4o"]}
+    compared = await bare.request("workspace/executeCommand", command)
+    for comparison in (hover["contents"]["value"], compared):
+        assert "\n| claude-opus-4-7 | " in comparison
     named = {"uri": uri}
     whole = {"start": position, "end": {"line": 1, "character": 0}}
     result = await bare.request("tokens/count", {"textDocument": named, "ranges": [whole]})
@@ -470,7 +474,7 @@ async def test_budgets_model_is_used_on_every_surface(bare: Client, tmp_path: Pa
     assert (await bare.request("tokens/count", {"textDocument": named}))["model"] == count["model"]
     fitted = await bare.request("tokens/fit", {"textDocument": named, "maxTokens": 50})
     assert fitted["model"] == "claude-opus-4-7"
-    bare.ignore("status/update")
+    bare.ignore("status/update", "window/showMessage")
 
 
 async def test_lowest_of_several_budgets_is_shown(bare: Client, tmp_path: Path) -> None:

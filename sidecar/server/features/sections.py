@@ -272,7 +272,7 @@ class ProviderRegistry:
 
 
 COMPARED = ("gpt-5", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-pro")
-"""Models to compare with the workspace's model, one per tokenizer family."""
+"""Models to compare with the document's model, one per tokenizer family."""
 
 
 def _register_hover(server: SidecarServer) -> None:
@@ -307,7 +307,7 @@ async def _hover_section(server: SidecarServer, uri: str, line: int) -> str:
         return ""
     document, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
     section = Snapshot(text=document.text[part.start : part.end])
-    models = dict.fromkeys((workspace.model, *COMPARED))
+    models = dict.fromkeys((model_of(uri, workspace), *COMPARED))
     counts = [await services.counts.count(section, model, workspace) for model in models]
     return format_comparison_as_markdown(part.title, counts)
 
@@ -337,7 +337,7 @@ def _register_commands(server: SidecarServer) -> None:
         services, uri = server.services, _uri_of(arguments)
         await services.configured.wait()
         snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
-        models = dict.fromkeys((workspace.model, *map(str, arguments[1:])))
+        models = dict.fromkeys((model_of(uri, workspace), *map(str, arguments[1:])))
         counts = [await services.counts.count(snapshot, model, workspace) for model in models]
         rows = [f"{printable(row.model)} {tokens_text(row.tokens, row.method)}" for row in counts]
         _show_message(server, ", ".join(rows))
