@@ -93,7 +93,10 @@ def _fit_terminal(line: str, *, err: bool) -> str:
     stream = sys.stderr if err else sys.stdout
     if stream is None or not stream.isatty():
         return line
-    width = os.get_terminal_size(stream.fileno()).columns
+    try:
+        width = os.get_terminal_size(stream.fileno()).columns
+    except OSError:  # NUL on Windows, or a stream without a file descriptor
+        return line
     return wrap_line(line, width) if width else line
 
 

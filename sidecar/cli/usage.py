@@ -176,11 +176,11 @@ def _usage_text(usage: ContextUsage, width: int) -> RenderableType:
 
     from sidecar.text.tables import wrap_line
 
-    lines = usage.text.split("\n")
-    text = Text(to_encodable("\n".join(wrap_line(line, width) for line in lines)))
+    lines = [to_encodable(wrap_line(line, width)) for line in usage.text.split("\n")]
+    text = Text("\n".join(lines))
     text.highlight_regex(r"(?m)^\S.*?(?=  |$)", "dim")
     text.highlight_regex(r"(?m)[▏▎▍▌▋▊▉█]+$", "cyan")
-    first, found = usage.text.partition("\n")[0], _STYLES[usage.severity]
+    first, found = lines[0], _STYLES[usage.severity]
     bar = len(first) - len(first.rstrip("▏▎▍▌▋▊▉█"))
     text.stylize(f"bold {found}", len("Context"), len(first) - bar)
     text.stylize(found, len(first) - bar, len(first))

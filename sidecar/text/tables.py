@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Sequence
 from unicodedata import east_asian_width
 
@@ -45,11 +44,16 @@ def wrap_line(line: str, width: int) -> str:
     """
     if columns(line) <= width:
         return line
-    label = _LABEL.match(line)
-    indent = label.end() if label and label.end() <= width // 2 else 0
-    return textwrap.fill(
-        line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-    )
+    label = columns(match[0]) if (match := _LABEL.match(line)) else 0
+    indent = " " * (label if label <= width // 2 else 0)
+    lines, current = list[str](), ""
+    for word in re.findall(r" *[^ ]+", line):
+        if current and columns(current + word) > width:
+            lines.append(current)
+            current = indent + word.lstrip(" ")
+        else:
+            current += word
+    return "\n".join([*lines, current])
 
 
 def draw_bar(share: float, width: int) -> str:

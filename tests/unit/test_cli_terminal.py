@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar.cli import main
+from sidecar.cli.output import print_lines
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
 from sidecar.text.printable import compact_number, duration_text, first_names, whole_percents
@@ -120,6 +122,36 @@ def test_wrapped_lines_start_below_the_value() -> None:
     ]
     assert wrap_line(line, 52) == line
     assert wrap_line("plain text of two-part words", 16) == "plain text of\ntwo-part words"
+    assert wrap_line("Session  修正解析器 并添加测试 claude-code", 20).split("\n") == [
+        "Session  修正解析器",
+        "         并添加测试",
+        "         claude-code",
+    ]
+
+
+@pytest.mark.usefixtures("project")
+def test_wrapped_context_keeps_its_color() -> None:
+    def colored(width: int) -> list[str]:
+        shown = run_in_terminal(width, "usage")
+        return " ".join(re.findall(r"\x1b\[(?:1;)?3[123]m(.*?)\x1b\[0m", shown)).split()
+
+    assert "usable" in colored(400)
+    assert colored(30) == colored(400)
+
+
+class _Wrapper(io.StringIO):
+    """A terminal's stream without a file descriptor."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_stay_whole_if_the_width_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = _Wrapper()
+    monkeypatch.setattr(sys, "stdout", stream)
+    line = "plain text of two-part words " * 20
+    print_lines(line)
+    assert stream.getvalue() == f"{line}\n"
 
 
 def test_the_help_of_commands_is_not_cut_off() -> None:
