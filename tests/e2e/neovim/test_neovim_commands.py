@@ -674,18 +674,37 @@ def test_wide_characters_are_shortened_by_the_columns_that_they_need(shared_read
     assert shared_ready.lua("return vim.o.columns - vim.fn.strdisplaywidth(...)", line) == 5
 
 
+def report_rows(editor: Editor, text: str) -> list[str]:
+    """Show a text in a report's window, and return the window's rows on the screen."""
+    editor.lua("require('token_sidecar.report').open('Context', ...)", text)
+    rows = [line.split("│")[1].rstrip() for line in editor.screen() if "│" in line]
+    editor.command("close")
+    return rows
+
+
+LONG = "Read the whole repository and do not forget anything of what you have read"
+
+
 def test_a_long_value_is_wrapped_below_its_start(shared_ready: Editor) -> None:
-    title = "Read the whole repository and do not forget anything of what you have read"
-    text = f"Context  88,434 tokens  ███\nSession  {title}, claude-code\nCost     $1.12"
-    shared_ready.lua("require('token_sidecar.report').open('Context', ...)", text)
-    rows = [line.strip("│~ ") for line in shared_ready.screen() if "│" in line]
-    shared_ready.command("close")
-    assert rows == [
+    text = f"Context  88,434 tokens  ███\nSession  {LONG}, claude-code\nCost     $1.12"
+    assert report_rows(shared_ready, text) == [
         "Context  88,434 tokens  ███",
         "Session  Read the whole repository and do not forget anything of what you",
-        "have read, claude-code",
+        "         have read, claude-code",
         "Cost     $1.12",
     ]
+
+
+def test_a_value_after_a_wide_label_is_wrapped_below_its_start(shared_ready: Editor) -> None:
+    assert report_rows(shared_ready, f"計画  {LONG}, claude-code") == [
+        "計画  Read the whole repository and do not forget anything of what you have",
+        "      read, claude-code",
+    ]
+
+
+def test_a_long_label_leaves_room_for_its_value(shared_ready: Editor) -> None:
+    rows = report_rows(shared_ready, f"{LONG[:70]}  {'x' * 74}")
+    assert [row.count("x") for row in rows] == [0, 20, 20, 20, 14]
 
 
 def test_labels_are_dimmed_and_names_are_not(shared_ready: Editor) -> None:

@@ -4,6 +4,7 @@ local format = require('token_sidecar.format')
 local M = {}
 
 local MARGIN_COLUMNS, MARGIN_LINES = 4, 6
+local MIN_VALUE_COLUMNS = 20 -- as in 'breakindentopt'
 local NAMESPACE = vim.api.nvim_create_namespace('token_sidecar_report')
 -- Each pattern, and the highlight group for its matches.
 local HIGHLIGHTS = {
@@ -66,13 +67,14 @@ local function layout(lines, title)
     if is_row(line) then
       widest_row = math.max(widest_row, width)
     else
-      indent = math.max(indent, #(line:match('^%S.-  +') or ''))
+      indent = math.max(indent, vim.fn.strdisplaywidth(line:match('^%S.-  +') or ''))
     end
   end
   local width, wrap, height = math.max(1, math.min(widest, most)), widest_row <= most, 0
+  indent = math.max(0, math.min(indent, width - MIN_VALUE_COLUMNS))
   for _, line in ipairs(lines) do
     local value = vim.fn.strdisplaywidth(line) + 1 - indent
-    height = height + (wrap and math.max(1, math.ceil(value / math.max(1, width - indent))) or 1)
+    height = height + (wrap and math.max(1, math.ceil(value / (width - indent))) or 1)
   end
   height = math.max(1, math.min(height, vim.o.lines - MARGIN_LINES))
   return {
