@@ -44,6 +44,9 @@ _EXTRAS = {
 def doctor(root: Path, as_json: bool) -> None:
     """Show which engines, endpoints, agents and settings are in use, and where settings come from.
 
+    In JSON, `configuration.problems` lists all problems, and `configuration.warnings` those of
+    them that do not make the configuration invalid.
+
     Exit codes: 0; 2 if the configuration is invalid.
     """
     from sidecar.config.load import load
@@ -88,6 +91,7 @@ def _collect_report(root: Path, loaded: Loaded) -> dict[str, Any]:
             "stateProblem": _state_problem(),
             "values": list_values(loaded, defaults=False),
             "problems": list_problems(loaded),
+            "warnings": [str(each) for each in loaded.problems if each.severity == "warning"],
         },
     }
 

@@ -35,6 +35,15 @@ def test_doctor_shows_problems_and_exits_with_2(tmp_path: Path) -> None:
     assert ".token-sidecar.toml:1:9: model" in result.output
 
 
+def test_warnings_are_listed_again_and_exit_with_0(tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text("[team]\n")
+    result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    assert result.exit_code == 0
+    configuration = json.loads(result.output)["configuration"]
+    assert configuration["warnings"] == configuration["problems"]
+    assert "team: ignored, because " in configuration["warnings"][0]
+
+
 def test_an_extra_that_is_not_installed_is_named_as_pip_wants_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -398,6 +398,14 @@ def test_health_reports_configuration_model_agents_endpoints_and_errors(ready: E
     assert "❌" not in lines
 
 
+def test_a_setting_that_is_ignored_is_a_warning_in_health(ready: Editor) -> None:
+    ready.write(".token-sidecar.toml", "[team]\n")
+    ready.command("checkhealth token_sidecar")
+    lines = ready.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, true)")
+    (line,) = [line for line in lines if "team: ignored, because " in line]
+    assert "WARNING" in line
+
+
 def test_the_selection_is_counted_next_to_the_document(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("vim.g.token_sidecar_selection = true")
     editor.edit("a.md", "alpha beta gamma\nshort\n")

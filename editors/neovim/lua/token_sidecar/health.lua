@@ -39,7 +39,7 @@ local function check_configuration(found)
   vim.health.info('user file: ' .. plain(configuration.userFile) .. state)
   vim.health.info('project root: ' .. plain(configuration.root))
   for _, problem in ipairs(configuration.problems) do
-    local report = vim.endswith(problem, '(ignored)') and vim.health.warn or vim.health.error
+    local report = vim.list_contains(configuration.warnings, problem) and vim.health.warn or vim.health.error
     report(plain(problem))
   end
   if #configuration.problems == 0 then vim.health.ok('no problems') end
