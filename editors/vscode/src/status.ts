@@ -47,7 +47,9 @@ export class StatusBar implements Disposable {
     this.disposables = [
       this.item,
       server.onStatus((update) => {
-        this.updates.set(update.uri ?? NO_DOCUMENT, update);
+        const uri = update.uri ?? NO_DOCUMENT;
+        this.updates.delete(uri); // keeps the latest update last in the map
+        this.updates.set(uri, update);
         if (update.uri !== null) this.updates.delete(NO_DOCUMENT);
         if (this.selection) this.selectionChanged(); // the model or the server may have changed
         this.updated();
@@ -107,9 +109,13 @@ export class StatusBar implements Disposable {
 
   private latest(): StatusUpdate | undefined {
     const editor = window.activeTextEditor;
-    if (editor) this.lastUri = this.server.uri(editor.document.uri);
-    const last = this.updates.get(this.lastUri);
-    return editor ? last : (this.updates.get(NO_DOCUMENT) ?? (last && withoutDocument(last)));
+    if (editor) {
+      const uri = this.server.uri(editor.document.uri);
+      if (this.updates.has(uri)) this.lastUri = uri;
+      return this.updates.get(uri);
+    }
+    const last = this.updates.get(this.lastUri) ?? [...this.updates.values()].at(-1);
+    return this.updates.get(NO_DOCUMENT) ?? (last && withoutDocument(last));
   }
 
   private selectionChanged(): void {

@@ -258,11 +258,58 @@ def test_sessions_are_sorted_and_reported(working: Window, agents: Agents) -> No
     window.host("await vscode.commands.executeCommand('tokenSidecar.sessionReport')")
     wait_for(lambda: "By session" in window.frame_text(REPORT), "the costs by session")
     assert "main · " in window.frame_text(REPORT)
-    wait_shown(window, f" · {usd_text(agents.cost(small))}")
-    context = (window.status() or "").partition(" · ")[2]
-    window.host("await vscode.commands.executeCommand('workbench.action.joinAllGroups')")
+
+
+def test_context_and_cost_are_shown_while_another_tab_is_active(
+    working: Window, agents: Agents
+) -> None:
+    window, session = working, agents.claude.session(working.root)
+
+    def context() -> str:
+        percent = share(window, session.id, agents.claude.truth.context[session.id])
+        return f"ctx {percent} · {usd_text(agents.cost(session))}"
+
+    def open_tab(uri: str) -> None:
+        # A preview tab would replace another one. `showTextDocument` keeps documents open for minutes.
+        window.host(
+            "const uri = vscode.Uri.parse(args[0]);"
+            "await vscode.commands.executeCommand('vscode.open', uri, {preview: false})",
+            uri,
+        )
+
+    def show_report() -> None:
+        window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
+        wait_for(lambda: window.status() == context(), lambda: f"{context()}: {window.status()}")
+
+    reply(session)
+    wait_shown(window, f" · {context()}")
     window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
-    wait_for(lambda: window.status() == context, lambda: f"{context!r}: {window.status()!r}")
+    window.host("await vscode.commands.executeCommand('workbench.action.joinAllGroups')")
+    show_report()
+
+    window.host(
+        "const provider = {provideTextDocumentContent: () => 'A text'};"
+        "vscode.workspace.registerTextDocumentContentProvider('uncounted', provider)"
+    )
+    open_tab("uncounted:a.md")
+    wait_for(lambda: window.status() is None, "no status for a document that is not counted")
+    show_report()
+
+    last = window.root / "last.md"
+    last.write_text("# Last\n")
+    for path in (window.root / "notes.md", last):
+        open_tab(path.as_uri())
+        wait_shown(window, f" · {context()}")
+    show_report()
+    window.host(
+        "const tabs = vscode.window.tabGroups.all.flatMap((group) => group.tabs);"
+        "await vscode.window.tabGroups.close(tabs.filter((tab) => tab.label === args[0]))",
+        last.name,
+    )
+    names = "return vscode.workspace.textDocuments.map((each) => each.fileName)"
+    wait_for(lambda: str(last) not in window.host(names), lambda: str(window.host(names)), 20)
+    reply(session)
+    show_report()
 
 
 def test_only_ended_sessions_are_hidden(working: Window, agents: Agents) -> None:
