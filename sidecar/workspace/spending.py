@@ -420,7 +420,10 @@ class Spending:
         from sidecar.cost.ledger import FILE_NAME
 
         exists = (self._state.folder / FILE_NAME).exists()
-        return self._spent_or_none(session, every=True) if exists else None
+        sums = self._spent_or_none(session, every=True) if exists else None
+        if sums is None or session in sums.sessions:
+            return sums
+        return sums._replace(session="")  # its calls may be unread, so do not show $0.00
 
     def _spent_or_none(self, session: str, *, every: bool = False) -> SpendingSums | None:
         from sidecar.cost.ledger import LedgerError
