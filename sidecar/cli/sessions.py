@@ -79,7 +79,7 @@ class SessionsView:
     def files(
         self, since: str | None, until: str | None = None, *, reported: Iterable[str] | None = None
     ) -> list[FileCost]:
-        """Return the costs of the workspace's prompt files. `file_costs` explains `reported`."""
+        """Return the costs of the workspace's prompt files. For `reported`, see `file_costs`."""
         from sidecar.workspace.prompt_files import file_costs
 
         params = CostFilesParams(since=since, until=until)

@@ -21,7 +21,7 @@ _HEADER = 16.0
 """The height of a label."""
 _MARGIN = 2.0
 _SMALLEST = 4.0
-"""Minimum width and height, in pixels, of a folder whose contents are drawn."""
+"""The contents of folders that are narrower or lower than this, in pixels, are not drawn."""
 _ROWS = 100
 _FILLS = "".join(
     f".map .c{number}{{background:color-mix(in srgb,var(--c{number}) 30%,var(--bg))}}"

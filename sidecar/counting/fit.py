@@ -232,7 +232,7 @@ class _CountedText:
         return self.line_ends[line][0] if line < len(self.line_ends) else len(self.text)
 
     def is_long(self, line: int, tokens: int) -> bool:
-        """Return whether a line is too long to be kept or removed as a whole."""
+        """Return whether a line is long enough to be cut, not just kept or removed whole."""
         length = self.tokens_before(self.line_end(line)) - self.tokens_before(self.line_start(line))
         return length > tokens / 2 or length > max(_LONG_LINE_TOKENS, _LONG_LINE_SHARE * tokens)
 

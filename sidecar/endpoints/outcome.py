@@ -79,7 +79,7 @@ def explain(kind: MissKind, reason: str, step: str = "") -> str:
 
 
 def undeclared_reason(model: str) -> str:
-    """Return the reason for a missing count if no endpoint is configured for the model."""
+    """Explain that a count is missing because no endpoint is configured for the model."""
     return explain("undeclared", printable(f"no endpoint is configured for {model}"))
 
 

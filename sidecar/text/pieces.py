@@ -290,7 +290,7 @@ class PieceList:
         return self.place_at(max(0, self._offsets.find_sum(offset) - 1))
 
     def before_line(self, line: int) -> PiecePlace:
-        """Return the piece in which the line before `line` ends. `line` must be at least 1."""
+        """Return the piece that contains the end of line `line - 1`. `line` must be at least 1."""
         return self.place_at(self._lines.find_sum(line) - 1)
 
     def between(self, first: int, last: int) -> list[Piece]:

@@ -395,7 +395,7 @@ class SessionRegistry:
         self.publish()
 
     def set_agent_sessions(self, sessions: Iterable[StoredSession]) -> None:
-        """Replace the recent agent sessions, which are kept up to date."""
+        """Replace the recent agent sessions with their current state."""
         self._agent_sessions = {one.id: one for one in sessions}
         selected = self._agent_sessions.get(self.selected or "")
         if selected is not None and not _has_ended(selected):

@@ -175,7 +175,7 @@ def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -
 def session_rows(
     rows: Sequence[SessionRow], costs: Costs, now: datetime | None = None
 ) -> list[SessionRow]:
-    """Return copies of the rows that include text: `detail` for a tree, `text` for a terminal."""
+    """Return copies of the rows with `detail` (for a tree) and `text` (for a terminal) set."""
     if not rows:
         return []
     now = now or datetime.now(UTC)

@@ -42,7 +42,7 @@ class Written(NamedTuple):
     missing_kind: str = ""
     """The kind of call that the agent does not write to its files."""
     has_cache_reads: bool = True
-    """Whether the files contain each call's cached tokens."""
+    """Whether the files contain the number of cached tokens of each call."""
 
     @property
     def calls(self) -> list[dict[str, Any]]:

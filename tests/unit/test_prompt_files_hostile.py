@@ -1,4 +1,4 @@
-"""Tests that prompt files in a hostile repository are read only inside the root, up to a limit."""
+"""Tests that no file outside a hostile repository is read, and only a limited number inside it."""
 
 from __future__ import annotations
 

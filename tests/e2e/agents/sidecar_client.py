@@ -57,13 +57,13 @@ class SidecarClient(StdioClient):
     def context_shown_at(
         self, is_right: Callable[[int], bool], since: float, seconds: float
     ) -> float | None:
-        """Wait until the status shows the right context size, and return when it began to do so.
+        """Wait for the right context size. Returns the time at which the status first showed it.
 
-        Return None after a timeout.
+        Returns None after a timeout.
 
         Args:
             is_right: Returns whether a context size, in tokens, is right.
-            since: The earliest time to return, from `time.monotonic()`.
+            since: The earliest time that is returned, from `time.monotonic()`.
             seconds: The timeout.
         """
 

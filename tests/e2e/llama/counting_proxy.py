@@ -14,7 +14,7 @@ class CountingProxy:
     """A proxy that forwards bytes in both directions."""
 
     def __init__(self, target: str, hides: tuple[bytes, ...] = ()) -> None:
-        """Create a proxy. Requests for the paths in `hides` get the response 404."""
+        """Create a proxy. It responds with 404 to requests for the paths in `hides`."""
         self._hides = hides
         self._host, _, port = target.removeprefix("http://").partition(":")
         self._port = int(port)

@@ -1,6 +1,4 @@
-"""Tests the server's life cycle: lazy start, restart after a crash, and the message if it is
-missing.
-"""
+"""Tests that the server is started lazily, restarted after a crash, and reported if missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests which programs are started and which connections are opened in a hostile repository."""
+"""Tests that a hostile repository makes us start only git, and contact only the user's endpoint."""
 
 from __future__ import annotations
 
