@@ -690,11 +690,11 @@ def report_rows(editor: Editor, text: str) -> list[str]:
     return rows
 
 
-LONG = "Read the whole repository and do not forget anything of what you have read"
+TITLE = "Read the whole repository and do not forget anything of what you have read"
 
 
 def test_a_long_value_is_wrapped_below_its_start(shared_ready: Editor) -> None:
-    text = f"Context  88,434 tokens  ███\nSession  {LONG}, claude-code\nCost     $1.12"
+    text = f"Context  88,434 tokens  ███\nSession  {TITLE}, claude-code\nCost     $1.12"
     assert report_rows(shared_ready, text) == [
         "Context  88,434 tokens  ███",
         "Session  Read the whole repository and do not forget anything of what you",
@@ -704,14 +704,14 @@ def test_a_long_value_is_wrapped_below_its_start(shared_ready: Editor) -> None:
 
 
 def test_a_value_after_a_wide_label_is_wrapped_below_its_start(shared_ready: Editor) -> None:
-    assert report_rows(shared_ready, f"計画  {LONG}, claude-code") == [
+    assert report_rows(shared_ready, f"計画  {TITLE}, claude-code") == [
         "計画  Read the whole repository and do not forget anything of what you have",
         "      read, claude-code",
     ]
 
 
 def test_a_long_label_leaves_room_for_its_value(shared_ready: Editor) -> None:
-    rows = report_rows(shared_ready, f"{LONG[:70]}  {'x' * 74}")
+    rows = report_rows(shared_ready, f"{TITLE[:70]}  {'x' * 74}")
     assert [row.count("x") for row in rows] == [0, 20, 20, 20, 14]
 
 
