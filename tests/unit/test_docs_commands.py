@@ -57,7 +57,6 @@ NOT_RUN = {
     "token-sidecar mcp --uninstall codex --scope user": "needs Codex",
     "docker compose up --detach": DOCKER,
     "docker compose exec -T clickhouse clickhouse-client --multiquery < schema.sql": DOCKER,
-    "docker compose restart collector": DOCKER,
     "token-sidecar cost ship": COLLECTOR,
     "token-sidecar cost ship --follow": COLLECTOR,
     "token-sidecar cost ship --verify": STORE,
