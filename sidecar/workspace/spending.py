@@ -46,21 +46,19 @@ _READ_NUMBERS = itertools.count(1)
 class SpendingSums(NamedTuple):
     """Sums from the ledger, in USD."""
 
-    session: str
-    session_cost: Cost
     today: Decimal | None
     """Spending in all workspaces since local midnight, or None if this workspace has no calls."""
     workspace: Decimal
     severity: Severity
-    sessions: Mapping[str, Cost] = MappingProxyType({})
-    """The cost of each session, keyed by ID. Empty unless requested."""
-    partial: frozenset[CapSpan] = frozenset()
+    sessions: Mapping[str, Cost]
+    """The cost of the requested session or of all sessions, keyed by ID."""
+    partial: frozenset[CapSpan]
     """The spans whose sums are lower bounds, because not all of their calls have a price."""
-    read_number: int = 0
+    read_number: int
     """A counter that increases with each read. Sums from later reads replace earlier sums."""
-    calls: int = 0
+    calls: int
     """The number of this workspace's calls."""
-    tokens: int = 0
+    tokens: int
     """The number of tokens in this workspace's calls."""
 
 
@@ -166,8 +164,7 @@ class Costs:
             self.partial, recorded = spent.partial, (spent.calls, spent.tokens)
             self.revision += recorded != self._recorded
             self._recorded = recorded
-        costs = {**spent.sessions, spent.session: spent.session_cost}
-        self.update_sessions(SessionCosts(costs, spent.read_number))
+        self.update_sessions(SessionCosts(spent.sessions, spent.read_number))
 
     def update_sessions(self, costs: SessionCosts) -> None:
         """Replace the costs of some sessions, unless the current costs are from a later read."""
@@ -383,7 +380,11 @@ class Spending:
         )
 
     def spent(self, session: str, *, every: bool = False) -> SpendingSums:
-        """Return the sums for the status. If `every` is set, include the cost of each session.
+        """Return the sums for the status.
+
+        Args:
+            session: The ID of the session whose caps apply.
+            every: Whether to return the costs of all sessions with calls, instead of this one's.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -396,16 +397,13 @@ class Spending:
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
         # No call is about to be made, so the estimated cost is 0.
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model).verdict
+        usd = None if "session" in spend.unknown else spend.session
+        cost = Cost(usd, whole="session" not in spend.partial)
         return SpendingSums(
-            session,
-            Cost(
-                None if "session" in spend.unknown else spend.session,
-                whole="session" not in spend.partial,
-            ),
             spend.day if recorded and "day" not in spend.unknown else None,
             spend.workspace,
             _SEVERITIES[verdict],
-            self.cost_by_session() if every else {},
+            self.cost_by_session() if every else {session: cost},
             spend.partial,
             read_number,
             spend.calls,
@@ -413,17 +411,11 @@ class Spending:
         )
 
     def stored_sums(self, session: str = "") -> SpendingSums | None:
-        """Return the sums from the existing ledger, or None if it is missing or unreadable.
-
-        `session` is checked against the caps. The costs of all sessions are included.
-        """
+        """Return the sums with all sessions, or None if the ledger is missing or unreadable."""
         from sidecar.cost.ledger import FILE_NAME
 
         exists = (self._state.folder / FILE_NAME).exists()
-        sums = self._spent_or_none(session, every=True) if exists else None
-        if sums is None or session in sums.sessions:
-            return sums
-        return sums._replace(session="")  # its calls may be unread, so do not show $0.00
+        return self._spent_or_none(session, every=True) if exists else None
 
     def _spent_or_none(self, session: str, *, every: bool = False) -> SpendingSums | None:
         from sidecar.cost.ledger import LedgerError
