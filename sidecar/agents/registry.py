@@ -155,7 +155,7 @@ class Sources(msgspec.Struct, frozen=True):
         """Return all agents' stores without opening them. This call blocks.
 
         Args:
-            mine: Whether to skip stores whose paths show that they belong to other folders.
+            mine: Whether to skip stores that belong to other folders, if their paths show it.
         """
         roots = self.roots if mine else None
         return [one for reader in self.readers for one in stores_of(reader, self.places, roots)]

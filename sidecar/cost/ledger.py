@@ -415,12 +415,12 @@ class Ledger:
         *,
         amend: bool,
     ) -> Recorded:
-        """Process an event whose key is already in the ledger.
+        """Record an event whose key is already taken, by the same call or by another one.
 
-        The key may belong to the same call or to another one, because it is a hash of the request
-        id, which does not depend on the provider. The same call is amended if `amend` is true.
-        Another call is recorded under the next free key. When an agent's file is read again, a call
-        is considered the same even if its provider differs from the recorded one.
+        The key is a hash of the request id alone, so calls to two providers can have the same key.
+        A new call gets the next free key. A known call is amended if `amend` is true. A call from
+        the same agent is known even if its provider differs, because the agent's file may have
+        been read again with another result.
         """
         by_agent = event.agent if event.agent != PROTOCOL else None
         with nested(connection):

@@ -131,7 +131,7 @@ class TextDocument(SplitText):
         return line.removesuffix("\n").removesuffix("\r")
 
     def pieces_in(self, span: Range) -> list[Piece]:
-        """Return a range as pieces whose token counts add up to the count of the range.
+        """Split a range into pieces. The token count of the range is the sum of their counts.
 
         Pieces that are entirely within the range are shared with the document.
         """
