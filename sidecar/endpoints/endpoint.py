@@ -25,6 +25,7 @@ from sidecar.endpoints.outcome import (
     Capability,
     EndpointCount,
     EndpointError,
+    ModelAsleepError,
     explain,
 )
 from sidecar.endpoints.probe import (
@@ -38,6 +39,7 @@ from sidecar.endpoints.probe import (
     probe,
     probe_cloud,
     probe_window,
+    refuse_if_asleep,
 )
 from sidecar.endpoints.servers import (
     Aspect,
@@ -78,6 +80,8 @@ def require_server(result: ProbeResult) -> Server:
 _log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 2.0
+SHORTEST_IDLE = 1.0
+"""The least number of idle seconds after which a server can be set to put its model to sleep."""
 MODELS_KEPT = 256
 FIRST_BACKOFF, LONGEST_BACKOFF = 5.0, 300.0
 FIRST_RETRY, LONGEST_RETRY = 60.0, 3_600.0
@@ -136,6 +140,8 @@ class DeclaredEndpoint:
         self._message_costs: LRUCache[str, int] = LRUCache(MODELS_KEPT)
         self._offered: tuple[str, ...] = ()
         self._failures = 0
+        self._awake_until = 0.0
+        """Until this time, no model can have fallen asleep (monotonic clock)."""
         self._refusals: LRUCache[str, int] = LRUCache(MODELS_KEPT)
         self._last: LRUCache[tuple[str, Aspect], tuple[int, int]] = LRUCache(MODELS_KEPT)
         """The size and token count of the last input, keyed by model and aspect (text or chat)."""
@@ -323,6 +329,8 @@ class DeclaredEndpoint:
     def _remember(self, model: str, result: ProbeResult) -> ProbeResult:
         self._offered = result.listed_models or self._offered
         kinds = {result.text.status, result.chat.status}
+        if "supported" in kinds:
+            self._awake_until = time.monotonic() + SHORTEST_IDLE
         self._failures = self._failures + 1 if "unreachable" in kinds else 0
         lifetimes = [LIFETIMES[kind] for kind in kinds if kind in LIFETIMES]
         if "unsupported" in kinds:
@@ -382,7 +390,10 @@ class DeclaredEndpoint:
                 counting_request, require_server(result), result.model, content
             )
             try:
+                if time.monotonic() >= self._awake_until:
+                    await refuse_if_asleep(self._connection, require_server(result), result.model)
                 answer = await self._connection.post(request.path, request.body)
+                self._awake_until = time.monotonic() + SHORTEST_IDLE
                 if answer.reconnected and not self._cloud:
                     await self._check_still_same(result)
                 refuse_unless_ok(answer, self.root)
@@ -449,5 +460,5 @@ def _result_after_failure(result: ProbeResult, model: str, error: EndpointError)
     If the server is only temporarily unavailable, the result keeps the context window.
     """
     failed = ProbeResult.failed(model, error, result.server)
-    away = error.status in ("unreachable", "loading")
+    away = error.status in ("unreachable", "loading") or isinstance(error, ModelAsleepError)
     return replace(failed, limit=result.limit) if away else failed

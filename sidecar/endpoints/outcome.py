@@ -134,6 +134,13 @@ class EndpointError(SidecarError):
         self.is_request_specific = is_request_specific
 
 
+class ModelAsleepError(EndpointError):
+    """The server has unloaded the idle model. Counting would load it again."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__("unknown", f"{model} is asleep", "send it a prompt to wake it")
+
+
 class RequestAbandonedError(EndpointError):
     """The request was not sent, because its caller stopped waiting."""
 

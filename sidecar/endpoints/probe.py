@@ -17,7 +17,13 @@ import msgspec
 
 from sidecar.endpoints import servers
 from sidecar.endpoints.http import without_secrets
-from sidecar.endpoints.outcome import URL_IN_DOUBT, WINDOW_ONLY, AbilityStatus, EndpointError
+from sidecar.endpoints.outcome import (
+    URL_IN_DOUBT,
+    WINDOW_ONLY,
+    AbilityStatus,
+    EndpointError,
+    ModelAsleepError,
+)
 from sidecar.endpoints.servers import (
     Aspect,
     ListedModel,
@@ -271,6 +277,11 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
         )
     name = entry.id if entry else model
     limit = await _read_limit(connection, server, name, entry)
+    try:
+        await refuse_if_asleep(connection, server, name)
+    except EndpointError as error:
+        failed = ProbeResult.failed(name, error, server)
+        return replace(failed, limit=limit, listed_models=_listed_names(listed))
     text, extra_tokens = await _try_counting(connection, server, "text", name, first)
     chat, _ = await _try_counting(connection, server, "chat", name)
     return ProbeResult(
@@ -283,6 +294,12 @@ async def probe(connection: Connection, model: str) -> ProbeResult:
         listed_models=_listed_names(listed),
         extra_tokens=extra_tokens,
     )
+
+
+async def refuse_if_asleep(connection: Connection, server: Server, model: str) -> None:
+    """Raise ModelAsleepError if the server has put the model to sleep."""
+    if await server.is_asleep(connection, model):
+        raise ModelAsleepError(model)
 
 
 async def probe_window(connection: Connection, model: str) -> ProbeResult:

@@ -118,6 +118,12 @@ async def all_listed(
     return listed
 
 
+async def always_awake(connection: Connection, model: str) -> bool:
+    """Return False: most servers do not put a loaded model to sleep."""
+    del connection, model
+    return False
+
+
 @dataclass(frozen=True)
 class Server:
     """A kind of model server.
@@ -127,6 +133,8 @@ class Server:
         chat: How the server counts messages and tools, or None if it cannot.
         loaded: Selects the listed models that are in memory. No other model is used, because
             counting must not load a model.
+        is_asleep: Asks whether the server has unloaded a listed model while idle. A request to
+            count would load it again.
         parses_specials: Whether the server treats strings such as `<|im_end|>` as special tokens.
             Text that contains such strings is not sent.
         text_by_chat: Whether text is counted as a chat with one message. The count of an empty
@@ -144,6 +152,7 @@ class Server:
     loaded: Callable[[Connection, Sequence[ListedModel]], Awaitable[Sequence[ListedModel]]] = (
         all_listed
     )
+    is_asleep: Callable[[Connection, str], Awaitable[bool]] = always_awake
     parses_specials: bool = True
     text_by_chat: bool = False
     loads_itself: bool = False
@@ -361,6 +370,7 @@ class _Settings(msgspec.Struct):
 
 class _Props(msgspec.Struct):
     default_generation_settings: _Settings | None = None
+    is_sleeping: bool = False
 
 
 def _llamacpp_chat(model: str, chat: Chat) -> Request:
@@ -378,11 +388,21 @@ def _llamacpp_chat(model: str, chat: Chat) -> Request:
     return Request(f"/v1/chat/completions/input_tokens?{_NO_LOAD}", body)
 
 
+async def _llamacpp_props(connection: Connection, model: str) -> _Props | None:
+    """Return a model's properties. This request does not wake a sleeping model."""
+    answer = await connection.get(f"/props?model={quote(model, safe='')}&{_NO_LOAD}")
+    return decode_as(answer, _Props)
+
+
+async def _llamacpp_is_asleep(connection: Connection, model: str) -> bool:
+    props = await _llamacpp_props(connection, model)
+    return props is not None and props.is_sleeping
+
+
 async def _llamacpp_limit(
     connection: Connection, model: str, listed: ListedModel | None
 ) -> int | None:
-    answer = await connection.get(f"/props?model={quote(model, safe='')}&{_NO_LOAD}")
-    props = decode_as(answer, _Props)
+    props = await _llamacpp_props(connection, model)
     settings = props.default_generation_settings if props else None
     window = valid_window(settings.n_ctx) if settings else None
     return window or (valid_window(listed.meta.n_ctx) if listed and listed.meta else None)
@@ -407,6 +427,7 @@ LLAMACPP = Server(
     chat=Counting(_llamacpp_chat, read_number("input_tokens")),
     limit=_llamacpp_limit,
     loaded=_llamacpp_loaded,
+    is_asleep=_llamacpp_is_asleep,
     parses_specials=False,
 )
 
@@ -481,7 +502,8 @@ async def _ollama_limit(
 ) -> int | None:
     """Return a model's context window without loading the model.
 
-    If the model is not in memory, returns the window that it would get.
+    If the model is not in memory, returns the window that it would get, or None if that depends on
+    the machine.
     """
     del listed
     answer = await connection.get("/api/ps")
@@ -492,14 +514,24 @@ async def _ollama_limit(
     return _window_from_show(description) if description else None
 
 
+_LEAST_OLLAMA_WINDOW = 4_096
+"""The window that Ollama gives to a model without `num_ctx` on a GPU with less than 24 GiB of
+memory, since version 0.15.5. With more memory, the window is larger.
+"""
+
+
 def _window_from_show(description: _Show) -> int | None:
-    """Return the model's maximum window, or `num_ctx` in its parameters if that is smaller."""
+    """Return the smaller of `num_ctx` and the model's maximum.
+
+    Without `num_ctx`, only a maximum that every machine can provide is known to be the window.
+    """
     configured = _NUM_CTX.search(description.parameters or "")
-    windows = [int(configured[1])] if configured else []
-    for key, value in islice((description.model_info or {}).items(), LISTED):
-        if key.endswith(".context_length") and isinstance(value, int):
-            windows.append(value)
-    return valid_window(min(windows)) if windows else None
+    entries = islice((description.model_info or {}).items(), LISTED)
+    most = [n for key, n in entries if key.endswith(".context_length") and isinstance(n, int)]
+    wanted = int(configured[1]) if configured else None
+    if wanted is None and min(most, default=MOST_TOKENS) > _LEAST_OLLAMA_WINDOW:
+        return None
+    return valid_window(min([*most, *filter(None, [wanted])]))
 
 
 OLLAMA = Server(name="ollama", limit=_ollama_limit, loads_itself=True)

@@ -50,7 +50,7 @@ async def test_the_window_follows_what_ollama_has_loaded(
     async with server, session(server.url, tmp_path, monkeypatch) as client:
         turn = {"role": "user", "content": "Hello?"}
         before = await client.request("context/append", {"session": "s", "turns": [turn]})
-        assert (before["limit"], before["limitSource"]) == (131_072, "endpoint")
+        assert before["limitSource"] == "default", "the model's maximum is not what it will get"
         server.running["tiny:latest"] = 4_096
         await client.request("context/response", {"session": "s", "response": reply(30, 4)})
         after = await client.request("context/usage", {"session": "s"})

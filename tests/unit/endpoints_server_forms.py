@@ -47,8 +47,8 @@ def litellm_count(source: str) -> Any:
     return route
 
 
-def show(parameters: str) -> Canned:
-    info = {"general.architecture": "llama", "llama.context_length": 131072}
+def show(parameters: str, window: int = 131072) -> Canned:
+    info = {"general.architecture": "llama", "llama.context_length": window}
     return Canned(body={"parameters": parameters, "model_info": info, "capabilities": []})
 
 
@@ -187,6 +187,28 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
             ("GET", "/"): Canned(body=b"Ollama is running"),
             ("GET", "/api/ps"): Canned(body={"models": []}),
             ("POST", "/api/show"): show("temperature 0.7"),
+        },
+        "ollama",
+        "unsupported",
+        "unsupported",
+        None,
+    ),
+    "ollama without num_ctx, and a window that every machine has": (
+        {
+            MODELS: listing("tiny:latest", owned_by="library"),
+            ("GET", "/api/ps"): Canned(body={"models": []}),
+            ("POST", "/api/show"): show("temperature 0.7", window=2048),
+        },
+        "ollama",
+        "unsupported",
+        "unsupported",
+        2048,
+    ),
+    "ollama with a num_ctx beyond the model's window": (
+        {
+            MODELS: listing("tiny:latest", owned_by="library"),
+            ("GET", "/api/ps"): Canned(body={"models": []}),
+            ("POST", "/api/show"): show("num_ctx 262144"),
         },
         "ollama",
         "unsupported",

@@ -1,6 +1,7 @@
 """Runs a real llama.cpp server until standard input is closed.
 
-`python -m tests.e2e.llama.child MODEL PORT [--alias A] [--context N] [--slots N] [--key K]` prints
+`python -m tests.e2e.llama.child MODEL PORT [--alias A] [--context N] [--slots N] [--key K]
+[--sleep-after S]` prints
 the server's address. Port 0 selects a free port.
 """
 
@@ -28,6 +29,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--key")
+    parser.add_argument("--sleep-after", type=int, default=-1)
     return parser.parse_args()
 
 
@@ -40,6 +42,7 @@ def _parameters(options: argparse.Namespace) -> xllamacpp.CommonParams:
     parameters.warmup, parameters.verbosity = False, 0
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     parameters.endpoint_props = parameters.endpoint_slots = True
+    parameters.sleep_idle_seconds = options.sleep_after
     if options.key:
         parameters.api_keys = [options.key]
     return parameters

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from sidecar.config.settings import Endpoint
@@ -105,7 +107,7 @@ async def test_counts_take_one_request_each_after_the_first_use(
     assert await endpoints.limit("tiny") == 4096, "the window of one slot"
     chat = await endpoints.count_chat("tiny", [{"role": "user", "content": "hi"}], None, 10)
     assert isinstance(chat, EndpointCount)
-    assert endpoints.requests <= 8
+    assert endpoints.requests <= 9
     before = endpoints.requests
     for number in range(250):
         count = await endpoints.count_text("tiny", f"line {number}\n" * (number % 7 + 1), 10)
@@ -242,3 +244,40 @@ async def test_a_model_that_is_not_loaded_is_not_counted(llama_url: str) -> None
     assert miss.kind == "unknown"
     assert endpoints.requests == 1
     await endpoints.aclose()
+
+
+async def test_a_sleeping_model_is_left_asleep(models: dict[str, Path]) -> None:
+    with llama(models["gpt-2"], "--sleep-after", "1") as url:
+        asking, known = ours(url), ours(url)
+        assert isinstance(await known.count_text("tiny", "hello world", 10), EndpointCount)
+        await wait_until_asleep(url)
+        for endpoints in (asking, known):
+            for miss in (
+                await endpoints.count_text("tiny", "hello world again", 10),
+                await endpoints.count_chat("tiny", [{"role": "user", "content": "hi"}], None, 10),
+            ):
+                assert isinstance(miss, Miss)
+                assert "tiny is asleep: send it a prompt to wake it" in miss.reason
+            assert endpoints.known_limit("tiny") == 8192
+            await endpoints.probe()
+        assert await is_asleep(url)
+        async with httpx.AsyncClient() as client:
+            await client.post(f"{url}/tokenize", json={"content": "wake up"})
+        assert not await is_asleep(url)
+        await asking.probe()
+        assert isinstance(await asking.count_text("tiny", "hello world", 10), EndpointCount)
+        for endpoints in (asking, known):
+            await endpoints.aclose()
+
+
+async def wait_until_asleep(url: str) -> None:
+    for _ in range(200):
+        if await is_asleep(url):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("llama.cpp does not fall asleep")
+
+
+async def is_asleep(url: str) -> bool:
+    async with httpx.AsyncClient() as client:
+        return bool((await client.get(f"{url}/props")).json()["is_sleeping"])
