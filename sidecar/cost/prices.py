@@ -98,8 +98,8 @@ class Prices:
     def _listed_tariff(self, model: str, provider: str) -> Tariff | None:
         if provider in LOCAL_PROVIDERS | CREDIT_PROVIDERS:
             return None
-        snapshot, names = price_list(self._stored_list), (model, parse(model).host_id)
-        tariffs = (find_tariff(snapshot, name, provider) for name in names)
+        snapshot, name = price_list(self._stored_list), parse(model)
+        tariffs = (find_tariff(snapshot, id, provider) for id in (name.written, name.host_id))
         return next((tariff for tariff in tariffs if tariff), None)
 
 

@@ -28,6 +28,7 @@ from sidecar.endpoints.servers import (
     text_counting,
 )
 from sidecar.messages.tool_schemas import read_tools
+from sidecar.models.names import parse
 
 
 def bearer(key: str) -> Mapping[str, str]:
@@ -61,9 +62,10 @@ class Cloud:
             EndpointError: The name contains an empty, `.` or `..` segment, which HTTP clients
                 would resolve.
         """
-        if not {"", ".", ".."}.isdisjoint(model.split("/")):
+        id = parse(model).written
+        if not {"", ".", ".."}.isdisjoint(id.split("/")):
             raise EndpointError("unsupported", "the model's name is not a valid id for this vendor")
-        return self.show and self.show.format(model=quote(model, safe="/:"))
+        return self.show and self.show.format(model=quote(id, safe="/:"))
 
 
 _ANTHROPIC_PATH = "/v1/messages/count_tokens"
@@ -72,7 +74,7 @@ _ANTHROPIC_PATH = "/v1/messages/count_tokens"
 def _anthropic_chat(model: str, chat: Chat) -> Request:
     turns, system = split_system(chat.messages)
     body: dict[str, Any] = {
-        "model": model,
+        "model": parse(model).written,
         "messages": [_anthropic_message(turn) for turn in turns],
     }
     if not turns:

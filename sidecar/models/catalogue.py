@@ -83,6 +83,8 @@ def window_of(model: str) -> int | None:
     """Return a model's context window in tokens, or None. The first call loads the price list."""
     warm()
     name = parse(model)
+    if name.window is not None:
+        return name.window
     if name.provider in LOCAL_PROVIDERS:
         return None  # the window of a local server depends on its start options
     if (window := overruling_window(name.bare)) is not None:

@@ -88,6 +88,11 @@ _BEDROCK = re.compile(
 _OLLAMA_TAG = re.compile(
     r"^(?:latest|cloud|e?\d+(?:\.\d+)?[mbt](?:-.*)?|\d+x\d+b.*|.*-q\d.*|.*-fp16|mini|medium|small)$"
 )
+_WINDOW_MARK = re.compile(r"\[(\d{1,3})m\]", re.IGNORECASE)
+"""Matches Claude Code's mark for a larger context window, as in `claude-opus-5[1m]`.
+
+Claude Code accepts it anywhere in a model's name, and removes it before a request.
+"""
 _ROUTES = frozenset(
     ("free", "beta", "nitro", "floor", "online", "extended", "thinking", "exacto", "batch")
 )
@@ -102,6 +107,10 @@ class Name(msgspec.Struct, frozen=True):
     """The model name in lower case, without provider, route, quantisation and file extension."""
     host_id: str
     """The model's id in the provider's price list."""
+    written: str = ""
+    """The model name as written, without the mark for a larger window."""
+    window: int | None = None
+    """The context window in tokens, if the name contains it, as in `claude-opus-5[1m]`."""
 
 
 def parse(model: str) -> Name:
@@ -114,7 +123,13 @@ def parse(model: str) -> Name:
 
 @lru_cache(maxsize=4096)
 def _parse_name(model: str) -> Name:
-    text = model.strip()
+    mark, text = _WINDOW_MARK.search(model), _WINDOW_MARK.sub("", model).strip()
+    return msgspec.structs.replace(
+        _parse_text(text), written=text, window=int(mark[1]) * 1_000_000 or None if mark else None
+    )
+
+
+def _parse_text(text: str) -> Name:
     if text.lower().endswith(".gguf"):
         return _parse_gguf_name(text)
     if text.startswith("arn:"):
@@ -132,7 +147,7 @@ _DATE = re.compile(r"-(?:20\d{6}|20\d\d-\d\d-\d\d)$")
 
 def short_name(model: str) -> str:
     """Return a model's name without provider, date and `claude-` prefix, such as `opus-5`."""
-    name = _DATE.sub("", parse(model).bare).removesuffix("[1m]")
+    name = _DATE.sub("", parse(model).bare)
     return name.removeprefix("claude-") or model
 
 
@@ -157,11 +172,12 @@ def matches(model: str, globs: Iterable[str]) -> bool:
     The globs are compared with the full name, with the part after the last slash, and with the
     bare name. For example, `qwen-*` matches `ollama/qwen-7b` and `qwen-7b-Q4_K_M.gguf`.
     """
-    return matches_any(globs, (model, model.rpartition("/")[2], parse(model).bare))
+    name = parse(model)
+    return matches_any(globs, (name.written, name.written.rpartition("/")[2], name.bare))
 
 
 def _name_forms(name: str) -> set[str]:
-    full = name[:MAX_LENGTH].strip().lower().replace("\\", "/")
+    full = parse(name).written.lower().replace("\\", "/")
     names = (full, full.rpartition("/")[2])
     return {
         _without_quantisation(one.removesuffix(":latest").removesuffix(".gguf")) for one in names

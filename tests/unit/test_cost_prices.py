@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sidecar.config.settings import Price
 from sidecar.cost.events import THRESHOLDS, Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
-from sidecar.models.names import LOCAL_PROVIDERS
+from sidecar.models.names import LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import ListedTariff, parse_list, price_list
 
 if TYPE_CHECKING:
@@ -495,6 +495,33 @@ def test_the_price_of_a_call(case: Case) -> None:
     numbers = {key: n for key, n in msgspec.structs.asdict(case.tokens).items() if n}
     by_hand = sum(n * Decimal(case.units[key]) for key, n in numbers.items()) / 1_000_000
     assert found == by_hand == Decimal(case.cost)
+
+
+@pytest.mark.parametrize(
+    ("model", "provider"),
+    [
+        ("claude-opus-5", "anthropic"),
+        ("claude-haiku-4-5-20251001", "anthropic"),
+        ("anthropic/claude-4.6-opus-20260205", "openrouter"),
+        ("openrouter/anthropic/claude-sonnet-4.5", "openrouter"),
+        ("eu.anthropic.claude-haiku-4-5-20251001-v1:0", "aws"),
+        (
+            "arn:aws:bedrock:us-east-1:1:inference-profile/global.anthropic.claude-opus-4-8-v1:0",
+            "aws",
+        ),
+        ("claude-opus-4-8@default", "google"),
+        ("kimi-k2.5", "moonshotai"),
+        ("deepseek-chat", "deepseek"),
+    ],
+)
+def test_window_mark_does_not_change_the_price(model: str, provider: str) -> None:
+    call, at = Buckets(input=1_000, cache_read=1_000, output=100), datetime.fromisoformat(NOW)
+    price = Prices().price(call, model, provider, at)
+    assert price is not None
+    for marked in (f"{model}[1m]", f"{model}[1M]"):
+        assert Prices().price(call, marked, provider, at) == price
+        own = Price(models=(parse(model).bare,), input=Decimal(1), output=Decimal(0))
+        assert Prices([own]).price(call, marked, provider, at) == Decimal("0.002")
 
 
 def test_reported_cost_takes_precedence() -> None:

@@ -179,7 +179,7 @@ async def test_anthropic_request(pretend: Any) -> None:
     pretend("anthropic")
     async with FakeServer(VENDORS["anthropic"][0]) as server:
         endpoints = server.endpoints("m-1", key="K", K="k")
-        await endpoints.count_chat("m-1", CHAT, TOOLS)
+        await endpoints.count_chat("m-1[1m]", CHAT, TOOLS)
         asked = server.asked[-1]
         assert asked.headers["anthropic-version"] == "2023-06-01"
         assert asked.body == {

@@ -37,6 +37,10 @@ from sidecar.models.names import parse
         ("anthropic/claude-haiku-4.5", 200_000),
         ("gemini-2.5-pro", 1_048_576),
         ("deepseek-v3.2", 128_000),
+        ("claude-sonnet-4-5-20250929[1m]", 1_000_000),
+        ("eu.anthropic.claude-haiku-4-5-20251001-v1:0[1M]", 1_000_000),
+        ("z-ai/glm-4.7[1m]", 1_000_000),
+        ("some-model-of-mine[1m]", 1_000_000),
         # The window of a local server depends on its start options.
         ("Qwen2.5-7B-Instruct-Q4_K_M.gguf", None),
         ("llama3.1:8b", None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from sidecar.counting.model_list import model_info
 from sidecar.models.catalogue import provider_of
 from sidecar.models.families import UNKNOWN, generation_of, is_misspelled
-from sidecar.models.names import matches, parse, same_model
+from sidecar.models.names import matches, parse, same_model, short_name
 from sidecar.text.globs import MAX_LENGTH
 
 CASES = [
@@ -119,6 +120,32 @@ def test_model_names_are_parsed(
     assert parse(model).bare == bare
     assert provider_of(model) == (provider or "")
     assert generation_of(model) == generation
+
+
+@pytest.mark.parametrize("mark", ["[1m]", "[1M]"])
+@pytest.mark.parametrize("model", [case[0] for case in CASES if case[0]])
+def test_window_mark_is_not_part_of_a_name(model: str, mark: str) -> None:
+    plain, marked = parse(model), parse(model + mark)
+    assert marked == msgspec.structs.replace(plain, window=1_000_000)
+    assert short_name(model + mark) == short_name(model)
+    assert same_model(model + mark, model)
+    assert matches(model + mark, [plain.bare])
+
+
+@pytest.mark.parametrize(
+    ("model", "bare", "window"),
+    [
+        ("claude-sonnet-4-5[1m]-20250929", "claude-sonnet-4-5-20250929", 1_000_000),
+        ("us.anthropic.claude-opus-4-8[1m]-v1:0", "claude-opus-4-8", 1_000_000),
+        ("claude-opus-4-8[2m]@default", "claude-opus-4-8", 2_000_000),
+        ("claude-opus-4-8 [1m]", "claude-opus-4-8", 1_000_000),
+        ("claude-opus-4-8[0m]", "claude-opus-4-8", None),
+        ("claude-opus-4-8[1mb]", "claude-opus-4-8[1mb]", None),
+        ("claude-opus-4-8[m]", "claude-opus-4-8[m]", None),
+    ],
+)
+def test_window_mark_anywhere_in_a_name(model: str, bare: str, window: int | None) -> None:
+    assert (parse(model).bare, parse(model).window) == (bare, window)
 
 
 @given(st.text(max_size=60) | st.from_regex(r"[a-z0-9:/@.\-_]{0,40}", fullmatch=True))

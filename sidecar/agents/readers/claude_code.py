@@ -350,19 +350,16 @@ class CostCheck(msgspec.Struct):
         """
         totals: dict[str, ModelParts] = {}
         for name, used in (line.model_usage or {}).items():
-            totals[_without_window_marker(name)] = _sum_usage(
-                (totals.get(_without_window_marker(name), _NOTHING), used.parts)
-            )
+            bare = parse(name).bare
+            totals[bare] = _sum_usage((totals.get(bare, _NOTHING), used.parts))
         rest, model = _NOTHING, self.compacted_model
         if model is not None and len(self.messages) <= _MOST_MESSAGES:
             messages = {
                 **self.messages,
                 **_subagent_usage(path, parse_iso_time(self.at), parse_iso_time(line.timestamp)),
             }
-            total = _usage_between(self.totals, totals).get(_without_window_marker(model), _NOTHING)
-            taken = (
-                parts for name, parts in messages.values() if name == _without_window_marker(model)
-            )
+            total = _usage_between(self.totals, totals).get(parse(model).bare, _NOTHING)
+            taken = (parts for name, parts in messages.values() if name == parse(model).bare)
             rest = _subtract_usage(total, _sum_usage(taken))
         self.totals, self.at, self.messages = totals, line.timestamp, {}
         self.compacted_model = None
@@ -380,10 +377,6 @@ def _usage_between(
     }
     has_all = before.keys() <= after.keys()
     return grown if has_all and all(min(parts) >= 0 for parts in grown.values()) else after
-
-
-def _without_window_marker(model: str) -> str:
-    return parse(model.removesuffix("[1m]")).bare
 
 
 def _sum_usage(all_parts: Iterable[ModelParts]) -> ModelParts:
@@ -413,7 +406,7 @@ def _subagent_usage(
 def _add_message(
     messages: dict[str, tuple[str, ModelParts]], name: str, model: str | None, usage: MessageUsage
 ) -> None:
-    new = _without_window_marker(model or ""), _parts_of(usage_of(usage))
+    new = parse(model or "").bare, _parts_of(usage_of(usage))
     messages[name] = max(messages.get(name, new), new, key=lambda one: one[1][-1])
 
 
