@@ -110,6 +110,11 @@ class Loaded:
     files: Mapping[FileKey, Layer] = field(default_factory=dict)
     """The last valid contents of each file."""
 
+    def is_configured(self, key: str) -> bool:
+        """Return whether a setting has a value other than its default from any source."""
+        origin = self.origins.get(key)
+        return origin is not None and origin.source != "default"
+
 
 def to_camel_case(key: str) -> str:
     """Convert a key such as `max-tokens` to `maxTokens`."""

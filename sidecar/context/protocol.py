@@ -57,7 +57,8 @@ class SectionSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class SetParams(SessionParams, frozen=True, kw_only=True):
     """Sets parts of a conversation other than its turns. Null removes a part."""
 
-    model: str | None = None
+    model: str | UnsetType | None = UNSET
+    """The conversation's model. Without other members but `workspace`, also that of documents."""
     system_prompt: str | UnsetType | None = UNSET
     tools: list[dict[str, Any]] | UnsetType | None = UNSET
     """Tool schemas in OpenAI, Anthropic or Gemini format."""
@@ -74,9 +75,10 @@ class SetParams(SessionParams, frozen=True, kw_only=True):
     def is_choice(self) -> bool:
         """Whether the params contain only a model and, optionally, a workspace.
 
-        Such a request chooses the model for counting documents.
+        Such a request chooses the model for counting documents. Null undoes the choice.
         """
-        return bool(self.model) and self == SetParams(workspace=self.workspace, model=self.model)
+        choice = SetParams(workspace=self.workspace, model=self.model)
+        return self.model is not UNSET and self == choice
 
 
 class AppendParams(SessionParams, frozen=True, kw_only=True):

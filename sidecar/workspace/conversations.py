@@ -108,12 +108,14 @@ class Conversations:
             before = base = self.sessions.conversations.get(name)
             if change.version is not None and not _is_same(before, change.version):
                 base = change.version
-            named = self.sessions.state_of(name).named_model
+            state = self.sessions.state_of(name)
+            named = None if change.model == "" else state.named_model
             settings = self.workspace.settings
             if change.must_prepare:
                 prepare = partial(change.prepare, self.model_of(name), named, settings)
                 change = await self._run(prepare)
-            model = change.model or named or change.answered_model or self.model_of(name)
+            answered = change.answered_model or state.answered_model
+            model = change.model or named or answered or self.sessions.default_model
             if is_answer and base is not None:
                 model = base.model
             await self.services.counts.load_window_and_price(model, settings)
@@ -149,7 +151,7 @@ class Conversations:
         if isinstance(change, ApplyCounts):
             state.counted_layout = conversation.layout
         if change.model is not None:
-            state.named_model = change.model
+            state.named_model = change.model or None
         if change.answered_model is not None:
             state.answered_model = change.answered_model
         if outcome.refused_limit is not None:

@@ -270,8 +270,13 @@ class SessionRegistry:
         self._published_sessions: tuple[Any, ...] = ()
         """Identifies the last published session list."""
 
+    @property
+    def default_model(self) -> str:
+        """The model of conversations that have none of their own."""
+        return self.chosen_model or self._workspace.settings.model
+
     def model_of(self, session_id: str) -> str:
-        return self._named_model(session_id) or self._workspace.settings.model
+        return self._named_model(session_id) or self.default_model
 
     def _named_model(self, session_id: str) -> str | None:
         state = self.state_of(session_id)
@@ -368,8 +373,8 @@ class SessionRegistry:
 
         return sent_estimate(conversation, self.calibration_of(conversation))
 
-    def choose_model(self, model: str) -> bool:
-        """Set the model for the whole workspace.
+    def choose_model(self, model: str | None) -> bool:
+        """Set the model for the whole workspace, or undo the choice if the model is None.
 
         Returns:
             Whether the session on display is a client's conversation, which then changes its model.
@@ -606,13 +611,9 @@ class SessionRegistry:
         usage = self.usage(session)
         if isinstance(session, StoredSession):
             limits = NamedLimits(transcript=session.limit)
-            if self.chosen_model not in (None, session.model):
-                limits = NamedLimits()
-            model = self.chosen_model or session.model
-            return ContextState(model, limits, usage, self.chosen_model)
-        chosen = self.state_of(session.id).named_model or self.chosen_model
+            return ContextState(session.model, limits, usage, self.chosen_model)
         return ContextState(
-            self._named_model(session.id), self._named_limits(session), usage, chosen
+            self._named_model(session.id), self._named_limits(session), usage, self.chosen_model
         )
 
     def warn(self, kind: Any, message: str, usage: ContextUsage | None) -> None:

@@ -96,6 +96,8 @@ class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     version: int | None
     text: str
     severity: Severity
+    model: str = ""
+    """The workspace's model: texts are counted for it unless a budget names another."""
     document: DocumentStatus | None
     context: ContextStatus | None = None
     cost: CostStatus | None = None
@@ -224,6 +226,7 @@ def status_update(
         version=version,
         text="" if status.hide else " · ".join(parts),
         severity=max([severity, *others], key=_RANKS.index),
+        model=workspace.model,
         document=None if document is None else msgspec.structs.replace(document, severity=severity),
         context=context,
         cost=cost,

@@ -38,7 +38,7 @@ class ContextState(NamedTuple):
     """The context windows that the shown session specifies."""
     usage: ContextUsage | None = None
     chosen: str | None = None
-    """The model set by a client."""
+    """The model that the user has picked for the workspace."""
     revision: int = 0
     """A counter that increases whenever any session changes."""
     followed: tuple[FollowedSection, ...] = ()
@@ -89,8 +89,9 @@ class Workspace:
 
     @property
     def model(self) -> str:
-        """The default model. The shown session takes precedence over the settings."""
-        return self.context.model or self.settings.model
+        """The default model: picked, configured, the shown session's, or the built-in default."""
+        configured = self.settings.model if self.loaded.is_configured("model") else None
+        return self.context.chosen or configured or self.context.model or self.settings.model
 
     @property
     def shown_session(self) -> str:
@@ -102,8 +103,8 @@ class Workspace:
     def budget_model(self) -> str:
         """The model for budgets that do not specify a model.
 
-        This is the model set by the client or, by default, the model in the settings. Agents'
-        sessions are ignored, as in the `check` command.
+        This is the model that the user has picked or, by default, the model in the settings.
+        Sessions are ignored, as in the `check` command.
         """
         return self.context.chosen or self.settings.model
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
+from sidecar.config.settings import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.protocol.client import Client
 
 HAIKU = "claude-haiku-4-5"
@@ -20,11 +21,15 @@ HAIKU = "claude-haiku-4-5"
 @pytest.fixture
 async def beside_an_agent(bare: Client, tmp_path: Path) -> Client:
     """A client in a workspace with an agent's session, but no conversation."""
+    return await start_beside_an_agent(bare, tmp_path)
+
+
+async def start_beside_an_agent(bare: Client, tmp_path: Path, **options: Any) -> Client:
     home = ClaudeHome(tmp_path / "home" / ".claude")
     home.clock.now = datetime.now(UTC) - timedelta(minutes=50)
     everyday(home, tmp_path)
     bare.ignore("context/warning", "textDocument/publishDiagnostics")
-    await bare.initialize(tmp_path.as_uri())
+    await bare.initialize(tmp_path.as_uri(), **options)
     bare.open("some words\n" * 9, (tmp_path / "a.md").as_uri())
     await bare.take("status/update", lambda status: bool(status["context"]))
     return bare
@@ -43,6 +48,61 @@ async def test_choosing_a_model_keeps_the_agents_session_shown(beside_an_agent: 
     rows = await client.request("context/sessions", {"all": True})
     assert [row["source"] for row in rows] == ["claude-code"]
     assert (await client.request("tokens/count", {"text": "x"}))["model"] == "gpt-4"
+
+
+async def test_a_choice_can_be_undone(beside_an_agent: Client, tmp_path: Path) -> None:
+    client = beside_an_agent
+    await client.request("context/set", {"model": "gpt-4"})
+    await client.take("status/update", counts_for_gpt_4)
+    await client.request("context/set", {"model": None})
+    await client.take("status/update", lambda status: status["model"] == MODEL)
+    client.ignore("status/update")
+    assert await models_shown(client, (tmp_path / "a.md").as_uri()) == {MODEL}
+    turns = [{"role": "user", "content": "word " * 9}]
+    usage = await client.request("context/append", {"session": "own", "turns": turns})
+    assert usage["model"] == DEFAULT_MODEL
+
+
+async def test_undoing_a_choice_returns_a_conversation_to_the_configured_model(
+    talker: Client, tmp_path: Path
+) -> None:
+    await talker.request("context/append", {"turns": [{"role": "user", "content": "word " * 9}]})
+    await talker.request("context/set", {"model": "gpt-4"})
+    assert (await talker.request("context/usage", {}))["model"] == "gpt-4"
+    usage = await talker.request("context/set", {"model": None})
+    assert usage["model"] == (await talker.request("context/usage", {}))["model"] == DEFAULT_MODEL
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", DEFAULT_MODEL])
+@pytest.mark.parametrize("place", ["project", "user", "editor"])
+async def test_a_configured_model_precedes_the_agents(
+    bare: Client, tmp_path: Path, place: str, model: str
+) -> None:
+    options: dict[str, Any] = {}
+    if place == "editor":
+        options["initializationOptions"] = {"tokenSidecar": {"model": model}}
+    else:
+        user = Path(os.environ["TOKEN_SIDECAR_CONFIG"])
+        file = tmp_path / ".token-sidecar.toml" if place == "project" else user
+        file.write_text(f'model = "{model}"\n')
+    client = await start_beside_an_agent(bare, tmp_path, **options)
+    client.ignore("status/update")
+    assert await models_shown(client, (tmp_path / "a.md").as_uri()) == {model}
+    assert (await client.request("context/usage", {}))["model"] == MODEL
+    await client.request("context/set", {"model": "gpt-4"})
+    assert await models_shown(client, (tmp_path / "a.md").as_uri()) == {"gpt-4"}
+    await client.request("context/set", {"model": None})
+    assert await models_shown(client, (tmp_path / "a.md").as_uri()) == {model}
+
+
+async def models_shown(client: Client, uri: str) -> set[str]:
+    """Return the models of all counts that name none: of a text and of the open document."""
+    counts = [
+        await client.request("tokens/count", {"text": "some words"}),
+        await client.request("tokens/count", {"textDocument": {"uri": uri}}),
+        await client.request("tokens/fit", {"text": "some words", "maxTokens": 5}),
+    ]
+    return {count["model"] for count in counts}
 
 
 async def test_chosen_model_applies_to_the_next_session(beside_an_agent: Client) -> None:

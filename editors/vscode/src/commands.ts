@@ -168,9 +168,15 @@ async function fitToSize(server: Server): Promise<boolean> {
 }
 
 async function selectModel(server: Server, named?: string): Promise<string | undefined> {
-  const model = named ?? (await window.showQuickPick(await models(server), { title: "Count for the model" }))?.id;
-  if (model) await server.useModel(model, workspaceParam(server));
-  return model;
+  if (named) {
+    await server.useModel(named, workspaceParam(server));
+    return named;
+  }
+  const automatic = { label: "Automatic", detail: "The configured model, or else the shown session's", id: null };
+  const items: (QuickPickItem & { id: string | null })[] = [automatic, ...(await models(server))];
+  const picked = await window.showQuickPick(items, { title: "Count for the model" });
+  if (picked) await server.useModel(picked.id, workspaceParam(server));
+  return picked?.id ?? undefined;
 }
 
 async function resetContext(server: Server): Promise<ContextUsage> {

@@ -789,6 +789,7 @@ export interface StatusUpdate {
   version: number | null;
   text: string;
   severity: "error" | "ok" | "warning";
+  model: string;
   document: DocumentStatus | null;
   context: ContextStatus | null;
   cost: CostStatus | null;

@@ -57,6 +57,8 @@ export class Server implements Disposable {
   private readonly news = new Map<string | null, string>();
   /** The models that the user has chosen, keyed by workspace. They are sent again after a restart. */
   private readonly models = new Map<string, string>();
+  /** The models that the workspaces' texts are counted for, keyed by workspace. */
+  private readonly countedFor = new Map<string | null, string>();
   readonly onHealth = this.healthChanged.event;
   readonly onStatus = this.statusArrived.event;
   /** Fired after the context, the sessions or the costs of a workspace have changed. */
@@ -81,16 +83,16 @@ export class Server implements Disposable {
     return token ? client.sendRequest<R>(method, params, token) : client.sendRequest<R>(method, params);
   }
 
-  /** Set a workspace's model. The workspace may be omitted if there is only one. */
-  async useModel(model: string, { workspace }: { workspace?: string }): Promise<void> {
+  /** Set a workspace's model, or undo the choice if it is null. The workspace may be omitted if there is only one. */
+  async useModel(model: string | null, { workspace }: { workspace?: string }): Promise<void> {
     await this.request("context/set", { workspace, model });
     this.models.delete(workspace ?? ""); // keeps the latest choice last in the map
-    this.models.set(workspace ?? "", model);
+    if (model !== null) this.models.set(workspace ?? "", model);
   }
 
-  /** Return the model that the user has chosen for a folder, if any. */
-  chosenModel(folder: Uri): string | undefined {
-    return this.models.get(folder.toString());
+  /** Return the model that a folder's texts are counted for: the user's choice, or what the server has reported. */
+  modelOf(folder: Uri): string | undefined {
+    return this.models.get(folder.toString()) ?? this.countedFor.get(folder.toString());
   }
 
   // The server responds by requesting its settings.
@@ -149,6 +151,7 @@ export class Server implements Disposable {
       const news = JSON.stringify([update.context, update.cost, update.costRevision]);
       if (this.news.get(update.workspace) !== news) this.newsArrived.fire(undefined);
       this.news.set(update.workspace, news);
+      this.countedFor.set(update.workspace, update.model);
     });
     client.onNotification("context/warning", (warning: ContextWarning) => {
       this.log.warn(warning.message);

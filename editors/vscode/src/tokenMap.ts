@@ -12,7 +12,7 @@ export async function showTokenMap(context: ExtensionContext, server: Server): P
   if (folder?.uri.scheme !== "file") throw new Error("open a folder first");
   const program = await findServer(context);
   if (!program) throw new Error("the server was not found: use Token Sidecar: Install Server");
-  const model = server.chosenModel(folder.uri);
+  const model = server.modelOf(folder.uri);
   const choice = model ? ["--model", model] : [];
   const args = [...program.args.slice(0, -1), "map", folder.uri.fsPath, "--html", "-", ...choice];
   const title = "Token Sidecar: counting the folder";

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from sidecar.agents.events import StoredSession
 from sidecar.context.protocol import ContextUsage, SessionRow
@@ -86,10 +87,10 @@ async def _set(conversations: Conversations, params: p.SetParams) -> ContextUsag
     documents = conversations.services.documents
     change = SetParts(
         session=params.session,
-        model=params.model,
+        model=None if params.model is UNSET else params.model or "",
         asks_endpoint=True,
         makes_current=not params.is_choice
-        or conversations.sessions.choose_model(params.model or ""),
+        or conversations.sessions.choose_model(params.model or None),
         params=params,
         # Documents may only be read on the event loop, not on the worker thread.
         documents={

@@ -142,15 +142,21 @@ def test_model_can_be_chosen_with_the_picker(ready: Editor) -> None:
     ready.lua("""
       vim.ui.select = function(items, options, chosen)
         for _, item in ipairs(items) do
-          if item.id == 'gpt-4' then
+          if item == _G.wanted then
             _G.label = options.format_item(item)
             return chosen(item)
           end
         end
       end""")
+    ready.lua("_G.wanted = 'gpt-4'")
     ready.command("TokenSidecar model")
     ready.wait_message("counting for gpt-4")
-    assert ready.lua("return _G.label") in ("gpt-4", "openai/gpt-4")
+    assert ready.lua("return _G.label") == "gpt-4"
+    ready.lua("_G.wanted = 'automatic'")
+    ready.command("TokenSidecar model")
+    ready.wait_message("counting for the configured model, or the shown session's")
+    ready.command("TokenSidecar count")
+    ready.wait_message("(exact, gpt-5)")
 
 
 def test_model_can_be_chosen_with_inputlist(ready: Editor) -> None:
@@ -169,6 +175,11 @@ def test_model_can_be_chosen_with_inputlist(ready: Editor) -> None:
     assert 1 < len(names) < 200
     assert all("claude" in name and "haiku" in name for name in names)
     assert len(set(names)) == len(names)
+    ready.lua("_G.entered = ''")
+    ready.command("TokenSidecar model")
+    ready.wait_message("counting for the configured model")
+    assert "more: type part of the name" in ready.lua("return _G.offered")[0]
+    assert len(ready.lua("return _G.offered")) < 60
 
 
 @pytest.mark.parametrize("text", ["word " * 15 + "\n", "one\n" + "word " * 15])
@@ -605,7 +616,7 @@ def test_the_model_is_set_for_the_project_that_opened_the_picker(
     ready: Editor, second_project: Path
 ) -> None:
     ready.lua(
-        "vim.ui.select = function(rows, _, done) _G.done = function() done(rows[1], 1) end end"
+        "vim.ui.select = function(rows, _, done) _G.done = function() done(rows[3], 3) end end"
     )
     ready.command("TokenSidecar model")
     wait_for(lambda: ready.lua("return _G.done ~= nil"), "the list")

@@ -52,21 +52,31 @@ local function compare(opts)
   ask_text(opts, 'tokens/count', { models = models }, show)
 end
 
+local AUTOMATIC, MOST_MODELS = 'automatic', 50
+
 ---@param ask token_sidecar.Ask
+---@param name string a model, or `automatic` to undo the choice
 local function set_model(ask, name)
-  ask('context/set', { model = name }, function(_, client)
-    server.remember(client, name)
-    notify('counting for ' .. name)
+  local is_choice = name ~= AUTOMATIC
+  ask('context/set', { model = is_choice and name or vim.NIL }, function(_, client)
+    server.remember(client, is_choice and name or nil)
+    notify(is_choice and 'counting for ' .. name or "counting for the configured model, or the shown session's")
   end)
 end
 
 ---@param ask token_sidecar.Ask
-local function choose_model(ask, query)
+---@param most integer
+local function choose_model(ask, query, most)
   ask('models/list', { query = query, choices = true }, function(models)
     if #models == 0 then return notify(('no model matches %s'):format(query), vim.log.levels.WARN) end
-    local function label(choice) return format.plain(choice.id) end
-    local function choose(choice) return choice and set_model(ask, choice.id) end
-    vim.ui.select(models, { prompt = 'Count for the model', format_item = label }, choose)
+    local others = #models - most
+    local names = vim.tbl_map(function(choice) return choice.id end, vim.list_slice(models, 1, math.min(most, #models)))
+    if query == '' then table.insert(names, 1, AUTOMATIC) end
+    local prompt = 'Count for the model'
+    if others > 0 then prompt = ('%s (%d more: type part of the name)'):format(prompt, others) end
+    vim.ui.select(names, { prompt = prompt, format_item = format.plain }, function(name)
+      if name then set_model(ask, name) end
+    end)
   end)
 end
 
@@ -76,9 +86,9 @@ local function model(opts)
   local ask = workspace_ask()
   if opts.fargs[2] then return set_model(ask, opts.fargs[2]) end
   local is_builtin = debug.getinfo(vim.ui.select, 'S').source:find('vim/ui.lua', 1, true)
-  if not is_builtin then return choose_model(ask, '') end
+  if not is_builtin then return choose_model(ask, '', math.huge) end
   vim.ui.input({ prompt = "Part of the model's name: " }, function(query)
-    if query then choose_model(ask, query) end
+    if query then choose_model(ask, query, MOST_MODELS) end
   end)
 end
 
@@ -199,6 +209,7 @@ function M.complete(lead, line)
   local candidates = #words < 2 and vim.tbl_keys(SUBCOMMANDS) or {}
   if words[1] == 'model' and #words == 2 or words[1] == 'compare' and #words > 1 then
     candidates = model_names(lead)
+    if words[1] == 'model' then table.insert(candidates, AUTOMATIC) end
   elseif words[1] == 'map' and #words == 2 then
     return vim.fn.getcompletion(lead, 'dir')
   elseif words[1] == 'fit' and #words == 3 then

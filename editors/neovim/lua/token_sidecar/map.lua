@@ -76,7 +76,7 @@ function M.open(folder)
   if not argv then return format.notify('no server found. To install it: ' .. server.INSTALL, vim.log.levels.WARN) end
   folder = vim.fs.abspath(folder)
   local command = vim.list_extend(vim.list_slice(argv, 1, #argv - 1), { 'map', folder, '--json', '--depth', DEPTH })
-  local model = server.chosen_model(folder)
+  local model = server.model_of(folder)
   if model then vim.list_extend(command, { '--model', model }) end
   vim.system(command, { text = true, cwd = server.START_IN }, function(done)
     vim.schedule(function()

@@ -135,17 +135,18 @@ function M.spawn(dispatchers)
   return rpc
 end
 
---- Remembers the model that the user chose for a project, so that a restarted server uses it.
+--- Remembers the model that the user chose for a project, so that a restarted server uses it. Nil forgets it.
 function M.remember(client, model) chosen[client.root_dir or ''] = model end
 
---- Returns the model that the user chose for a folder's project, if any.
+--- Returns the model that texts of a folder's project are counted for: the user's choice, or what the server reported.
 ---@param folder string
 ---@return string?
-function M.chosen_model(folder)
+function M.model_of(folder)
   folder = vim.fs.normalize(folder)
-  local model = chosen[folder]
+  local reported = require('token_sidecar.status').model_of
+  local model = chosen[folder] or reported(folder)
   for parent in vim.fs.parents(folder) do
-    model = model or chosen[parent]
+    model = model or chosen[parent] or reported(parent)
   end
   return model
 end

@@ -1,6 +1,8 @@
 -- Keeps the server's status in buffer variables.
 local M = {}
 
+local models = {} ---@type table<string, string> the models that texts are counted for, by workspace
+
 --- Nullable fields. Neovim's JSON decoder omits them if they are null.
 local NULLABLE =
   { document = { 'percent', 'budget' }, context = { 'tokens', 'percent' }, cost = { 'costUsd' } }
@@ -47,11 +49,17 @@ end
 function M.update(status, ctx)
   local client, uri = vim.lsp.get_client_by_id(ctx.client_id), status.uri
   put_nulls_back(status)
+  if status.workspace ~= vim.NIL then models[vim.uri_to_fname(status.workspace)] = status.model end
   show_in_chats(status, ctx.client_id)
   for buf in pairs(client and client.attached_buffers or {}) do
     if vim.uri_from_bufnr(buf) == uri then return show(buf, status) end
   end
 end
+
+--- Returns the model that a workspace's texts are counted for, if the server has reported it.
+---@param root string
+---@return string?
+function M.model_of(root) return models[root] end
 
 --- Clears the status in the buffers and chats of a server that has exited.
 ---@param buffers integer[]

@@ -608,6 +608,7 @@
 ---@field version? integer
 ---@field text string
 ---@field severity "error"|"ok"|"warning"
+---@field model string
 ---@field document? token_sidecar.DocumentStatus
 ---@field context? token_sidecar.ContextStatus
 ---@field cost? token_sidecar.CostStatus
