@@ -23,7 +23,6 @@ from sidecar.cli.output import (
     write_page,
 )
 from sidecar.cli.ship import ship
-from sidecar.errors import how_to_install
 from sidecar.models.names import short_names
 from sidecar.text.printable import HOW_RECORDED, compact_number, cost_text, printable, usd_text
 from sidecar.text.tables import columns, draw_bar
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Settings
     from sidecar.cost.book import CostBook
+    from sidecar.cost.export import ExportFormat
     from sidecar.cost.protocol import (
         CostDetailParams,
         CostKey,
@@ -254,7 +254,7 @@ def _warn_if_unknown_agent(name: str | None) -> None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["csv", "jsonl", "parquet"]),
+    type=click.Choice(["csv", "jsonl"]),
     default="csv",
     show_default=True,
     help="Output format; `jsonl` is one JSON object per line.",
@@ -263,18 +263,16 @@ def _warn_if_unknown_agent(name: str | None) -> None:
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write to FILE instead of standard output; required for Parquet.",
+    help="Write to FILE instead of standard output.",
 )
 @scope_options
-def export(form: str, output: Path | None, **scope: Any) -> None:
-    """Export individual calls as CSV, JSON Lines or Parquet.
+def export(form: ExportFormat, output: Path | None, **scope: Any) -> None:
+    """Export individual calls as CSV or JSON Lines.
 
     The rows contain numbers, ids and times, but no text.
     """
-    from sidecar.cost.export import read_events, write_calls, write_parquet
+    from sidecar.cost.export import read_events, write_calls
 
-    if form == "parquet" and output is None:
-        raise click.UsageError("--format parquet requires --output FILE")
     with open_ledger() as (book, loaded):
         ingest_agents(book, loaded.settings, scope["workspace"])
         wanted = book.scope(
@@ -283,20 +281,13 @@ def export(form: str, output: Path | None, **scope: Any) -> None:
         events = read_events(book.ledger, wanted)
         if output is None:
             with flush_output():
-                write_calls(events, book.prices, sys.stdout, "jsonl" if form == "jsonl" else "csv")
+                write_calls(events, book.prices, sys.stdout, form)
             return
         try:
-            if form == "parquet":
-                write_parquet(events, book.prices, output)
-            else:
-                with output.open("w", encoding="utf-8", newline="") as stream:
-                    write_calls(events, book.prices, stream, "jsonl" if form == "jsonl" else "csv")
+            with output.open("w", encoding="utf-8", newline="") as stream:
+                write_calls(events, book.prices, stream, form)
         except OSError as error:
             raise ValueError(f"cannot write {output}: {error.strerror or error}") from error
-        except ImportError:
-            raise ValueError(
-                f"Parquet requires additional packages; {how_to_install('parquet')}"
-            ) from None
     print_lines(f"Wrote {output}.", err=True)
 
 

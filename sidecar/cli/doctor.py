@@ -34,7 +34,6 @@ _EXTRAS = {
     "treemap": "squarify",
     "otel": "opentelemetry-sdk",
     "team": "clickhouse-connect",
-    "parquet": "pyarrow",
 }
 
 

@@ -113,8 +113,6 @@ class LedgerSettings(Table, frozen=True):
     """Settings for exporting recorded calls. A project cannot set them."""
 
     otel_endpoint: Url | None = None
-    otel_signals: bool = False
-    """Whether to also export each new call as metrics and spans. Deprecated."""
 
 
 class Team(Table, frozen=True):

@@ -5,8 +5,6 @@ The ledger and the price list are opened on first use.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,13 +28,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.config.settings import Caps, Price
-    from sidecar.cost.otel import OtelExporter
     from sidecar.cost.protocol import CostReport
     from sidecar.messages.usage import Usage
 
     Cancelled = Callable[[], bool]
-
-_log = logging.getLogger(__name__)
 
 
 class BlockCost(NamedTuple):
@@ -59,7 +54,6 @@ class CostBook:
         entries: Sequence[Price] = (),
         *,
         zone: tzinfo | None = None,
-        otel_endpoint: str | None = None,
     ) -> None:
         """Create a cost book.
 
@@ -67,14 +61,10 @@ class CostBook:
             state: The user's state folder.
             entries: The user's `[[price]]` entries.
             zone: The time zone that determines local days; defaults to this machine's.
-            otel_endpoint: An OpenTelemetry collector that receives metrics and spans for new calls.
         """
         self.ledger = Ledger(state / FILE_NAME, zone)
         self.prices = Prices(entries, state / STORED_LIST)
         self._zone = zone
-        self._otel_endpoint = otel_endpoint
-        self._exporter: OtelExporter | None = None
-        self._exporter_lock = threading.Lock()
 
     def record(self, params: CostRecordParams) -> CostRecorded:
         """Record a call, and return its cost.
@@ -116,8 +106,6 @@ class CostBook:
             reported_cost=reported,
         )
         recorded = self.ledger.record(event)
-        if not recorded.duplicate:
-            self._export([event])
         cost = self.prices.cost(event)
         return CostRecorded(
             id=recorded.id,
@@ -134,10 +122,8 @@ class CostBook:
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
     ) -> RecordedBatch:
-        """Record an agent's calls, and export those that are new (see `Ledger.record_many`)."""
-        batch = self.ledger.record_many(events, amend=amend, also=also)
-        self._export(batch.new)
-        return batch
+        """Record an agent's calls (see `Ledger.record_many`)."""
+        return self.ledger.record_many(events, amend=amend, also=also)
 
     def detail(
         self,
@@ -250,26 +236,7 @@ class CostBook:
         return judge(caps, self.spend(workspace, session, folders), estimate, model)
 
     def close(self) -> None:
-        """Close the ledger and flush the exporter. This can take a few seconds."""
         self.ledger.close()
-        if self._exporter is not None:
-            self._exporter.close()
-            self._exporter = None
-
-    def _export(self, events: list[LedgerEvent]) -> None:
-        if self._otel_endpoint is None or not events:
-            return
-        from sidecar.cost.otel import OtelExporter, OtelMissingError
-
-        with self._exporter_lock:
-            try:
-                self._exporter = self._exporter or OtelExporter(self._otel_endpoint, self.prices)
-            except OtelMissingError as error:
-                _log.warning("%s", error)
-                self._otel_endpoint = None
-                return
-        for event in events:
-            self._exporter.export(event)
 
 
 def _billing_provider_of(params: CostRecordParams) -> str:

@@ -1,11 +1,9 @@
-"""Exports recorded calls as CSV, JSON Lines or Parquet, with numbers, ids and times but no text."""
+"""Exports recorded calls as CSV or JSON Lines, with numbers, ids and times but no text."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from io import StringIO
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -18,12 +16,9 @@ from sidecar.cost.sums import Scope, calls_condition
 from sidecar.text.printable import json_text, printable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sidecar.cost.prices import Cost, Prices
 
 ExportFormat = Literal["csv", "jsonl"]
-_ROWS_PER_BATCH = 50_000
 CostSource = Literal["reported", "list", "partly", "unpriced", "agent"]
 
 
@@ -110,54 +105,6 @@ def write_calls(
         _write_csv(ExportedCall.__struct_encode_fields__, rows, stream)
     else:
         stream.writelines(f"{json_text(call)}\n" for call in calls)
-
-
-def write_parquet(events: Iterator[LedgerEvent], prices: Prices, path: Path) -> int:
-    """Write calls with exact costs to a Parquet file, and return the number of calls.
-
-    Raises:
-        ImportError: The `[parquet]` extra is not installed.
-        OSError: The file cannot be written.
-    """
-    import pyarrow
-    from pyarrow import parquet
-
-    usd_type = pyarrow.decimal128(38, 12)
-    kinds = {
-        "at": pyarrow.timestamp("ms", "UTC"),
-        "cost_usd": usd_type,
-        "agent_cost_usd": usd_type,
-        **dict.fromkeys(_FIELDS, pyarrow.int64()),
-        "estimated_tokens": pyarrow.int64(),
-    }
-    names = zip(ExportedCall.__struct_fields__, ExportedCall.__struct_encode_fields__, strict=True)
-    schema = pyarrow.schema(
-        [(encoded, kinds.get(name, pyarrow.string())) for name, encoded in names]
-    )
-    calls = 0
-    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        while part := list(itertools.islice(events, _ROWS_PER_BATCH)):
-            rows = [_parquet_row(event, prices.cost(event)) for event in part]
-            columns = [
-                pyarrow.array(column, field.type)
-                for column, field in zip(zip(*rows, strict=True), schema, strict=True)
-            ]
-            writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
-            calls += len(part)
-    return calls
-
-
-def _parquet_row(event: LedgerEvent, cost: Cost) -> list[object]:
-    exact = {
-        "at": event.at,
-        "cost_usd": _exact(cost.usd),
-        "agent_cost_usd": _exact(event.agent_cost),
-    }
-    return list({**msgspec.structs.asdict(exported(event, cost)), **exact}.values())
-
-
-def _exact(usd: Decimal | None) -> Decimal | None:
-    return None if usd is None else usd.quantize(Decimal("1e-12"))
 
 
 def source_of(event: LedgerEvent, cost: Cost) -> CostSource:

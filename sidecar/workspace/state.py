@@ -50,17 +50,16 @@ class OpenBooks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._books: dict[tuple[tuple[Price, ...], str | None], CostBook] = {}
+        self._books: dict[tuple[Price, ...], CostBook] = {}
 
-    def get(self, folder: Path, prices: tuple[Price, ...], otel_endpoint: str | None) -> CostBook:
+    def get(self, folder: Path, prices: tuple[Price, ...]) -> CostBook:
         """Return the ledger in a state folder. Opens the ledger if necessary."""
-        key = prices, otel_endpoint
         with self._lock:
-            book = self._books.get(key)
+            book = self._books.get(prices)
             if book is None:
                 from sidecar.cost.book import CostBook
 
-                book = self._books[key] = CostBook(folder, prices, otel_endpoint=otel_endpoint)
+                book = self._books[prices] = CostBook(folder, prices)
             return book
 
     def close(self) -> None:
@@ -77,9 +76,7 @@ class State:
 
     def book(self, settings: Settings) -> CostBook:
         """Return the ledger, with the user's prices from the settings."""
-        ledger = settings.ledger
-        signals = ledger.otel_endpoint if ledger.otel_signals else None
-        return self.books.get(self.folder, settings.prices, signals)
+        return self.books.get(self.folder, settings.prices)
 
     def sessions(self, workspace: str) -> list[SavedSession]:
         """Return a workspace's saved conversations, newest first. Never raises."""
