@@ -532,8 +532,14 @@ class SessionRegistry:
         return usage
 
     def _agent_limit(self, model: str | None, reported: int | None) -> Limit | None:
-        named = NamedLimits(transcript=reported)
-        return self._limit(model or self._workspace.settings.model, named)
+        """Return the window of an agent's session, or None if it is unknown.
+
+        Agents work in much larger windows than the one that is assumed for conversations.
+        """
+        named, settings = NamedLimits(transcript=reported), self._workspace.settings
+        # The configured model says nothing about a session that doesn't name its model.
+        limit = find_window("", settings, named) if model is None else self._limit(model, named)
+        return None if limit is None or limit.source == "default" else limit
 
     def window_of(self, conversation: Conversation) -> Window:
         """Return a conversation's context window and reserve. The window must already be loaded."""

@@ -56,6 +56,29 @@ def test_unknown_session_is_reported(tmp_path: Path) -> None:
     assert result.output == "This workspace has no session c386; `--all` lists its sessions.\n"
 
 
+def test_unknown_window_has_no_percent_and_no_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "home" / "app"
+    root.mkdir(parents=True)
+    monkeypatch.chdir(root)
+    session = ClaudeHome(tmp_path / "home" / ".claude").session(root)
+    session.model, session.cached = "house-model-7", 15_000
+    session.reply()
+    usage = json.loads(CliRunner().invoke(main, ["usage", "--json"]).output)
+    assert usage["tokens"] > 15_000
+    assert (usage.get("limit"), usage.get("percent"), usage["severity"]) == (None, None, "ok")
+    assert not usage.get("shouldPrune")
+    shown = CliRunner().invoke(main, ["usage"]).output
+    assert "%" not in shown
+    assert f"{usage['tokens']:,} tokens" in shown
+    line = CliRunner().invoke(main, ["statusline"], input="").output
+    assert "%" not in line
+    assert f"ctx {usage['tokens']:,}" in line
+    (row,) = json.loads(CliRunner().invoke(main, ["usage", "--all", "--json"]).output)
+    assert (row["tokens"], row["limit"], row["percent"]) == (usage["tokens"], None, None)
+
+
 def test_an_old_session_is_shown_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     home = ClaudeHome(tmp_path / ".claude")

@@ -110,6 +110,39 @@ def test_window_of_each_model_is_looked_up_once_for_a_list(
     services.workers.close()
 
 
+@pytest.mark.parametrize(
+    ("model", "tokens", "reported", "limit"),
+    [
+        ("mimo-v2-pro", 15_110, None, None),
+        ("house/model-7", 300_000, None, None),
+        ("claude-opis-5", 16_000, None, None),
+        ("MiniMax-of-mine[1m]", 15_110, None, 1_000_000),
+        (None, 16_384, None, None),  # the configured model says nothing about this session
+        ("mimo-v2-pro", 15_110, 100_000, 100_000),
+        (None, 15_110, 100_000, 100_000),
+        ("claude-sonnet-4-5", 15_110, None, 200_000),
+    ],
+)
+def test_window_of_an_agents_session_is_never_assumed(
+    tmp_path: Path, model: str | None, tokens: int, reported: int | None, limit: int | None
+) -> None:
+    catalogue.warm()
+    services = Services(state=State(tmp_path))
+    registry = services.sessions(services.roots.default)
+    session = StoredSession(
+        id="s", source="goose", updated_at=now(), model=model, tokens=tokens, limit=reported
+    )
+    registry.set_agent_sessions([session])
+    (row,), usage = registry.rows(), registry.usage(session)
+    percent = None if limit is None else min(100, 100 * tokens // (limit - 500))
+    assert (row.tokens, row.limit, row.percent) == (tokens, limit, percent)
+    assert (usage.tokens, usage.limit, usage.percent) == (tokens, limit, percent)
+    assert usage.severity == "ok"
+    assert not usage.should_prune
+    services.workers.close()
+    services.state.close()
+
+
 def test_only_sessions_in_a_list_are_labeled_and_priced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
