@@ -175,7 +175,9 @@ class Rollout:
         if self.counts:
             self.event("token_count", **self.last)
 
-    def record(self, response: str, tokens: Tokens, *, thread: str | None = None) -> None:
+    def record(
+        self, response: str, tokens: Tokens, *, thread: str | None = None, **fields: Any
+    ) -> None:
         """Append a `token_usage_record`."""
         numbers = usage(tokens)
         payload = {
@@ -186,6 +188,7 @@ class Rollout:
             "usage": numbers,
             "turn_token_usage": numbers,
             "thread_token_usage": numbers,
+            **fields,
         }
         self.write("token_usage_record", payload)
 

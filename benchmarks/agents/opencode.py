@@ -164,7 +164,8 @@ class Conversation:
             named = {"model": {"id": MODEL, "providerID": PROVIDER}}
         numbers = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
         name, role, seq, data = self.message(
-            "assistant", **named, tokens=numbers, cost=0, path={"cwd": self.root}, **more
+            "assistant",
+            **{**named, "tokens": numbers, "cost": 0, "path": {"cwd": self.root}, **more},
         )
         data["tokens"] = {
             "input": tokens.fresh, "output": tokens.output - tokens.reasoning,

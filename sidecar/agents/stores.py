@@ -177,6 +177,7 @@ class SessionState(msgspec.Struct):
         cost_usd: Decimal | None = None,
         agent_cost_usd: Decimal | None = None,
         telemetry_id: str | None = None,
+        tier: str = "",
     ) -> list[CallFinished]:
         """Return a list with one call, or an empty list if the call's time is unknown.
 
@@ -192,6 +193,7 @@ class SessionState(msgspec.Struct):
             cost_usd: The amount that the provider billed, in USD.
             agent_cost_usd: The cost in USD that the agent calculated from its own price list.
             telemetry_id: The call's id in the agent's telemetry.
+            tier: The service tier, as returned by `messages.billing.normal_tier`.
         """
         if at is None:
             return []
@@ -208,6 +210,7 @@ class SessionState(msgspec.Struct):
             cost_usd=cost_usd,
             agent_cost_usd=agent_cost_usd,
             telemetry_id=telemetry_id,
+            tier=tier,
         )
         return [call]
 

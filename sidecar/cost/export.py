@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sidecar.cost.prices import Cost, Prices
 
 ExportFormat = Literal["csv", "jsonl"]
-CostSource = Literal["reported", "list", "partly", "unpriced", "agent"]
+CostSource = Literal["reported", "list", "derived", "partly", "unpriced", "agent"]
 
 
 class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -62,7 +62,8 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cost_source: CostSource
     """How the cost was determined.
 
-    With `partly`, a part of the call has no price and is excluded. With `agent`, the agent
+    With `derived`, the service tier had no listed price, so its price was derived from the standard
+    price. With `partly`, a part of the call has no price and is excluded. With `agent`, the agent
     computed the cost.
     """
     agent_cost_usd: float | None
@@ -115,7 +116,9 @@ def source_of(event: LedgerEvent, cost: Cost) -> CostSource:
         return "unpriced"
     if cost.usd == event.agent_cost:
         return "agent"
-    return "list" if cost.whole else "partly"
+    if not cost.whole:
+        return "partly"
+    return "derived" if cost.is_derived else "list"
 
 
 def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:

@@ -26,6 +26,7 @@ from sidecar.cost.reports import (
     Tallies,
     Tally,
     costliest_sessions,
+    derived_note,
     describe_basis,
     tally_calls,
 )
@@ -384,7 +385,7 @@ class _Report:
             ("Cache reads", buckets.cache_read),
             ("Output", buckets.completion),
         ]
-        notes = [basis] if (basis := self._source.basis(self._times)) else []
+        notes = [*filter(None, (self._source.basis(self._times), derived_note(total)))]
         if total.unpriced_tokens:
             notes.append(
                 f"{total.unpriced_tokens:,} tokens have no known price and are not in the cost."

@@ -27,6 +27,8 @@ class Cost(NamedTuple):
     unpriced_tokens: int = 0
     whole: bool = True
     """Whether all tokens and searches have a price."""
+    is_derived: bool = False
+    """Whether a service tier's prices were derived from the standard prices."""
 
 
 def add_costs(costs: Sequence[Cost]) -> Cost:
@@ -36,6 +38,7 @@ def add_costs(costs: Sequence[Cost]) -> Cost:
         sum(known, Decimal(0)) if known or not costs else None,
         sum(cost.unpriced_tokens for cost in costs),
         all(cost.whole for cost in costs),
+        any(cost.is_derived for cost in costs),
     )
 
 
@@ -128,7 +131,7 @@ def cost_of(unit: UnitPrices | None, buckets: Buckets, calls: int = 1) -> Cost:
         usd += number * (price or Decimal(0))
         priced = priced or bool(number and price is not None)
         whole = whole and (not number or price is not None)
-    return Cost(usd if priced or whole else None, unpriced, whole)
+    return Cost(usd if priced or whole else None, unpriced, whole, unit.is_derived)
 
 
 def _token_parts(unit: UnitPrices, b: Buckets) -> tuple[tuple[int, Decimal | None], ...]:

@@ -103,6 +103,7 @@ def tally_calls(
 def build_report(keys: Sequence[CostKey], tallies: Tallies, basis: str) -> CostReport:
     """Build a report. Its rows are sorted by time, then by cost with the highest first."""
     everything = sum(tallies.values(), Tally())
+    basis = " ".join(filter(None, (basis, derived_note(everything))))
     rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
     rows.sort(key=_sort_key)
     lines = [line.text for line in rows]
@@ -266,6 +267,17 @@ def describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
     return printable(" ".join(f"{', '.join(names)}: {text}." for text, names in groups.items()))
 
 
+def derived_note(tally: Tally) -> str:
+    """Return a note on calls with a price derived from the standard price, or ""."""
+    if not tally.derived_calls:
+        return ""
+    calls = counted(tally.derived_calls, "call")
+    return (
+        f"{calls} in a service tier without a listed price that day: priced by the tier's nearest "
+        "known ratio to the standard price."
+    )
+
+
 def _basis_of(agent: str) -> str:
     if agent in CREDIT_AGENTS:
         return "AI credits as reported, $0.01 each"
@@ -328,6 +340,7 @@ def _tally_of(priced: Priced) -> Tally:
         calls=found.calls,
         priced_calls=found.calls if cost.usd is not None else 0,
         partly_priced_calls=found.calls if cost.usd is not None and not cost.whole else 0,
+        derived_calls=found.calls if cost.is_derived else 0,
         unpriced_tokens=cost.unpriced_tokens,
         buckets=found.buckets,
         estimated_calls=found.estimated_calls,
@@ -355,6 +368,8 @@ class Tally(msgspec.Struct, frozen=True):
     priced_calls: int = 0
     """The number of calls that are at least partly priced."""
     partly_priced_calls: int = 0
+    derived_calls: int = 0
+    """The number of calls in a service tier with a price derived from the standard price."""
     unpriced_tokens: int = 0
     buckets: Buckets = Buckets()
     estimated_calls: int = 0

@@ -28,7 +28,14 @@ from sidecar.messages.usage import JsonObject, count_or_zero, holders_in, part, 
 _TICKS_PER_USD = Decimal(10**10)
 _ABSURD_USD = Decimal(10**30)
 """The maximum cost in USD. Higher costs are reduced to it, because Decimals can overflow."""
-_STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
+_STANDARD_TIERS = frozenset(
+    {
+        *("", "standard", "default", "auto", "on_demand", "standard_only"),
+        *("unspecified", "traffic_type_unspecified"),
+    }
+)
+_ON_DEMAND = "on_demand_"
+"""The start of the names of Vertex AI's tiers, such as `ON_DEMAND_PRIORITY`."""
 _LONGEST_TIER = 256
 _LONGEST_PLACE = 64
 _ANYWHERE = frozenset({"global", "not_available"})
@@ -60,8 +67,9 @@ def reported_cost(obj: object) -> Decimal | None:
 def service_tier(raw: object) -> str:
     """Return the service tier in a usage object, reply or stream, or "" for the standard tier.
 
-    OpenAI, Anthropic and Groq send `service_tier`, and Bedrock sends `serviceTier.type`. In
-    Anthropic's fast mode, the tier is in `speed`. If `inference_geo` limits a call to a region, the
+    OpenAI, Anthropic and Groq send `service_tier`, the Gemini API `serviceTier`, Bedrock
+    `serviceTier.type`, and Vertex AI `trafficType`. In Anthropic's fast mode, the tier is in
+    `speed`. If `inference_geo` limits a call to a region, the
     region is appended, as in `@us` or `fast@us`.
     """
     named = [tiers for usage in usages_in(raw) if (tiers := _tiers(usage))]
@@ -71,7 +79,8 @@ def service_tier(raw: object) -> str:
 
 
 def _tiers(usage: JsonObject) -> list[str]:
-    given = (usage.get("service_tier"), usage.get("serviceTier"), usage.get("speed"))
+    keys = ("service_tier", "serviceTier", "trafficType", "traffic_type", "speed")
+    given = map(usage.get, keys)
     names = [name.get("type") if isinstance(name, Mapping) else name for name in given]
     return [normal_tier(name) for name in names if isinstance(name, str)]
 
@@ -88,7 +97,7 @@ def region_suffix(geo: object) -> str:
 
 def normal_tier(name: object) -> str:
     """Return the lower-case name of a tier, or "" for the standard tier."""
-    tier = name.strip().lower() if isinstance(name, str) else ""
+    tier = name.strip().lower().removeprefix(_ON_DEMAND) if isinstance(name, str) else ""
     return "" if tier in _STANDARD_TIERS or len(tier) > _LONGEST_TIER else tier
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from sidecar import typed
 from sidecar.config import stored_prices
@@ -18,7 +20,7 @@ from sidecar.models.tariffs import UnitPrices
 
 if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
-    from genai_prices.types import ModelInfo, ModelPrice, PriceVariant, Provider
+    from genai_prices.types import ModelInfo, ModelPrice, Provider
 
     from sidecar.config.stored_prices import ListFile
 
@@ -32,7 +34,12 @@ _HOUR_TO_INPUT = 2
 """Anthropic's price for one-hour cache writes, as a multiple of the input price. It is used if no
 price is listed.
 """
+_FALLS_BACK = frozenset(("openai",))
+"""Providers that use the standard tier for a model that does not offer the requested tier.
 
+Codex records the tier in its settings even if it leaves it out of the request for such a model
+(`service_tier_for_request` in codex-rs/protocol/src/openai_models.rs).
+"""
 
 _lock = threading.Lock()
 _loaded: dict[tuple[ListFile, int], DataSnapshot] = {}
@@ -109,6 +116,7 @@ class ListedTariff:
         # Providers that resell a model do not offer the vendor's service tiers.
         own = any(model is listed for listed in provider.models)
         self._variants = (model.price_variants or []) if own else []
+        self._optional_tiers = _service_tiers(provider) if provider.id in _FALLS_BACK else set()
         constraints = [*self._constraints()]
         self.changes = frozenset(
             (constraint.start_date - _EPOCH).days
@@ -134,22 +142,37 @@ class ListedTariff:
         return found.times(_REGIONAL_FACTOR[place]) if place in _REGIONAL_FACTOR else None
 
     def _prices_in_tier(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
-        if not tier:
-            listed = self._model.get_prices(at)
-            key = id(listed), sum(prompt_tokens > start for start in self.thresholds)
-            if key not in self._known:
-                self._known[key] = _unit_prices(listed, prompt_tokens)
-            return self._known[key]
-        context = {"service_tier": tier, "processing": tier, "speed": tier}
-        if not any(self._applies(variant, at, context) for variant in self._variants):
-            return None
-        return _unit_prices(self._model.get_prices(at, context), prompt_tokens)
+        """Return a tier's prices, or None if they are unknown.
 
-    @staticmethod
-    def _applies(variant: PriceVariant, at: datetime, context: dict[str, str]) -> bool:
-        if variant.constraint is not None and not variant.constraint.active(at):
-            return False
-        return all(context.get(key) == value for key, value in variant.when.items())
+        If the list has no price for that day, the prices are derived from the standard prices by
+        the ratio on the nearest day with a price.
+        """
+        standard = self._standard_prices(at, prompt_tokens)
+        if not tier or standard is None:
+            return standard
+        context = {"service_tier": tier, "processing": tier, "speed": tier}
+        constraints = [
+            variant.constraint
+            for variant in self._variants
+            if all(context.get(key) == value for key, value in variant.when.items())
+        ]
+        if any(constraint is None or constraint.active(at) for constraint in constraints):
+            return _unit_prices(self._model.get_prices(at, context), prompt_tokens)
+        days = [one.start_date for one in constraints if one and hasattr(one, "start_date")]
+        if not days:
+            is_standard = not constraints and tier in self._optional_tiers
+            return msgspec.structs.replace(standard, is_derived=True) if is_standard else None
+        then = datetime.combine(min(days), time(), UTC)  # all of them are later than `at`
+        listed = _unit_prices(self._model.get_prices(then, context), prompt_tokens)
+        base = self._standard_prices(then, prompt_tokens)
+        return standard.in_tier(listed, base) if listed and base else None
+
+    def _standard_prices(self, at: datetime, prompt_tokens: int) -> UnitPrices | None:
+        listed = self._model.get_prices(at)
+        key = id(listed), sum(prompt_tokens > start for start in self.thresholds)
+        if key not in self._known:
+            self._known[key] = _unit_prices(listed, prompt_tokens)
+        return self._known[key]
 
     def _constraints(self) -> Iterator[Any]:
         prices = self._model.prices
@@ -165,6 +188,16 @@ class ListedTariff:
             for value in vars(model_price).values():
                 for tier in getattr(value, "tiers", ()):
                     yield tier.start
+
+
+def _service_tiers(provider: Provider) -> set[str]:
+    """Return all service tiers that have a price for any of the provider's models."""
+    return {
+        variant.when["service_tier"]
+        for model in provider.models
+        for variant in model.price_variants or ()
+        if "service_tier" in variant.when
+    }
 
 
 def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:

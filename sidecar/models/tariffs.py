@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Price
 
 
-_EACH = ("call", "search", "file_search", "other_tool")
+_EACH = ("call", "search", "file_search", "other_tool", "is_derived")
 """The fields of `UnitPrices` that are not prices per token."""
 
 
@@ -42,6 +42,8 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
     image_cache_read: Decimal | None = None
     image_output: Decimal | None = None
     video_input: Decimal | None = None
+    is_derived: bool = False
+    """Whether the prices of a service tier are derived from the standard prices."""
 
     def times(self, factor: Decimal) -> UnitPrices:
         """Return a copy with all token prices multiplied by a factor.
@@ -55,6 +57,22 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
             if price is not None and name not in _EACH
         }
         return msgspec.structs.replace(self, **tokens)
+
+    def in_tier(self, tier: UnitPrices, standard: UnitPrices) -> UnitPrices:
+        """Return the prices of a service tier, derived from these standard prices.
+
+        Args:
+            tier: The tier's prices on another day.
+            standard: The standard prices on that day.
+        """
+        prices = msgspec.structs.asdict(self)
+        then, base = msgspec.structs.asdict(tier), msgspec.structs.asdict(standard)
+        tokens = {
+            name: price * then[name] / base[name] if price and base[name] else then[name]
+            for name, price in prices.items()
+            if name not in _EACH and then[name] is not None
+        }
+        return msgspec.structs.replace(self, **tokens, is_derived=True)
 
 
 class Tariff(Protocol):

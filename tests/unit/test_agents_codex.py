@@ -280,3 +280,60 @@ def test_turn_state_follows_its_events(world: World, home: CodexHome) -> None:
     assert [session.active for session in world.sessions().values()] == [True]
     thread.end_turn()
     assert [session.active for session in world.sessions().values()] == [False]
+
+
+def tiers_of(world: World) -> list[str]:
+    world.ingest()
+    return [call.tier for call in world.calls]
+
+
+@pytest.mark.parametrize(
+    ("setting", "tier"),
+    [
+        ("priority", "priority"),
+        ("fast", "priority"),
+        ("Flex", "flex"),
+        ("ultrafast", "ultrafast"),
+        ("default", ""),
+        ("auto", ""),
+        ("", ""),
+        (None, ""),
+        (7, ""),
+        ({"id": "flex"}, ""),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"records": True}, {"records": True, "counts": False}])
+def test_calls_have_the_tier_of_the_threads_settings(
+    world: World, home: CodexHome, options: dict[str, Any], setting: object, tier: str
+) -> None:
+    thread = everyday(home, world.root, 1, **options)
+    before = len(tiers_of(world))
+    thread.begin_turn()
+    settings = {"model": "gpt-5.6-terra", "service_tier": setting}
+    thread.event("thread_settings_applied", thread_settings=settings)
+    thread.call()
+    thread.call()
+    assert tiers_of(world)[before:] == [tier, tier]
+    world.check(home.truth)
+
+
+def test_tier_changes_within_a_thread(world: World, home: CodexHome) -> None:
+    """An event contains all settings. It lacks the tier if that is the standard tier."""
+    thread = home.thread(world.root)
+    for setting in ("flex", None, "priority", "default"):
+        thread.begin_turn()
+        tier = {} if setting is None else {"service_tier": setting}
+        thread.event("thread_settings_applied", thread_settings={"model": "gpt-5.4", **tier})
+        thread.call()
+        world.ingest()
+    assert tiers_of(world) == ["flex", "", "priority", ""]
+
+
+def test_tier_of_a_usage_record_takes_precedence(world: World, home: CodexHome) -> None:
+    thread = home.thread(world.root, records=True, counts=False)
+    thread.begin_turn()
+    thread.event("thread_settings_applied", thread_settings={"service_tier": "priority"})
+    recorded: list[dict[str, Any]] = [{"service_tier": one} for one in ("flex", "default", None)]
+    for number, fields in enumerate([*recorded, {}]):
+        thread.record(f"resp_{number}", Tokens(10 + number, output=1), **fields)
+    assert tiers_of(world) == ["flex", "", "priority", "priority"]

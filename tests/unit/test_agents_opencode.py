@@ -8,7 +8,7 @@ import queue
 import sqlite3
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -238,3 +238,34 @@ def test_row_with_unexpected_types_does_not_affect_other_rows(world: World, home
     home.db.execute("INSERT INTO session VALUES ('y', '', NULL, '/', x'00', 1, 'later')")
     check(world, home.truth)
     world.check_context(home.truth)
+
+
+@pytest.mark.parametrize(
+    ("provider", "written", "model", "tier"),
+    [
+        ("openai", "gpt-5.6-terra-fast", "gpt-5.6-terra", "priority"),
+        ("anthropic", "claude-opus-5-fast", "claude-opus-5", "fast"),
+        ("openai", "gpt-5.6-terra", "gpt-5.6-terra", ""),
+        ("openrouter", "anthropic/claude-opus-5-fast", "anthropic/claude-opus-5-fast", ""),
+        ("xai", "grok-3-fast", "grok-3-fast", ""),
+    ],
+)
+@pytest.mark.parametrize("form", ["first", "second"])
+def test_fast_model_is_a_service_tier(
+    world: World, home: OpenHome, form: Form, provider: str, written: str, model: str, tier: str
+) -> None:
+    """opencode sends the same model's name, with the tier."""
+    made = home.session(world.root, form)
+    made.user()
+    made.reply(**named(form, provider, written))
+    world.ingest()
+    assert {(call.model, call.tier) for call in world.calls} == {(model, tier)}
+    (session,) = world.shown()
+    assert session.model == model
+
+
+def named(form: Form, provider: str, model: str) -> dict[str, Any]:
+    """Return the fields of a message that name its model."""
+    if form == "second":
+        return {"model": {"id": model, "providerID": provider}}
+    return {"modelID": model, "providerID": provider}

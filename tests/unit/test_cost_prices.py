@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from sidecar.config.settings import Price
 from sidecar.cost.events import THRESHOLDS, Buckets, LedgerEvent
-from sidecar.cost.prices import Prices
+from sidecar.cost.export import source_of
+from sidecar.cost.prices import Cost, Prices
 from sidecar.models.names import LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import ListedTariff, parse_list, price_list
 
@@ -120,8 +121,8 @@ CASES = [
         "flex",
         "2026-10-11T23:59:59+00:00",
         Buckets(input=1_000, output=77),
-        None,
-        None,
+        prices(input="0.625", output="5"),
+        "0.00101",
     ),
     Case(
         "openai: long context, at the threshold",
@@ -522,6 +523,53 @@ def test_window_mark_does_not_change_the_price(model: str, provider: str) -> Non
         assert Prices().price(call, marked, provider, at) == price
         own = Price(models=(parse(model).bare,), input=Decimal(1), output=Decimal(0))
         assert Prices([own]).price(call, marked, provider, at) == Decimal("0.002")
+
+
+JULY, NOVEMBER = datetime(2026, 7, 15, tzinfo=UTC), datetime(2026, 11, 20, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "tier", "at", "factor", "is_derived"),
+    [
+        ("gpt-5.6-terra", "openai", "priority", JULY, "2", True),
+        ("gpt-5.6-terra", "openai", "priority", NOVEMBER, "2", False),
+        ("gpt-5.6-sol", "openai", "flex", JULY, "0.5", True),
+        ("gpt-5-mini", "openai", "priority", JULY, "1.8", True),
+        ("o3", "openai", "flex", datetime(2025, 6, 9, tzinfo=UTC), "0.5", True),
+        ("claude-haiku-4-5", "anthropic", "batch", JULY, "0.5", True),
+        ("claude-haiku-4-5", "anthropic", "batch@us", JULY, "0.55", True),
+        ("claude-haiku-4-5", "anthropic", "batch@us", NOVEMBER, "0.55", False),
+        ("gemini-3.8-flash-tts", "google", "priority", JULY, "1.8", True),
+        # OpenAI uses the standard tier for a model that does not offer the requested tier.
+        ("gpt-5.4-nano", "openai", "priority", NOVEMBER, "1", True),
+        ("gpt-5.3-codex", "openai", "flex", JULY, "1", True),
+        ("gpt-5.4-nano", "openai", "ultrafast", NOVEMBER, None, False),
+        ("claude-opus-4-6", "anthropic", "fast", NOVEMBER, None, False),
+        ("gemini-3.1-pro-preview", "google", "flex", NOVEMBER, None, False),
+        ("openai/gpt-5.4", "openrouter", "priority", NOVEMBER, None, False),
+        ("codex-auto-review", "openai", "priority", NOVEMBER, None, False),
+    ],
+)
+def test_tier_without_a_price_that_day_keeps_its_ratio_to_the_standard_price(
+    model: str, provider: str, tier: str, at: datetime, factor: str | None, is_derived: bool
+) -> None:
+    call = Buckets(input=1_000, output=100)
+    event = LedgerEvent(at=at, model=model, provider=provider, buckets=call, tier=tier)
+    cost, standard = Prices().cost(event), Prices().price(call, model, provider, at)
+    if factor is None:
+        assert cost == Cost(None, 1_100, whole=False)
+        return
+    assert standard is not None
+    assert cost == Cost(standard * Decimal(factor), is_derived=is_derived)
+    assert source_of(event, cost) == ("derived" if is_derived else "list")
+
+
+def test_derived_tier_keeps_the_ratios_of_a_long_prompt_and_of_caches() -> None:
+    """In July, the standard prices above 272,000 tokens were 5, 0.50, 6.25 and 22.50."""
+    call = Buckets(input=300_000, cache_read=100_000, cache_write=10_000, output=1_000)
+    flex = Prices().price(call, "gpt-5.6-terra", "openai", JULY, "flex")
+    assert flex == Decimal("0.8175") == (300_000 * Decimal("2.5") + 100_000 * Decimal("0.25")
+        + 10_000 * Decimal("3.125") + 1_000 * Decimal("11.25")) / 1_000_000  # fmt: skip
 
 
 def test_reported_cost_takes_precedence() -> None:

@@ -390,6 +390,31 @@ def test_sums_cost_what_their_calls_cost(
     ledger.close()
 
 
+@pytest.mark.parametrize(
+    ("tiers", "note"),
+    [
+        (["", "priority", "flex"], "2 calls in a service tier without a listed price that day"),
+        (["", "priority"], "1 call in a service tier without a listed price that day"),
+        (["", "ultrafast"], ""),
+    ],
+)
+def test_report_says_which_tiers_have_a_derived_price(
+    tmp_path: Path, tiers: list[str], note: str
+) -> None:
+    ledger, at = Ledger(tmp_path / "ledger.db"), datetime(2026, 7, 15, tzinfo=UTC)
+    for tier in tiers:
+        ledger.record(
+            LedgerEvent(
+                at=at, model="gpt-5.4", provider="openai", buckets=Buckets(input=1_000), tier=tier
+            )
+        )
+    with ledger.reader() as connection:
+        found = report(connection, Prices(), Scope(), ["model"])
+    ledger.close()
+    assert found.basis.startswith(note)
+    assert bool(found.basis) == bool(note)
+
+
 def _prices_with_house(folder: Path) -> Prices:
     """Return the price list, with an additional model that has its own price threshold."""
     from sidecar.config import stored_prices

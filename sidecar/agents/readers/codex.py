@@ -31,6 +31,7 @@ from sidecar.agents.fields import Record, TokenCount, parse_iso_time, provider_o
 from sidecar.agents.file_reading import chunks, last_lines, open_quietly
 from sidecar.agents.finding import list_folder
 from sidecar.agents.stores import LineReader, Lines, SessionState, read_records, record_at
+from sidecar.messages.billing import normal_tier
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class ThreadSettings(Record):
 
     model: str | None = None
     cwd: str | None = None
+    service_tier: object = None
+    """Absent for the standard tier. An event contains all settings."""
 
 
 class _Git(Record):
@@ -108,6 +111,7 @@ class Payload(Record):
     response_id: str | None = None
     compaction_response_id: str | None = None
     usage: Tokens | None = None
+    service_tier: object = None
 
     @property
     def is_subagent(self) -> bool:
@@ -193,6 +197,8 @@ class RolloutState(msgspec.Struct):
     model: str | None = None
     cwd: str | None = None
     provider: str | None = None
+    tier: str = ""
+    """The service tier of the next calls."""
 
     def begin(self, meta: Payload, at: str | None) -> None:
         """Apply a `session_meta` line. All such lines except the first are copies."""
@@ -209,8 +215,13 @@ class RolloutState(msgspec.Struct):
         ordinal = meta.subagent_history_start_ordinal
         self.first_ordinal = int(ordinal) if str(ordinal or "").isdecimal() else None  # type: ignore[arg-type]
 
-    def change(self, settings: Payload | ThreadSettings) -> None:
+    def change(self, payload: Payload) -> Payload | ThreadSettings:
+        """Apply a line with the settings of the next calls, and return these settings."""
+        settings = payload.thread_settings or payload
         self.model, self.cwd = settings.model or self.model, settings.cwd or self.cwd
+        if payload.thread_settings is not None or payload.service_tier is not None:
+            self.tier = _tier_of(settings.service_tier)
+        return settings
 
     def fresh_parts(self, info: Info) -> UsageParts | None:
         """Return the token counts of an event's call, or None if the event is a duplicate.
@@ -526,8 +537,7 @@ class _Rollout(RolloutState):
                 session.parent = payload.forked_from_id
             self.begin(payload, line.timestamp)
         elif kind in ("turn_context", "thread_settings_applied"):
-            settings = payload.thread_settings or payload
-            self.change(settings)
+            settings = self.change(payload)
             session.model = settings.model or session.model
             session.work_in(settings.cwd)
         elif kind == "compacted":
@@ -566,6 +576,7 @@ class _Rollout(RolloutState):
         if payload.thread_id is None and not self.own:
             return ()
         parts = payload.usage.parts
+        tier = None if payload.service_tier is None else _tier_of(payload.service_tier)
         # The call in the first record may already have been counted from an event.
         counted = not self.records and self.last == parts
         self.records, self.own = True, True
@@ -573,7 +584,7 @@ class _Rollout(RolloutState):
             return ()
         self.count += 1
         request = payload.response_id or f"{self.thread}#{self.count}"
-        return self._call(line, parts, request, None, is_summary=is_summary)
+        return self._call(line, parts, request, None, tier, is_summary=is_summary)
 
     def _measure(self, tokens: Tokens | None) -> None:
         if tokens is not None:
@@ -588,6 +599,7 @@ class _Rollout(RolloutState):
         parts: UsageParts,
         request: str,
         model: str | None,
+        tier: str | None = None,
         *,
         is_summary: bool,
     ) -> Sequence[CallFinished]:
@@ -603,7 +615,14 @@ class _Rollout(RolloutState):
             telemetry_id=_telemetry_id(self.thread, parts),
             workspace=self.cwd or "",
             category="subagent" if is_subagent else "summary" if is_summary else "main",
+            tier=self.tier if tier is None else tier,
         )
+
+
+def _tier_of(name: object) -> str:
+    """Return a service tier. `fast` is the name of `priority` in Codex's configuration."""
+    tier = normal_tier(name)
+    return "priority" if tier == "fast" else tier
 
 
 def _telemetry_id(thread: str, parts: UsageParts) -> str:

@@ -83,6 +83,11 @@ class _Model(Record):
     provider_id: str | None = msgspec.field(default=None, name="providerID")
 
 
+_FAST = "-fast"
+_FAST_TIERS = {"openai": "priority", "anthropic": "fast"}
+"""Service tiers keyed by the providers whose models opencode offers again, as `MODEL-fast`."""
+
+
 class MessagePath(Record):
     cwd: str | None = None
 
@@ -116,9 +121,14 @@ class OpenCodeMessage(Record):
         return bytes(self.summary) == b"true"
 
     @property
-    def named(self) -> tuple[str, str]:
+    def named(self) -> tuple[str, str, str]:
+        """The model, the provider and the service tier."""
         model = self.model if isinstance(self.model, _Model) else _Model()
-        return self.model_id or model.id or "unknown", self.provider_id or model.provider_id or ""
+        provider = self.provider_id or model.provider_id or ""
+        name, tier = self.model_id or model.id or "unknown", _FAST_TIERS.get(provider, "")
+        if tier and name.endswith(_FAST):
+            return name.removesuffix(_FAST), provider, tier
+        return name, provider, ""
 
     def calls(self, session: str, folder: str | None, *, is_child: bool) -> list[CallFinished]:
         """Return the message's call, or an empty list if the message is incomplete."""
@@ -126,8 +136,9 @@ class OpenCodeMessage(Record):
         if self.tokens is None or not time.completed:
             return []
         usage = self.tokens.usage
-        model, provider = self.named
-        kept = f"{int(time.created or 0)} {model} {msgspec.structs.astuple(usage)}"
+        model, provider, tier = self.named
+        written = f"{model}{_FAST}" if tier else model
+        kept = f"{int(time.created or 0)} {written} {msgspec.structs.astuple(usage)}"
         return SessionState(session, folder=folder).call(
             time_from_ms(time.created),
             usage,
@@ -136,6 +147,7 @@ class OpenCodeMessage(Record):
             provider,
             category="subagent" if is_child else "summary" if self.is_summary else "main",
             agent_cost_usd=parse_usd(self.cost),
+            tier=tier,
         )
 
 
@@ -466,7 +478,7 @@ def _apply_message(session: SessionState, message: OpenCodeMessage) -> bool:
         session.active = not message.ends_turn
     if message.role == "user":
         return False
-    name, _ = message.named
+    name, _, _ = message.named
     session.model = session.model or name
     if message.is_summary:
         session.track = session.track.compaction()
