@@ -14,15 +14,14 @@ import click
 from sidecar.cli.output import echo, print_problems, warn
 
 if TYPE_CHECKING:
-    from sidecar.cli.checking.report import Report
+    from sidecar.cli.checking.report import FileReport, Report
     from sidecar.cli.counters import ChooseCounter
-    from sidecar.config.options import Origin, Problem
+    from sidecar.config.options import Loaded, Origin, Problem
     from sidecar.config.settings import Settings
 
 STDIN = "-"
 EXCEEDED = 1
 INVALID = 2
-GIT_FAILED = "git cannot list tracked files, so all files that .gitignore matches are skipped"
 
 
 @click.command()
@@ -77,13 +76,15 @@ def check(
 ) -> None:
     """Check files against their token budgets.
 
-    In folders, files that match .gitignore are skipped unless git tracks them. The current
-    project's configuration applies to paths inside the project. For all other paths, the
-    configuration of their own project applies. With --config, FILE applies to all paths, and
-    its globs are relative to --root (default: the current folder).
+    In folders, untracked files that git ignores are skipped. The current project's configuration
+    applies to paths inside the project. For all other paths, the configuration of their own
+    project applies. A folder that you name is also checked against its own configuration. With
+    --config, FILE applies to all paths, and its globs are relative to --root (default: the
+    current folder).
 
-    Exit codes: 0 if all files are within their budgets; 1 if a budget is exceeded, or a file
-    with a budget cannot be counted; 2 if the arguments or the configuration are invalid.
+    Exit codes: 0 if all files are within their budgets; 1 if a budget is exceeded, a file
+    with a budget cannot be counted, or git cannot list a folder's files; 2 if the arguments or
+    the configuration are invalid.
     """
     from sidecar.cli.checking import report as formats
 
@@ -146,6 +147,8 @@ def check_paths(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     loads = {each: load(each, project_file=config) for each in {**roots, **stdin_roots}}
+    if fixed is None:
+        _add_own_configurations(roots, loads)
     parts = [
         _run_check(
             loads[each].settings,
@@ -162,18 +165,58 @@ def check_paths(
     return _merge_reports(parts, base, problems), problems
 
 
+def _add_own_configurations(roots: dict[Path, list[str]], loads: dict[Path, Loaded]) -> None:
+    """Also check each folder that the user names against its own configuration, if it has one.
+
+    The budgets of the current project still apply, so that a new configuration in a subfolder
+    cannot hide a file from them.
+    """
+    from sidecar.config.load import has_configuration, load
+
+    for root, paths in list(roots.items()):
+        for path in list(paths):
+            folder = Path(os.path.abspath(path))
+            if folder == root or not has_configuration(folder):
+                continue
+            loads[folder] = load(folder)
+            roots.setdefault(folder, []).append(path)
+            if not (loads[root].settings.budgets or loads[root].settings.presets):
+                paths.remove(path)
+        if not paths:
+            del roots[root], loads[root]
+
+
+def _merge_files(files: Iterable[FileReport]) -> tuple[FileReport, ...]:
+    """Merge the reports of files that were checked against two configurations."""
+    from sidecar.cli.checking.report import FileReport
+
+    merged: dict[str, FileReport] = {}
+    for file in files:
+        other = merged.setdefault(file.path, file)
+        if other is not file:
+            findings = tuple(dict.fromkeys((*other.findings, *file.findings)))
+            merged[file.path] = FileReport(file.path, other.tokens, other.method, findings)
+    return tuple(merged.values())
+
+
 def _merge_reports(
     parts: Sequence[Report], base: str | None, problems: Sequence[Problem]
 ) -> Report:
     from sidecar.cli.checking.report import ConfigurationProblem, Report
 
     return Report(
-        files=tuple(file for part in parts for file in part.files),
-        distinct_findings=tuple(each for part in parts for each in part.distinct_findings),
+        files=_merge_files(file for part in parts for file in part.files),
+        distinct_findings=tuple(
+            {
+                (file.path, finding): (file, finding)
+                for part in parts
+                for file, finding in part.distinct_findings
+            }.values()
+        ),
         growth=None
         if base is None
         else tuple(growth for part in parts for growth in part.growth or ()),
-        skipped=tuple(skipped for part in parts for skipped in part.skipped),
+        skipped=tuple(dict.fromkeys(skipped for part in parts for skipped in part.skipped)),
         budgets=sum(part.budgets for part in parts),
         has_matching_budget=any(part.has_matching_budget for part in parts),
         has_unreadable=any(part.has_unreadable for part in parts),
@@ -236,9 +279,21 @@ def _root_report(
     if use_cache and checker.has_changed:
         checker.update_cache(targets)
         save_cache(root, cache)
-    notes = [GIT_FAILED] if finder.git_failed else []
-    notes += _unmatched_rules(checker.unmatched_rules(targets) if is_whole_root else (), origins)
-    return checker.report(checked, growth, tuple(notes))
+    is_listed = is_whole_root and not any(
+        target.fault is not None and target.fault.failed for target in targets
+    )
+    notes = _unmatched_rules(checker.unmatched_rules(targets) if is_listed else (), origins)
+    absent = sum(map(checker.has_budget, finder.absent))
+    return checker.report(checked, growth, (*_absent_files(absent), *notes))
+
+
+def _absent_files(count: int) -> Iterator[str]:
+    from sidecar.text.printable import counted
+
+    if count:
+        are = "is" if count == 1 else "are"
+        files = counted(count, "file")
+        yield f"{files} with a budget {are} not in this sparse checkout and not checked"
 
 
 def _unmatched_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterator[str]:

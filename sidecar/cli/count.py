@@ -50,7 +50,7 @@ class CountedFile(NamedTuple):
 def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
     """Count the tokens in files, in all files of folders, or in standard input (`-`).
 
-    In folders, symbolic links, binary files and files that match .gitignore are skipped. Each
+    In folders, symbolic links, binary files and untracked files that git ignores are skipped. Each
     byte that is not valid UTF-8 is counted as U+FFFD. Estimates are marked with `~`.
 
     Exit codes: 0; 2 if a PATH cannot be read or the configuration is invalid.

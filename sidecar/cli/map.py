@@ -73,8 +73,8 @@ class TokenMap(msgspec.Struct, frozen=True, rename="camel"):
 def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path | None) -> None:
     """Show the number of tokens in each subfolder and file of DIR (default: the current folder).
 
-    Files that match .gitignore are skipped unless git tracks them. Prompt files, which agents
-    send with every request, are also listed separately. Counts are cached.
+    Untracked files that git ignores are skipped. Prompt files, which agents send with every
+    request, are also listed separately. Counts are cached.
 
     Exit codes: 0; 2 if DIR or FILE cannot be used, or the configuration is invalid.
     """
@@ -99,7 +99,13 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path |
         print_json(found)
     else:
         print_lines(*map_lines(found, top))
-    sys.exit(2 if has_errors else 0)
+    unlisted = [
+        skipped
+        for skipped in report.skipped
+        if os.path.isdir(skipped.path) and not os.path.islink(skipped.path)
+    ]
+    warn(*(f"{skipped.path}: {skipped.reason}, skipped" for skipped in unlisted))
+    sys.exit(2 if has_errors or unlisted else 0)
 
 
 def map_lines(found: TokenMap, top: MapEntry) -> list[str]:

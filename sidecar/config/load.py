@@ -87,11 +87,14 @@ def find_root(start: Path) -> Path:
 
 def is_root(folder: Path) -> bool:
     """Return whether a folder contains a project configuration or `.git`. Never raises."""
+    return os.path.exists(folder / ".git") or has_configuration(folder)
+
+
+def has_configuration(folder: Path) -> bool:
+    """Return whether a folder contains a project configuration. Never raises."""
     # Unlike pathlib, os.path does not raise for overlong or inaccessible paths.
     own, pyproject = project_files(folder)
-    if os.path.isfile(own) or os.path.exists(folder / ".git"):
-        return True
-    return os.path.isfile(pyproject) and _has_section(pyproject)
+    return os.path.isfile(own) or (os.path.isfile(pyproject) and _has_section(pyproject))
 
 
 class _Files:

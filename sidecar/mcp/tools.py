@@ -269,7 +269,11 @@ class Tools:
 
     async def _count_path(self, path: Path, model: str, call: Call) -> list[_Counted]:
         run = self._project.services.workers.run
-        files = await run(partial(_list_files, path))
+        listed = await run(partial(_list_entries, path))
+        for entry in listed:
+            if isinstance(entry, SkippedPath) and entry.failed:
+                raise BadParamsError(f"{self._project.display_path(path)}: {entry.reason}")
+        files = [entry for entry in listed if isinstance(entry, File)]
         found = list[_Counted]()
         for number, file in enumerate(files):
             if call.report_progress is not None and number % _BATCH == 0:
@@ -334,8 +338,8 @@ def _share_text(share: float) -> str:
     return percent_text(share) if share >= 1 else "under one percent"
 
 
-def _list_files(path: Path) -> list[File]:
-    return [file for file in find([str(path)]) if isinstance(file, File)]
+def _list_entries(path: Path) -> list[File | SkippedPath]:
+    return list(find([str(path)]))
 
 
 def _read_text(path: Path, shown: str) -> str:

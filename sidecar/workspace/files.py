@@ -1,10 +1,11 @@
 """Finds and reads text files for the command line and for budgets that cover several files.
 
-When a folder is searched, files ignored by `.gitignore`, the `.git` folder, binary files and
-symbolic links are skipped. Files that the user names explicitly are always included.
+In a git work tree, git lists the files of a folder: the tracked ones, and the untracked ones that
+it does not ignore. Elsewhere, folders are searched, and `.gitignore` files apply as in git. Other
+repositories inside the folder are then listed by git. Binary files and symbolic links are skipped.
+Files that the user names explicitly are always included.
 
-Repositories may be hostile, so the number and length of `.gitignore` patterns are limited.
-For the same reason, `check` also reads tracked files that would otherwise be skipped.
+Folders may be hostile, so the number and length of `.gitignore` patterns are limited.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.config.project_files import RefusedError, read_regular
 from sidecar.text.globs import IgnoreGlobs, path_glob_problem
+
+if TYPE_CHECKING:
+    from sidecar.workspace.git import GitFile
 
 NAME = ".gitignore"
 MAX_LINES = 10_000
@@ -57,36 +61,6 @@ def read_rules(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRul
     except OSError:
         return []
     return [_parse_rules(prefix, _split_lines(data), above)]
-
-
-def read_parent_rules(folder: str) -> list[IgnoreRules]:
-    """Read the `.gitignore` files of a folder's parents in the same repository.
-
-    Returns no rules if they would ignore the folder itself. The user named the folder explicitly,
-    so the parents' rules must not exclude it.
-    """
-    rules: list[IgnoreRules] = []
-    for parent in work_tree_parents(folder):
-        rules += read_rules(parent, rules)
-    return [] if is_ignored(folder, True, rules) else rules
-
-
-def work_tree_parents(folder: str) -> list[str]:
-    """Return the parent folders inside the git work tree, outermost first."""
-    found: list[str] = []
-    at = os.path.abspath(folder)
-    while not os.path.exists(os.path.join(at, ".git")):
-        parent = os.path.dirname(at)
-        if parent == at:
-            return []
-        found.append(parent)
-        at = parent
-    return found[::-1]
-
-
-def is_ignored(path: str, folder: bool, rules: list[IgnoreRules]) -> bool:
-    """Return whether a path is ignored. The innermost matching `.gitignore` takes precedence."""
-    return bool(rules) and is_ignored_at(with_slashes(os.path.abspath(path)), folder, rules)
 
 
 def is_ignored_at(absolute: str, folder: bool, rules: list[IgnoreRules]) -> bool:
@@ -184,6 +158,15 @@ class SymbolicLink(NamedTuple):
     path: str
 
 
+class AbsentFile(NamedTuple):
+    """A tracked file that a sparse checkout leaves out."""
+
+    path: str
+
+
+_Entry = str | SymbolicLink | AbsentFile | SkippedPath
+
+
 class _Folder(NamedTuple):
     path: str
     rules: list[IgnoreRules]
@@ -203,7 +186,7 @@ def find(paths: Iterable[str]) -> Iterator[File | SkippedPath]:
             continue
         if stat.S_ISDIR(status.st_mode):
             for entry in walk(path):
-                if not isinstance(entry, SymbolicLink):
+                if isinstance(entry, str | SkippedPath):
                     yield _file_or_skipped(entry)
         else:
             yield File(path, status.st_size, named=True)
@@ -273,37 +256,85 @@ def encoding_of(data: bytes) -> str | None:
     return encoding
 
 
-def walk(top: str) -> Iterator[str | SymbolicLink | SkippedPath]:
+def walk(top: str) -> Iterator[_Entry]:
     """Yield the files and links in a folder and its subfolders, sorted by name.
 
     Not recursive, because folders may be nested deeper than Python's recursion limit.
     """
-    stack = [_walk_folder(top, read_parent_rules(top), named=True)]
+    stack = [_list_folder(_Folder(top, []), is_top=True)]
+    seen: set[_Entry] = set()
     while stack:
         entry = next(stack[-1], None)
         if entry is None:
             stack.pop()
         elif isinstance(entry, _Folder):
-            stack.append(_walk_folder(entry.path, entry.rules, named=False))
-        else:
+            stack.append(_list_folder(entry, is_top=False))
+        elif entry not in seen:
+            seen.add(entry)
             yield entry
 
 
-def _walk_folder(
-    folder: str, rules: list[IgnoreRules], *, named: bool
-) -> Iterator[str | SymbolicLink | SkippedPath | _Folder]:
+def _list_folder(folder: _Folder, *, is_top: bool) -> Iterator[_Entry | _Folder]:
+    from sidecar.workspace.git import GitError, list_files
+
+    listing = None
+    if is_top or os.path.lexists(os.path.join(folder.path, ".git")):
+        try:
+            listing = list_files(folder.path)
+        except GitError as error:
+            reason = f"git cannot list its files ({error})"
+            yield SkippedPath(folder.path, reason, failed=True)
+            return
+    if listing is None:
+        yield from _search_folder(folder, is_top=is_top)
+    elif not listing.is_ignored:
+        yield from _git_entries(folder.path, listing.files)
+    else:
+        # The user named an ignored folder, so git's rules must not exclude its files.
+        yield from _search_folder(folder, is_top=is_top)
+        yield from _git_entries(folder.path, listing.files)
+
+
+def _git_entries(folder: str, files: Iterable[GitFile]) -> Iterator[_Entry]:
+    """Yield the entries for files that git lists. Deleted files and submodules are left out."""
+    lead = "" if folder == os.curdir else os.path.join(folder, "")
+    real = os.path.realpath(folder)
+    is_linked: dict[str, bool] = {"": False}
+    for file in sorted(files, key=lambda file: file.path.split(os.sep)):
+        path, parent = lead + file.path, os.path.dirname(file.path)
+        if parent not in is_linked:
+            below = os.path.join(real, parent)
+            is_linked[parent] = file.is_tracked and os.path.realpath(below) != below
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                yield SkippedPath(path, _reason_of(error), failed=False)
+            elif file.is_skipped:
+                yield AbsentFile(path)
+            continue
+        if stat.S_ISLNK(mode) or is_linked[parent]:
+            yield SymbolicLink(path)
+        elif stat.S_ISREG(mode):
+            yield path
+        elif not stat.S_ISDIR(mode):
+            yield SkippedPath(path, IRREGULAR, failed=False)
+
+
+def _search_folder(folder: _Folder, *, is_top: bool) -> Iterator[_Entry | _Folder]:
+    path, rules = folder
     try:
-        with os.scandir(folder) as scan:
+        with os.scandir(path) as scan:
             entries = sorted(scan, key=attrgetter("name"))
     except OSError as error:
-        yield SkippedPath(folder, _reason_of(error), named)
+        yield SkippedPath(path, _reason_of(error), failed=is_top)
         return
     if any(entry.name == NAME for entry in entries):
-        own = read_rules(folder, rules)
+        own = read_rules(path, rules)
         rules = [*rules, *own]
-        yield from refused_rules(own, folder)
-    lead = "" if folder == os.curdir else os.path.join(folder, "")
-    absolute = with_slashes(os.path.join(os.path.abspath(folder), ""))
+        yield from refused_rules(own, path)
+    lead = "" if path == os.curdir else os.path.join(path, "")
+    absolute = with_slashes(os.path.join(os.path.abspath(path), ""))
     for entry in entries:
         name, inner = entry.name, entry.is_dir(follow_symlinks=False)
         if name == ".git" or is_ignored_at(absolute + name, inner, rules):
@@ -391,8 +422,8 @@ class Targets:
     def __init__(self, root: Path) -> None:
         self._real = os.path.realpath(root)
         self._top = f"{with_slashes(str(root)).rstrip('/')}/"
-        self.git_failed = False
-        """Whether git failed to list the tracked files."""
+        self.absent: list[Target] = []
+        """The tracked files that a sparse checkout leaves out."""
 
     def of(self, paths: Sequence[str]) -> Iterator[Target]:
         """Yield all files at or below the given paths, without duplicates."""
@@ -416,35 +447,18 @@ class Targets:
     def _targets_in_folder(self, start: str) -> Iterator[Target]:
         strip = 0 if start == os.curdir else len(os.path.join(start, ""))
         below = f"{self._relative_name(start)}/".removeprefix("/")
-        walked: set[str] = set()
-        for file in walk(start):
-            if isinstance(file, str):
-                walked.add(file)
-                yield Target(file, below + with_slashes(file[strip:]))
-            elif isinstance(file, SymbolicLink):
-                yield self._link_target(
-                    file.path, below + with_slashes(file.path[strip:]), is_link=True
-                )
-            else:
-                # The path is an unreadable folder, or a .gitignore with skipped patterns.
-                end = "/" if os.path.isdir(file.path) else ""
-                relative = f"{below}{with_slashes(file.path[strip:])}{end}"
-                yield Target(file.path, relative, fault=file)
-        yield from self._tracked_targets(start, below, walked)
-
-    def _tracked_targets(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
-        """Yield tracked files that the search of the folder has skipped because of .gitignore."""
-        from sidecar.workspace.git import tracked_files
-
-        names = tracked_files(start)
-        self.git_failed = self.git_failed or names is None
-        for name in names or ():
-            path = name if start == os.curdir else os.path.join(start, name)
-            if path in walked:
-                continue
-            link = os.path.islink(path)
-            if link or (os.path.exists(path) and not os.path.isdir(path)):
-                yield self._link_target(path, below + with_slashes(name), is_link=link)
+        for entry in walk(start):
+            path = entry if isinstance(entry, str) else entry.path
+            relative = below + with_slashes(path[strip:])
+            if isinstance(entry, str):
+                yield Target(path, relative)
+            elif isinstance(entry, SymbolicLink):
+                yield self._link_target(path, relative, is_link=True)
+            elif isinstance(entry, AbsentFile):
+                self.absent.append(Target(path, relative))
+            else:  # the path can be a folder that cannot be listed
+                end = "/" if os.path.isdir(path) else ""
+                yield Target(path, f"{relative}{end}", fault=entry)
 
     def _link_target(self, path: str, relative: str, *, is_link: bool = False) -> Target:
         folder = os.path.isdir(path)

@@ -1,16 +1,21 @@
-"""Runs git without executing programs configured in the repository."""
+"""Runs git without executing programs configured in the repository, and lists its files."""
 
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from sidecar.errors import SidecarError
 from sidecar.operating_system import NO_WINDOW, PROGRAM_SUFFIX
 
-TIMEOUT_SECONDS = 120.0
-"""Time limit for git. For example, git would wait forever if `.gitignore` were a FIFO."""
+TIMEOUT_SECONDS = 30.0
+"""Time limit for git. A hostile `.gitignore` can keep git busy for ever."""
+SLOW_SECONDS = 1.0
+"""Time after which `.gitignore` files are examined, because git waits for ever for a FIFO."""
 
 _PROGRAM = f"git{PROGRAM_SUFFIX}"
 _OPTIONS = (
@@ -26,12 +31,30 @@ _VERB_OPTIONS = {
     "diff": ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all"),
     "status": ("--ignore-submodules=all",),
 }
+LOCAL_VARIABLES = frozenset(
+    {
+        *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_CONFIG", "GIT_CONFIG_COUNT"),
+        *("GIT_CONFIG_PARAMETERS", "GIT_DIR", "GIT_GRAFT_FILE", "GIT_IMPLICIT_WORK_TREE"),
+        *("GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NO_REPLACE_OBJECTS"),
+        *("GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE"),
+        *("GIT_WORK_TREE",),
+    }
+)
+"""The variables that belong to one repository (`git rev-parse --local-env-vars`).
+
+git sets some of them in hooks. They would make git read another repository's files.
+"""
+_PATHSPEC_VARIABLES = frozenset(
+    f"GIT_{kind}_PATHSPECS" for kind in ("LITERAL", "GLOB", "NOGLOB", "ICASE")
+)
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "none",  # for versions of git without GIT_NO_LAZY_FETCH
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",  # because messages are compared
 }
+_NO_REPOSITORY = b"not a git repository (or any "
 
 
 class GitError(SidecarError):
@@ -42,14 +65,20 @@ class GitError(SidecarError):
 
 def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
     """Run a git command in a folder and return its output. Raises GitError."""
+    ran = _run_verb(folder, verb, *arguments, stdin=stdin)
+    if ran.returncode != 0:
+        raise GitError(_message(ran))
+    return ran.stdout
+
+
+def _run_verb(
+    folder: Path, verb: str, *arguments: str, stdin: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
     git = find_git(folder)
     if git is None:
-        raise GitError("git is not on the PATH")
+        raise GitError("git is not on the PATH; install git")
     off = _filter_options(git, folder)
-    ran = _run_git(git, folder, *off, verb, *_VERB_OPTIONS.get(verb, ()), *arguments, stdin=stdin)
-    if ran.returncode != 0:
-        raise GitError(ran.stderr.decode("utf-8", "replace").strip())
-    return ran.stdout
+    return _run_git(git, folder, *off, verb, *_VERB_OPTIONS.get(verb, ()), *arguments, stdin=stdin)
 
 
 def find_git(folder: Path) -> str | None:
@@ -93,35 +122,152 @@ def _filter_options(git: str, folder: Path) -> list[str]:
 def _run_git(
     git: str, folder: Path, *arguments: str, stdin: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
+    left_out = LOCAL_VARIABLES | _PATHSPEC_VARIABLES
+    kept = {key: value for key, value in os.environ.items() if key not in left_out}
+    command = [git, "-C", str(folder), *_OPTIONS, *arguments]
     try:
-        return subprocess.run(  # noqa: S603 - git by its absolute path, a list, no shell
-            [git, "-C", str(folder), *_OPTIONS, *arguments],
-            env=os.environ | _ENVIRONMENT,
-            input=stdin,
-            capture_output=True,
-            check=False,
-            timeout=TIMEOUT_SECONDS,
+        with subprocess.Popen(  # noqa: S603 - git by its absolute path, a list, no shell
+            command,
+            env=kept | _ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             creationflags=NO_WINDOW,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise GitError(f"git did not answer within {TIMEOUT_SECONDS:g} seconds") from error
+        ) as process:
+            try:
+                out, err = _communicate(process, folder, stdin)
+            except BaseException:
+                process.kill()
+                raise
     except OSError as error:
         raise GitError(f"git could not be run: {error.strerror}") from error
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def tracked_files(folder: str) -> tuple[str, ...] | None:
-    """Return the tracked files in a folder, as relative paths. This function blocks.
-
-    Returns an empty tuple outside a work tree, or None if git fails.
-    """
-    if not _is_in_work_tree(Path(os.path.abspath(folder))):
-        return ()
+def _communicate(
+    process: subprocess.Popen[bytes], folder: Path, stdin: bytes
+) -> tuple[bytes, bytes]:
     try:
-        listed = run(Path(folder), "ls-files", "-z", "--cached")
-    except GitError:
+        return process.communicate(stdin, SLOW_SECONDS)
+    except subprocess.TimeoutExpired:
+        _check_exclude_files(folder)
+    try:
+        return process.communicate(timeout=TIMEOUT_SECONDS - SLOW_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise GitError(f"git did not answer within {TIMEOUT_SECONDS:g} seconds") from error
+
+
+def _check_exclude_files(folder: Path) -> None:
+    """Raise GitError if git waits for a FIFO or a device."""
+    above = [parent / ".gitignore" for parent in (folder, *folder.absolute().parents)]
+    below = (Path(at, ".gitignore") for at, _, names in os.walk(folder) if ".gitignore" in names)
+    for path in (folder / ".git/info/exclude", *above, *below):
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError:
+            continue
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+            raise GitError(f"{path} is not a regular file; delete it")
+
+
+def _message(ran: subprocess.CompletedProcess[bytes]) -> str:
+    """Return git's error message on one line."""
+    lines = ran.stderr.decode("utf-8", "replace").splitlines()
+    return " ".join(filter(None, map(str.strip, lines)))
+
+
+def repository_path(path: str) -> str:
+    """Return a path relative to the root of its repository, with `/` as the separator.
+
+    Outside of a repository, the path is returned unchanged.
+    """
+    absolute = Path(os.path.abspath(path))
+    top = _find_top(absolute)
+    return path if top is None else absolute.relative_to(top).as_posix()
+
+
+def _find_top(folder: Path) -> Path | None:
+    """Return the innermost folder that contains `.git`, at or above a folder."""
+    around = (folder, *folder.parents)
+    return next((each for each in around if os.path.lexists(each / ".git")), None)
+
+
+class GitFile(NamedTuple):
+    """A file that git lists, with its path relative to the listed folder."""
+
+    path: str
+    is_tracked: bool
+    is_skipped: bool = False
+    """Whether a sparse checkout leaves the file out."""
+
+
+class GitListing(NamedTuple):
+    """The files in a folder of a work tree, and whether git ignores the folder as a whole."""
+
+    files: list[GitFile]
+    is_ignored: bool
+
+
+def list_files(folder: str) -> GitListing | None:
+    """List the tracked files, and the untracked files that git does not ignore.
+
+    Other repositories inside the folder, such as submodules and linked worktrees, are left out.
+    This function blocks.
+
+    Returns:
+        The files, or None if the folder is not inside a work tree.
+
+    Raises:
+        GitError: git is missing or refuses to list the files.
+    """
+    real = Path(os.path.realpath(folder))
+    top = _find_top(real)
+    if top is None or ".git" in (below := real.relative_to(top)).parts:
         return None
-    return tuple(os.fsdecode(name).replace("/", os.sep) for name in listed.split(b"\0") if name)
+    if not _is_work_tree(top):
+        return None
+    # git runs in `top`, because a subfolder may look like a bare repository.
+    prefix = "" if real == top else f"{below.as_posix()}/"
+    within = ["--", f":(literal){prefix}"] if prefix else []
+    listed = run(top, "ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard", *within)
+    files = list(dict.fromkeys(_parse_files(listed, os.fsencode(prefix))))
+    is_ignored = bool(prefix) and all(file.is_tracked for file in files) and _ignores(top, prefix)
+    return GitListing(files, is_ignored)
 
 
-def _is_in_work_tree(folder: Path) -> bool:
-    return any(os.path.exists(each / ".git") for each in (folder, *folder.parents))
+def _parse_files(listed: bytes, prefix: bytes) -> Iterator[GitFile]:
+    for entry in filter(None, listed.split(b"\0")):
+        tag, name = entry[:1], entry[2:].removeprefix(prefix)
+        if name and not name.endswith(b"/"):  # not another repository
+            path = os.fsdecode(name).replace("/", os.sep)
+            yield GitFile(path, is_tracked=tag != b"?", is_skipped=tag == b"S")
+
+
+def _is_work_tree(top: Path) -> bool:
+    ran = _run_verb(top, "rev-parse", "--is-inside-work-tree", "--git-path", "index")
+    if ran.returncode == 0:
+        answer, _, index = ran.stdout.partition(b"\n")
+        is_work_tree = answer == b"true"
+        has_index = os.path.exists(top / os.fsdecode(index.removesuffix(b"\n")))
+        if has_index and not is_work_tree:
+            raise GitError("`core.bare` or `core.worktree` in its configuration is wrong")
+        if is_work_tree and not has_index:
+            _check_has_no_commit(top)
+        return is_work_tree
+    # A folder called .git without an index tracks no files, so it hides none.
+    is_damaged = any(os.path.exists(each / ".git/index") for each in (top, *top.parents))
+    if _NO_REPOSITORY in ran.stderr and not is_damaged:
+        return False
+    raise GitError(_message(ran))
+
+
+def _check_has_no_commit(top: Path) -> None:
+    if _run_verb(top, "rev-parse", "--verify", "--quiet", "HEAD").returncode == 0:
+        raise GitError("the repository has no index; run `git reset`")
+
+
+def _ignores(top: Path, prefix: str) -> bool:
+    ran = _run_verb(top, "check-ignore", "--quiet", "--no-index", "--", f"./{prefix}")
+    if ran.returncode not in (0, 1):
+        raise GitError(_message(ran))
+    return ran.returncode == 0

@@ -174,7 +174,7 @@ def test_a_tracked_file_that_comes_back_is_checked(
 
 REMOVED = {
     "configuration": ("sidecar.config.load.load", ".token-sidecar.toml"),
-    "git's index": ("sidecar.workspace.git.tracked_files", ".git/index"),
+    "git's index": ("sidecar.workspace.git.list_files", ".git/index"),
 }
 
 

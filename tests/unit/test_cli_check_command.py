@@ -110,11 +110,11 @@ def test_github_annotations(project: Path) -> None:
     write(project, "prompts/50%,a:b.md", "# Context\n" + "x " * 30)
     lines = run("--format", "github", ".").stdout.splitlines()
     assert lines[0] == (
-        "::error file=AGENTS.md,line=2,endLine=5,title=Token budget::"
+        "::error file=AGENTS.md,line=2,title=Token budget::"
         "AGENTS.md is 55 tokens, 35 over its budget of 20 (gpt-5, exact)"
     )
     assert lines[1].startswith(
-        "::error file=prompts/50%25%2Ca%3Ab.md,line=2,endLine=2,title=Token budget::"
+        "::error file=prompts/50%25%2Ca%3Ab.md,line=2,title=Token budget::"
         "Context in prompts/50%25,a:b.md is "
     )
 

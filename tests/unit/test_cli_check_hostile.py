@@ -127,11 +127,6 @@ def test_tracked_files_count_even_where_gitignore_names_them(project: Path) -> N
         assert set(found(check("--json", "sub"))) >= {"sub/AGENTS.md"}
 
 
-def test_missing_git_index_is_reported(project: Path) -> None:
-    write(project / ".git", "gitdir: gone\n")
-    assert "git cannot list tracked files" in check(".").stderr
-
-
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-8-sig"])
 def test_other_encodings_are_checked(project: Path, encoding: str) -> None:
     mark = "" if encoding in ("utf-16", "utf-32", "utf-8-sig") else "\ufeff"

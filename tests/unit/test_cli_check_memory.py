@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from itertools import groupby
 from threading import get_ident
@@ -185,7 +186,7 @@ def test_changes_of_gitignore_are_noticed(root: Path) -> None:
 
 
 def test_gitignore_above_what_is_checked(root: Path) -> None:
-    (root / ".git").mkdir()
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
     assert run([str(root / "sub")])[0].files
     write(root / ".gitignore", "b.md\n")
     assert run([str(root / "sub")])[0].files == ()

@@ -90,7 +90,7 @@ def test_folder_pattern_does_not_match_its_contents(
 def test_gitignore_of_parent_folders_applies(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / ".gitignore").write_text("*.txt\n")
-    (tmp_path / ".git").mkdir()
+    git(tmp_path, "init", "-q")
     assert found(tmp_path / "src") == [
         str(tmp_path / "src" / name) for name in ("build/gen.py", "deep/b.md", "main.py")
     ]
@@ -107,7 +107,7 @@ def test_gitignore_of_parents_is_ignored_outside_a_repository(tmp_path: Path) ->
 
 def test_named_files_are_always_counted(tmp_path: Path) -> None:
     make(tmp_path)
-    (tmp_path / ".git").mkdir()
+    git(tmp_path, "init", "-q")
     (tmp_path / ".gitignore").write_text("build/\na.txt\n")
     assert found(tmp_path / "a.txt") == [str(tmp_path / "a.txt")]
     assert found(tmp_path / "build") == [

@@ -83,7 +83,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "no option": ("count", f"--{NAME}"),
 }
 ANNOTATION = re.compile(
-    r"::(error|warning|notice) file=[^:,]*(,line=\d+(,endLine=\d+)?)?"
+    r"::(error|warning|notice) file=[^:,]*(,line=\d+)?"
     r",title=Token budget( configuration)?::[^\n]*"
 )
 

@@ -13,6 +13,7 @@ from sidecar.budget.findings import DOCUMENTATION, Code, Finding
 from sidecar.budget.rules import FindingSeverity
 from sidecar.counting.count import Method, number_text, tokens_text
 from sidecar.text.printable import counted, json_text, printable, printable_lines
+from sidecar.workspace.git import repository_path
 from sidecar.workspace.views import NO_BUDGETS
 
 SARIF_SCHEMA = (
@@ -207,7 +208,11 @@ def skipped_text(skipped: Unchecked) -> str:
 
 
 def as_github(report: Report) -> str:
-    """Format the report as annotations for a GitHub workflow."""
+    """Format the report as annotations for a GitHub workflow.
+
+    GitHub resolves paths against the root of the repository, whatever the current folder is. It
+    shows an annotation below the last line of its range, so annotations have only one line.
+    """
     commands = {**_LEVELS, "information": "notice"}
     lines = [
         f"::{problem.severity} {_problem_location(problem)}::{_escape(problem.message)}"
@@ -218,12 +223,11 @@ def as_github(report: Report) -> str:
         for file, finding in report.distinct_findings
     ]
     lines += [
-        f"::notice file={_escape_value(growth.path)},title=Token budget::{_escape(growth.message)}"
+        f"::notice {_annotated(growth.path)}title=Token budget::{_escape(growth.message)}"
         for growth in report.growth or ()
     ]
     lines += [
-        f"::error file={_escape_value(skipped.path)},title=Token budget::"
-        f"{_escape(skipped_text(skipped))}"
+        f"::error {_annotated(skipped.path)}title=Token budget::{_escape(skipped_text(skipped))}"
         for skipped in report.skipped
         if skipped.budget
     ]
@@ -231,7 +235,7 @@ def as_github(report: Report) -> str:
 
 
 def as_sarif(report: Report) -> str:
-    """Format the report as a SARIF 2.1.0 log, with paths relative to the current folder."""
+    """Format the report as a SARIF 2.1.0 log, with paths relative to the repository's root."""
     results = [_sarif_result(file, finding) for file, finding in report.distinct_findings]
     results += [
         _sarif_file_result("budget-growth", growth.path, growth.message)
@@ -284,18 +288,19 @@ def _problem_text(problem: ConfigurationProblem) -> str:
 
 
 def _problem_location(problem: ConfigurationProblem) -> str:
-    file = "" if problem.path is None else f"file={_escape_value(problem.path)},"
+    file = "" if problem.path is None else _annotated(problem.path)
     line = f"line={problem.line}," if file and problem.line else ""
     return f"{file}{line}title=Token budget configuration"
 
 
 def _annotation(file: FileReport, finding: ReportedFinding) -> str:
-    place = f"line={finding.line},endLine={max(finding.line, _last_line(finding))}"
-    return f"file={_escape_value(file.path)},{place},title=Token budget"
+    return f"{_annotated(file.path)}line={finding.line},title=Token budget"
 
 
-def _last_line(finding: ReportedFinding) -> int:
-    return finding.end_line - 1 if finding.end_column == 1 else finding.end_line
+def _annotated(path: str) -> str:
+    """Return the `file` of an annotation, or nothing for the root of the repository."""
+    relative = repository_path(path)
+    return "" if relative == "." else f"file={_escape_value(relative)},"
 
 
 def _escape(text: str) -> str:
@@ -340,7 +345,8 @@ def _sarif_file_result(rule: str, path: str, message: str) -> dict[str, Any]:
 def _sarif_location(path: str) -> dict[str, str]:
     from urllib.parse import quote
 
-    uri = quote(path.replace("\\", "/").removeprefix("./"), errors="surrogateescape")
+    relative = repository_path(path).replace("\\", "/").removeprefix("./")
+    uri = quote(relative, errors="surrogateescape")
     return {"uri": f"file://{uri}"} if uri.startswith("/") else {"uri": uri}
 
 

@@ -120,7 +120,10 @@ class Checker:
         """Return whether a rule applies to a file, or might apply to files in a folder."""
         if not target.relative.endswith("/"):
             return bool(self._rules.of(target.relative))
-        return self._rules.may_match_in(target.relative[:-1]) if target.link else bool(self._rules)
+        if target.link:
+            return self._rules.may_match_in(target.relative[:-1])
+        is_unlisted = target.fault is not None and target.fault.failed
+        return is_unlisted or bool(self._rules)
 
     def unmatched_rules(self, targets: Sequence[Target]) -> list[str]:
         """Return the keys of rules that match no file.
@@ -206,8 +209,7 @@ class Checker:
         other_members = [
             target
             for target in others
-            if target.relative not in paths
-            and any(self._rules.matches(rule, target.relative) for rule in self._rules.sums)
+            if target.relative not in paths and self._may_be_in_sum(target)
         ]
         other_results = self._check(other_members)
         new_findings: dict[str, list[ReportedFinding]] = {}
@@ -224,6 +226,11 @@ class Checker:
             *(_add_findings(file, new_findings.get(file.target.relative, ())) for file in checked),
             *(result for result in other_results if result.report is None),
         ]
+
+    def _may_be_in_sum(self, target: Target) -> bool:
+        if target.fault is not None and target.fault.failed:  # a folder that cannot be listed
+            return True
+        return any(self._rules.matches(rule, target.relative) for rule in self._rules.sums)
 
     def _evaluate_sum(self, rule: Rule, members: list[Checked]) -> Iterable[tuple[str, Finding]]:
         distinct = set(drop_duplicate_links(member.target for member in members))
