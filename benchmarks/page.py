@@ -26,7 +26,7 @@ WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 860, 380, 80, 34, 60
 LETTER, LINE = 7.2, 16
 """Width of a character and height of a line of text."""
 COLORS = ("#096", "#c33", "#36c", "#a60", "#639", "#555")
-LIBRARIES = ("token-sidecar", "pygls", "tiktoken", "rs-bpe", "toktok-rs", "msgspec")
+LIBRARIES = ("token-sidecar", "pygls", "tiktoken", "splintr-rs", "msgspec")
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = "explanation/performance.md"
 IMAGES = "images/benchmarks"

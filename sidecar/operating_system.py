@@ -78,17 +78,20 @@ def replace_file(source: str, target: Path) -> None:
 
 if sys.platform == "linux":
 
-    def call_libc(name: str, *arguments: int) -> None:
-        """Call a glibc function. Does nothing if libc does not have the function."""
+    def release_memory() -> None:
+        """Return freed memory to the system. Blocks for a few milliseconds.
+
+        glibc keeps the memory of closed documents, because it is mixed with memory in use.
+        """
         import ctypes
 
-        with suppress(AttributeError, OSError):  # musl has no mallopt or malloc_trim
-            getattr(ctypes.CDLL(None), name)(*map(ctypes.c_ssize_t, arguments))
+        with suppress(AttributeError, OSError):  # musl has no malloc_trim
+            ctypes.CDLL(None).malloc_trim(0)
 
 else:
 
-    def call_libc(name: str, *arguments: int) -> None:
-        """Do nothing. Only glibc needs these calls."""
+    def release_memory() -> None:
+        """Do nothing. Only glibc keeps freed memory."""
 
 
 if sys.platform == "win32":

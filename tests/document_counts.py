@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sidecar.counting.incremental import (
-    SLOW,
     count_if_quick,
     count_pieces,
     count_uncounted_characters,
@@ -33,4 +32,4 @@ def pending_characters(doc: TextDocument, tokenizer: Tokenizer) -> int:
     """Return how many characters must be tokenized to count the document."""
     base = tokenizer.base
     pieces = doc.uncounted_pieces(base.name) if base.has_safe_cuts else countable_pieces(doc, base)
-    return count_uncounted_characters(pieces, base, SLOW)
+    return count_uncounted_characters(pieces, base.name, _ANY)

@@ -25,11 +25,7 @@ if TYPE_CHECKING:
     from sidecar.cli.counters import ChooseCounter
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure, Method
-    from sidecar.counting.exact_engines import Purpose
     from sidecar.workspace.counter_choice import CounterChooser
-
-BULK_BYTES = 16_000_000
-"""Minimum total size, in bytes, at which the bulk engine is faster despite its 0.4 s load time."""
 
 
 class CountedFile(NamedTuple):
@@ -69,8 +65,7 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
         return chooser, list(with_progress(map_batches(count_batch, files), len(files), size))
 
     size = sum(file.size for file in files)
-    purpose: Purpose = "bulk" if size >= BULK_BYTES else "interactive"
-    chooser, results = run_with_counters(settings, [name], work, purpose)
+    chooser, results = run_with_counters(settings, [name], work)
     counted = [result for result in results if isinstance(result, CountedFile)]
     skipped = [entry for entry in (*found, *results) if isinstance(entry, SkippedPath)]
     _report_skipped(counted, skipped)

@@ -19,7 +19,6 @@ from sidecar.workspace.state import State
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
-    from sidecar.counting.exact_engines import Purpose
     from sidecar.workspace.counts import Counts
     from sidecar.workspace.documents import Snapshot
 
@@ -81,12 +80,11 @@ def run_with_counters(
     settings: Settings,
     models: Iterable[str],
     work: Callable[[CounterChooser, ChooseCounter], T],
-    purpose: Purpose = "interactive",
 ) -> T:
     """Call `work` with counters for the given models, and return its result."""
     if needs_endpoint(settings, models):
         return run_with_endpoints(settings, work)
-    return work(*local_counters(settings, purpose))
+    return work(*local_counters(settings))
 
 
 def needs_endpoint(settings: Settings, models: Iterable[str]) -> bool:
@@ -102,8 +100,8 @@ def run_with_endpoints(settings: Settings, work: Callable[[CounterChooser, Choos
     return asyncio.run(_run_with_endpoints(settings, work))
 
 
-def local_counters(settings: Settings, purpose: Purpose) -> tuple[CounterChooser, ChooseCounter]:
-    chooser = CounterChooser(CalibrationStore(state_dir()), purpose)
+def local_counters(settings: Settings) -> tuple[CounterChooser, ChooseCounter]:
+    chooser = CounterChooser(CalibrationStore(state_dir()))
     loaded: set[str] = set()
     loading = Lock()  # so that only one thread reads the vocabulary
 

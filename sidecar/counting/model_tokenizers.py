@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from sidecar.config.settings import TokenizerFile
     from sidecar.counting.calibration import Calibrations
     from sidecar.counting.count import Method
-    from sidecar.counting.exact_engines import Purpose
 
 _log = logging.getLogger(__name__)
 
@@ -113,9 +112,6 @@ class LinearEstimator(Tokenizer):
         self.name = f"{name} units {crc32(repr(approximation.weights).encode()):08x}"
         self.has_safe_cuts = base.has_safe_cuts
         self.inline_characters = min(base.inline_characters, INLINE_CHARACTERS)
-
-    def is_slow(self, text: str) -> bool:
-        return self._base.is_slow(text)
 
     def count(self, text: str) -> int:
         return self._sum(self._base.count(text), text)
@@ -250,9 +246,6 @@ class LazyTokenizer(Tokenizer):
     def band(self, tokens: int, sample: str = "") -> float | None:
         return self._loaded.band(tokens, sample) if self._loaded else self.error_percent
 
-    def is_slow(self, text: str) -> bool:
-        return self._loaded is None or self._loaded.is_slow(text)
-
     def count(self, text: str) -> int:
         return self.load().count(text)
 
@@ -288,7 +281,6 @@ class Tokenizers:
         self,
         files: Iterable[TokenizerFile] = (),
         estimator: str = "default",
-        purpose: Purpose = "interactive",
     ) -> None:
         """Create tokenizers for a user's settings.
 
@@ -297,11 +289,9 @@ class Tokenizers:
                 is used.
             estimator: The name of the estimator for unknown models. `default` is the approximation
                 of all current vocabularies.
-            purpose: What the engines are used for.
         """
         self._files = tuple(files)
         self._estimator = estimator
-        self._purpose: Purpose = purpose
         self._by_key: dict[str, Tokenizer] = {}
         self._by_model: dict[str, Tokenizer] = {}
         self._problems: dict[str, str] = {}
@@ -358,7 +348,7 @@ class Tokenizers:
     def _engine(self, name: str) -> Tokenizer:
         from sidecar.counting.exact_engines import engine
 
-        return engine(name, self._purpose)
+        return engine(name)
 
     def _from_file(self, path: str, generation: str) -> Tokenizer:
         file = Path(path).expanduser()

@@ -64,10 +64,6 @@ class Tokenizer(ABC):
             above *= 2
         return max(0, bisect_right(range(above), allowance, key=self.scale) - 1)
 
-    def is_slow(self, text: str) -> bool:  # noqa: ARG002
-        """Return whether counting text may take longer than its length suggests."""
-        return False
-
     def count_many(self, texts: Sequence[str]) -> list[int]:
         """Return the token count of each string."""
         return [self.count(text) for text in texts]

@@ -37,9 +37,7 @@ def run(log_level: str = "WARNING") -> int:
     set_up_logging(log_level)
     from sidecar.server.server import create_server
     from sidecar.server.stdio import serve_stdio
-    from sidecar.workspace.memory import use_one_arena
 
-    use_one_arena()
     server = create_server()
     gc.freeze()
     gc.enable()

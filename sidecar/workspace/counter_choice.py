@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Endpoint, Settings
     from sidecar.counting.count import Measure
-    from sidecar.counting.exact_engines import Purpose
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.endpoints.registry import Endpoints
     from sidecar.workspace.calibrations import CalibrationStore
@@ -49,7 +48,6 @@ class CounterChooser:
     def __init__(
         self,
         calibrations: CalibrationStore,
-        purpose: Purpose = "interactive",
         *,
         roots: Iterable[Workspace] | None = None,
     ) -> None:
@@ -57,11 +55,9 @@ class CounterChooser:
 
         Args:
             calibrations: Corrections for estimates.
-            purpose: Determines which of the included tokenizers are used.
             roots: Workspaces whose endpoints may be used. Defaults to all workspaces.
         """
         self.calibrations = calibrations
-        self._purpose: Purpose = purpose
         self._tokenizers: dict[Any, Tokenizers] = {}
         self._endpoints: dict[Any, Endpoints] = {}
         self._roots = roots
@@ -70,7 +66,7 @@ class CounterChooser:
         """Return the tokenizers for the settings. Workspaces with equal settings share them."""
         key = (settings.tokenizers, settings.tokenize.estimator)
         if key not in self._tokenizers:
-            self._tokenizers[key] = Tokenizers(*key, self._purpose)
+            self._tokenizers[key] = Tokenizers(*key)
         return self._tokenizers[key]
 
     def endpoints(self, settings: Settings) -> Endpoints:

@@ -20,7 +20,7 @@ from sidecar.counting import fit as fitting
 from sidecar.counting.calibration import document_key
 from sidecar.counting.count import Count, Measure, Method
 from sidecar.counting.fit import FitResult
-from sidecar.counting.incremental import count_pieces, count_text, countable_pieces
+from sidecar.counting.incremental import count_pieces, countable_pieces
 from sidecar.counting.model_tokenizers import CalibratedTokenizer
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS, TOO_LONG, EndpointCount
@@ -29,7 +29,6 @@ from sidecar.tasks import SharedTasks
 from sidecar.text.outline import Part, find_parts
 from sidecar.workspace.counter_choice import CounterChoice, CounterChooser, has_enabled_endpoints
 from sidecar.workspace.documents import Documents, Snapshot
-from sidecar.workspace.memory import release_memory
 from sidecar.workspace.windows import Windows, load_window_and_price
 from sidecar.workspace.workspace import Event, MissedCount
 
@@ -125,10 +124,7 @@ class SnapshotCounter:
         tokens = await self._workers.run_count(partial(work, False))
         if tokens is None:
             tokens = await self._workers.run_count(partial(work, True), is_giant=True)
-        if base not in self._loaded:
-            self._loaded.add(base)
-            # Frees the tables that were needed to load the tokenizer.
-            self._workers.start(release_memory)
+        self._loaded.add(base)
         return tokens or 0
 
     def count_if_quick(self, snapshot: Snapshot, tokenizer: Tokenizer) -> int | None:
@@ -578,7 +574,7 @@ def count_parts(
             text = snapshot.text[part.start : part.end]
             key = (base.name, hash(text), len(text))
             tokens = before.get(key)
-            counts[key] = count_text(text, base) if tokens is None else tokens
+            counts[key] = base.count(text) if tokens is None else tokens
             measure = choice.tokenizer.measure_base(counts[key], text)
         counted.append(CountedPart(part, measure.tokens, measure.method))
     return tuple(counted), counts

@@ -130,7 +130,7 @@ class Snapshot(SplitText):
         units = countable_pieces(self, base)
         return (
             count_pieces(units, base)
-            if count_uncounted_characters(units, base, most) <= most
+            if count_uncounted_characters(units, base.name, most) <= most
             else None
         )
 

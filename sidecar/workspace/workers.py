@@ -37,10 +37,6 @@ class Workers:
         """Run blocking work on a thread. Use `run_count` for counting long texts."""
         return await asyncio.get_running_loop().run_in_executor(self._blocking_pool, work)
 
-    def start(self, work: Callable[[], object]) -> None:
-        """Run blocking work on a thread without waiting for it to finish."""
-        self._blocking_pool.submit(work)
-
     async def run_count(
         self, count: Callable[[Callable[[], bool]], T], *, is_giant: bool = False
     ) -> T:

@@ -1,17 +1,21 @@
-"""Finds differences between our engines and tiktoken.
+"""Finds differences between splintr and another tokenizer of the same vocabulary.
 
-`python -m tests.fuzz.differences` takes five minutes. It compares the tokens of each code point in
-many contexts, and of random text with contractions. The exit code is 1 if a difference is not
-covered by `sidecar.counting.exact_engines.is_disputed`.
+`python -m tests.fuzz.differences` takes ten minutes. It compares the tokens of each code point in
+many contexts, and of random text with contractions, with tiktoken's. With a file and the name of a
+vocabulary in splintr (`… tokenizer.json llama3`), the file's tokens are the truth: a
+`tokenizer.json`, a SentencePiece model or a rank file. More arguments name folders whose files are
+compared too. The exit code is 1 if any text has other tokens.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sidecar.counting.exact_engines import Reference, is_disputed
+from sidecar.counting.exact_engines import Reference, splintr_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -40,18 +44,28 @@ def reference(name: str) -> Encode:
     return Reference(name).tokens
 
 
-def fast(engine: str, name: str) -> Encode:
-    """Return an engine's tokens for the text, without falling back to tiktoken."""
-    encoding: Any
-    if engine == "rs-bpe":
-        from rs_bpe.bpe import openai  # type: ignore[import-not-found,unused-ignore]
+def fast(name: str) -> Encode:
+    """Return splintr's tokens for the text, with special tokens as ordinary characters."""
+    return splintr_tokenizer(name).encode_ordinary
 
-        encoding = openai.o200k_base() if name == "o200k_base" else openai.cl100k_base()
-    else:
-        from toktok import _encoding  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-        encoding = _encoding(name)
-    return lambda text: list(encoding.encode(text))
+def of_file(path: Path) -> Encode:
+    """Return the tokens of a vocabulary file, from its own library."""
+    if path.suffix == ".json":
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.encode_special_tokens = True
+        return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
+    from sidecar.counting.vocabulary_files import BytePairTokenizer, load
+
+    loaded = load(path, path.name)
+    if isinstance(loaded, BytePairTokenizer):
+        return loaded.tokens
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return lambda text: list(processor.encode(text))
 
 
 def code_points(step: int = 1, start: int = 0) -> Iterator[str]:
@@ -74,25 +88,39 @@ def contractions(rng: random.Random, texts: int) -> Iterator[str]:
         yield "".join(rng.choices(CONTRACTIONS, k=rng.randrange(1, 12)))
 
 
+def documents(folders: Iterable[Path]) -> Iterator[str]:
+    """Yield the text of each file in the folders that is UTF-8 and has at most 100 KB."""
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.stat().st_size <= 100_000:
+                try:
+                    yield path.read_text("utf-8")
+                except UnicodeDecodeError:
+                    continue
+
+
 def differing(texts: Iterable[str], one: Encode, other: Encode) -> Iterator[str]:
-    """Return the texts that the two engines tokenize differently."""
+    """Return the texts that the two tokenizers tokenize differently."""
     return (text for text in texts if one(text) != other(text))
 
 
-def main() -> int:
-    """Print the differences for each engine and vocabulary."""
-    missed = 0
-    for name in NAMES:
-        for engine in ("rs-bpe", "toktok"):
-            ours, truth = fast(engine, name), reference(name)
-            found = list(differing(in_contexts(code_points()), ours, truth))
-            found += differing(contractions(random.Random(1), 300_000), ours, truth)
-            unknown = [text for text in found if not is_disputed(text)]
-            missed += len(unknown)
-            sys.stdout.write(f"{engine} {name}: {len(found)} texts differ, ")
-            sys.stdout.write(f"{len(unknown)} unexpectedly: {unknown[:5]!r}\n")
-    return 1 if missed else 0
+def main(arguments: list[str]) -> int:
+    """Print the differences for each vocabulary."""
+    file, name, *folders = arguments or ("", "")
+    pairs = [(name, of_file(Path(file)))] if file else [(each, reference(each)) for each in NAMES]
+    has_differences = False
+    for each, truth in pairs:
+        texts = [
+            ("documents", documents(map(Path, folders))),
+            ("texts with contractions", contractions(random.Random(1), 300_000)),
+            ("code points in contexts", in_contexts(code_points())),
+        ]
+        for kind, some in texts:
+            found = list(islice(differing(some, fast(each), truth), 1_000))
+            has_differences = has_differences or bool(found)
+            sys.stdout.write(f"{each}, {kind}: {len(found)} differ: {found[:5]!r}\n")
+    return int(has_differences)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

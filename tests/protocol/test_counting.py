@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
 
-from sidecar.workspace import counts
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.truth import truth
 
@@ -223,22 +221,3 @@ async def test_document_closed_during_the_request_is_counted(
         client.open("another text")
     answers = await asked
     assert {answer["tokens"] for answer in answers} == {truth("some words\n" * lines)}
-
-
-async def test_memory_is_released_after_a_tokenizer_is_loaded(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a tokenizer is loaded, a worker thread releases memory exactly once."""
-    given, threads = asyncio.Event(), list[threading.Thread]()
-    loop = asyncio.get_running_loop()
-
-    def release_memory() -> None:
-        threads.append(threading.current_thread())
-        loop.call_soon_threadsafe(given.set)
-
-    monkeypatch.setattr(counts, "release_memory", release_memory)
-    for _ in range(2):
-        await client.request("tokens/count", {"text": "some words", "model": "gpt-4"})
-        await asyncio.wait_for(given.wait(), 60)
-    assert len(threads) == 1
-    assert threads[0] is not threading.main_thread()

@@ -14,7 +14,7 @@ from sidecar.budget.counter import TextCounter, excess_start
 from sidecar.budget.findings import RestOfGroup, evaluate
 from sidecar.budget.rules import PRESETS, Rule, Rules, severity_of
 from sidecar.config.settings import Budget, Settings
-from sidecar.counting.exact_engines import VOCABULARIES, Purpose, engine, load_ranks
+from sidecar.counting.exact_engines import VOCABULARIES, Reference, engine, load_ranks
 from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.text.pieces import split_pieces
 
@@ -239,8 +239,7 @@ def encoding(name: str) -> tiktoken.Encoding:
     )
 
 
-PURPOSES: list[Purpose] = ["interactive", "reference"]
-ENGINES = [(name, purpose) for name in ("o200k_base", "cl100k_base") for purpose in PURPOSES]
+ENGINES = [make(name) for name in ("o200k_base", "cl100k_base") for make in (engine, Reference)]
 texts = st.text(
     st.one_of(st.sampled_from("ab e\n\r\t.,'/汉字é😀👩\u200d한नि"), st.characters(codec="utf-8")),
     max_size=200,
@@ -249,14 +248,14 @@ texts = st.text(
 
 @given(texts, st.integers(0, 120), st.sampled_from([1, 40]), st.sampled_from(ENGINES))
 def test_excess_starts_at_the_first_token_past_the_budget(
-    text: str, allowance: int, times: int, chosen: tuple[str, Purpose]
+    text: str, allowance: int, times: int, chosen: Tokenizer
 ) -> None:
     text *= times
     allowance *= times
-    tokens = encoding(chosen[0]).encode_ordinary(text)
-    before = encoding(chosen[0]).decode_bytes(tokens[:allowance])
+    tokens = encoding(chosen.name).encode_ordinary(text)
+    before = encoding(chosen.name).decode_bytes(tokens[:allowance])
     expected = len(text.encode()[: len(before)].decode("utf-8", "ignore"))
-    assert excess_start(split_pieces(text), allowance, engine(*chosen)) == expected
+    assert excess_start(split_pieces(text), allowance, chosen) == expected
 
 
 @given(st.text("ab \n", max_size=60), st.integers(-1, 40))

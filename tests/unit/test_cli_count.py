@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from sidecar.cli import count as module
 from sidecar.cli import output
 from sidecar.cli.count import count
 from sidecar.cli.counters import local_counters
 from sidecar.config.settings import Settings
-from sidecar.counting.exact_engines import FastEngine, engine
+from sidecar.counting.exact_engines import FastEngine, Reference, engine
 from sidecar.workspace.documents import Snapshot
 from tests.fuzz import edits
 
@@ -53,7 +52,7 @@ def test_a_file(folder: Path) -> None:
 
 def test_a_folder_with_a_total(folder: Path) -> None:
     result = run(".")
-    tokens = engine("o200k_base", "reference").count(edits.CODE)
+    tokens = Reference("o200k_base").count(edits.CODE)
     width = len(str(tokens + 2))
     assert result.stdout.splitlines() == [
         f"{2:>{width}} a.md",
@@ -218,12 +217,6 @@ def test_names_that_are_not_utf8(folder: Path) -> None:
     assert json.loads(run(".", "--json").stdout)["files"][-1]["path"] == "\ufffd.txt"
 
 
-def test_bulk_counts_are_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = run(".").stdout
-    monkeypatch.setattr(module, "BULK_BYTES", 0)
-    assert run(".").stdout == one
-
-
 def test_no_progress_without_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "PROGRESS_BYTES", 0)
     assert run("a.md").stderr == ""
@@ -299,7 +292,7 @@ def test_threads_load_a_vocabulary_once(monkeypatch: pytest.MonkeyPatch) -> None
         return counted(self, text)
 
     monkeypatch.setattr(FastEngine, "count", count_slowly)
-    _, choose_counter = local_counters(Settings(), "bulk")
+    _, choose_counter = local_counters(Settings())
     together = threading.Barrier(8)
 
     def one(_: int) -> None:

@@ -7,7 +7,8 @@ import random
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,27 +21,19 @@ from sidecar.counting.exact_engines import (
     Reference,
     Vocabulary,
     engine,
-    is_disputed,
     load_ranks,
     names,
 )
 from sidecar.counting.model_tokenizers import Tokenizers
 from tests.fuzz import differences, edits
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sidecar.counting.exact_engines import Purpose
-
 TEXTS = st.lists(
     st.one_of(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), st.text(max_size=8)), max_size=10
 ).map("".join)
 BASES = ("o200k_base", "cl100k_base")
-PURPOSES: tuple[Purpose, ...] = ("interactive", "bulk", "reference")
 MILLION = 1_000_000
 
 
-@pytest.mark.parametrize("purpose", PURPOSES)
 @pytest.mark.parametrize(
     ("name", "text", "tokens"),
     [
@@ -53,14 +46,14 @@ MILLION = 1_000_000
         ("o200k_harmony", "<|start|>user<|message|>", 11),
     ],
 )
-def test_known_counts(name: str, text: str, tokens: int, purpose: Purpose) -> None:
-    assert engine(name, purpose).count(text) == tokens
+def test_known_counts(name: str, text: str, tokens: int) -> None:
+    assert engine(name).count(text) == Reference(name).count(text) == tokens
 
 
 @given(TEXTS, st.sampled_from(BASES))
 def test_engines_agree(text: str, name: str) -> None:
     full = Reference(name).count_whole(text)
-    assert {engine(name, purpose).count(text) for purpose in PURPOSES} == {full}
+    assert engine(name).count(text) == Reference(name).count(text) == full
 
 
 @pytest.mark.parametrize("name", BASES)
@@ -68,45 +61,38 @@ def test_engines_agree(text: str, name: str) -> None:
 def test_long_text_has_the_same_count_in_pieces(name: str, seed: int) -> None:
     text = edits.document_text(random.Random(seed), 60_000)
     full = Reference(name).count_whole(text)
-    assert {engine(name, purpose).count(text) for purpose in PURPOSES} == {full}
+    assert engine(name).count(text) == Reference(name).count(text) == full
 
 
 @pytest.mark.parametrize("name", BASES)
-@pytest.mark.parametrize("engine_name", ["rs-bpe", "toktok"])
-def test_known_differences_between_engines_are_complete(engine_name: str, name: str) -> None:
+def test_engines_make_the_same_tokens(name: str) -> None:
     """Checks a sample of the characters. `tests.fuzz.differences` checks all of them."""
     texts = [
         *differences.in_contexts(differences.code_points(step=149, start=7)),
         *differences.contractions(random.Random(2), 4_000),
     ]
-    ours, truth = differences.fast(engine_name, name), differences.reference(name)
-    assert [
-        text for text in differences.differing(texts, ours, truth) if not is_disputed(text)
-    ] == []
+    ours, truth = differences.fast(name), differences.reference(name)
+    assert [*differences.differing(texts, ours, truth)] == []
 
 
-def test_disputed_text_is_counted_by_the_reference() -> None:
-    text = "'ſ'ſ and \U00010940x\u088f"
-    assert is_disputed(text)
-    for name in BASES:
-        wrong = exact_engines.FastEngine(name, lambda _: -1)
-        assert wrong.count(text) == Reference(name).count_whole(text)
-        assert wrong.count("plain") == -1
-
-
-def test_every_disputed_character_is_found() -> None:
-    """The fast search looks only for first bytes, but must find all disputed characters."""
-    known = exact_engines._DISPUTED.findall("".join(differences.code_points()))
-    assert len(known) == 4_700
-    assert all(is_disputed(f"plain {character} text") for character in known)
-    assert not is_disputed("Ünïcödé 字 😀 \u1ac0 \ua7c1 \U0001093f \U0001e6fd")
+@pytest.mark.parametrize("name", [*BASES, "o200k_harmony"])
+def test_special_tokens_in_text_are_ordinary_characters(name: str) -> None:
+    """splintr knows special tokens of its own, such as `<|think|>`."""
+    special = sorted(exact_engines.splintr_tokenizer(name).special_tokens())
+    texts = [
+        text for token in special for text in (token, f"a{token}b ", f"<|{token[:-1]} {token}")
+    ]
+    texts += ["plain", "", "x <|think|> y\n" * 400, "\ud83d<|endoftext|>\ude00", "\ud83d"]
+    assert engine(name).count_many(texts) == [Reference(name).count(text) for text in texts]
+    assert [engine(name).count(text) for text in texts] == engine(name).count_many(texts)
 
 
 def test_lone_surrogates_count_as_replacement_characters() -> None:
+    texts = [f"a{bad}b" for bad in ("\ud83d", "\ude00", "�")]
     for name in BASES:
-        for purpose in PURPOSES:
-            counts = {engine(name, purpose).count(f"a{bad}b") for bad in ("\ud83d", "\ude00", "�")}
-            assert len(counts) == 1
+        (count,) = {Reference(name).count(text) for text in texts}
+        assert [engine(name).count(text) for text in texts] == [count] * 3
+        assert engine(name).count_many(texts) == [count] * 3
 
 
 RUNS = {
@@ -118,19 +104,10 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("make", [exact_engines.rs_bpe, exact_engines.toktok])
 @pytest.mark.parametrize("character", RUNS)
-def test_million_equal_characters(
-    character: str, make: Callable[[str], exact_engines.FastEngine]
-) -> None:
+def test_million_equal_characters(character: str) -> None:
     for name, tokens in zip(BASES, RUNS[character], strict=True):
-        assert make(name).count(character * MILLION) == tokens
-
-
-@pytest.mark.parametrize("character", [" ", "a"])
-def test_million_equal_characters_are_counted_by_tiktoken(character: str) -> None:
-    """A single long piece is counted by tiktoken, which releases the GIL."""
-    assert engine("o200k_base").count(character * MILLION) == RUNS[character][0]
+        assert engine(name).count(character * MILLION) == tokens
 
 
 @pytest.mark.parametrize("name", BASES)
@@ -154,40 +131,29 @@ def test_long_runs_of_blanks_are_counted_exactly(
 @pytest.mark.parametrize("text", ["{}x", "!\n{}"])
 def test_tiktoken_alone_survives_a_million_blanks(name: str, text: str) -> None:
     many = text.format(" " * MILLION)
-    assert Reference(name).count_whole(many) == engine(name, "bulk").count(many)
+    assert Reference(name).count_whole(many) == engine(name).count(many)
 
 
-def test_slow_pieces_are_detected_before_counting() -> None:
-    interactive = engine("o200k_base")
-    assert isinstance(interactive, exact_engines.FastEngine)
-    assert interactive.is_slow("ſ")
-    assert interactive.is_slow("a" * 70_000)
-    assert not interactive.is_slow("plain " * 1_000)
-
-
-def test_without_the_fast_engines_tiktoken_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-
-    def missing(*_: Any) -> Any:
-        raise ImportError
-
-    monkeypatch.setattr(exact_engines, "rs_bpe", missing)
-    monkeypatch.setattr(exact_engines, "toktok", missing)
-    monkeypatch.setattr("sidecar.counting.exact_engines._engines", {})
-    for purpose in PURPOSES:
-        assert isinstance(engine("cl100k_base", purpose), Reference)
-        assert engine("cl100k_base", purpose).count("hello world") == 2
+def test_without_splintr_tiktoken_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_engines, "find_spec", lambda _: None)
+    engine.cache_clear()
+    try:
+        assert isinstance(engine("cl100k_base"), Reference)
+        assert engine("cl100k_base").count("hello world") == 2
+    finally:
+        engine.cache_clear()
 
 
 def test_engine_is_loaded_by_its_first_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Listing the models must not load the engines, which need 33 MB of tables."""
-    loads, real = list[str](), exact_engines._rs_bpe
+    """Listing the models must not load the engines, which need 30 MB each."""
+    loads, real = list[str](), exact_engines.splintr_tokenizer
 
     def load(name: str) -> Any:
         loads.append(name)
         return real(name)
 
-    monkeypatch.setattr(exact_engines, "_rs_bpe", load)
-    monkeypatch.setattr("sidecar.counting.exact_engines._engines", {})
+    monkeypatch.setattr(exact_engines, "splintr_tokenizer", load)
+    engine.cache_clear()
     tokenizers = Tokenizers()
     assert tokenizers.describe("gpt-4") == ("cl100k_base", "exact")
     assert tokenizers.describe("claude-sonnet-4-5")[1] != "exact"
@@ -196,13 +162,20 @@ def test_engine_is_loaded_by_its_first_count(monkeypatch: pytest.MonkeyPatch) ->
     assert loads == ["cl100k_base"]
 
 
+def test_threads_count_with_one_engine() -> None:
+    texts = [edits.document_text(random.Random(seed), 5_000) for seed in range(8)]
+    truth = [Reference("o200k_base").count(text) for text in texts]
+    engine.cache_clear()
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(engine("o200k_base").count, texts * 4)] == truth * 4
+
+
 def test_engines_are_created_once_with_their_names() -> None:
     for name in names():
-        for purpose in PURPOSES:
-            made = engine(name, purpose)
-            assert made is engine(name, purpose)
-            assert (made.name, made.method, made.error_percent) == (name, "exact", 0.0)
-            assert made.has_safe_cuts
+        made = engine(name)
+        assert made is engine(name)
+        assert (made.name, made.method, made.error_percent) == (name, "exact", 0.0)
+        assert made.has_safe_cuts
     with pytest.raises(KeyError):
         engine("p50k_base")
 
@@ -246,10 +219,10 @@ import socket, sys
 def refuse(*a, **k): raise OSError("no network")
 socket.socket.connect = refuse
 socket.getaddrinfo = refuse
-from sidecar.counting.exact_engines import engine
+from sidecar.counting.exact_engines import Reference, engine
 assert engine("o200k_base").count("hello world") == 2
-print([m for m in ("tiktoken", "toktok", "requests", "urllib3") if m in sys.modules])
-assert engine("cl100k_base", "reference").count("hello world") == 2
+print([m for m in ("tiktoken", "requests", "urllib3") if m in sys.modules])
+assert Reference("cl100k_base").count("hello world") == 2
 """
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -12,7 +12,6 @@ import pytest
 
 from sidecar.config.settings import TokenizerFile
 from sidecar.counting import estimators, model_tokenizers, vocabulary_files
-from sidecar.counting.incremental import count_text
 from sidecar.counting.model_list import model_info
 from sidecar.counting.model_tokenizers import LazyTokenizer, ScaledTokenizer, Tokenizers
 from sidecar.models.families import UNKNOWN
@@ -241,6 +240,6 @@ def test_fallback_counts_documents_and_texts_alike(tmp_path: Path) -> None:
     text = "def percent(tokens, limit):\n    return 100 * tokens // limit\n" * 2_000
 
     stand_in.count("a")
-    assert count_text(text, stand_in) == count_text(text, own)
+    assert stand_in.count(text) == own.count(text)
     document = TextDocument("untitled:x", text)
     assert document_tokens(document, stand_in) == document_tokens(document, own)

@@ -39,10 +39,7 @@ if TYPE_CHECKING:
     from sidecar.cli.checking.reading import FileReader
     from sidecar.cli.counters import ChooseCounter
     from sidecar.config.settings import Settings
-    from sidecar.counting.exact_engines import Purpose
 
-BULK_BYTES = 4_000_000
-"""Minimum total size, in bytes, at which the bulk engine is faster despite its 0.5 s load time."""
 MAX_MATCHES = 100_000
 """Maximum number of times to test whether a rule matches a path. This many tests take 0.1 s."""
 _NO_STAMP = (0, 0, 0, 0)
@@ -82,24 +79,19 @@ class Checker:
         if cache.fingerprint != fingerprint or is_calibration_changed:
             cache.fingerprint, cache.entries, cache.calibration = fingerprint, {}, None
 
-    def reader(self, size: int = 0) -> FileReader:
-        """Return the file reader, creating it on the first call.
-
-        Args:
-            size: The total size of the files to read, in bytes.
-        """
+    def reader(self) -> FileReader:
+        """Return the file reader, creating it on the first call."""
         if self._reader is None:
             from sidecar.cli.checking.reading import FileReader
             from sidecar.cli.counters import local_counters
 
             self._contents = decode_counts(self._cache)
-            purpose: Purpose = "bulk" if size >= BULK_BYTES else "interactive"
             self._reader = FileReader(
                 self._settings,
                 self._rules,
                 self._model,
                 self._contents,
-                self._choose or local_counters(self._settings, purpose)[1],
+                self._choose or local_counters(self._settings)[1],
                 uses_endpoint=self._choose is not None,
             )
         return self._reader
@@ -199,7 +191,7 @@ class Checker:
                 size += current[0] if current else 0
         if pending:
             self.has_changed = True
-            for result in self.reader(size).check_all(pending, size):
+            for result in self.reader().check_all(pending, size):
                 results[result.target.relative] = result
                 entries[result.target.relative] = result.entry
         return [results[target.relative] for target in targets]

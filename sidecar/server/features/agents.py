@@ -22,8 +22,8 @@ from weakref import WeakKeyDictionary
 from sidecar.config.paths import LEDGER_FILES
 from sidecar.errors import SidecarError
 from sidecar.known_agents import AGENTS, DELETING_AGENTS
+from sidecar.operating_system import release_memory
 from sidecar.server.progress import progress
-from sidecar.workspace.memory import release_memory
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Agents

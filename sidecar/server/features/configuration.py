@@ -21,7 +21,6 @@ from sidecar.defects import log_defect
 from sidecar.models import catalogue
 from sidecar.tasks import SharedTasks
 from sidecar.workspace.files import Stamp, stamp_of
-from sidecar.workspace.memory import release_memory
 from sidecar.workspace.workspace import Event, SettingsChange
 
 if TYPE_CHECKING:
@@ -126,12 +125,10 @@ class SettingsLoader:
             return
         if not catalogue.loaded():  # a request may already have loaded the price list
             await asyncio.sleep(CATALOGUE_SECONDS)
-        await self._services.workers.run(release_memory)
         await self._services.load_prices()
         for root in self._services.roots:
             self._load_sums(root)
         await self._server.load_context_feature()
-        await self._services.workers.run(release_memory)
         self._services.publish(Event("settings"))
 
     def _load_sums(self, workspace: Workspace) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from sidecar.errors import RequestError
+from sidecar.operating_system import release_memory
 from sidecar.text.document import TextDocument
 from sidecar.text.positions import Position, Range
-from sidecar.workspace.memory import release_memory
 from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
