@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -11,15 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from sidecar.cli.group import folder_option
 from sidecar.cli.output import print_json, print_styled
 from sidecar.text.printable import cost_text, duration_text, percent_text, printable, usd_text
 
 if TYPE_CHECKING:
-    from sidecar.config.settings import Context, Settings
+    from sidecar.agents.events import StoredSession
+    from sidecar.config.settings import Settings
+    from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import Ledger
     from sidecar.workspace.claude_statusline import RateLimits, StatuslineInput
+    from sidecar.workspace.spending import Costs
 
 CHAIN_SECONDS = 5.0
 _MAX_NAME = 100
@@ -48,9 +51,12 @@ def statusline(folder: Path, chain: str | None, as_json: bool) -> None:
     from sidecar.workspace.claude_statusline import read_input
 
     data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read(_MAX_BYTES)
-    status = read_input(data) if data.strip() else None
     chained = _run_chained(chain, data) if chain else ""
-    own = _claude_code_line(status) if status else _session_line(folder)
+    if data.strip():
+        sent = read_input(data)
+        own = "" if sent is None else _claude_code_line(sent)  # never another session's line
+    else:
+        own = _session_line(folder)
     line = " · ".join(part for part in (chained, printable(own)) if part)
     if as_json:
         print_json({"text": line})
@@ -59,49 +65,108 @@ def statusline(folder: Path, chain: str | None, as_json: bool) -> None:
 
 
 def _claude_code_line(sent: StatuslineInput) -> str:
+    from sidecar.agents.readers.claude_code import AGENT
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
+    from sidecar.context.protocol import SessionInfo
+    from sidecar.cost.book import CostBook
     from sidecar.workspace.claude_statusline import save
+    from sidecar.workspace.views import format_session_cost
 
     with contextlib.suppress(OSError):  # the line is printed even if the disk is full
         save(state_dir(), sent)
-    folder = sent.workspace.project_dir or sent.cwd
-    root = Path(folder) if folder and os.path.isdir(folder) else None
-    name = (sent.model.display_name or sent.model.id or "")[:_MAX_NAME]
-    settings = load(root).settings
-    parts = [name, f"ctx {_context_text(sent, settings.context)}"]
-    if sent.cost_usd is not None:
-        parts.append(usd_text(sent.cost_usd))
-    limits = sent.rate_limits
+    root = _existing_folder(sent.folder)
+    named = sent.model.display_name if sent.model else None
+    name = (named or sent.model_id or "")[:_MAX_NAME]
+    if not (name or sent.session):
+        return ""
+    settings, limits = load(root).settings, sent.rate_limits
     ends_at = limits.five_hour.reset if limits and limits.five_hour else None
-    parts += _ledger_texts(settings, "claude-code", ends_at, transcript=sent.transcript_path)
+    with contextlib.closing(CostBook(state_dir(), settings.prices)) as book:
+        session = _read_session(sent, settings, book.ledger)
+        costs = _read_costs(book, settings, sent.session, root)
+        sums = _ledger_texts(book, AGENT, ends_at, is_behind=not costs.read)
+    cost = format_session_cost(costs, SessionInfo.of(sent.session, AGENT, session.updated_at))
+    if costs.session_usd(sent.session) is None:  # the ledger has no calls of this session
+        own = sent.cost_usd
+        cost = "" if own is None else f"{usd_text(own)} by Claude Code"
+    parts = [name, f"ctx {_context_text(sent, session, settings)}", cost, *sums]
     return " · ".join([part for part in parts if part] + _quota_texts(limits))
 
 
+def _existing_folder(path: str | None) -> Path | None:
+    with contextlib.suppress(OSError, ValueError):
+        folder = Path(path or "").resolve(strict=True)
+        return folder if path and folder.is_dir() else None
+    return None
+
+
+def _read_session(sent: StatuslineInput, settings: Settings, ledger: Ledger) -> StoredSession:
+    """Return the session in the transcript that the input names, with the reported window.
+
+    If the transcript cannot be read, the session contains only what the input reports.
+    """
+    from sidecar.agents.events import StoredSession
+    from sidecar.agents.places import Places
+    from sidecar.agents.readers.claude_code import AGENT, READER
+    from sidecar.agents.registry import agents_of
+    from sidecar.cost.ledger import LedgerError, MemoryLedger
+    from sidecar.workspace.claude_statusline import is_same_model, with_window
+    from sidecar.workspace.session_index import SessionIndex
+
+    now, found = datetime.now(UTC), None
+    path, places = sent.transcript_path, Places.of(settings.agents)
+    if path and AGENT in agents_of(settings.agents) and (store := READER.store_at(places, path)):
+        try:
+            found = SessionIndex(ledger).read_session(READER, places, store)
+        except LedgerError:
+            found = SessionIndex(MemoryLedger()).read_session(READER, places, store)
+    session = found or StoredSession(id=sent.session, source=AGENT, updated_at=now)
+    model = sent.model_id or session.model
+    if sent.tokens is not None:  # newer than the transcript
+        has_new_model = model and session.model and not is_same_model(model, session.model)
+        session = msgspec.structs.replace(
+            session,
+            tokens=sent.tokens,
+            quality="exact",
+            model=model,
+            limit=sent.needed_window or (None if has_new_model else session.limit),
+        )
+    return with_window(session, sent.window)
+
+
+def _read_costs(book: CostBook, settings: Settings, session: str, root: Path | None) -> Costs:
+    """Return the session's cost in the ledger, and whether the ledger lacks any calls."""
+    from sidecar.agents.registry import Sources
+    from sidecar.cost.ledger import LedgerError
+    from sidecar.cost.reports import cost_by_session
+    from sidecar.cost.sums import Scope
+    from sidecar.workspace.session_index import unread_sessions
+    from sidecar.workspace.spending import Costs
+
+    costs = Costs()
+    sources = None if root is None else Sources.of(settings.agents, str(root))
+    with contextlib.suppress(LedgerError):
+        unread = None if sources is None else unread_sessions(book, sources)
+        costs.set_history(read=unread is None, reading=False, incomplete=unread or frozenset())
+        with book.ledger.reader() as connection:
+            scope = Scope(sessions=(session,))
+            costs.sessions = cost_by_session(connection, book.prices, scope)
+    return costs
+
+
 def _ledger_texts(
-    settings: Settings,
-    agent: str,
-    ends_at: datetime | None = None,
-    *,
-    transcript: str | None = None,
-    is_behind: bool = False,
+    book: CostBook, agent: str, ends_at: datetime | None, *, is_behind: bool
 ) -> list[str]:
     """Return today's cost, and the cost and remaining time of the current five-hour block.
 
-    The costs are lower bounds if `is_behind` is true, or if the transcript has calls that the
-    ledger lacks.
+    The costs are lower bounds if `is_behind` is true.
     """
-    from sidecar.config.paths import state_dir
-    from sidecar.cost.ledger import FILE_NAME, LedgerError
-
-    if not (state_dir() / FILE_NAME).exists():
-        return []
-    from sidecar.cost.book import CostBook
+    from sidecar.cost.ledger import LedgerError
     from sidecar.cost.protocol import CostDetailParams
 
-    book, texts = CostBook(state_dir(), settings.prices), []
+    texts = []
     try:
-        is_behind = is_behind or _has_unread(book.ledger, settings, agent, transcript)
         today = book.detail(CostDetailParams(since="today", by=("agent",)))
         if today.rows:
             is_unpriced = all(row.cost_usd is None for row in today.rows)
@@ -111,8 +176,6 @@ def _ledger_texts(
         block = book.current_block(agent, ends_at)
     except LedgerError:
         return []
-    finally:
-        book.close()
     if block is not None:
         cost_so_far = cost_text(block.cost_usd, is_partial=is_behind or block.unpriced)
         left = duration_text(block.ends_at - datetime.now(UTC))
@@ -120,39 +183,30 @@ def _ledger_texts(
     return texts
 
 
-def _has_unread(ledger: Ledger, settings: Settings, agent: str, transcript: str | None) -> bool:
-    """Return whether a session file has calls missing from the ledger."""
-    from sidecar.agents.places import Places
-    from sidecar.agents.registry import reader_of
-    from sidecar.workspace.session_index import SessionIndex
-
-    if transcript is None:
-        return False
-    store = reader_of(agent).store_at(Places.of(settings.agents), transcript)
-    return store is not None and SessionIndex(ledger).has_unread([store])
-
-
-def _context_text(sent: StatuslineInput, settings: Context) -> str:
-    from sidecar.context.occupancy import Window, resolve_limit
-    from sidecar.context.protocol import ContextUsage
-    from sidecar.context.usage import in_window
+def _context_text(sent: StatuslineInput, session: StoredSession, settings: Settings) -> str:
+    from sidecar.context.occupancy import NamedLimits
     from sidecar.context.view import short_text
+    from sidecar.models import catalogue
+    from sidecar.workspace.sessions import stored_usage
+    from sidecar.workspace.windows import find_window
 
-    tokens, limit, share = sent.tokens, sent.limit, sent.used_percentage
-    usage = ContextUsage(tokens=tokens, method="exact")
-    if tokens is None and share is not None:
-        if limit is None:
+    share = sent.used_percentage
+    if session.tokens is None and share is not None and not session.note:
+        if sent.limit is None:
             return f"~{percent_text(share)}"
-        usage = ContextUsage(tokens=int(limit * share / 100), method="estimate")
-    if limit is not None:
-        window = Window(resolve_limit(transcript=limit, setting=settings.limit), settings.reserve)
-        usage = in_window(usage, window, settings.warn_at)
-    return short_text(usage, "percent")
+        tokens = int(sent.limit * share / 100)
+        session = msgspec.structs.replace(session, tokens=tokens, quality="estimate")
+    if session.tokens is not None and session.limit is None:
+        catalogue.warm()
+    named = NamedLimits(transcript=session.limit)
+    limit = find_window(session.model or sent.model_id or "", settings, named)
+    limit = None if limit is None or limit.source == "default" else limit
+    return short_text(stored_usage(session, limit, settings.context, None), "percent")
 
 
 def _quota_texts(limits: RateLimits | None) -> list[str]:
     names = {300: "5h", 7 * 24 * 60: "7d"}
-    reported = limits.reported() if limits else []
+    reported = limits.reported(datetime.now(UTC)) if limits else []
     return [f"{names[one.minutes]} {percent_text(one.used_percent)}" for one in reported]
 
 
@@ -160,6 +214,7 @@ def _session_line(folder: Path) -> str:
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
     from sidecar.workspace.status import context_status
+    from sidecar.workspace.usage_details import end_of_block
     from sidecar.workspace.views import format_session_cost
 
     try:
@@ -168,16 +223,17 @@ def _session_line(folder: Path) -> str:
         return ""
     with SessionsView(root) as view:
         usage = view.usage()
-        cost = format_session_cost(view.workspace.costs, usage.session)
-        is_behind = not view.workspace.costs.read
-    part = context_status(usage, "percent")
-    if part is None:
-        return ""
-    parts = [usage.model or "", part.text]
-    if usage.cost_usd is not None:
-        parts.append(cost)
-    if usage.session is not None and usage.session.source != "protocol":
-        parts += _ledger_texts(view.workspace.settings, usage.session.source, is_behind=is_behind)
+        part = context_status(usage, "percent")
+        if part is None:
+            return ""
+        session, costs = usage.session, view.workspace.costs
+        parts = [usage.model or "", part.text]
+        if usage.cost_usd is not None:
+            parts.append(format_session_cost(costs, session))
+        if session is not None and session.source != "protocol":
+            book = view.services.spending(view.workspace).book
+            ends_at = end_of_block(usage.forecast.limits if usage.forecast else ())
+            parts += _ledger_texts(book, session.source, ends_at, is_behind=not costs.read)
     return " · ".join(filter(None, parts))
 
 

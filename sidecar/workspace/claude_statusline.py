@@ -5,15 +5,17 @@ The data consists of the sessions' context windows and the user's subscription l
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import time_from_ms
+from sidecar.agents.fields import TokenCount, parse_iso_time, time_from_ms
 from sidecar.config.private_files import write
-from sidecar.messages.usage import MOST_TOKENS
+from sidecar.messages.usage import LONGEST_ID, MOST_TOKENS
+from sidecar.models.names import parse
 from sidecar.workspace.state import lock_state
 
 if TYPE_CHECKING:
@@ -24,17 +26,27 @@ if TYPE_CHECKING:
 FILE_NAME = "claude-code-statusline.json"
 SESSIONS_KEPT = 64
 _MAX_BYTES = 1 << 20
-_MAX_PERCENT = 10_000
+_MAX_PERCENT = 1_000
+"""Upper limit for a plausible percentage. Claude Code can exceed 100 % with paid extra usage."""
 _MAX_USD = 1e6  # upper limit for a plausible cost
 
 
 class CurrentUsage(msgspec.Struct, frozen=True):
     """Token usage of the session's latest call."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_creation_input_tokens: int = 0
-    cache_read_input_tokens: int = 0
+    input_tokens: TokenCount = None
+    output_tokens: TokenCount = None
+    cache_creation_input_tokens: TokenCount = None
+    cache_read_input_tokens: TokenCount = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        parts = (
+            self.input_tokens,
+            self.cache_creation_input_tokens,
+            self.cache_read_input_tokens,
+        )
+        return sum(tokens or 0 for tokens in parts)
 
 
 class ContextWindow(msgspec.Struct, frozen=True):
@@ -64,8 +76,8 @@ class RateLimits(msgspec.Struct, frozen=True):
     five_hour: Quota | None = None
     seven_day: Quota | None = None
 
-    def reported(self) -> list[ReportedLimit]:
-        """Return the limits that have a valid percentage."""
+    def reported(self, now: datetime) -> list[ReportedLimit]:
+        """Return the limits that have a valid percentage and have not been reset by `now`."""
         # Imported late to keep server startup fast.
         from sidecar.agents.events import ReportedLimit
 
@@ -76,6 +88,7 @@ class RateLimits(msgspec.Struct, frozen=True):
             if quota is not None
             and quota.used_percentage is not None
             and 0 <= quota.used_percentage <= _MAX_PERCENT
+            and (quota.reset is None or quota.reset > now)
         ]
 
 
@@ -97,14 +110,30 @@ class SessionCosts(msgspec.Struct, frozen=True):
 class StatuslineInput(msgspec.Struct, frozen=True):
     """The JSON that Claude Code sends to its status line. Unused fields are omitted."""
 
-    session_id: str = ""
+    session_id: str | None = None
     cwd: str | None = None
     transcript_path: str | None = None
-    model: ModelName = ModelName()
-    workspace: WorkFolder = WorkFolder()
-    cost: SessionCosts = SessionCosts()
+    model: ModelName | None = None
+    workspace: WorkFolder | None = None
+    cost: SessionCosts | None = None
     context_window: ContextWindow | None = None
     rate_limits: RateLimits | None = None
+
+    @property
+    def session(self) -> str:
+        """The session's ID. Claude Code names a transcript after its session."""
+        name = self.session_id or PurePath(self.transcript_path or "").stem
+        return name[:LONGEST_ID]
+
+    @property
+    def model_id(self) -> str | None:
+        """The model's ID, possibly with `[1m]`."""
+        return (self.model.id or None) if self.model else None
+
+    @property
+    def folder(self) -> str | None:
+        """The project's folder, or the current folder if the project is unknown."""
+        return (self.workspace.project_dir if self.workspace else None) or self.cwd
 
     @property
     def tokens(self) -> int | None:
@@ -112,8 +141,16 @@ class StatuslineInput(msgspec.Struct, frozen=True):
         usage = self.context_window.current_usage if self.context_window else None
         if usage is None:
             return None
-        total = sum(msgspec.structs.astuple(usage))
+        total = usage.prompt_tokens + (usage.output_tokens or 0)
         return total if 0 < total <= MOST_TOKENS else None
+
+    @property
+    def needed_window(self) -> int | None:
+        """The window that the latest prompt required, if it was too large for the usual one."""
+        from sidecar.agents.readers.claude_code import window_of_prompt
+
+        usage = self.context_window.current_usage if self.context_window else None
+        return window_of_prompt(usage.prompt_tokens) if usage and self.tokens else None
 
     @property
     def used_percentage(self) -> float | None:
@@ -124,7 +161,7 @@ class StatuslineInput(msgspec.Struct, frozen=True):
     @property
     def cost_usd(self) -> float | None:
         """The session's cost in USD, or None if the value is invalid."""
-        cost = self.cost.total_cost_usd
+        cost = self.cost.total_cost_usd if self.cost else None
         return cost if cost is not None and 0 <= cost <= _MAX_USD else None
 
     @property
@@ -133,6 +170,13 @@ class StatuslineInput(msgspec.Struct, frozen=True):
         size = self.context_window.context_window_size if self.context_window else None
         return size if size is not None and 0 < size <= MOST_TOKENS else None
 
+    @property
+    def window(self) -> SavedWindow:
+        """The context window, to be saved."""
+        window = self.context_window or ContextWindow()
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return SavedWindow(self.limit, window.used_percentage, now, self.model_id)
+
 
 class SavedWindow(msgspec.Struct, frozen=True):
     """A session's saved context window."""
@@ -140,6 +184,30 @@ class SavedWindow(msgspec.Struct, frozen=True):
     limit: int | None = None
     used_percentage: float | None = None
     at: str = ""
+    model: str | None = None
+    """The ID of the model that has this window, or None if Claude Code did not name it."""
+
+    def applies_to(self, session: StoredSession) -> bool:
+        """Return whether this is the window of the session's latest call.
+
+        The session's model may have changed. Without a model's name, the window is only known to
+        be that of earlier calls.
+        """
+        if self.limit is None or self.limit < max(session.tokens or 0, session.limit or 0):
+            return False  # a call was larger, so Claude Code reported the wrong window
+        if self.model is None:
+            at = parse_iso_time(self.at)
+            return at is not None and session.updated_at < at + _SECOND
+        return session.model is None or is_same_model(self.model, session.model)
+
+
+def is_same_model(first: str, second: str) -> bool:
+    """Return whether two names, possibly with `[1m]`, refer to the same model."""
+    return parse(first).bare == parse(second).bare
+
+
+_SECOND = timedelta(seconds=1)
+"""The resolution of saved times."""
 
 
 class SavedFile(msgspec.Struct, frozen=True):
@@ -150,12 +218,27 @@ class SavedFile(msgspec.Struct, frozen=True):
 
 
 def read_input(data: bytes) -> StatuslineInput | None:
-    """Parse Claude Code's JSON, or return None if it is invalid."""
+    """Parse Claude Code's JSON, or return None if it is invalid.
+
+    Members of an unexpected type are ignored.
+    """
     try:
-        sent = typed.decode(data, StatuslineInput)
+        members = typed.decode(data, dict[str, Any])
     except msgspec.DecodeError:
         return None
-    return sent if sent.session_id else None
+    while True:
+        try:
+            return typed.convert(members, StatuslineInput)
+        except msgspec.ValidationError as error:
+            _remove(members, str(error))
+
+
+def _remove(members: dict[str, Any], error: str) -> None:
+    """Remove the member that msgspec's error names, for example at `$.cost.total_cost_usd`."""
+    *parents, name = error.rpartition("$.")[2].rstrip("`").split(".")
+    for parent in parents:
+        members = members[parent]
+    del members[name]
 
 
 def load(folder: Path) -> SavedFile:
@@ -174,23 +257,26 @@ def save(folder: Path, sent: StatuslineInput) -> None:
 
 
 def _save(folder: Path, sent: StatuslineInput) -> None:
-    before = load(folder)
-    window = sent.context_window or ContextWindow()
-    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    saved = SavedWindow(limit=sent.limit, used_percentage=window.used_percentage, at=now)
-    earlier = before.sessions.get(sent.session_id)
+    before, saved = load(folder), sent.window
+    sessions = {name: window for name, window in before.sessions.items() if name != sent.session}
+    earlier = before.sessions.get(sent.session)
     limits = sent.rate_limits or before.rate_limits
-    is_same = earlier is not None and msgspec.structs.replace(earlier, at=now) == saved
-    if is_same and limits == before.rate_limits:
+    is_same = earlier is not None and msgspec.structs.replace(earlier, at=saved.at) == saved
+    if limits == before.rate_limits and (is_same or not sent.session):
         return
-    others = {name: window for name, window in before.sessions.items() if name != sent.session_id}
-    newest = dict([*others.items(), (sent.session_id[:512], saved)][-SESSIONS_KEPT:])
+    if sent.session:
+        sessions[sent.session] = saved
+    newest = dict([*sessions.items()][-SESSIONS_KEPT:])
     write(folder / FILE_NAME, msgspec.json.encode(SavedFile(newest, limits)))
 
 
 def with_saved_window(session: StoredSession, saved: SavedFile) -> StoredSession:
     """Return the session with its saved context window, if there is one."""
-    window = saved.sessions.get(session.id)
-    if window is None or not window.limit:
+    return with_window(session, saved.sessions.get(session.id))
+
+
+def with_window(session: StoredSession, window: SavedWindow | None) -> StoredSession:
+    """Return the session with a window that Claude Code reported, unless a call contradicts it."""
+    if window is None or not window.applies_to(session):
         return session
     return msgspec.structs.replace(session, limit=window.limit)

@@ -283,7 +283,9 @@ class SessionIndex:
             if roots is None:
                 found = [(row.agent, path) for path, row in _store_rows(connection).items()]
             else:
-                found = _select_sessions(connection, roots, "DISTINCT agent, path")
+                found = _select_sessions(
+                    connection, "DISTINCT agent, path", _in_roots(connection, roots)
+                )
         self.forget([path for agent, path in found if agent in agents and path not in existing])
 
     def forget(self, paths: Collection[str]) -> None:
@@ -351,6 +353,20 @@ class SessionIndex:
                 read_name(session, reader, with_prompts=with_prompts) if with_names else session
             )
         return shown
+
+    def read_session(
+        self, reader: StoreReader, places: Places, store: Store
+    ) -> StoredSession | None:
+        """Read a store, and return its newest session without its name. Raises LedgerError."""
+        self.read([reader], self.unread([reader], [store], preview=True), preview=True)
+        with self._ledger.reader() as connection:
+            rows = _join_sessions(connection, "path = ?", (store.path,))
+        if not rows:
+            return None
+        session = _merge_rows([max(rows, key=_rank_of_row)])
+        if not session.limit and (window := reader.window(places, session)):
+            session = msgspec.structs.replace(session, limit=window)
+        return session
 
     def _rows_of(self, stores: Sequence[Store]) -> dict[str, StoreRow]:
         with self._ledger.reader() as connection:
@@ -538,24 +554,33 @@ def _is_utf8(path: str) -> bool:
 
 
 def _select_sessions(
-    connection: sqlite3.Connection, roots: Roots, columns: str
+    connection: sqlite3.Connection, columns: str, where: str, values: Sequence[object] = ()
 ) -> list[tuple[Any, ...]]:
-    """Return the given columns of the roots' sessions, joined with the sessions' stores."""
+    """Return the given columns of sessions, joined with the sessions' stores."""
     if not _has_tables(connection):
         return []
+    query = f"SELECT {columns} FROM agent_session JOIN store ON store.id = store WHERE {where}"  # noqa: S608
+    return connection.execute(query, values).fetchall()
+
+
+def _in_roots(connection: sqlite3.Connection, roots: Roots) -> str:
+    """Return the condition that a session belongs to the roots."""
     connection.create_function("is_ours", 1, lru_cache(roots.contains))
-    query = (
-        f"SELECT {columns} FROM agent_session JOIN store ON store.id = store "  # noqa: S608
-        "WHERE is_ours(first_folder) OR is_ours(folder)"
-    )
-    return connection.execute(query).fetchall()
+    return "is_ours(first_folder) OR is_ours(folder)"
 
 
 def _rows_of_roots(
     connection: sqlite3.Connection, readers: Collection[str], roots: Roots
 ) -> list[_Row]:
+    rows = _join_sessions(connection, _in_roots(connection, roots))
+    return [row for row in rows if row.store.agent in readers]
+
+
+def _join_sessions(
+    connection: sqlite3.Connection, where: str, values: Sequence[object] = ()
+) -> list[_Row]:
     columns = ", ".join(("agent, path, inode, size, mtime_ns, live", *_FIELDS))
-    rows = [row for row in _select_sessions(connection, roots, columns) if row[0] in readers]
+    rows = _select_sessions(connection, columns, where, values)
     sessions = typed.convert([row[6:] for row in rows], list[SessionSnapshot], strict=False)
     return [
         _Row(Store(agent, path, inode, size, mtime_ns, bool(live)), session)

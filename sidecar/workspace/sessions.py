@@ -166,7 +166,7 @@ class SessionsSnapshot(NamedTuple):
 
     def _usage_of(self, session: StoredSession) -> ContextUsage:
         limit, cost = self.limits.get(_limit_key(session)), self.costs.session_usd(session.id)
-        return _stored_usage(session, limit, self.context, cost)
+        return stored_usage(session, limit, self.context, cost)
 
     def _row_of(self, session: StoredSession, now: datetime) -> SessionRow:
         usage = self._usage_of(session)
@@ -200,7 +200,7 @@ def _info_of(session: StoredSession) -> SessionInfo:
     return SessionInfo.of(session.id, session.source, session.updated_at, label=label_of(session))
 
 
-def _stored_usage(
+def stored_usage(
     session: StoredSession, limit: Limit | None, settings: ContextSettings, cost: float | None
 ) -> ContextUsage:
     """Return a session's usage.
@@ -509,7 +509,7 @@ class SessionRegistry:
         cost = self._workspace.costs.session_usd(session.id)
         if isinstance(session, StoredSession):
             limit = self._agent_limit(*_limit_key(session))
-            usage = _stored_usage(session, limit, settings, cost)
+            usage = stored_usage(session, limit, settings, cost)
             return msgspec.structs.replace(usage, session=usage.session or _info_of(session))
         from sidecar.context.usage import context_usage
 

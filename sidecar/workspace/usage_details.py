@@ -60,7 +60,7 @@ def read_limits(
     source, now = usage.session.source if usage.session else "", now or datetime.now(UTC)
     found: list[ReportedLimit] = []
     if source == "claude-code" and (saved := load(state).rate_limits) is not None:
-        found = saved.reported()
+        found = saved.reported(now)
     elif path is not None:
         with suppress(OSError):
             found = list(reader_of(source).limits(path))
@@ -147,14 +147,22 @@ def _room_to_grow(usage: ContextUsage) -> int | None:
     return min(free, end - tokens)
 
 
-def _current_block(
-    book: CostBook, agent: str, limits: Sequence[PlanLimit], now: datetime
-) -> UsageBlock | None:
+def end_of_block(limits: Sequence[PlanLimit]) -> datetime | None:
+    """Return when the current five-hour block ends, or None if no limit says so."""
     five_hours = next((one for one in limits if one.minutes == _BLOCK_MINUTES), None)
     if five_hours is None or five_hours.resets_at is None:
         return None
+    return datetime.fromisoformat(five_hours.resets_at)
+
+
+def _current_block(
+    book: CostBook, agent: str, limits: Sequence[PlanLimit], now: datetime
+) -> UsageBlock | None:
+    ends_at = end_of_block(limits)
+    if ends_at is None:
+        return None
     with suppress(SidecarError):
-        block = book.current_block(agent, datetime.fromisoformat(five_hours.resets_at), now)
+        block = book.current_block(agent, ends_at, now)
         if block is not None:
             began, ends = _as_iso(block.began_at) or "", _as_iso(block.ends_at) or ""
             return UsageBlock(

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from benchmarks.agents import claude
 from benchmarks.agents.claude import ClaudeHome
+from benchmarks.agents.truth import Tokens
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.counting.model_tokenizers import Tokenizers
@@ -60,6 +61,11 @@ def run(*arguments: str, told: Any = "") -> str:
     return result.output.rstrip("\n")
 
 
+def later(**span: float) -> int:
+    """Return a time in the future (or in the past, if negative), in seconds since 1970."""
+    return int((datetime.now(UTC) + timedelta(**span)).timestamp())
+
+
 def told(session: str, **fields: Any) -> dict[str, Any]:
     usage = {
         "input_tokens": 5_000,
@@ -76,15 +82,18 @@ def told(session: str, **fields: Any) -> dict[str, Any]:
         "cost": {"total_cost_usd": 1.9219},
         "context_window": {**window, "total_input_tokens": 99_999_999},
         "rate_limits": {
-            "five_hour": {"used_percentage": 23.5, "resets_at": 1_790_000_000},
-            "seven_day": {"used_percentage": 41, "resets_at": 1_790_000_000},
+            "five_hour": {"used_percentage": 23.5, "resets_at": later(hours=2)},
+            "seven_day": {"used_percentage": 41, "resets_at": later(days=3)},
         },
         **fields,
     }
 
 
 def test_line_from_the_input_of_claude_code() -> None:
-    assert run("statusline", told=told("s")) == "Opus 5 · ctx 42 % · $1.92 · 5h 23 % · 7d 41 %"
+    assert (
+        run("statusline", told=told("s"))
+        == "Opus 5 · ctx 42 % · $1.92 by Claude Code · 5h 23 % · 7d 41 %"
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +101,7 @@ def test_line_from_the_input_of_claude_code() -> None:
 )
 def test_unknown_size_is_not_guessed(window: Any) -> None:
     line = run("statusline", told=told("s", context_window=window, rate_limits=None))
-    assert line == "Opus 5 · ctx ? · $1.92"
+    assert line == "Opus 5 · ctx ? · $1.92 by Claude Code"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +118,7 @@ def test_unknown_size_is_not_guessed(window: Any) -> None:
 def test_a_percentage_alone_is_shown_as_an_estimate(window: Any, shown: str) -> None:
     """Some versions of Claude Code send a rounded percentage, but no token count."""
     line = run("statusline", told=told("s", context_window=window, rate_limits=None))
-    assert line == f"Opus 5 · ctx {shown} · $1.92"
+    assert line == f"Opus 5 · ctx {shown} · $1.92 by Claude Code"
 
 
 def test_only_window_and_limits_are_stored(root: Path, home: ClaudeHome) -> None:
@@ -153,12 +162,10 @@ def test_concurrent_status_lines_keep_each_others_windows(tmp_path: Path) -> Non
     assert load(tmp_path).sessions.keys() == {"own", "other"}
 
 
-@pytest.mark.parametrize(
-    "broken", ["{", "[]", '{"session_id": 3}', "\xff", '{"context_window": 1}']
-)
-def test_a_broken_input_prints_no_error(root: Path, broken: str) -> None:
-    assert root.exists()
-    assert run("statusline", told=broken) == ""
+@pytest.mark.parametrize("broken", ["{", "[]", "{}", "\xff", '{"context_window": {}}', "null"])
+def test_line_of_a_broken_input_is_empty(root: Path, home: ClaudeHome, broken: str) -> None:
+    home.session(root).reply()
+    assert run("statusline", told=broken) == "", "not the folder's session"
 
 
 def test_without_input_the_current_session_is_shown(root: Path, home: ClaudeHome) -> None:
@@ -178,7 +185,10 @@ def test_another_status_line_is_chained(tmp_path: Path) -> None:
         "import json, sys; print('\\x1b[32m' + json.load(sys.stdin)['session_id'] + '\\x1b[0m\\x1b[2J')"
     )
     line = run("statusline", "--chain", f'"{sys.executable}" "{script}"', told=told("mine"))
-    assert line == "\x1b[32mmine\x1b[0m\\x1b[2J · Opus 5 · ctx 42 % · $1.92 · 5h 23 % · 7d 41 %"
+    assert (
+        line
+        == "\x1b[32mmine\x1b[0m\\x1b[2J · Opus 5 · ctx 42 % · $1.92 by Claude Code · 5h 23 % · 7d 41 %"
+    )
     assert run("statusline", "--chain", "exit 3", told=told("mine")).startswith("Opus 5 ")
 
 
@@ -500,3 +510,132 @@ def test_only_the_chained_line_keeps_its_colors(root: Path) -> None:
     line = run("statusline", "--chain", chain, told=told("s", **fields))
     assert "\x1b[31mmine\x1b[0m" in line
     assert "\\x1b[32mplanted" in line
+
+
+def _call(model: str, tokens: int) -> dict[str, Any]:
+    """Return the members of the input after a call."""
+    usage = {"input_tokens": 3, "output_tokens": 500, "cache_read_input_tokens": tokens - 503}
+    return {"model": {"id": model}, "usage": usage | {"cache_creation_input_tokens": None}}
+
+
+def _sent(
+    session: claude.Transcript, window: int | None, model: str, tokens: int | None = None
+) -> dict[str, Any]:
+    call = _call(model, tokens or 1_000)
+    shown = {"context_window_size": window, "used_percentage": 0 if tokens is None else None}
+    used = None if tokens is None else call["usage"]
+    return told(
+        session.id,
+        transcript_path=str(session.path),
+        model=call["model"],
+        context_window=shown | {"current_usage": used},
+    )
+
+
+def _reply(session: claude.Transcript, model: str, tokens: int) -> None:
+    session.model = model
+    session.reply(usage=claude.usage(Tokens(3, tokens - 503, 0, 0, 500)))
+
+
+@pytest.mark.parametrize("model", ["claude-sonnet-4-5", "claude-fable-5-1", "acme-large"])
+def test_window_smaller_than_a_call_is_wrong(root: Path, home: ClaudeHome, model: str) -> None:
+    session = home.session(root)
+    _reply(session, model, 219_313)
+    _reply(session, model, 40_000)  # the conversation was rewound
+    line = run("statusline", told=_sent(session, 200_000, model, 40_000))
+    assert " · ctx 4 % · " in line
+    assert json.loads(run("usage", "--json"))["limit"] == 1_000_000
+
+
+@pytest.mark.parametrize("agents", ["enabled = true", "enabled = false"])
+def test_call_larger_than_the_reported_window(root: Path, home: ClaudeHome, agents: str) -> None:
+    config_file().write_text(f"[agents]\n{agents}\n")
+    sent = _sent(home.session(root), 200_000, "claude-haiku-4-5", 219_313)
+    assert " · ctx 21 % · " in run("statusline", told=sent)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "limit"),
+    [
+        (("claude-opus-5[1m]", 1_000_000), ("claude-haiku-4-5", 30_000), 200_000),
+        (("claude-haiku-4-5", 200_000), ("claude-opus-5", 30_000), 1_000_000),
+        ((None, 1_000_000), ("claude-haiku-4-5", 30_000), 200_000),
+        (("claude-sonnet-4-5[1m]", 1_000_000), ("claude-sonnet-4-5", 30_000), 1_000_000),
+    ],
+)
+def test_saved_window_belongs_to_a_model(
+    root: Path,
+    home: ClaudeHome,
+    first: tuple[str | None, int],
+    then: tuple[str, int],
+    limit: int,
+) -> None:
+    session = home.session(root)
+    model, window = first
+    run("statusline", told=_sent(session, window, model or "", 20_000))
+    home.clock.now = datetime.now(UTC) + timedelta(seconds=2)
+    _reply(session, *then)
+    assert json.loads(run("usage", "--json"))["limit"] == limit
+
+
+def test_size_of_a_resumed_session_comes_from_its_transcript(root: Path, home: ClaudeHome) -> None:
+    session = home.session(root)
+    _reply(session, "claude-opus-5", 410_000)
+    for usage in (None, {"input_tokens": 0, "output_tokens": 0}):
+        sent = _sent(session, 1_000_000, "claude-opus-5")
+        sent["context_window"]["current_usage"] = usage
+        assert " · ctx 41 % · " in run("statusline", told=sent | {"workspace": None})
+    assert " · ctx 41 % · " in run("statusline", told=sent | {"context_window": None})
+    session.compact()
+    assert " · ctx ? · " in run("statusline", told=sent)
+
+
+LIMITS = (
+    ({"used_percentage": 100, "resets_at": later(minutes=-10)}, ""),
+    ({"used_percentage": 100, "resets_at": later(minutes=-10) * 1000}, "5h 100 %"),
+    ({"used_percentage": 100, "resets_at": later(hours=1)}, "5h 100 %"),
+    ({"used_percentage": 1_779_124_800, "resets_at": later(hours=1)}, ""),
+    ({"used_percentage": 1_779_124_800_000, "resets_at": None}, ""),
+    ({"used_percentage": -3, "resets_at": later(hours=1)}, ""),
+    ({"used_percentage": None, "resets_at": later(hours=1)}, ""),
+    (None, ""),
+)
+
+
+@pytest.mark.parametrize(("quota", "shown"), LIMITS, ids=range(len(LIMITS)))
+def test_only_current_and_plausible_limits_are_shown(
+    quota: dict[str, Any] | None, shown: str
+) -> None:
+    week = {"used_percentage": 41, "resets_at": later(days=1)}
+    line = run("statusline", told=told("s", rate_limits={"five_hour": quota, "seven_day": week}))
+    assert line.split(" by Claude Code · ")[1] == " · ".join(filter(None, (shown, "7d 41 %")))
+
+
+ODD_MEMBERS: tuple[dict[str, Any], ...] = (
+    {"session_id": None},
+    {"session_id": ["s"]},
+    {"model": None},
+    {"model": {"id": 7, "display_name": ["Opus"]}},
+    {"workspace": None},
+    {"workspace": {"project_dir": 3}},
+    {"cwd": {}},
+    {"cost": None},
+    {"cost": {"total_cost_usd": {}}},
+    {"rate_limits": []},
+    {"rate_limits": {"five_hour": 5, "seven_day": None}},
+    {"context_window": "none"},
+    {"context_window": {"context_window_size": [], "used_percentage": {}, "current_usage": 1}},
+    {"context_window": {"current_usage": {"input_tokens": {}, "cache_read_input_tokens": None}}},
+)
+
+
+@pytest.mark.parametrize("members", ODD_MEMBERS, ids=range(len(ODD_MEMBERS)))
+def test_odd_member_does_not_show_another_session(
+    root: Path, home: ClaudeHome, members: dict[str, Any]
+) -> None:
+    session, other = home.session(root), home.session(root)
+    _reply(session, "claude-opus-5", 410_000)
+    home.clock.now += timedelta(minutes=1)
+    _reply(other, "claude-haiku-4-5", 10_000)
+    sent = _sent(session, 1_000_000, "claude-opus-5", 410_000)
+    assert "ctx 41 %" in run("statusline", told=sent | members)

@@ -425,6 +425,14 @@ _LONGEST_SLUG = 200
 _SMALL_WINDOW, _LARGE_WINDOW = 200_000, 1_000_000
 
 
+def window_of_prompt(tokens: int) -> int | None:
+    """Return the context window that a prompt of this size requires, if it is the larger one.
+
+    Transcripts do not name the window, and their model names lack the suffix `[1m]`.
+    """
+    return _LARGE_WINDOW if tokens > _SMALL_WINDOW else None
+
+
 class ClaudeCode(LineReader):
     agent = AGENT
     pattern = r"[^/]+/([^/]+|[^/]+/subagents/(.*/)?agent-[^/]*)\.jsonl"
@@ -572,8 +580,7 @@ class _Transcript(SessionLines):
             reading = msgspec.structs.replace(reading, output=known.output)
         if message.model != session.model:
             session.window = None
-        if reading.prompt > _SMALL_WINDOW:  # the transcript's model names lack the suffix `[1m]`
-            session.window = _LARGE_WINDOW
+        session.window = window_of_prompt(reading.prompt) or session.window
         self.message, session.model = message.id, message.model
         session.track = session.track.call(reading)
 
