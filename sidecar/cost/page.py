@@ -206,7 +206,9 @@ class LedgerSource(PageSource):
         return f"Cost of {folder_name(workspace)}" if workspace else "Cost of all workspaces"
 
     def basis(self, times: TimeRange) -> str:
-        return describe_basis(self.connection, self._scope_in(times))
+        scope, notes = self._scope_in(times), set[str]()
+        tally_calls(self.connection, self.prices, scope, ("model",), notes)
+        return describe_basis(self.connection, scope, notes)
 
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
         return tally_calls(self.connection, self.prices, self._scope_in(times), by)

@@ -6,7 +6,7 @@ Costs are computed when a report is created, so corrected prices also apply to p
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, get_args
@@ -62,6 +62,8 @@ class Priced(msgspec.Struct, frozen=True):
     cost: Cost
     listed: Decimal | None = None
     """The list price in USD of calls with a reported cost, or None if unknown."""
+    note: str = ""
+    """A note on the price list that was used."""
 
 
 def report(
@@ -76,14 +78,22 @@ def report(
         BadParamsError: A key is unknown.
     """
     keys = ordered_keys(by)
-    tallies = tally_calls(connection, prices, scope, keys)
-    return build_report(keys, tallies, describe_basis(connection, scope))
+    notes = set[str]()
+    tallies = tally_calls(connection, prices, scope, keys, notes)
+    return build_report(keys, tallies, describe_basis(connection, scope, notes))
 
 
 def tally_calls(
-    connection: sqlite3.Connection, prices: Prices, scope: Scope, keys: Sequence[CostKey]
+    connection: sqlite3.Connection,
+    prices: Prices,
+    scope: Scope,
+    keys: Sequence[CostKey],
+    notes: set[str] | None = None,
 ) -> Tallies:
-    """Return the tally of each group, keyed by the values of the grouping keys."""
+    """Return the tally of each group, keyed by the values of the grouping keys.
+
+    Notes on the price lists that were used are added to `notes`.
+    """
     owner = _owner_for(keys)
     sessions = _read_sessions(connection) if owner == "session" else {}
     tallies: Tallies = {}
@@ -94,6 +104,8 @@ def tally_calls(
         part = scope if block is None else scope_of_block(scope, block)
         found = priced_sums(connection, prices, part, owner=owner, days=bool(SPANS.keys() & keys))
         for priced in found:
+            if notes is not None and priced.note:
+                notes.add(priced.note)
             values = tuple(_value_of_key(key, priced, sessions, block) for key in keys)
             known, tally = tallies.get(values), _tally_of(priced)
             tallies[values] = tally if known is None else known + tally
@@ -154,14 +166,14 @@ def priced_sums(
             listed = _cost_by_list(tariffs[found.kind], kinds[found.kind][3], found, grouping)
             yield Priced(kinds[found.kind], found, Cost(usd(found.reported)), listed)
             continue
-        key = found.price_key
+        key, tariff = found.price_key, tariffs[found.kind]
         if key not in unit_prices:
-            tariff, tier = tariffs[found.kind], kinds[found.kind][3]
-            unit_prices[key] = _unit_prices(tariff, tier, key, grouping)
+            unit_prices[key] = _unit_prices(tariff, kinds[found.kind][3], key, grouping)
         cost = cost_of(unit_prices[key], found.buckets, found.calls)
+        note = "" if tariff is None or cost.usd is None else tariff.note
         if cost.usd is None and found.reported:  # use the cost computed by the agents
             cost = Cost(usd(found.reported))
-        yield Priced(kinds[found.kind], found, cost)
+        yield Priced(kinds[found.kind], found, cost, note=note)
 
 
 def costliest_sessions(
@@ -258,13 +270,14 @@ def _unit_prices(
     return tariff.prices(at, tier, typical_prompt(band))
 
 
-def describe_basis(connection: sqlite3.Connection, scope: Scope) -> str:
-    """Return a note on how each agent's costs were determined."""
+def describe_basis(connection: sqlite3.Connection, scope: Scope, notes: Iterable[str]) -> str:
+    """Return a text on how each agent's costs were determined, with notes on the price lists."""
     groups: dict[str, list[str]] = {}
     for agent in agents_in_scope(connection, scope):
         if agent != PROTOCOL:
             groups.setdefault(_basis_of(agent), []).append(agent)
-    return printable(" ".join(f"{', '.join(names)}: {text}." for text, names in groups.items()))
+    texts = [f"{', '.join(names)}: {text}." for text, names in groups.items()]
+    return printable(" ".join([*texts, *sorted(notes)]))
 
 
 def derived_note(tally: Tally) -> str:

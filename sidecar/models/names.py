@@ -49,6 +49,9 @@ HOSTS = {
     "ovhcloud": "ovhcloud",
     "huggingface": "huggingface",
     "openai-codex": "openai",
+    "dashscope": "alibaba",
+    "alibaba": "alibaba",
+    "modelstudio": "alibaba",
 }
 """Provider names that may be the first segment of a model name.
 

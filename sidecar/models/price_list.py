@@ -34,6 +34,13 @@ _HOUR_TO_INPUT = 2
 """Anthropic's price for one-hour cache writes, as a multiple of the input price. It is used if no
 price is listed.
 """
+_NOTES = {
+    "alibaba": "Qwen models at Alibaba's international list prices; plans and free quotas are not "
+    "known.",
+    "zhipuai": "GLM models at Zhipu AI's list prices for China, converted from CNY; other sellers "
+    "charge more.",
+}
+"""Notes on lists that may not be the one that the user pays, keyed by provider."""
 _FALLS_BACK = frozenset(("openai",))
 """Providers that use the standard tier for a model that does not offer the requested tier.
 
@@ -62,11 +69,22 @@ def _load_list(file: ListFile) -> DataSnapshot:
     from genai_prices.data_snapshot import get_snapshot
 
     data = stored_prices.read(file)
-    try:
-        return get_snapshot() if data is None else parse_list(data)
-    except ValueError as error:
-        stored_prices.refuse(file, f"{error}")
-    return get_snapshot()
+    if data is not None:
+        try:
+            return _with_own_prices(parse_list(data))
+        except ValueError as error:
+            stored_prices.refuse(file, f"{error}")
+    return _with_own_prices(get_snapshot())
+
+
+def _with_own_prices(snapshot: DataSnapshot) -> DataSnapshot:
+    """Return a copy with the providers in `prices.toml` that the list does not contain."""
+    from genai_prices.data_snapshot import DataSnapshot
+
+    raw = typed.read_table("sidecar.models", "prices.toml", dict[str, list[dict[str, Any]]])
+    own, listed = _read_providers(raw["providers"]), {one.id for one in snapshot.providers}
+    missing = [provider for provider in own if provider.id not in listed]
+    return DataSnapshot([*snapshot.providers, *missing], snapshot.from_auto_update)
 
 
 def parse_list(data: bytes) -> DataSnapshot:
@@ -75,22 +93,26 @@ def parse_list(data: bytes) -> DataSnapshot:
     Raises:
         ValueError: The data is not a price list.
     """
-    import warnings
-
     from genai_prices.data_snapshot import DataSnapshot
-    from genai_prices.types import _providers_from_raw
 
     try:
-        raw = typed.decode(data, list[dict[str, Any]])
-        with warnings.catch_warnings():
-            # Newer price lists may contain units that this version does not know.
-            warnings.simplefilter("ignore")
-            providers = _providers_from_raw(raw)
+        providers = _read_providers(typed.decode(data, list[dict[str, Any]]))
     except Exception as error:  # any error in the library means that the list is invalid
         raise ValueError("this is not a price list in the format of genai-prices") from error
     if not providers:
         raise ValueError("the price list is empty")
     return DataSnapshot(providers, from_auto_update=True)
+
+
+def _read_providers(raw: list[dict[str, Any]]) -> list[Provider]:
+    import warnings
+
+    from genai_prices.types import _providers_from_raw
+
+    with warnings.catch_warnings():
+        # Newer price lists may contain units that this version does not know.
+        warnings.simplefilter("ignore")
+        return _providers_from_raw(raw)
 
 
 def find_tariff(snapshot: DataSnapshot, model: str, provider: str) -> ListedTariff | None:
@@ -113,6 +135,7 @@ class ListedTariff:
 
     def __init__(self, provider: Provider, model: ModelInfo) -> None:
         self._model = model
+        self.note = _NOTES.get(provider.id, "")
         # Providers that resell a model do not offer the vendor's service tiers.
         own = any(model is listed for listed in provider.models)
         self._variants = (model.price_variants or []) if own else []

@@ -79,6 +79,10 @@ class Tariff(Protocol):
     """A model's prices at a provider over time."""
 
     @property
+    def note(self) -> str:
+        """What reports say about these prices, or ""."""
+
+    @property
     def changes(self) -> frozenset[int]:
         """The days when prices change, in days since 1970 (UTC)."""
 
@@ -100,6 +104,7 @@ class Tariff(Protocol):
 class UserTariff:
     """The prices in a `[[price]]` entry of the user's settings. They never change."""
 
+    note = ""
     changes: frozenset[int] = frozenset()
     by_clock = False
     thresholds: frozenset[int] = frozenset()

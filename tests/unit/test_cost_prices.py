@@ -707,6 +707,53 @@ def test_an_updated_list_is_used_instead(tmp_path: Path) -> None:
     assert Prices((), tmp_path / "none.json").price(Buckets(input=4), "gpt-5", "openai")
 
 
+@pytest.mark.parametrize(
+    ("model", "provider", "prompt", "units"),
+    [
+        ("qwen3-coder-plus", "", 32_000, ("1", "0.1", "5")),
+        ("qwen3-coder-plus-2025-09-23", "", 40_000, ("1.8", "0.18", "9")),
+        ("qwen3-coder-plus", "alibaba", 200_000, ("3", "0.3", "15")),
+        ("dashscope/qwen3-coder-plus", "alibaba", 900_000, ("6", "0.6", "60")),
+        ("qwen3-coder-flash", "", 40_000, ("0.5", "0.05", "2.5")),
+        ("qwen3-max-2026-01-23", "", 200_000, ("3", "0.3", "15")),
+        ("Qwen3.5-Plus", "", 300_000, ("0.5", "0.05", "3")),
+        ("qwen3.6-plus", "", 200_000, ("0.5", "0.05", "3")),
+        ("qwen3.7-plus", "", 300_000, ("1.2", "0.12", "4.8")),
+        ("qwen3.7-max", "", 300_000, ("2.5", "0.25", "7.5")),
+        ("qwen3.8-max[1m]", "", 900_000, ("2", "0.25", "6")),
+        ("qwen3.8-flash", "", 100_000, ("0.15", "0.016", "0.47")),
+        # Prices in China, prices of plans, open models elsewhere, and models without a list
+        # price are different or unknown.
+        ("qwen3.8-max", "alibaba-cn", 1_000, None),
+        ("qwen3.8-max", "alibaba-coding-plan", 1_000, None),
+        ("qwen3.8-max", "vllm", 1_000, None),
+        ("qwen3-coder-30b-a3b-instruct", "", 1_000, None),
+        ("qwen3-coder-plus-of-mine", "", 1_000, None),
+        ("coder-model", "", 1_000, None),
+    ],
+)
+def test_qwen_models_have_alibabas_prices_by_prompt_size(
+    model: str, provider: str, prompt: int, units: tuple[str, str, str] | None
+) -> None:
+    call = Buckets(input=prompt - 500, cache_read=500, output=100)
+    found = Prices().price(call, model, provider, datetime.fromisoformat(NOW))
+    if units is None:
+        assert found is None
+        return
+    fresh, cached, output = map(Decimal, units)
+    assert found == ((prompt - 500) * fresh + 500 * cached + 100 * output) / 1_000_000
+
+
+def test_later_list_replaces_own_prices(tmp_path: Path) -> None:
+    stored = tmp_path / "prices.json"
+    call = Buckets(input=1_000_000)
+    stored.write_text(json.dumps(PRIVATE_LIST))
+    assert Prices((), stored).price(call, "qwen3.8-max", "alibaba") == 2
+    newer = msgspec.to_builtins(PRIVATE_LIST[0]) | {"id": "alibaba"}
+    stored.write_text(json.dumps([newer]))
+    assert Prices((), stored).price(call, "qwen3.8-max", "alibaba") is None
+
+
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"[1]", b"[{}]", b"<html>", b"[" * 10**6])
 def test_invalid_stored_price_list_is_ignored(
     data: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -415,6 +415,33 @@ def test_report_says_which_tiers_have_a_derived_price(
     assert bool(found.basis) == bool(note)
 
 
+@pytest.mark.parametrize(
+    ("model", "provider", "says"),
+    [
+        ("qwen3-coder-plus", "", "Alibaba's international list prices"),
+        ("GLM-4.7", "zhipuai", "Zhipu AI's list prices for China"),
+        ("glm-4.7", "zai", ""),
+        ("qwen3-8b", "", ""),
+        ("gpt-5", "openai", ""),
+    ],
+)
+def test_report_names_a_list_for_one_region(
+    tmp_path: Path, model: str, provider: str, says: str
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    call = LedgerEvent(
+        at=datetime.now(UTC), model=model, provider=provider, buckets=Buckets(input=1_000)
+    )
+    own = Price(models=(model,), input=Decimal(1), output=Decimal(1))
+    for prices, note in ((Prices(), says), (Prices([own]), "")):
+        ledger.record(call)
+        with ledger.reader() as connection:
+            basis = report(connection, prices, Scope(), ["model"]).basis
+        assert note in basis
+        assert bool(basis) == bool(note)
+    ledger.close()
+
+
 def _prices_with_house(folder: Path) -> Prices:
     """Return the price list, with an additional model that has its own price threshold."""
     from sidecar.config import stored_prices
