@@ -9,6 +9,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class FolderSetting(NamedTuple):
+    """A setting of an agent that names the folder of its sessions."""
+
+    key: str
+    """The setting's name, with a dot between the levels."""
+    files: tuple[str, ...]
+    """The settings files, in the form of `Agent.folders`. A relative path is in each project."""
+    inner: str = ""
+    """The folder of the sessions inside the named folder."""
+
+
 class Agent(NamedTuple):
     """A coding agent. Its name is used in the `agents` settings and as the `source` of sessions."""
 
@@ -20,10 +31,19 @@ class Agent(NamedTuple):
     with an environment variable (`$NAME`). If the variable is set, no other path is used. If it is
     not set, the path is ignored.
     """
+    session_folders: tuple[str, ...] = ()
+    """Variables that name a folder which contains nothing but sessions, in the same form."""
+    settings: tuple[FolderSetting, ...] = ()
+    """The settings that name such a folder. Earlier sessions may still be in `folders`."""
     database_variable: str | None = None
-    """The environment variable that names an additional database."""
+    """The environment variable that names an additional database.
+
+    A relative path is in the agent's folder.
+    """
     project_file: str | None = None
     """The name of the agent's file in each project."""
+    project_file_variable: str | None = None
+    """The environment variable that names a different file."""
     is_in_editors: bool = False
     """Whether the agent is an extension that keeps files in the user data folders of editors."""
     omits_calls: bool = False
@@ -44,11 +64,11 @@ AGENTS = {
         Agent("codex", ("$CODEX_HOME", "~/.codex")),
         Agent("copilot-chat", is_in_editors=True, has_credits=True),
         Agent("copilot-cli", ("$COPILOT_HOME", "~/.copilot"), has_credits=True),
-        Agent("gemini-cli", ("~/.gemini",), omits_calls=True, deletes_records=True),
         Agent(
-            "opencode", ("$OPENCODE_DATA_DIR", "{data}/opencode"), "OPENCODE_DB",
-            omits_calls=True,
+            "gemini-cli", ("$GEMINI_CLI_HOME/.gemini", "~/.gemini"),
+            omits_calls=True, deletes_records=True,
         ),
+        Agent("opencode", ("{data}/opencode",), database_variable="OPENCODE_DB", omits_calls=True),
         Agent(
             "cline",
             (
@@ -58,16 +78,63 @@ AGENTS = {
             is_in_editors=True,
         ),
         Agent("roo-code", is_in_editors=True),
-        Agent("kilo-code", ("{data}/kilo",), "KILO_DB", is_in_editors=True, omits_calls=True),
+        Agent(
+            "kilo-code", ("{data}/kilo",), database_variable="KILO_DB",
+            is_in_editors=True, omits_calls=True,
+        ),
         Agent("goose", ("$GOOSE_PATH_ROOT/data", "{data}/goose", "{config}/Block/goose/data")),
         Agent("crush", ("$CRUSH_GLOBAL_DATA", "{local_data}/crush")),
-        Agent("zed", ("{data}/zed", "{local_data}/Zed")),
-        Agent("amp", ("$AMP_DATA_DIR", "{data}/amp"), omits_calls=True),
-        Agent("vibe", ("$VIBE_HOME", "~/.vibe"), deletes_records=True),
+        Agent(
+            "zed",
+            (
+                "$FLATPAK_XDG_DATA_HOME/zed", "{data}/zed", "{local_data}/Zed",
+                "~/.var/app/dev.zed.Zed/data/zed",
+            ),
+        ),
+        Agent("amp", ("{data}/amp",), omits_calls=True),
+        Agent(
+            "vibe", ("$VIBE_HOME", "~/.vibe"),
+            settings=(
+                FolderSetting(
+                    "session_logging.save_dir",
+                    ("$VIBE_HOME/config.toml", "~/.vibe/config.toml", ".vibe/config.toml"),
+                ),
+            ),
+            deletes_records=True,
+        ),
         Agent("continue", ("$CONTINUE_GLOBAL_DIR", "~/.continue")),
-        Agent("aider", project_file=".aider.chat.history.md"),
-        Agent("qwen-code", ("$QWEN_DATA_DIR", "~/.qwen")),
-        Agent("pi", ("$PI_CODING_AGENT_DIR", "~/.pi/agent"), omits_calls=True),
+        Agent(
+            "aider", project_file=".aider.chat.history.md",
+            project_file_variable="AIDER_CHAT_HISTORY_FILE",
+        ),
+        Agent(
+            "qwen-code", ("$QWEN_RUNTIME_DIR", "$QWEN_HOME", "~/.qwen"),
+            settings=(
+                FolderSetting(
+                    "advanced.runtimeOutputDir",
+                    (
+                        "$QWEN_CODE_SYSTEM_DEFAULTS_PATH", "$QWEN_CODE_SYSTEM_SETTINGS_PATH",
+                        "/etc/qwen-code/system-defaults.json", "/etc/qwen-code/settings.json",
+                        "$QWEN_HOME/settings.json", "~/.qwen/settings.json", ".qwen/settings.json",
+                    ),
+                    inner="projects",
+                ),
+            ),
+        ),
+        Agent(
+            "pi", ("$PI_CODING_AGENT_DIR", "~/.pi/agent"),
+            session_folders=("$PI_CODING_AGENT_SESSION_DIR",),
+            settings=(
+                FolderSetting(
+                    "sessionDir",
+                    (
+                        "$PI_CODING_AGENT_DIR/settings.json", "~/.pi/agent/settings.json",
+                        ".pi/settings.json",
+                    ),
+                ),
+            ),
+            omits_calls=True,
+        ),
         Agent("kimi-cli", ("$KIMI_SHARE_DIR", "~/.kimi")),
         Agent("kimi-code", ("$KIMI_CODE_HOME", "~/.kimi-code")),
     )

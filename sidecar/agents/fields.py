@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -82,6 +83,35 @@ def try_decode_toml(path: Path, kind: type[T]) -> T | None:
         return typed.convert(toml.parse(text), kind)
     except (OSError, toml.InvalidTomlError, msgspec.ValidationError):
         return None
+
+
+_COMMENTS = re.compile(
+    r'("(?:[^"\\]|\\.)*+")|//[^\n]*|/\*.*?\*/|,(?=(?:\s|//[^\n]*|/\*.*?\*/)*+[}\]])', re.DOTALL
+)
+
+
+def without_comments(text: str) -> str:
+    """Remove the comments and trailing commas from JSON."""
+    return _COMMENTS.sub(lambda found: found[1] or "", text)
+
+
+def read_setting(path: str, key: str) -> str | None:
+    """Return the text of a setting in a JSON or TOML file, or None if it is not set.
+
+    Args:
+        path: The file, which may be missing or malformed.
+        key: The setting's name, with a dot between the levels.
+    """
+    try:
+        with open_quietly(path) as file:
+            text = file.read(_MAX_SETTINGS_BYTES).decode("utf-8-sig", "replace")
+        is_toml = path.endswith(".toml")
+        value = toml.parse(text) if is_toml else typed.decode(without_comments(text), object)
+    except (OSError, ValueError, msgspec.DecodeError):
+        return None
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, str) and value.strip() else None
 
 
 def decode_document(data: bytes, kind: type[T]) -> T:

@@ -6,16 +6,16 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.agents.events import Store, StoreRead, StoreReader
-from sidecar.agents.places import agent_folders
+from sidecar.agents.places import agent_folders, session_folders
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sidecar.agents.contents import ContentEntry
     from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
@@ -67,24 +67,62 @@ def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
         return
 
 
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder or a link to one. A link in a loop is not a folder."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
 def walk(folder: str | Path, levels: int = 0) -> Iterator[str]:
     """Yield the paths of all files in a folder and its subfolders.
 
-    Symbolic links to folders are not followed.
+    Links are followed, as agents do. Each real folder is searched once, if possible by its own
+    path. Links to a folder that contains `folder` are not followed.
 
     Args:
         folder: The folder, which may be missing.
         levels: The number of folder levels to search, including the folder itself, or 0 for all
             levels.
     """
-    folders = [(str(folder), 1)]  # not recursive, as folders may be nested too deeply
-    while folders:
-        path, level = folders.pop()
-        for entry in list_folder(path):
-            if not entry.is_dir(follow_symlinks=False):
-                yield entry.path
-            elif not levels or level < levels:
-                folders.append((entry.path, level + 1))
+    return (entry.path for entry in _entries_below(str(folder), levels) if not is_folder(entry))
+
+
+def followed_links(folder: str | Path, levels: int = 0) -> Iterator[str]:
+    """Yield the links that `walk` follows. Their targets must be watched separately."""
+    return (entry.path for entry in _entries_below(str(folder), levels) if entry.is_symlink())
+
+
+def _entries_below(folder: str, levels: int) -> Iterator[os.DirEntry[str]]:
+    """Yield the files in a folder and its subfolders, and the links to other folders.
+
+    Links come last, so that a file or folder is first reached by its own path.
+    """
+    searched = {_identity(str(parent)) for parent in Path(os.path.realpath(folder)).parents}
+    pending: list[tuple[bool, str, int, os.DirEntry[str] | None]] = [(False, folder, 1, None)]
+    while pending:  # not recursive, as folders may be nested too deeply
+        is_link, path, level, entry = heappop(pending)
+        if entry is not None and is_link and not is_folder(entry):
+            yield entry
+        elif (identity := _identity(path)) not in searched:
+            searched.add(identity)
+            if entry is not None and is_link:
+                yield entry
+            for inner in list_folder(path):
+                if not (inner.is_symlink() or is_folder(inner)):
+                    yield inner
+                elif not (levels and level >= levels and is_folder(inner)):
+                    heappush(pending, (inner.is_symlink(), inner.path, level + 1, inner))
+
+
+def _identity(folder: str) -> tuple[int, int] | None:
+    """Return numbers that identify a real folder, or None if there is no folder at this path."""
+    try:
+        status = os.stat(folder)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 class FileStores(StoreReader):
@@ -98,12 +136,19 @@ class FileStores(StoreReader):
     """The number of folder levels to search, or 0 for all levels."""
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return self.searched_folders(places)
+        folders = self.searched_folders(places)
+        links = (link for folder in folders for link in followed_links(folder, self.levels))
+        return tuple(dict.fromkeys((*folders, *links)))
 
     def searched_folders(self, places: Places) -> tuple[str, ...]:
         """Return the folders that contain stores."""
-        homes = agent_folders(places, self.agent)
-        return tuple(str(home / inner) for home in homes for inner in self.inner)
+        homes, named = agent_folders(places, self.agent), self.named_folders(places)
+        inside = (home / inner for home in homes for inner in self.inner)
+        return tuple(map(str, dict.fromkeys((*inside, *named))))
+
+    def named_folders(self, places: Places) -> tuple[Path, ...]:
+        """Return the folders that a variable or a setting of the agent names for its sessions."""
+        return session_folders(places, self.agent)
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for folder in self.searched_folders(places):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.agents.fields import read_setting
 from sidecar.known_agents import AGENTS
 from sidecar.operating_system import HOME_VARIABLE, PLATFORM
 
@@ -28,13 +29,20 @@ class Places(msgspec.Struct, frozen=True, eq=False):
     env: Mapping[str, str] = {}
     paths: Mapping[str, str] = {}
     platform: str = PLATFORM
+    projects: tuple[str, ...] = ()
+    """The workspace folders, because agents also read settings from the project."""
 
     @classmethod
-    def of(cls, settings: Agents, env: Mapping[str, str] | None = None) -> Places:
+    def of(
+        cls,
+        settings: Agents,
+        env: Mapping[str, str] | None = None,
+        projects: Iterable[str | os.PathLike[str]] = (),
+    ) -> Places:
         """Return the current user's folders."""
         env = dict(os.environ if env is None else env)
-        home = env.get(HOME_VARIABLE)
-        return cls(Path(home) if home else Path.home(), env, settings.paths)
+        home = Path(env.get(HOME_VARIABLE) or Path.home())
+        return cls(home, env, settings.paths, projects=tuple(os.fspath(one) for one in projects))
 
     def from_settings(self, agent: str) -> tuple[Path, ...]:
         """Return an agent's folder from `agents.paths`, or an empty tuple if it is not set."""
@@ -43,18 +51,37 @@ class Places(msgspec.Struct, frozen=True, eq=False):
     def defaults(self, agent: str) -> tuple[Path, ...]:
         """Return an agent's default folders, which an environment variable can override."""
         folders = AGENTS[agent].folders
-        for folder in folders:
-            name, *inner = folder.split("/")
-            if name.startswith("$") and (named := self.folders_in(name[1:])):
-                return tuple(one.joinpath(*inner) for one in named)
+        named = filter(None, (self._paths(one) for one in folders if one.startswith("$")))
+        plain = (path for one in folders if not one.startswith("$") for path in self._paths(one))
+        return next(named, None) or tuple(plain)
+
+    def session_folders(self, agent: str) -> tuple[Path, ...]:
+        """Return the folders that the agent's variables and settings name for its sessions."""
+        found = [path for one in AGENTS[agent].session_folders for path in self._paths(one)]
+        for setting in AGENTS[agent].settings:
+            paths = dict.fromkeys(path for file in setting.files for path in self._paths(file))
+            for path in paths:
+                if value := read_setting(str(path), setting.key):
+                    found += [one / setting.inner for one in self._in_projects(value)]
+        return tuple(one for one in dict.fromkeys(found) if not self.home.is_relative_to(one))
+
+    def _paths(self, text: str) -> tuple[Path, ...]:
+        """Return the paths that a path in `known_agents` stands for, if its variable is set."""
+        name, *inner = text.split("/")
+        if name.startswith("$"):
+            return tuple(one.joinpath(*inner) for one in self.folders_in(name[1:]))
         names = ("config", "xdg_config", "data", "local_data")
-        bases = {name: getattr(self, name) for name in names}
-        plain = (folder for folder in folders if not folder.startswith("$"))
-        return tuple(self.expand(folder.format_map(bases)) for folder in plain)
+        return self._in_projects(text.format_map({name: getattr(self, name) for name in names}))
+
+    def _in_projects(self, text: str) -> tuple[Path, ...]:
+        """Return a path. A relative path is returned for each project, where the agent runs."""
+        path = self.expand(text)
+        return (path,) if path.is_absolute() else tuple(Path(one, path) for one in self.projects)
 
     def folders_in(self, variable: str | None) -> tuple[Path, ...]:
         """Return the comma-separated folders in an environment variable."""
-        parts = self.variable(variable).split(",")
+        value = self.variable(variable)
+        parts = [value] if os.path.isdir(self.expand(value)) else value.split(",")
         return tuple(self.expand(part) for part in parts if part.strip())
 
     def variable(self, name: str | None) -> str:
@@ -64,6 +91,8 @@ class Places(msgspec.Struct, frozen=True, eq=False):
     def expand(self, path: str) -> Path:
         """Replace a leading `~` with the home folder."""
         path = path.strip()
+        if path == "~":
+            return self.home
         return self.home / path[2:] if path[:2] in ("~/", "~\\") else Path(path)
 
     @property
@@ -109,9 +138,16 @@ EDITOR_SERVERS = (
 @lru_cache(maxsize=128)
 def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
     """Return an agent's data folders, excluding those of editors. The folders may not exist."""
+    homes = (*places.from_settings(agent), *places.defaults(agent))
     database = database_by_variable(places, agent)
     beside = (database.parent,) if database else ()
-    return tuple(dict.fromkeys((*places.from_settings(agent), *places.defaults(agent), *beside)))
+    return tuple(dict.fromkeys((*homes, *beside)))
+
+
+@lru_cache(maxsize=128)
+def session_folders(places: Places, agent: str) -> tuple[Path, ...]:
+    """Return `Places.session_folders`, which reads the agent's settings files, once."""
+    return places.session_folders(agent)
 
 
 @lru_cache(maxsize=128)
@@ -120,7 +156,11 @@ def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
     local = [places.config / app / "User" for app in _APPS]
     portable = places.variable("VSCODE_PORTABLE")
     local += [Path(portable) / "user-data" / "User"] if portable else []
+    moved = places.variable("VSCODE_APPDATA")
+    local += [Path(moved) / app / "User" for app in _APPS] if moved else []
     served = [places.home / name / "data" / "User" for name in EDITOR_SERVERS]
+    server = places.variable("VSCODE_AGENT_FOLDER")
+    served += [Path(server) / "data" / "User"] if server else []
     served.append(places.data / "code-server" / "User")
     return tuple(dict.fromkeys((*places.from_settings(agent), *local, *served)))
 
@@ -128,7 +168,9 @@ def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
 def database_by_variable(places: Places, agent: str) -> Path | None:
     """Return the database path in the agent's environment variable, or None if it is not set."""
     named = places.variable(AGENTS[agent].database_variable)
-    return places.expand(named) if named else None
+    if not named or named == ":memory:":
+        return None
+    return Path(*places.defaults(agent)[:1], places.expand(named))
 
 
 def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
@@ -136,15 +178,17 @@ def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[st
 
     At least one of them exists once the agent has been used.
     """
-    paths = [*agent_folders(places, agent)]
+    paths = [*agent_folders(places, agent), *session_folders(places, agent)]
     paths += editor_folders(places, agent) if AGENTS[agent].is_in_editors else ()
-    return (*dict.fromkeys(map(str, paths)), *project_files(agent, roots))
+    return (*dict.fromkeys(map(str, paths)), *project_files(places, agent, roots))
 
 
-def project_files(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
+def project_files(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
     """Return the path of the agent's project file in each root folder. The file may not exist."""
     name = AGENTS[agent].project_file
-    return tuple(os.path.join(root, name) for root in roots) if name else ()
+    named = places.variable(AGENTS[agent].project_file_variable)
+    names = [name, *([str(places.expand(named))] if named else [])] if name else []
+    return tuple(dict.fromkeys(os.path.join(root, one) for root in roots for one in names))
 
 
 def has_files(places: Places, agent: str, roots: Iterable[str]) -> bool:

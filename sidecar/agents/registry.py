@@ -26,12 +26,19 @@ if TYPE_CHECKING:
 
 
 def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -> list[Store]:
-    """Return an agent's stores. If the reader fails, log the error and return no stores."""
+    """Return an agent's stores. If the reader fails, log the error and return no stores.
+
+    A file that several paths lead to is returned once.
+    """
+    stores: dict[object, Store] = {}
     try:
-        return list(reader.find(places, roots))
+        for store in reader.find(places, roots):
+            same_file = (store.inode, store.size, store.mtime_ns) if store.inode else store.path
+            stores.setdefault(same_file, store)
     except Exception as exc:
         log_defect(exc, f"{reader.agent} session files")
         return []
+    return list(stores.values())
 
 
 _MODULES = {"continue": "continue_dev"}
@@ -75,11 +82,12 @@ def paths_to_watch(
         folders: The workspace folders.
         places: The agents' file locations. Defaults to the current user's.
     """
-    places, roots = places or Places.of(settings), Roots.of(folders)
+    roots = Roots.of(folders)
+    places = places or Places.of(settings, projects=roots.paths)
     paths: list[str] = []
     for agent in agents_of(settings):
         if has_files(places, agent, roots.paths):
-            paths += (*reader_of(agent).folders(places), *project_files(agent, roots.paths))
+            paths += (*reader_of(agent).folders(places), *project_files(places, agent, roots.paths))
         else:
             paths += possible_paths(places, agent, roots.paths)
     return tuple(dict.fromkeys(paths))
@@ -147,7 +155,8 @@ class Sources(msgspec.Struct, frozen=True):
         """
         if not settings.enabled:
             return None
-        places, roots = Places.of(settings), Roots.of(folders)
+        roots = Roots.of(folders)
+        places = Places.of(settings, projects=roots.paths)
         with_prompts = settings.labels == "first-prompt"
         return cls(readers_here(settings, places, roots), places, roots, with_prompts)
 

@@ -45,7 +45,8 @@ def labels_in_folders(ledger: Ledger, settings: Agents, folders: Iterable[Path])
     Raises:
         LedgerError: The ledger cannot be read.
     """
-    roots, places = Roots.of(folders), Places.of(settings)
+    roots = Roots.of(folders)
+    places = Places.of(settings, projects=roots.paths)
     readers = readers_here(settings, places, roots)
     with_prompts = settings.labels == "first-prompt"
     found = SessionIndex(ledger).sessions(readers, places, roots, with_prompts=with_prompts)

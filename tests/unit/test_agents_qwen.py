@@ -51,7 +51,7 @@ class Chat:
         }
         fields = {"usageMetadata": usage, "contextWindowSize": 262_144}
         uuid = self.line("assistant", model="qwen3-coder-plus", **fields)
-        self.truth.calls[f"{self.id}/{uuid}"] = (self.id, tokens)
+        self.truth.calls[uuid] = (self.id, tokens)
         self.truth.context[self.id] = tokens.prompt + tokens.output
 
     def telemetry(self, is_first: bool, reply: Callable[..., None], **fields: Any) -> None:

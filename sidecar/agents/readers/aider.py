@@ -62,11 +62,12 @@ class Aider(StoreReader):
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         known = (*self.folders(places), *(roots.paths if roots is not None else ()))
-        paths = project_files(AGENT, dict.fromkeys(known))
+        paths = project_files(places, AGENT, dict.fromkeys(known))
         yield from filter(None, (store_from_path(AGENT, path) for path in paths))
 
-    def store_at(self, places: Places, path: str) -> Store | None:  # noqa: ARG002
-        is_ours = path in project_files(AGENT, (os.path.dirname(path),))
+    def store_at(self, places: Places, path: str) -> Store | None:
+        folders = map(os.path.dirname, (path, os.path.dirname(path)))
+        is_ours = path in project_files(places, AGENT, (*folders, *places.projects))
         return store_from_path(AGENT, path) if is_ours else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:

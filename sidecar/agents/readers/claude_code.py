@@ -34,7 +34,7 @@ from sidecar.agents.fields import (
     parse_usd,
     provider_of,
 )
-from sidecar.agents.finding import list_folder, store_from_path, walk
+from sidecar.agents.finding import is_folder, list_folder, store_from_path, walk
 from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import (
     LineReader,
@@ -446,7 +446,7 @@ class ClaudeCode(LineReader):
         names = [*map(_project_name_prefix, roots.paths if roots else ()), *filter(None, [custom])]
         for projects in self.searched_folders(places):
             for project in list_folder(projects):
-                if project.is_dir():
+                if is_folder(project):
                     ours = roots is None or project.name.startswith(tuple(names))
                     yield from self._stores_of_project(project.path, only_newest=not ours)
 

@@ -9,7 +9,6 @@ therefore identified by fields that are the same in all copies: time, model and 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
@@ -35,6 +34,7 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
     try_decode_file,
+    without_comments,
 )
 from sidecar.agents.file_reading import cached_until_changed, open_quietly
 from sidecar.agents.finding import TwoStores, list_folder, store_from_path
@@ -194,7 +194,6 @@ def part_entries(role: str | None, data: bytes) -> Iterator[ContentEntry]:
 
 _NAMES = ("{0}.jsonc", "{0}.json", "config.json")
 _LARGEST = 1 << 20
-_COMMENTS = re.compile(r'("(?:[^"\\]|\\.)*+")|//[^\n]*|/\*.*?\*/|,(?=\s*[}\]])', re.DOTALL)
 
 
 class _Limit(Record):
@@ -241,9 +240,8 @@ def _read_settings(path: str) -> _Settings:
     """Return settings in JSON with comments. Raises OSError."""
     with open_quietly(path) as file:
         text = file.read(_LARGEST).decode("utf-8", "replace")
-    plain = _COMMENTS.sub(lambda found: found[1] or "", text)
     try:
-        return typed.decode(plain, _Settings)
+        return typed.decode(without_comments(text), _Settings)
     except msgspec.DecodeError:
         return _Settings()
 

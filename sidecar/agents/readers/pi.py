@@ -5,7 +5,7 @@ The entries in a file form a tree based on `id` and `parentId`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from sidecar.agents.contents import (
     PromptSize,
     message_parts,
 )
-from sidecar.agents.events import CallFinished, CallSize, Store
+from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot, Store
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -31,6 +31,7 @@ from sidecar.agents.fields import (
     reported_usage,
     try_decode_file,
 )
+from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import (
     ContextTrack,
     LineReader,
@@ -136,11 +137,12 @@ class Pi(LineReader):
         entry = record_at(store, title_at, _entry)
         return entry.name if entry else None
 
-    def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
+    def window(self, places: Places, session: StoredSession) -> int | None:
         """Return the model's smallest context window in the user's settings, in tokens, or None."""
-        path = Path(session.path).parents[2] / "models.json"
-        settings = try_decode_file(path, _Settings) or _Settings()
-        windows = (one.window(session.model or "") for one in (settings.providers or {}).values())
+        paths = (home / "models.json" for home in agent_folders(places, AGENT))
+        files = [try_decode_file(path, _Settings) or _Settings() for path in paths]
+        providers = (one for settings in files for one in (settings.providers or {}).values())
+        windows = (one.window(session.model or "") for one in providers)
         return min(filter(None, windows), default=None)
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
@@ -206,6 +208,8 @@ class _Node(msgspec.Struct, frozen=True):
 
 class _Session(SessionLines, dict=True):
     tip: str | None = None
+    has_header: bool = False
+    """Whether the file is a session. Other files, such as pi-subagents', only repeat messages."""
 
     @property
     def nodes(self) -> dict[str, _Node] | None:
@@ -219,9 +223,16 @@ class _Session(SessionLines, dict=True):
     def nodes(self, nodes: dict[str, _Node]) -> None:
         self.__dict__["nodes"] = nodes
 
+    def snapshots(self) -> Iterable[SessionSnapshot]:
+        return super().snapshots() if self.has_header else ()
+
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
         for entry in lines.records(_entry):
+            self.has_header |= entry.type == "session"
+            is_event = entry.type != "message" and entry.message is not None
+            if not self.has_header or is_event:
+                continue
             session.touch(parse_iso_time(entry.timestamp))
             if entry.type == "session":
                 session.id = entry.id or session.id

@@ -30,6 +30,7 @@ from sidecar.agents.stores import (
     Lines,
     SessionLines,
     SessionState,
+    first_records,
     read_records,
     record_at,
 )
@@ -108,6 +109,12 @@ class _Message(Record):
     parts: list[_Part] | None = None
 
 
+class _Origin(CamelRecord):
+    """The line that a fork copied. A fork changes the ids of the session and of the prompts."""
+
+    message_uuid: str | None = None
+
+
 class _Line(CamelRecord):
     type: str | None = None
     subtype: str | None = None
@@ -122,6 +129,7 @@ class _Line(CamelRecord):
     usage_metadata: _Usage | None = None
     system_payload: _Payload | None = None
     message: _Message | None = None
+    forked_from: _Origin | None = None
 
     @property
     def title(self) -> str | None:
@@ -140,7 +148,10 @@ _line = typed.decoder(_Line)
 class QwenCode(LineReader):
     agent = AGENT
     inner = ("projects",)
-    pattern = r".*/chats/[^/]*\.jsonl"
+    pattern = r".*/chats/(archive/)?[^/.]*\.jsonl"
+
+    def is_copy(self, store: Store) -> bool:
+        return any(line.forked_from is not None for line in first_records(store, _line))
 
     def begin(self, store: Store) -> _Chat:
         return _Chat(SessionState(Path(store.path).stem))
@@ -239,7 +250,7 @@ class _Chat(SessionLines):
         reading = CallSize.of(usage, line.model, line.context_window_size)
         session.track = session.track.call(reading)
         if not _is_matched(usage, self.without_reply, self.without_telemetry):
-            request = f"{session.id}/{line.uuid or line.timestamp}"
+            request = line.uuid or f"{session.id}/{line.timestamp}"
             yield from self._call(line, line.model, usage, request)
 
     def _call_of_telemetry(self, line: _Line, event: _Event) -> Iterator[CallFinished]:
@@ -247,7 +258,7 @@ class _Chat(SessionLines):
         is_own = event.subagent_name is None
         if is_own and _is_matched(usage, self.without_telemetry, self.without_reply):
             return
-        name = event.response_id or event.prompt_id or line.uuid
+        name = event.response_id or line.uuid or event.prompt_id
         for call in self._call(line, event.model, usage, f"{name}/{line.timestamp}"):
             if event.category != "main":
                 yield msgspec.structs.replace(call, category=event.category)

@@ -35,6 +35,7 @@ from sidecar.agents.fields import (
 )
 from sidecar.agents.file_reading import chunks, open_quietly
 from sidecar.agents.finding import FileStores, TwoStores, list_folder, store_from_path, with_size_of
+from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import DocumentReader, Lines, SessionState, StoreContents, read_store
 
 if TYPE_CHECKING:
@@ -213,6 +214,9 @@ class VibeSessions(FileStores):
     inner = (f"logs/session/{_UNIFIED}",)
     pattern, levels = rf"[^/]+/({_META}|{_CURRENT})", 2
 
+    def named_folders(self, places: Places) -> tuple[Path, ...]:
+        return tuple(folder / _UNIFIED for folder in super().named_folders(places))
+
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         return iter({store.path: store for store in super().find(places, roots)}.values())
 
@@ -246,12 +250,13 @@ class VibeSessions(FileStores):
         meta = try_decode_file(store.path, _Meta)
         return meta.own_title if meta else None
 
-    def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        home = Path(session.path).parents[4]
-        settings = try_decode_toml(home / "config.toml", _Settings) or _Settings()
+    def window(self, places: Places, session: StoredSession) -> int | None:
+        homes = agent_folders(places, AGENT)
+        files = [try_decode_toml(home / "config.toml", _Settings) for home in homes]
+        models = [one for settings in files if settings for one in settings.models or ()]
         meta = try_decode_file(session.path, _Meta) or _Meta()
         alias = (meta.config or _ModelName()).active_model
-        named = (one for one in settings.models or () if alias in (one.alias, one.name))
+        named = (one for one in models if alias in (one.alias, one.name))
         return next((one.max_context_length for one in named), None)
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002

@@ -115,9 +115,9 @@ def test_an_agent_is_installed_if_its_reader_finds_its_folder(
     tmp_path: Path, platform: str, *, named: bool
 ) -> None:
     variables = [
-        "AMP_DATA_DIR", "CLAUDE_CONFIG_DIR", "CLINE_DIR", "CODEX_HOME", "CONTINUE_GLOBAL_DIR", "COPILOT_HOME",
-        "CRUSH_GLOBAL_DATA", "GOOSE_PATH_ROOT", "KIMI_SHARE_DIR", "OPENCODE_DATA_DIR",
-        "PI_CODING_AGENT_DIR", "QWEN_DATA_DIR", "VIBE_HOME", "VSCODE_PORTABLE",
+        "CLAUDE_CONFIG_DIR", "CLINE_DIR", "CODEX_HOME", "CONTINUE_GLOBAL_DIR", "COPILOT_HOME",
+        "CRUSH_GLOBAL_DATA", "GOOSE_PATH_ROOT", "KIMI_SHARE_DIR", "GEMINI_CLI_HOME",
+        "PI_CODING_AGENT_DIR", "QWEN_HOME", "VIBE_HOME", "VSCODE_PORTABLE",
     ]  # fmt: skip
     env = {name: str(tmp_path / name) for name in variables} if named else {}
     places = Places(home=tmp_path / "empty", env=env, platform=platform)

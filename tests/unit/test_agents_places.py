@@ -1,0 +1,334 @@
+"""Tests for where agents' sessions are found: variables, settings, links and copies.
+
+The cases follow the agents' own code; `docs/reference/agents.md` names the versions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.agents.places import Places
+from sidecar.agents.registry import Sources, paths_to_watch, readers_here
+from sidecar.agents.roots import Roots
+from sidecar.config.settings import Agents
+from tests.unit.agents_world import World
+
+AT = "2026-11-20T10:00:0{}.000Z"
+
+
+def sources(home: Path, agent: str, project: Path, env: dict[str, str] | None = None) -> Sources:
+    settings, roots = Agents(sources=(agent,)), Roots.of([project])
+    places = Places.of(settings, {"HOME": str(home), **(env or {})}, roots.paths)
+    return Sources(readers_here(settings, places, roots), places, roots)
+
+
+def found(home: Path, agent: str, project: Path, env: dict[str, str] | None = None) -> list[str]:
+    stores = sources(home, agent, project, env).stores(mine=False)
+    return sorted(os.path.relpath(store.path, home) for store in stores)
+
+
+def write(path: Path, *lines: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+VARIABLES = [
+    ("claude-code", "CLAUDE_CONFIG_DIR", "x", "projects/-p/a.jsonl"),
+    ("claude-code", "CLAUDE_CONFIG_DIR", "one, two", "projects/-p/a.jsonl"),
+    ("codex", "CODEX_HOME", "x", "sessions/2026/11/20/rollout-a.jsonl"),
+    ("copilot-chat", "VSCODE_PORTABLE", "x",
+     "user-data/User/globalStorage/emptyWindowChatSessions/a.jsonl"),
+    ("copilot-chat", "VSCODE_APPDATA", "x",
+     "Code/User/globalStorage/emptyWindowChatSessions/a.jsonl"),
+    ("copilot-chat", "VSCODE_AGENT_FOLDER", "x",
+     "data/User/globalStorage/emptyWindowChatSessions/a.jsonl"),
+    ("copilot-cli", "COPILOT_HOME", "x", "session-state/a/events.jsonl"),
+    ("gemini-cli", "GEMINI_CLI_HOME", "x", ".gemini/tmp/p/chats/session-a.jsonl"),
+    ("opencode", "OPENCODE_DB", "x/my.db", ""),
+    ("opencode", "XDG_DATA_HOME", "x", "opencode/opencode.db"),
+    ("cline", "CLINE_SESSION_DATA_DIR", "x", "a/a.messages.json"),
+    ("cline", "CLINE_DATA_DIR", "x", "sessions/a/a.messages.json"),
+    ("cline", "CLINE_DIR", "x", "data/sessions/a/a.messages.json"),
+    ("roo-code", "VSCODE_APPDATA", "x",
+     "VSCodium/User/globalStorage/rooveterinaryinc.roo-cline/tasks/a/ui_messages.json"),
+    ("kilo-code", "KILO_DB", "x/my.db", ""),
+    ("goose", "GOOSE_PATH_ROOT", "x", "data/sessions/sessions.db"),
+    ("zed", "FLATPAK_XDG_DATA_HOME", "x", "zed/threads/threads.db"),
+    ("amp", "XDG_DATA_HOME", "x", "amp/threads/T-a.json"),
+    ("vibe", "VIBE_HOME", "x", "logs/session/unified/a/meta.json"),
+    ("continue", "CONTINUE_GLOBAL_DIR", "x", "sessions/a.json"),
+    ("qwen-code", "QWEN_RUNTIME_DIR", "x", "projects/-p/chats/a.jsonl"),
+    ("qwen-code", "QWEN_HOME", "x", "projects/-p/chats/archive/a.jsonl"),
+    ("pi", "PI_CODING_AGENT_DIR", "x", "sessions/--p--/a.jsonl"),
+    ("pi", "PI_CODING_AGENT_SESSION_DIR", "x", "a.jsonl"),
+    ("kimi-cli", "KIMI_SHARE_DIR", "x", "sessions/0/a/wire.jsonl"),
+    ("kimi-code", "KIMI_CODE_HOME", "x", "sessions/wd_p_0/session_a/agents/main/wire.jsonl"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("agent", "variable", "value", "file"), VARIABLES)
+def test_sessions_are_found_where_a_variable_says(
+    tmp_path: Path, agent: str, variable: str, value: str, file: str
+) -> None:
+    folders = [str(tmp_path / one.strip()) for one in value.split(",")]
+    expected = [str(write(Path(one, file) if file else Path(one))) for one in folders]
+    shown = found(tmp_path, agent, tmp_path / "p", {variable: ",".join(folders)})
+    assert shown == sorted(os.path.relpath(path, tmp_path) for path in expected)
+
+
+def test_folder_whose_name_has_a_comma_is_one_folder(tmp_path: Path) -> None:
+    write(tmp_path / "a,b" / "projects" / "-p" / "s.jsonl")
+    env = {"CLAUDE_CONFIG_DIR": str(tmp_path / "a,b")}
+    assert found(tmp_path, "claude-code", tmp_path, env) == ["a,b/projects/-p/s.jsonl"]
+
+
+def test_crush_list_is_found_where_its_variable_says(tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    write(project / ".crush" / "crush.db")
+    listed = {"projects": [{"path": str(project), "data_dir": str(project / ".crush")}]}
+    write(tmp_path / "x" / "projects.json", listed)
+    env = {"CRUSH_GLOBAL_DATA": str(tmp_path / "x")}
+    assert found(tmp_path, "crush", project, env) == ["p/.crush/crush.db"]
+
+
+@pytest.mark.parametrize("value", ["chat.md", "notes/chat.md"])
+def test_aider_history_is_found_where_its_variable_says(tmp_path: Path, value: str) -> None:
+    project = tmp_path / "p"
+    path = write(project / value)
+    sources_ = sources(tmp_path, "aider", project, {"AIDER_CHAT_HISTORY_FILE": value})
+    assert [store.path for store in sources_.stores()] == [str(path)]
+    assert [store.path for store in sources_.stores_at([str(path)])] == [str(path)]
+
+
+@pytest.mark.parametrize("agent", ["opencode", "kilo-code"])
+def test_relative_database_is_in_the_data_folder(tmp_path: Path, agent: str) -> None:
+    name = {"opencode": "opencode", "kilo-code": "kilo"}[agent]
+    write(tmp_path / ".local" / "share" / name / "mine.sqlite")
+    variable = {"opencode": "OPENCODE_DB", "kilo-code": "KILO_DB"}[agent]
+    shown = found(tmp_path, agent, tmp_path, {variable: "mine.sqlite"})
+    assert shown == [f".local/share/{name}/mine.sqlite"]
+    assert found(tmp_path, agent, tmp_path, {variable: ":memory:"}) == []
+
+
+QWEN = '{"advanced": {"runtimeOutputDir": "%s"}, // comment\n}'
+PI = '{"sessionDir": "%s"}'
+VIBE = '[session_logging]\nsave_dir = "%s"\n'
+SETTINGS = [
+    ("pi", ".pi/agent/settings.json", PI, "~/mine", "mine/a.jsonl"),
+    ("pi", "p/.pi/settings.json", PI, ".pi/sessions", "p/.pi/sessions/a.jsonl"),
+    ("pi", ".pi/agent/settings.json", PI, "here", "p/here/a.jsonl"),
+    ("qwen-code", ".qwen/settings.json", QWEN, "~/out", "out/projects/-p/chats/a.jsonl"),
+    ("qwen-code", "p/.qwen/settings.json", QWEN, ".qwen", "p/.qwen/projects/-p/chats/a.jsonl"),
+    ("vibe", ".vibe/config.toml", VIBE, "~/log", "log/unified/a/meta.json"),
+    ("vibe", ".vibe/config.toml", VIBE, "~/log", "log/session_a/meta.json"),
+]
+
+
+@pytest.mark.parametrize(("agent", "file", "text", "value", "session"), SETTINGS)
+def test_sessions_are_found_where_a_setting_says(
+    tmp_path: Path, agent: str, file: str, text: str, value: str, session: str
+) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(text % value)
+    write(tmp_path / session)
+    assert found(tmp_path, agent, tmp_path / "p") == [session]
+    assert str(tmp_path / session).startswith(
+        tuple(paths_to_watch(Agents(sources=(agent,)), [], _places(tmp_path, agent)))
+    )
+
+
+def _places(home: Path, agent: str) -> Places:
+    return Places.of(Agents(sources=(agent,)), {"HOME": str(home)}, [home / "p"])
+
+
+def test_settings_of_a_moved_home_count(tmp_path: Path) -> None:
+    write(tmp_path / "q" / "settings.json", {"advanced": {"runtimeOutputDir": "~/out"}})
+    write(tmp_path / "out" / "projects" / "-p" / "chats" / "a.jsonl")
+    env = {"QWEN_HOME": str(tmp_path / "q")}
+    assert found(tmp_path, "qwen-code", tmp_path, env) == ["out/projects/-p/chats/a.jsonl"]
+
+
+@pytest.mark.parametrize("value", [5, None, "", [], {"a": 1}, "/", "~"])
+def test_useless_setting_is_ignored(tmp_path: Path, value: object) -> None:
+    write(tmp_path / ".pi" / "agent" / "settings.json", {"sessionDir": value})
+    write(tmp_path / ".pi" / "agent" / "sessions" / "--p--" / "a.jsonl")
+    assert found(tmp_path, "pi", tmp_path / "p") == [".pi/agent/sessions/--p--/a.jsonl"]
+
+
+@pytest.mark.parametrize("variable", ["QWEN_DATA_DIR", "OPENCODE_DATA_DIR", "AMP_DATA_DIR"])
+def test_variables_that_no_agent_reads_are_ignored(tmp_path: Path, variable: str) -> None:
+    agent, file = {
+        "QWEN_DATA_DIR": ("qwen-code", ".qwen/projects/-p/chats/a.jsonl"),
+        "OPENCODE_DATA_DIR": ("opencode", ".local/share/opencode/opencode.db"),
+        "AMP_DATA_DIR": ("amp", ".local/share/amp/threads/T-a.json"),
+    }[variable]
+    write(tmp_path / file)
+    assert found(tmp_path, agent, tmp_path, {variable: str(tmp_path / "x")}) == [file]
+
+
+# Links
+
+needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege")
+CODEX_SESSIONS = ".codex/sessions"
+LINKED = [
+    ("codex", CODEX_SESSIONS, "2026/11/20/rollout-a.jsonl", "2026"),
+    ("codex", CODEX_SESSIONS, "2026/11/20/rollout-a.jsonl", "2026/11/20"),
+    ("kimi-code", ".kimi-code/sessions", "wd_p/session_a/agents/main/wire.jsonl", "wd_p"),
+    ("qwen-code", ".qwen/projects", "-p/chats/a.jsonl", "-p/chats"),
+    ("gemini-cli", ".gemini/tmp", "p/chats/session-a.jsonl", "p"),
+    ("claude-code", ".claude/projects", "-p/a.jsonl", "-p"),
+    ("continue", ".continue/sessions", "a.json", "a.json"),
+    ("amp", ".local/share/amp/threads", "T-a.json", "T-a.json"),
+]
+
+
+@needs_links
+@pytest.mark.parametrize(("agent", "folder", "session", "linked"), LINKED)
+def test_linked_folders_and_files_are_followed(
+    tmp_path: Path, agent: str, folder: str, session: str, linked: str
+) -> None:
+    top, outside = tmp_path / folder, tmp_path / "outside"
+    write(outside / session)
+    (top / linked).parent.mkdir(parents=True, exist_ok=True)
+    (top / linked).symlink_to(outside / linked)
+    assert found(tmp_path, agent, tmp_path) == [f"{folder}/{session}"]
+
+
+@needs_links
+def test_a_folder_reached_by_several_ways_counts_once(tmp_path: Path) -> None:
+    top = tmp_path / CODEX_SESSIONS
+    write(top / "2026" / "rollout-a.jsonl")
+    write(tmp_path / "outside" / "rollout-b.jsonl")
+    for link, target in (
+        ("again", top / "2026"), ("2026/loop", top), ("2026/home", tmp_path), ("self", top / "self"),
+        ("x", tmp_path / "outside"), ("y", tmp_path / "outside"), ("gone", tmp_path / "no"),
+        ("rollout-c.jsonl", top / "2026" / "rollout-a.jsonl"), ("root", Path("/")),
+    ):  # fmt: skip
+        (top / link).symlink_to(target)
+    (tmp_path / ".codex" / "archived_sessions").symlink_to(top)
+    shown = found(tmp_path, "codex", tmp_path)
+    assert len(shown) == 2
+    assert f"{CODEX_SESSIONS}/2026/rollout-a.jsonl" in shown
+    env = {"CODEX_HOME": f"{tmp_path}/.codex,{tmp_path}/link"}
+    (tmp_path / "link").symlink_to(tmp_path / ".codex")
+    assert found(tmp_path, "codex", tmp_path, env) == shown
+
+
+@needs_links
+def test_self_link_among_projects_hides_no_session(tmp_path: Path) -> None:
+    projects = tmp_path / ".claude" / "projects"
+    write(projects / "-p" / "a.jsonl")
+    (projects / "self").symlink_to(projects / "self")
+    assert found(tmp_path, "claude-code", tmp_path) == [".claude/projects/-p/a.jsonl"]
+
+
+@needs_links
+def test_linked_folder_is_watched(tmp_path: Path) -> None:
+    top = tmp_path / ".pi" / "agent" / "sessions"
+    path = write(tmp_path / "outside" / "a.jsonl")
+    top.mkdir(parents=True)
+    (top / "--p--").symlink_to(path.parent)
+    watched = sources(tmp_path, "pi", tmp_path)
+    (reader,) = watched.readers
+    assert str(top / "--p--") in reader.folders(watched.places)
+    stores = watched.stores_at([str(top / "--p--" / "a.jsonl")])
+    assert [store.path for store in stores] == [str(top / "--p--" / "a.jsonl")]
+
+
+# Copies
+
+
+def pi_message(name: str | None, tokens: int) -> dict[str, Any]:
+    usage = {"input": tokens, "output": 10, "cacheRead": 0, "cacheWrite": 0}
+    message = {"role": "assistant", "model": "kimi-k3", "usage": usage, "stopReason": "stop"}
+    return {"type": "message", "id": name, "timestamp": AT.format(2), "message": message}
+
+
+def pi_header(root: Path) -> dict[str, Any]:
+    return {"type": "session", "version": 3, "id": "s", "timestamp": AT.format(0), "cwd": str(root)}
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        [{**pi_message(None, 500), "type": "message_end"}],
+        [{**pi_message(None, 500), "recordType": "message", "type": None}],
+        [pi_message("m1", 500)],
+        ["header", {**pi_message(None, 500), "type": "message_end"}],
+        ["header", {**pi_message(None, 500), "type": "turn_end"}],
+    ],
+)
+def test_pi_side_files_are_not_sessions(tmp_path: Path, copy: list[Any]) -> None:
+    world = World(tmp_path, "pi")
+    sessions = tmp_path / ".pi" / "agent" / "sessions" / "--p--"
+    header = pi_header(world.root)
+    write(sessions / "s.jsonl", header, pi_message("m1", 500))
+    lines = [header if line == "header" else line for line in copy]
+    write(sessions / "subagent-artifacts" / "run_worker_transcript.jsonl", *lines)
+    write(sessions / "exports" / "run.jsonl", *lines)
+    world.ingest()
+    assert len(world.recorded()) == 1
+    assert list(world.sessions()) == ["s"]
+
+
+def qwen_lines(root: Path, session: str, telemetry: dict[str, Any] | None) -> list[dict[str, Any]]:
+    line = {"sessionId": session, "cwd": str(root)}
+    usage = {"promptTokenCount": 700, "candidatesTokenCount": 20, "totalTokenCount": 720}
+    event = {"event.name": "qwen-code.api_response", "prompt_id": f"{session}########1",
+             "input_token_count": 700, "output_token_count": 20, "total_token_count": 720,
+             **(telemetry or {})}  # fmt: skip
+    return [
+        {**line, "uuid": "u", "type": "user", "timestamp": AT.format(1)},
+        *([{**line, "uuid": "t", "type": "system", "subtype": "ui_telemetry",
+            "timestamp": AT.format(2), "model": "qwen3", "systemPayload": {"uiEvent": event}}]
+          if telemetry is not None else []),
+        {**line, "uuid": "a", "type": "assistant", "timestamp": AT.format(3), "model": "qwen3",
+         "usageMetadata": usage},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("telemetry", [None, {}, {"response_id": "chatcmpl-1"}])
+def test_qwen_fork_repeats_no_call(tmp_path: Path, telemetry: dict[str, Any] | None) -> None:
+    world = World(tmp_path, "qwen-code")
+    chats = tmp_path / ".qwen" / "projects" / "-p" / "chats"
+    write(chats / "one.jsonl", *qwen_lines(world.root, "one", telemetry))
+    for source, name in (("one", "two"), ("two", "three")):
+        copied = qwen_lines(world.root, name, telemetry)
+        origins = [{"sessionId": source, "messageUuid": line["uuid"]} for line in copied]
+        lines = [
+            line | {"forkedFrom": origin} for line, origin in zip(copied, origins, strict=True)
+        ]
+        write(chats / f"{name}.jsonl", *lines)
+    world.ingest()
+    assert {name for name, _ in world.recorded().values()} == {"one"}
+    assert len(world.recorded()) == 1
+    assert sorted(world.sessions()) == ["one", "three", "two"]
+
+
+def test_qwen_side_files_are_not_sessions(tmp_path: Path) -> None:
+    chats = tmp_path / ".qwen" / "projects" / "-p" / "chats"
+    for name in ("a.jsonl", "a.ledger.jsonl", "a.runtime.json", "archive/b.jsonl",
+                 "archive/b.ledger.jsonl"):  # fmt: skip
+        write(chats / name)
+    shown = found(tmp_path, "qwen-code", tmp_path)
+    assert [Path(path).name for path in shown] == ["a.jsonl", "b.jsonl"]
+
+
+def test_qwen_session_is_found_again_after_it_was_archived(tmp_path: Path) -> None:
+    world = World(tmp_path, "qwen-code")
+    chats = tmp_path / ".qwen" / "projects" / "-p" / "chats"
+    path = write(chats / "one.jsonl", *qwen_lines(world.root, "one", None))
+    world.ingest()
+    (chats / "archive").mkdir()
+    path.rename(chats / "archive" / path.name)
+    world.ingest()
+    assert len(world.recorded()) == 1
+    assert list(world.sessions()) == ["one"]
