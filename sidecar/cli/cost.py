@@ -451,7 +451,8 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
             console.print(f"{label}: reported {costs[0]}, list price {costs[1]}", style="dim")
         if row.agent_cost_usd is not None:
             console.print(
-                f"{label}: {usd_text(row.agent_cost_usd)} at the agent's prices",
+                f"{label}: {usd_text(row.agent_cost_usd)} at the agent's prices, counting only "
+                "sessions with a cost in the agent's files",
                 style="dim",
             )
     if report.basis:

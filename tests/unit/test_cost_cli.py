@@ -15,6 +15,7 @@ from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -22,8 +23,9 @@ from benchmarks.agents.others import AIDER
 from sidecar.cli.cost import NO_CALLS, cost
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
+from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import FILE_NAME
-from sidecar.cost.protocol import CostRecordParams
+from sidecar.cost.protocol import CostDetailParams, CostKey, CostRecordParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,19 +212,22 @@ def test_prices_of_the_user_apply_to_past_calls() -> None:
     assert data["totals"]["unpricedTokens"] == 0
 
 
-@pytest.mark.usefixtures("book")
-def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def table_on_terminal(monkeypatch: pytest.MonkeyPatch, key: CostKey) -> str:
     from sidecar.cli import cost as module
-    from sidecar.cost.protocol import CostDetailParams
 
     monkeypatch.setenv("COLUMNS", "120")
     runner = CliRunner()
     with runner.isolation() as (out, *_):
         book = CostBook(state_dir())
-        params = CostDetailParams(by=("model",))
+        params = CostDetailParams(by=(key,))
         module._print_table(book.detail(params), params)
         book.close()
-        shown = out.getvalue().decode()
+        return out.getvalue().decode()
+
+
+@pytest.mark.usefixtures("book")
+def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = table_on_terminal(monkeypatch, "model")
     assert "358 ~est=150" in shown
     assert "unpriced" in shown
     assert re.search(r"(?m)^total .*≥<?\$[\d.]+ ", shown), "a call has no price"
@@ -335,6 +340,22 @@ def test_reported_costs_are_marked(book: CostBook) -> None:
         "unpriced",
     }
     assert Decimal(str(json.loads(exported[-1])["costUsd"])) == Decimal("0.5")
+
+
+def test_agents_figure_says_that_it_lacks_sessions(
+    book: CostBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = LedgerEvent(
+        at=datetime.now(UTC),
+        model="gpt-5",
+        provider="openai",
+        buckets=Buckets(input=1_000_000),
+        agent="opencode",
+    )
+    with_figure = msgspec.structs.replace(common, session="a", agent_cost=Decimal("0.5"))
+    book.record_many([with_figure, msgspec.structs.replace(common, session="b")])
+    shown = " ".join(table_on_terminal(monkeypatch, "agent").split())
+    assert "opencode: $0.50 at the agent's prices, counting only sessions with a cost in" in shown
 
 
 def test_aiders_calls_of_the_project_it_runs_in(
