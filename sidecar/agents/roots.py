@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from functools import lru_cache
+from pathlib import Path
 
 import msgspec
 
@@ -26,7 +27,7 @@ class Roots(msgspec.Struct, frozen=True):
         found: dict[str, None] = {}
         for folder in folders:
             real = os.path.realpath(folder)
-            found |= dict.fromkeys((real, *_other_worktrees(real)))
+            found |= dict.fromkeys((real, *worktrees_beside(real)))
         return cls(tuple(found))
 
     def contains(self, folder: str | None) -> bool:
@@ -70,18 +71,30 @@ def resolve(folder: str) -> str:
         return folder
 
 
-def _other_worktrees(folder: str) -> list[str]:
-    common = _common_dir(folder)
+def worktrees_around(folder: str) -> dict[str, str]:
+    """Return the git worktrees of the repository that a folder belongs to.
+
+    Returns:
+        The path of each worktree, and the path of the repository's data. Empty outside of git.
+    """
+    path = Path(resolve(folder))
+    tops = (str(each) for each in (path, *path.parents))
+    return next(filter(None, map(worktrees_beside, tops)), {})
+
+
+def worktrees_beside(top: str) -> dict[str, str]:
+    """Return the same as `worktrees_around` for the top folder of a worktree."""
+    common = _common_dir(top)
     if common is None:
-        return []
-    found = []
+        return {}
+    found = [top]
     if os.path.basename(common) == ".git":
         found.append(os.path.dirname(common))
     for name in _list_names(os.path.join(common, "worktrees")):
-        pointer = _first_line(os.path.join(common, "worktrees", name, "gitdir"))
-        if pointer:
-            found.append(resolve(os.path.dirname(pointer)))
-    return [path for path in found if path != folder]
+        private = os.path.join(common, "worktrees", name)
+        if pointer := _first_line(os.path.join(private, "gitdir")):  # may be a relative path
+            found.append(resolve(os.path.dirname(os.path.join(private, pointer))))
+    return dict.fromkeys(found, common)
 
 
 def _common_dir(folder: str) -> str | None:
@@ -93,7 +106,9 @@ def _common_dir(folder: str) -> str | None:
         return None
     private = os.path.join(folder, pointer.removeprefix("gitdir:").strip())
     shared = _first_line(os.path.join(private, "commondir"))
-    return resolve(os.path.join(private, shared)) if shared else None
+    if shared is None:  # a submodule, or a repository whose data is elsewhere
+        return resolve(private) if os.path.isdir(private) else None
+    return resolve(os.path.join(private, shared))
 
 
 def _list_names(folder: str) -> list[str]:

@@ -173,7 +173,7 @@ def _read_ledger(
     with_labels: bool,
 ) -> CostReport:
     ingest_agents(book, settings, scope["workspace"])
-    folders = _workspace_paths(scope["workspace"])
+    folders = _workspace_paths(book, scope["workspace"])
     report = book.detail(params, agent=scope["agent"], folders=folders)
     if with_labels and "session" in params.by:
         return _name_sessions(report, _session_labels(book, settings, params, scope))
@@ -276,7 +276,7 @@ def export(form: ExportFormat, output: Path | None, **scope: Any) -> None:
     with open_ledger() as (book, loaded):
         ingest_agents(book, loaded.settings, scope["workspace"])
         wanted = book.scope(
-            _build_params(scope), scope["agent"], _workspace_paths(scope["workspace"])
+            _build_params(scope), scope["agent"], _workspace_paths(book, scope["workspace"])
         )
         events = read_events(book.ledger, wanted)
         if output is None:
@@ -336,10 +336,10 @@ def _path_text(uri: str, root: Path | None = None) -> str:
     return f"~/{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else str(path)
 
 
-def _workspace_paths(workspace: Path | None) -> tuple[str, ...]:
-    from sidecar.agents.roots import Roots
+def _workspace_paths(book: CostBook, workspace: Path | None) -> tuple[str, ...]:
+    from sidecar.workspace.spending import repository_folders
 
-    return () if workspace is None else Roots.of([workspace]).paths
+    return () if workspace is None else repository_folders(book, workspace)
 
 
 @cost.command("update-prices")
@@ -400,7 +400,7 @@ def _ledger_page(
         source = LedgerSource(
             connection=connection,
             prices=book.prices,
-            scope=book.scope(params, scope["agent"], _workspace_paths(workspace)),
+            scope=book.scope(params, scope["agent"], _workspace_paths(book, workspace)),
             now=datetime.now(UTC),
             label_of=labels.get,
         )

@@ -5,7 +5,7 @@ The ledger and the price list are opened on first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +13,15 @@ from sidecar.config.stored_prices import STORED_LIST
 from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
 from sidecar.cost.days import time_range
 from sidecar.cost.events import Buckets, LedgerEvent, buckets_of, check_names
-from sidecar.cost.ledger import FILE_NAME, Ledger, RecordedBatch, workspace_key
+from sidecar.cost.ledger import (
+    FILE_NAME,
+    Ledger,
+    LedgerError,
+    RecordedBatch,
+    save_worktrees,
+    with_known_worktrees,
+    workspace_key,
+)
 from sidecar.cost.prices import Prices
 from sidecar.cost.protocol import CostDetailParams, CostRecorded, CostRecordParams
 from sidecar.cost.reports import report
@@ -150,6 +158,24 @@ class CostBook:
         made, scope = overview if params.charts else report, self.scope(params, agent, folders)
         with self.ledger.reader(cancelled) as connection:
             return made(connection, self.prices, scope, params.by)
+
+    def folders_of(self, worktrees: Mapping[str, str]) -> tuple[str, ...]:
+        """Return a repository's worktrees, including those that have been removed.
+
+        The given worktrees are remembered, if the ledger can be written.
+
+        Args:
+            worktrees: The repository of each worktree (`agents.roots`).
+        """
+        try:
+            with self.ledger.reader() as connection:
+                folders = with_known_worktrees(connection, worktrees)
+            if len(worktrees) > 1 and self.ledger.path.exists():
+                with self.ledger.transaction() as connection:
+                    save_worktrees(connection, worktrees)
+        except LedgerError:
+            return tuple(worktrees)
+        return folders
 
     def scope(
         self, params: CostDetailParams, agent: str | None = None, folders: Iterable[str] = ()

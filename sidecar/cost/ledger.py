@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import ROUND_HALF_EVEN, Decimal
 from hashlib import blake2b
@@ -359,6 +359,35 @@ class _Reader(NamedTuple):
     connection: sqlite3.Connection
     inode: int | None
     """The inode of the connection's file, or None if it is in memory."""
+
+
+_WORKTREES = (
+    "CREATE TABLE IF NOT EXISTS worktree "
+    "(folder TEXT PRIMARY KEY, repository TEXT NOT NULL) WITHOUT ROWID"
+)
+
+
+def save_worktrees(connection: sqlite3.Connection, worktrees: Mapping[str, str]) -> None:
+    """Remember to which repository each folder belongs, because git forgets removed worktrees."""
+    known = dict(_worktree_rows(connection))
+    changed = [item for item in worktrees.items() if known.get(item[0]) != item[1]]
+    if changed:
+        connection.execute(_WORKTREES)
+        connection.executemany("REPLACE INTO worktree VALUES (?, ?)", changed)
+
+
+def with_known_worktrees(connection: sqlite3.Connection, folders: Iterable[str]) -> tuple[str, ...]:
+    """Return folders, and all former and current worktrees of their repositories."""
+    folders, rows = tuple(folders), _worktree_rows(connection)
+    repositories = {repository for folder, repository in rows if folder in folders}
+    others = (folder for folder, repository in rows if repository in repositories)
+    return tuple(dict.fromkeys((*folders, *others)))
+
+
+def _worktree_rows(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worktree'").fetchone():
+        return []
+    return connection.execute("SELECT folder, repository FROM worktree").fetchall()
 
 
 class Ledger:

@@ -32,10 +32,10 @@ from sidecar.agents.events import (
     StoreReader,
 )
 from sidecar.agents.registry import reader_of
-from sidecar.agents.roots import resolve
+from sidecar.agents.roots import Roots, resolve, worktrees_around
 from sidecar.agents.stores import REWOUND
 from sidecar.cost.events import LedgerEvent, split
-from sidecar.cost.ledger import create_folder, translated
+from sidecar.cost.ledger import create_folder, save_worktrees, translated, with_known_worktrees
 from sidecar.defects import log_defect
 from sidecar.messages.usage import LONGEST_ID, MOST_TOKENS
 from sidecar.models.catalogue import billing_provider
@@ -43,7 +43,6 @@ from sidecar.models.catalogue import billing_provider
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
     from sidecar.agents.registry import Sources
-    from sidecar.agents.roots import Roots
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import Ledger, RecordedBatch
 
@@ -244,8 +243,15 @@ class SessionIndex:
                 if not (call.is_unread_past and one.has_recorded_calls)
             ]
 
-            def also(connection: sqlite3.Connection, some: list[_Reading] = some) -> None:
+            worktrees = _worktrees_of(some)
+
+            def also(
+                connection: sqlite3.Connection,
+                some: list[_Reading] = some,
+                worktrees: dict[str, str] = worktrees,
+            ) -> None:
                 _create_tables(connection)
+                save_worktrees(connection, worktrees)
                 for one in some:
                     _save_reading(connection, one)
 
@@ -431,6 +437,20 @@ def _read_in_steps(
         before = StoreRow(number, store.path, store.agent, 0, 0, 0, preview, state)
 
 
+def _worktrees_of(readings: Iterable[_Reading]) -> dict[str, str]:
+    """Return the worktrees of the repositories that the sessions and calls belong to."""
+    folders = {call.workspace for one in readings for call in one.read.calls}
+    sessions = (session for one in readings for session in one.read.sessions)
+    for session in sessions:
+        for text in (session.first_folder, session.folder):
+            folders.update((_text_or_none(text) or "").split("\n"))
+    found: dict[str, str] = {}
+    for folder in folders:
+        if os.path.isabs(folder) and _is_utf8(folder):
+            found |= worktrees_around(folder)
+    return {path: repository for path, repository in found.items() if _is_utf8(path + repository)}
+
+
 def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
     """Group the stores' changes into batches. One commit per store would be slow."""
     some: list[_Reading] = []
@@ -565,6 +585,7 @@ def _select_sessions(
 
 def _in_roots(connection: sqlite3.Connection, roots: Roots) -> str:
     """Return the condition that a session belongs to the roots."""
+    roots = Roots(with_known_worktrees(connection, roots.paths))
     connection.create_function("is_ours", 1, lru_cache(roots.contains))
     return "is_ours(first_folder) OR is_ours(folder)"
 

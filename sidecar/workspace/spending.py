@@ -205,6 +205,17 @@ def read_team(settings: Settings, *, after_outage: bool) -> TeamSpent | None:
     return TeamSpent(usd, _SEVERITIES[judge_team(caps, usd)]) if has_team_caps(settings) else None
 
 
+def repository_folders(book: CostBook, folder: Path) -> tuple[str, ...]:
+    """Return a workspace folder, and all former and current worktrees of its repository.
+
+    This function blocks.
+    """
+    from sidecar.agents.roots import resolve, worktrees_beside
+
+    real = resolve(str(folder))
+    return book.folders_of(worktrees_beside(real) or {real: ""})
+
+
 class Spending:
     """Accesses the user's ledger for one workspace. Thread-safe."""
 
@@ -225,9 +236,7 @@ class Spending:
 
     @cached_property
     def _folders(self) -> tuple[str, ...]:
-        from sidecar.agents.roots import Roots
-
-        return () if self._path is None else Roots.of([self._path]).paths
+        return () if self._path is None else repository_folders(self.book, self._path)
 
     def record(
         self, params: CostRecordParams, reply: Reply | None = None, raw: object = None

@@ -5,6 +5,7 @@ text is stored.
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from sidecar.messages.usage import Usage
 from sidecar.workspace.session_index import (
     LOCK_NAME,
     IngestResult,
+    SessionIndex,
     ingest_all,
     ingest_remaining,
     make_ledger_event,
@@ -38,7 +40,7 @@ from sidecar.workspace.spending import Spending
 from sidecar.workspace.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -305,3 +307,94 @@ def test_credits_are_the_reported_cost_and_the_agents_cost_is_kept(world: World)
     assert "pi: at least this much at API prices" in found.basis
     assert "copilot-chat, copilot-cli: AI credits as reported" in found.basis
     assert world.book.detail(CostDetailParams(workspace="file:///none")).basis == ""
+
+
+def git(folder: Path, *arguments: str) -> None:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(folder), *arguments]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def make_worktree(world: World, tree: Path, *options: str) -> None:
+    git(world.root, "init", "-q")
+    git(world.root, "commit", "-q", "--allow-empty", "-m", "a")
+    git(world.root, *options, "worktree", "add", "-q", str(tree))
+
+
+def call_in(world: World, *folders: Path) -> None:
+    for folder in folders:
+        session = world.claude.session(folder)
+        session.user()
+        session.reply()
+    world.read()
+
+
+def remove(root: Path, tree: Path) -> None:
+    git(root, "worktree", "remove", "--force", str(tree))
+
+
+def delete_and_prune(root: Path, tree: Path) -> None:
+    shutil.rmtree(tree)
+    git(root, "worktree", "prune")
+
+
+def move_and_remove(root: Path, tree: Path) -> None:
+    git(root, "worktree", "move", str(tree), f"{tree}-moved")
+    git(root, "worktree", "remove", "--force", f"{tree}-moved")
+
+
+def move(root: Path, tree: Path) -> None:
+    git(root, "worktree", "move", str(tree), f"{tree}-moved")
+
+
+@pytest.mark.parametrize("end", [remove, delete_and_prune, move_and_remove, move])
+def test_calls_of_a_former_worktree_stay_with_its_repository(
+    world: World, end: Callable[[Path, Path], None]
+) -> None:
+    tree = world.home / "tree"
+    make_worktree(world, tree)
+    (tree / "pkg").mkdir()
+    call_in(world, world.root, tree / "pkg", tree, world.other)
+    end(world.root, tree)
+    assert world.calls(world.root) == 3
+    assert world.calls(world.other) == 1
+    call_in(world, world.root)
+    assert world.calls(world.root) == 4
+    found = Sources.of(Agents(), str(world.root))
+    assert found is not None
+    index = SessionIndex(world.book.ledger)
+    assert len(index.sessions(found.readers, found.places, found.roots)) == 4
+
+
+def test_worktree_seen_only_with_its_repository_is_remembered(world: World) -> None:
+    """Calls that a plugin reports have no session file."""
+    tree = world.home / "tree"
+    make_worktree(world, tree)
+    usage = {"input_tokens": 10, "output_tokens": 1}
+    for folder in (world.root, tree):
+        made = CostRecordParams(model="claude-opus-5", usage=usage, workspace=folder.as_uri())
+        world.book.record(made)
+    assert world.calls(world.root) == 2
+    remove(world.root, tree)
+    assert world.calls(world.root) == 2
+
+
+def test_folder_that_becomes_another_repository_leaves_the_first(world: World) -> None:
+    tree = world.home / "tree"
+    make_worktree(world, tree)
+    call_in(world, world.root, tree)
+    remove(world.root, tree)
+    tree.mkdir()
+    git(tree, "init", "-q")
+    call_in(world, tree)
+    assert [world.calls(root) for root in (world.root, tree)] == [1, 2]
+
+
+def test_worktrees_with_relative_paths_belong_to_the_repository(world: World) -> None:
+    tree = world.home / "tree"
+    make_worktree(world, tree)
+    private = world.root / ".git" / "worktrees" / "tree"
+    # git 2.48 and later write this with `worktree.useRelativePaths`
+    (private / "gitdir").write_text(os.path.relpath(tree / ".git", private) + "\n")
+    (tree / ".git").write_text(f"gitdir: {os.path.relpath(private, tree)}\n")
+    call_in(world, world.root, tree)
+    assert [world.calls(root) for root in (world.root, tree)] == [2, 2]
