@@ -6,6 +6,7 @@ The result consists of token counts that do not overlap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -25,6 +26,9 @@ LONGEST_ID = 512
 """Maximum number of characters in an id or in a model name."""
 FIRST_YEAR, LAST_YEAR = 2000, 2100
 """The earliest and latest years in which a call can have been made, in UTC."""
+
+_LONGEST_NUMBER = 20
+"""Maximum number of characters in a number that is written as a string."""
 
 _WRAPPERS = ("usage", "usageMetadata", "usage_metadata", "stats", "meta", "timings")
 _NESTED = ("response", "message", "metadata")
@@ -302,12 +306,23 @@ def _first_number(usage: JsonObject, *names: str) -> int:
 
 
 def _check_token_number(value: object, name: str) -> int:
+    number = _whole_number(value)
+    if number is None:
+        raise VendorFormatError(f"usage field `{name}` is not a whole number of tokens")
+    if number > MOST_TOKENS:
+        raise VendorFormatError(f"usage field `{name}` exceeds {MOST_TOKENS:,} tokens")
+    return number
+
+
+def _whole_number(value: object) -> int | None:
+    """Return a whole number of at least 0, which may be written as `10.0` or `"10"`, or None."""
+    if isinstance(value, str) and len(value) <= _LONGEST_NUMBER:
+        with suppress(ValueError):
+            value = float(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise VendorFormatError(f"usage field `{name}` is not a whole number of tokens")
-    if value > MOST_TOKENS:
-        raise VendorFormatError(f"usage field `{name}` exceeds {MOST_TOKENS:,} tokens")
+        return None
     return value
 
 
@@ -319,4 +334,4 @@ def part(usage: JsonObject, name: str) -> JsonObject:
 
 def count_or_zero(value: object) -> int:
     """Return the value if it is a whole number of at least 0, or 0 otherwise."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    return _whole_number(value) or 0

@@ -215,10 +215,18 @@ def test_other_objects_have_no_usage(nothing: object) -> None:
     assert normalize_usage(nothing) is None
 
 
-@pytest.mark.parametrize("bad", [-1, 1.5, "12", True, [1], {"n": 1}, MOST_TOKENS + 1, 1e308])
+@pytest.mark.parametrize(
+    "bad", [-1, 1.5, "12.5", "many", "", "inf", True, [1], {"n": 1}, MOST_TOKENS + 1, 1e308]
+)
 def test_error_names_an_invalid_number_of_tokens(bad: object) -> None:
     with pytest.raises(VendorFormatError, match="prompt_tokens"):
         normalize_usage({"prompt_tokens": bad, "completion_tokens": 1})
+
+
+@pytest.mark.parametrize("written", [12, 12.0, "12", "12.0", "1.2e1"])
+def test_number_of_tokens_may_be_a_float_or_a_string(written: object) -> None:
+    usage = normalize_usage({"prompt_tokens": written, "completion_tokens": 1})
+    assert buckets(usage) == (12, 0, 0, 0, 1, 0, 12)
 
 
 @given(
