@@ -289,3 +289,7 @@ class StoreReader(Protocol):
     def contents(self, path: str, session: str) -> Iterable[ContentEntry]:  # noqa: ARG002
         """Read a session's parts in order. The result is empty if the store contains no text."""
         return ()
+
+    def current_contents(self, path: str, session: str) -> Iterable[ContentEntry]:
+        """Read at least the parts since the last compaction, as `contents` does."""
+        return self.contents(path, session)

@@ -31,8 +31,15 @@ Number = float | None
 
 
 def token_count(number: object) -> int:
-    """Convert a number to a token count, or to 0 if it is missing or implausible."""
-    return int(number) if isinstance(number, int | float) and 0 < number <= 10**12 else 0
+    """Convert a number, or a string with one, to a token count.
+
+    The result is 0 if the number is missing or implausible.
+    """
+    try:
+        value = 0.0 if isinstance(number, bool) else float(number)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return 0
+    return int(value) if 0 < value <= 10**12 else 0
 
 
 def reported_usage(
@@ -80,8 +87,8 @@ def try_decode_toml(path: Path, kind: type[T]) -> T | None:
     try:
         with open_quietly(str(path)) as file:
             text = file.read(_MAX_SETTINGS_BYTES).decode("utf-8", "replace")
-        return typed.convert(toml.parse(text), kind)
-    except (OSError, toml.InvalidTomlError, msgspec.ValidationError):
+        return typed.decode_leniently(msgspec.json.encode(toml.parse(text)), kind)
+    except (OSError, toml.InvalidTomlError, msgspec.DecodeError):
         return None
 
 
@@ -121,7 +128,7 @@ def decode_document(data: bytes, kind: type[T]) -> T:
         OSError: The data is not valid JSON for `kind`.
     """
     try:
-        return typed.decode(data, kind)
+        return typed.decode_leniently(data, kind)
     except msgspec.DecodeError as error:
         raise OSError("not a complete session file") from error
 
@@ -135,13 +142,16 @@ class CamelRecord(Record, rename="camel"):
 
 
 def parse_iso_time(text: str | None) -> datetime | None:
-    """Parse an ISO 8601 time, or return None if it is invalid. The default time zone is UTC."""
+    """Parse an ISO 8601 time, or return None if it is invalid. The default time zone is UTC.
+
+    The text may also be a number of milliseconds since 1970.
+    """
     if not text:
         return None
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        return None
+        return time_from_ms(float(text)) if text.isdecimal() else None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 

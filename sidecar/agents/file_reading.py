@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, TypeVar
 
+from sidecar.agents.broken_lines import leading_members
 from sidecar.operating_system import NO_ATIME, open_to_read
 
 if TYPE_CHECKING:
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CHUNK = 256 << 10
 LONGEST_LINE = 64 << 20
-"""The maximum line length in bytes. Longer lines are skipped."""
+"""The maximum line length in bytes. Only the start of a longer line is read."""
 HEAD = 1 << 20
+_LINE_HEAD = 64 << 10
+_MOST_SEARCHED = 256 << 20
 _TAIL = 32 << 10
 
 
@@ -87,11 +90,31 @@ def last_lines(path: str, most: int) -> list[bytes]:
     return lines[1:] if start else lines
 
 
+def last_line_with(text: bytes, file: IO[bytes]) -> int:
+    """Return the position of the last line that contains a text.
+
+    Returns 0 if no line does, or the size of the file if no line in its last 256 MB does.
+    """
+    size = start = file.seek(0, os.SEEK_END)
+    found, data = False, b""
+    while start and size - start < _MOST_SEARCHED:
+        length = min(start, CHUNK)
+        start -= length
+        file.seek(start)
+        data = file.read(length) + data[: len(text)]
+        at = len(data) if found else data.rfind(text)
+        found = found or at >= 0
+        if found and (end := data.rfind(b"\n", 0, at)) >= 0:
+            return start + end + 1
+    return 0 if start == 0 else size
+
+
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
     """Yield `(lines, skipped)` for each chunk of the file after the current position.
 
     `lines` contains complete lines, and `skipped` is 0. For a line longer than `LONGEST_LINE`,
-    `lines` is empty and `skipped` is the line's length. An incomplete last line is not yielded.
+    `skipped` is the line's length, and `lines` contains a record with the members that are complete
+    in its first 64 KB. An incomplete last line is not yielded.
     """
     held: list[bytes] = []
     while data := file.read(size):
@@ -103,9 +126,11 @@ def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
         elif length + len(data) <= LONGEST_LINE:
             held.append(data)
         else:
-            held = []
-            if skipped := _skip_line(file, length + len(data), size):
-                yield b"", skipped
+            head, length = b"".join((*held, data)[:2])[:_LINE_HEAD], length + len(data)
+            held, data = [], b""
+            if skipped := _skip_line(file, length, size):
+                head = leading_members(head)
+                yield head and head + b"\n", skipped
 
 
 def _skip_line(file: IO[bytes], length: int, size: int) -> int:

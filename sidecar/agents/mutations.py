@@ -6,7 +6,6 @@ fields that the record does not declare are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, get_args, get_origin
 
@@ -106,5 +105,5 @@ def _fields_by_name(kind: type) -> dict[str | int, tuple[str, Any]]:
 
 
 @lru_cache(maxsize=256)
-def _decoder_for(kind: Any) -> Callable[[typed.Json], Any]:
+def _decoder_for(kind: Any) -> typed.Decoder[Any]:
     return typed.decoder(kind | None)

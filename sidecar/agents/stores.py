@@ -38,7 +38,8 @@ Rules for readers:
 - Give every call a `request` id that stays the same when its line is read again.
 - Do not store titles. Set `SessionState.title_at` to the position of the title's line
   (`lines.position`), and let `title` read the line with `record_at`.
-- Count lines that cannot be decoded. Raise OSError if a store is missing, locked or incomplete.
+- Let `Lines.records` count what cannot be decoded. Raise OSError if a store is missing, locked or
+  incomplete.
 
 The saved state includes a fingerprint of the start of the file and of the bytes before the offset.
 If a file has been rewritten, truncated, rotated or replaced, it is read again from the start. The
@@ -50,8 +51,8 @@ increment `session_index._VERSION`.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
@@ -60,6 +61,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.broken_lines import whole_objects
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
@@ -70,7 +72,7 @@ from sidecar.agents.events import (
     StoreRead,
 )
 from sidecar.agents.fields import provider_of
-from sidecar.agents.file_reading import HEAD, chunks, first_lines, open_quietly
+from sidecar.agents.file_reading import HEAD, chunks, first_lines, last_line_with, open_quietly
 from sidecar.agents.finding import FileStores
 from sidecar.errors import SidecarError
 
@@ -182,7 +184,7 @@ class SessionState(msgspec.Struct):
         """Return a list with one call, or an empty list if the call's time is unknown.
 
         Args:
-            at: When the call was made.
+            at: When the call was made. Defaults to the time of the session's last line.
             usage: The call's token counts.
             request: The provider's id for the call, or an id derived from the call's line.
             model: The model, if known.
@@ -195,6 +197,7 @@ class SessionState(msgspec.Struct):
             telemetry_id: The call's id in the agent's telemetry.
             tier: The service tier, as returned by `messages.billing.normal_tier`.
         """
+        at = at or self.at
         if at is None:
             return []
         model = model or "unknown"
@@ -250,7 +253,10 @@ def _milliseconds(at: datetime | None) -> int | None:
 
 
 class Lines:
-    """Decodes a chunk's lines one by one, and counts malformed lines."""
+    """Decodes a chunk's lines one by one, and counts what cannot be decoded.
+
+    Usually a line is a record. If it is not, all whole records in it are decoded.
+    """
 
     def __init__(self, path: str, data: bytes, offset: int) -> None:
         self.path, self.data = path, data
@@ -260,22 +266,45 @@ class Lines:
 
     @property
     def position(self) -> str:
-        """The position of the last decoded line, to be passed to `record_at`."""
+        """The position of the last decoded record, to be passed to `record_at`."""
         return str(self._position)
 
-    def records(self, decode: Callable[[bytes], T]) -> Iterator[T]:
-        """Yield a record for each line. Malformed lines are counted and skipped."""
+    def records(self, decode: typed.Decoder[T]) -> Iterator[T]:
+        """Yield the records. What does not belong to one is counted and skipped."""
         start, find = 0, self.data.find
         while (end := find(b"\n", start)) >= 0:
             line = self.data[start:end]
             try:
-                record = decode(line)
+                record = decode(line, self._count_loss)
             except msgspec.DecodeError:
-                self.skipped += bool(line.strip())
+                if line.strip():
+                    yield from self._recover(line, start, decode)
             else:
                 self.line, self._position = line, self._offset + start
                 yield record
             start = end + 1
+
+    def _count_loss(self) -> None:
+        self.skipped += 1
+
+    def _recover(self, line: bytes, offset: int, decode: typed.Decoder[T]) -> Iterator[T]:
+        """Yield the records in a line that is not a single one."""
+        passed = 0
+        for start, end in whole_objects(line):
+            self.skipped += not _is_blank(line[passed:start])
+            passed = end
+            try:
+                record = decode(line[start:end], self._count_loss)
+            except msgspec.DecodeError:
+                self.skipped += 1
+            else:
+                self.line, self._position = line[start:end], self._offset + offset + start
+                yield record
+        self.skipped += not _is_blank(line[passed:])
+
+
+def _is_blank(text: bytes) -> bool:
+    return not text.removeprefix(codecs.BOM_UTF8).strip()
 
 
 class LineState(Protocol):
@@ -412,48 +441,53 @@ def reader_state(state: bytes, kind: type[T]) -> T | None:
     return None if cursor is None else _unpack_or_none(cursor.state, kind)
 
 
-def read_records(path: str, decode: Callable[[bytes], T]) -> Iterator[T]:
-    """Yield the records in a line-based file. Malformed lines are skipped.
+def read_records(path: str, decode: typed.Decoder[T], since: bytes = b"") -> Iterator[T]:
+    """Yield the records in a line-based file. What cannot be decoded is skipped.
+
+    Args:
+        path: The file.
+        decode: Decodes a record.
+        since: If given, the first record is that of the last line with this text. If only the start
+            of a very large file may contain the text, the result is empty.
 
     Raises:
         OSError: The file cannot be read.
     """
     with open_quietly(path) as file:
+        if since and not path.endswith(_COMPRESSED):
+            file.seek(last_line_with(since, file))
         for data, _ in chunks(file):
-            for line in data.splitlines():
-                with suppress(msgspec.DecodeError):
-                    yield decode(line)
+            yield from Lines(path, data, 0).records(decode)
 
 
-def first_records(store: Store, decode: Callable[[bytes], T]) -> Iterator[T]:
-    """Yield the records in the first 64 KB of a store. Malformed lines are skipped.
+def first_records(path: str, decode: typed.Decoder[T]) -> Iterator[T]:
+    """Yield the records in the first 64 KB of a file. What cannot be decoded is skipped.
 
     Raises:
         OSError: The file cannot be read.
     """
-    for line in first_lines(store.path, 64 << 10):
-        with suppress(msgspec.DecodeError):
-            yield decode(line)
+    for line in first_lines(path, 64 << 10):
+        yield from Lines(path, line + b"\n", 0).records(decode)
 
 
-def record_at(store: Store, position: str, decode: Callable[[bytes], T]) -> T | None:
+def record_at(path: str, position: str, decode: typed.Decoder[T], most: int = HEAD) -> T | None:
     """Return the record at a position from `Lines.position`, or None if it is malformed.
 
     Raises:
         OSError: The file cannot be read.
     """
     line = b""
-    with open_quietly(store.path) as file:
+    with open_quietly(path) as file:
         file.seek(int(position))
-        while len(line) < HEAD and (data := file.read(_BLOCK)):
+        while len(line) < most and (data := file.read(_BLOCK)):
             end = data.find(b"\n")
             line += data if end < 0 else data[:end]
             if end >= 0:
                 break
-    try:
-        return decode(line)
-    except msgspec.DecodeError:
-        return None
+    lines = Lines(path, line + b"\n", 0)
+    for record in lines.records(decode):
+        return record if lines.position == "0" else None
+    return None
 
 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True, tag="lines"):
@@ -487,7 +521,7 @@ def _read_on(
     for data, passed in chunks(file):
         lines = Lines(store.path, data, offset)
         calls += [call for call in state.read(lines) if call.counts]
-        offset += len(data) + passed
+        offset += passed or len(data)
         skipped += lines.skipped + bool(passed)
         if most is not None and offset >= most:
             is_complete = False

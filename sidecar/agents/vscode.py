@@ -119,7 +119,7 @@ def own_window(user: Path, model: str) -> int | None:
 @cached_until_changed
 def _read_groups(path: str) -> list[_Group]:
     try:
-        return typed.decode(_read_bytes(path), list[_Group])
+        return typed.decode_leniently(_read_bytes(path), list[_Group])
     except msgspec.DecodeError:
         return []
 
@@ -134,7 +134,7 @@ class _Workspace(Record):
 @lru_cache(maxsize=4096)
 def _read_storage(path: str, name: str, _mtime_ns: int) -> Storage:
     try:
-        found = typed.decode(_read_bytes(os.path.join(path, name)), _Workspace)
+        found = typed.decode_leniently(_read_bytes(os.path.join(path, name)), _Workspace)
     except (OSError, msgspec.DecodeError):
         return Storage(path, ())
     served = is_server(path)

@@ -81,7 +81,7 @@ def read_contents(agent: str, path: str, session: str) -> tuple[ContextContents,
     contents, size = ContextContents(), 0
     with suppress(OSError, msgspec.DecodeError):
         size = Path(path).stat().st_size
-        contents = ContextContents(reader_of(agent).contents(path, session))
+        contents = ContextContents(reader_of(agent).current_contents(path, session))
     return contents, size
 
 

@@ -29,6 +29,7 @@ class RecordingReader:
         self.folders, self.find, self.store_at = reader.folders, reader.find, reader.store_at
         self.is_copy, self.title, self.window = reader.is_copy, reader.title, reader.window
         self.contents, self.limits = reader.contents, reader.limits
+        self.current_contents = reader.current_contents
         self.compacts_at = reader.compacts_at
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:

@@ -17,7 +17,10 @@ from benchmarks.agents.copilot_cli import CliHome
 from benchmarks.agents.databases import CrushStore, GooseStore, ZedStore
 from benchmarks.agents.opencode import OpenHome
 from benchmarks.agents.truth import Tokens
-from sidecar.agents.contents import ContextContents, Part, PromptSize
+from sidecar.agents import file_reading
+from sidecar.agents.contents import Compaction, ContextContents, Part, PromptSize
+from sidecar.agents.file_reading import last_line_with
+from sidecar.agents.registry import reader_of
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.workspace.context_contents import (
     LARGE_FILE,
@@ -580,15 +583,65 @@ def test_a_missing_or_unsupported_store_has_no_contents(tmp_path: Path) -> None:
     assert read_parts("crush", str(tmp_path / "gone.db"), "s", 10) == {}
 
 
-def test_a_damaged_message_leaves_the_contents_unknown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("odd", [7, "text", None, {"type": {}, "name": []}])
+def test_damaged_part_of_a_message_does_not_affect_others(tmp_path: Path, odd: object) -> None:
     script = Script(1)
     path, session = write_cline(tmp_path, tmp_path, script)
     whole = read_parts("cline", path, session, script.total)
-    messages = anthropic_messages(draw_steps(script), lambda _: {})
-    messages[0]["content"] = [{"type": "text"}, 7]
-    write_document(tmp_path / "s" / "s.messages.json", {"messages": messages})
-    assert whole
-    assert read_parts("cline", path, session, script.total) == {}
+    document = json.loads(Path(path).read_bytes())
+    document["messages"][0]["content"].append(odd)
+    Path(path).write_text(json.dumps(document))
+    assert read_parts("cline", path, session, script.total) == whole != {}
+
+
+@pytest.mark.parametrize(
+    ("agent", "write"),
+    [("claude-code", write_claude), ("codex", write_codex), ("qwen-code", write_qwen)],
+)
+def test_large_file_is_read_from_its_last_compaction(
+    agent: str, write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start of the file is a hole, which would take hours to read."""
+    monkeypatch.setattr(file_reading, "CHUNK", 1 << 10)
+    root = tmp_path / "project"
+    root.mkdir()
+    path, session = write(tmp_path / "home", root, script := Script(1))
+    if agent == "codex":
+        lines = Path(path).read_text()
+        Path(path).write_text(f'{lines}{{"type":"compacted","payload":{{}}}}\n{lines}')
+    whole = [*reader_of(agent).contents(path, session)]
+    last = max(number for number, entry in enumerate(whole) if isinstance(entry, Compaction))
+    data = Path(path).read_bytes()
+    with Path(path).open("wb") as file:
+        file.seek(1 << 40)
+        file.write(b"\n" + data)
+    parts = [*reader_of(agent).current_contents(path, session)]
+    assert parts == whole[last:]
+    assert sum(read_parts(agent, path, session, script.total).values()) == script.total
+
+
+def test_part_of_a_file_without_a_compaction_is_not_taken_for_the_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"{}\n" * 300_000)
+    with path.open("rb", buffering=0) as file:
+        assert last_line_with(b"compacted", file) == 0
+        monkeypatch.setattr(file_reading, "_MOST_SEARCHED", 500_000)
+        assert last_line_with(b"compacted", file) == path.stat().st_size
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 64, 4096])
+def test_last_line_with_a_text_is_found_across_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(file_reading, "CHUNK", chunk)
+    path = tmp_path / "a.jsonl"
+    for lines in (["wanted"], ["a", "xx wanted", "b" * 50], ["wanted", "", "wanted!", "c"], ["no"]):
+        path.write_text("".join(f"{line}\n" for line in lines))
+        found = max((at for at, line in enumerate(lines) if "wanted" in line), default=0)
+        with path.open("rb", buffering=0) as file:
+            assert last_line_with(b"wanted", file) == sum(len(one) + 1 for one in lines[:found])
 
 
 def pad(path: str) -> None:

@@ -202,9 +202,11 @@ def kimi(kimi_world: World) -> Kimi:
 
 def test_kimi_counts_each_call_once(kimi_world: World, kimi: Kimi) -> None:
     kimi.message("StatusUpdate", token_usage=None, context_usage=0.1, message_id=None)
+    with kimi.path.open("a") as file:
+        file.write('{"message":{"type":"StatusUpdate","payload":{"token_usage":{"output":-1}}}}\n')
     kimi.message("TurnEnd")
     with kimi.path.open("a") as file:
-        file.write('{"message":{"type":"StatusUpdate","payload":{"token_usage":{"output":-1}}}}\n{')
+        file.write("{")
     kimi_world.ingest()
     assert kimi_world.ingest() == 0
     kimi_world.check(kimi.truth)

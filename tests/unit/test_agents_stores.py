@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from benchmarks.agents import claude, codex
+from sidecar import typed
 from sidecar.agents import file_reading, stores
 from sidecar.agents.compressed import zstd
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead
@@ -72,7 +73,7 @@ def test_record_after_corrupt_data_cannot_be_read(tmp_path: Path) -> None:
     store = store_from_path("codex", path)
     assert store is not None
     with pytest.raises(OSError, match="corrupt"):
-        record_at(store, "900000", _line)
+        record_at(store.path, "900000", _line)
 
 
 class Line(msgspec.Struct):
@@ -83,7 +84,7 @@ class Line(msgspec.Struct):
     title: str | None = None
 
 
-_line = msgspec.json.Decoder(Line).decode
+_line = typed.decoder(Line)
 
 
 class Tree(msgspec.Struct):
@@ -137,11 +138,11 @@ def test_title_is_read_from_the_position_of_its_line(tmp_path: Path) -> None:
     store = write(path, {"id": 3, "title": "the newest"}, {"id": 4})
     (changed,) = read(store).sessions
     assert changed.title_at is not None
-    found = record_at(store, changed.title_at, _line)
+    found = record_at(store.path, changed.title_at, _line)
     assert found is not None
     assert found.title == "the newest"
     path.write_text("another file\n" * 9_000)
-    assert record_at(store, changed.title_at, _line) is None
+    assert record_at(store.path, changed.title_at, _line) is None
 
 
 def test_broken_lines_are_counted_and_left_out() -> None:

@@ -266,6 +266,7 @@ class SlowReader:
         self.store_at, self.is_copy = self._reader.store_at, self._reader.is_copy
         self.title, self.window = self._reader.title, self._reader.window
         self.contents, self.limits = self._reader.contents, self._reader.limits
+        self.current_contents = self._reader.current_contents
         self.compacts_at = self._reader.compacts_at
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
@@ -280,11 +281,12 @@ def test_an_index_with_another_schema_is_rebuilt(
 ) -> None:
     session = claude.everyday(world.claude, world.root)
     world.read()
-    monkeypatch.setattr(session_index, "_VERSION", session_index._VERSION + 1)
+    newer = session_index._VERSION + 1
+    monkeypatch.setattr(session_index, "_VERSION", newer)
     monkeypatch.setattr(
         session_index,
         "_TABLES",
-        (*session_index._TABLES[:-1], "INSERT INTO index_form VALUES (3)"),
+        (*session_index._TABLES[:-1], f"INSERT INTO index_form VALUES ({newer})"),  # noqa: S608
     )
     assert world.sessions() == {}
     world.read()

@@ -184,10 +184,14 @@ def test_stopped_reading_continues_where_it_stopped(
 
 
 @pytest.mark.parametrize(
-    "tokens",
-    [Tokens(10**18, 0, 0, 0, 5), Tokens(3, 10**13, 0, 0, 5), Tokens(3, 0, 0, 0, 2 * 10**12)],
+    ("tokens", "counted"),
+    [
+        (Tokens(10**18, 0, 0, 0, 5), Tokens(0, 0, 0, 0, 5)),
+        (Tokens(3, 10**13, 0, 0, 5), Tokens(3, 0, 0, 0, 5)),
+        (Tokens(3, 0, 0, 0, 2 * 10**12), Tokens(3)),
+    ],
 )
-def test_only_impossible_calls_are_refused(world: World, tokens: Tokens) -> None:
+def test_only_impossible_numbers_are_refused(world: World, tokens: Tokens, counted: Tokens) -> None:
     session = world.claude.session(world.root)
     session.user()
     session.reply()
@@ -195,7 +199,7 @@ def test_only_impossible_calls_are_refused(world: World, tokens: Tokens) -> None
     session.write(session.line("assistant", requestId="req_1", message=body))
     session.reply()
     world.read()
-    assert world.recorded() == world.truth()
+    assert world.recorded() == world.truth() | {"msg_absurd": (session.id, counted)}
     assert world.stores() == [str(session.path)]
 
 

@@ -95,7 +95,7 @@ class _HistoryReader(msgspec.Struct, dict=True):
         return ended
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        for line in lines.records(bytes):
+        for line in lines.data.split(b"\n"):
             if begun := _STARTED.match(line):
                 self._begin_chat(begun.group(1).decode())
             elif named := _MODEL.match(line):

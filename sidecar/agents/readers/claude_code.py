@@ -289,6 +289,12 @@ class _ContentLine(CamelRecord):
 decode_content_line = typed.decoder(_ContentLine)
 
 
+def _entries_of_file(path: str, since: bytes = b"") -> Iterator[ContentEntry]:
+    tools = dict[str, str]()
+    for line in read_records(path, decode_content_line, since):
+        yield from content_entries(line, tools)
+
+
 def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
     """Yield the conversation parts in a line.
 
@@ -475,7 +481,7 @@ class ClaudeCode(LineReader):
 
     def is_copy(self, store: Store) -> bool:
         """Return whether the session is a background fork, which starts with its parent's lines."""
-        for line in first_records(store, decode):
+        for line in first_records(store.path, decode):
             if line.session_kind or line.cwd:
                 return line.session_kind == "bg"
         return False
@@ -484,13 +490,14 @@ class ClaudeCode(LineReader):
         return _Transcript(SessionState(Path(store.path).stem), store.live)
 
     def title(self, store: Store, title_at: str) -> str | None:
-        line = record_at(store, title_at, decode)
+        line = record_at(store.path, title_at, decode)
         return line.title if line else None
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        tools = dict[str, str]()
-        for line in read_records(path, decode_content_line):
-            yield from content_entries(line, tools)
+        return _entries_of_file(path)
+
+    def current_contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        return _entries_of_file(path, since=b'"compact_boundary"')
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
         small = places.variable("CLAUDE_CODE_DISABLE_1M_CONTEXT")
@@ -607,7 +614,7 @@ class _Transcript(SessionLines):
         self, replies: dict[str, tuple[int, TranscriptLine]], newest: str | None
     ) -> Iterator[CallFinished]:
         for name, (_, line) in replies.items():
-            for call in _calls_of_line(name, line, self.session.id):
+            for call in _calls_of_line(name, line, self.session):
                 if call.request == newest:
                     self._keep_call(call)
                 yield call
@@ -633,8 +640,10 @@ class _Transcript(SessionLines):
         yield self.newest_call
 
 
-def _calls_of_line(request: str, entry: TranscriptLine, session: str) -> Iterator[CallFinished]:
-    at = parse_iso_time(entry.timestamp)
+def _calls_of_line(
+    request: str, entry: TranscriptLine, session: SessionState
+) -> Iterator[CallFinished]:
+    at = parse_iso_time(entry.timestamp) or session.at
     if entry.call is None or at is None:
         return
     message, usage = entry.call
@@ -644,7 +653,7 @@ def _calls_of_line(request: str, entry: TranscriptLine, session: str) -> Iterato
     numbers = sum_of(own) if len(own) > 1 else usage_of(usage)
     call = CallFinished(
         at=at,
-        session=entry.session_id or session,
+        session=entry.session_id or session.id,
         model=model,
         provider=provider_of(model) or "anthropic",
         usage=numbers,

@@ -16,7 +16,6 @@ import operator
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +27,7 @@ from sidecar import typed
 from sidecar.agents.contents import Block, Compaction, Part, PromptSize
 from sidecar.agents.events import CallFinished, CallSize, ReportedLimit, SessionSnapshot, Store
 from sidecar.agents.fields import Record, TokenCount, parse_iso_time, provider_of, time_from_ms
-from sidecar.agents.file_reading import chunks, last_lines, open_quietly
+from sidecar.agents.file_reading import last_lines
 from sidecar.agents.finding import list_folder
 from sidecar.agents.stores import LineReader, Lines, SessionState, read_records, record_at
 from sidecar.messages.billing import normal_tier
@@ -264,6 +263,12 @@ _INSTRUCTIONS = re.compile(rb'\[\s*\{[^{}]{0,80}"text"\s*:\s*"(?:<[a-z]|# AGENTS
 """Matches instructions that Codex sends as user messages."""
 
 
+def _entries_of_file(path: str, since: bytes = b"") -> Iterator[ContentEntry]:
+    tools = dict[str, str]()
+    for line in read_records(path, decode_content_line, since):
+        yield from content_entries(line, tools)
+
+
 def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
     """Yield the conversation parts in a line.
 
@@ -367,14 +372,11 @@ def _read_parent(path: str, _size: int, _mtime_ns: int) -> Parent:
     """
     turns: set[str] = set()
     totals: set[UsageParts] = set()
-    with open_quietly(path) as file:
-        for data, _ in chunks(file):
-            lines = Lines(path, data, 0).records(decode)
-            for payload in (line.payload for line in lines):
-                if payload and payload.turn_id:
-                    turns.add(payload.turn_id)
-                if payload and payload.info and payload.info.total_token_usage:
-                    totals.add(payload.info.total_token_usage.parts)
+    for payload in (line.payload for line in read_records(path, decode)):
+        if payload and payload.turn_id:
+            turns.add(payload.turn_id)
+        if payload and payload.info and payload.info.total_token_usage:
+            totals.add(payload.info.total_token_usage.parts)
     return Parent(frozenset(turns), frozenset(totals))
 
 
@@ -459,7 +461,7 @@ class Codex(LineReader):
         return _Rollout(_thread_of(store.path), session=session)
 
     def title(self, store: Store, title_at: str) -> str | None:
-        line = record_at(store, title_at, decode)
+        line = record_at(store.path, title_at, decode)
         return line.payload.thread_name if line and line.payload else None
 
     def limits(self, path: str) -> list[ReportedLimit]:
@@ -467,11 +469,10 @@ class Codex(LineReader):
         if path.endswith(".zst"):
             return []
         found = _RateLimits()
-        for line in last_lines(path, _LIMITS_WITHIN):
-            if b'"rate_limits"' in line:
-                with suppress(msgspec.DecodeError):
-                    payload = _limits_line(line).payload
-                    found = (payload and payload.rate_limits) or found
+        lines = (one for one in last_lines(path, _LIMITS_WITHIN) if b'"rate_limits"' in one)
+        data = b"".join(line + b"\n" for line in lines)
+        for one in Lines(path, data, 0).records(_limits_line):
+            found = (one.payload and one.payload.rate_limits) or found
         return [
             ReportedLimit(limit.window_minutes, limit.used_percent, time_from_ms(at))
             for limit in (found.primary, found.secondary)
@@ -480,9 +481,10 @@ class Codex(LineReader):
         ]
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        tools = dict[str, str]()
-        for line in read_records(path, decode_content_line):
-            yield from content_entries(line, tools)
+        return _entries_of_file(path)
+
+    def current_contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        return _entries_of_file(path, since=b'"compacted"')
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return window * 90 // 95  # Codex reports 95% of the window, and compacts at 90%

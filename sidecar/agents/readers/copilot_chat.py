@@ -19,7 +19,7 @@ from sidecar.agents import mutations
 from sidecar.agents.databases import DatabaseState, read_database
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import decode_file, time_from_ms, time_from_ns
-from sidecar.agents.file_reading import LONGEST_LINE, open_quietly
+from sidecar.agents.file_reading import LONGEST_LINE
 from sidecar.agents.finding import database_store, list_folder, store_from_path
 from sidecar.agents.places import editor_folders
 from sidecar.agents.readers import copilot_spans as spans
@@ -32,6 +32,7 @@ from sidecar.agents.stores import (
     read_lines,
     read_records,
     reader_state,
+    record_at,
 )
 from sidecar.agents.vscode import Storage, is_server, local_path, own_window, storage, storages
 
@@ -112,13 +113,12 @@ class CopilotChat(StoreReader):
 
 @lru_cache(maxsize=256)
 def _title_of_line(path: str, title_at: str) -> str | None:
-    with open_quietly(path) as file:
-        file.seek(int(title_at.partition("@")[0]))
-        line = file.readline(LONGEST_LINE)
+    change = record_at(path, title_at.partition("@")[0], mutations.decode, LONGEST_LINE)
+    if change is None:
+        return None
     try:
-        change = mutations.decode(line)
         if change.kind == mutations.INITIAL:
-            return typed.decode(change.value, Chat).custom_title
+            return typed.decode_leniently(change.value, Chat).custom_title
         return typed.decode(change.value, str) if change.path == _TITLE else None
     except msgspec.DecodeError:
         return None
@@ -246,7 +246,7 @@ def _apply_line(chat: AnyChat, one: mutations.Mutation) -> AnyChat:
         msgspec.DecodeError: A value has the wrong type.
     """
     if one.kind == mutations.INITIAL:
-        return typed.decode(one.value, type(chat))
+        return typed.decode_leniently(one.value, type(chat))
     mutations.apply(chat, one)
     return chat
 

@@ -26,9 +26,15 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
 )
-from sidecar.agents.file_reading import cached_until_changed, first_lines
+from sidecar.agents.file_reading import cached_until_changed
 from sidecar.agents.readers.copilot_requests import PROVIDER, CallTotals
-from sidecar.agents.stores import Lines, SessionLines, SessionState, StoreContents
+from sidecar.agents.stores import (
+    Lines,
+    SessionLines,
+    SessionState,
+    StoreContents,
+    first_records,
+)
 from sidecar.messages.usage import Usage
 
 if TYPE_CHECKING:
@@ -37,7 +43,6 @@ if TYPE_CHECKING:
 
     from sidecar.agents.vscode import Storage
 
-_HEAD = 64 << 10
 _NANO = 10**9
 _LONG_AGO = 0.0
 TRACE_RANK = 2
@@ -135,10 +140,8 @@ def log_begins(path: str) -> float | None:
     lines were deleted. These lines have already been read, so the log counts as complete.
     """
     with suppress(OSError):
-        for line in first_lines(path, _HEAD):
-            with suppress(msgspec.DecodeError):
-                first = _line(line)
-                return first.ts if first.type == "session_start" else _LONG_AGO
+        for first in first_records(path, _line):
+            return first.ts if first.type == "session_start" else _LONG_AGO
     return None
 
 
@@ -205,11 +208,11 @@ def _read_spans(connection: sqlite3.Connection, after: str | float) -> Iterator[
         (_WRITTEN, _NANO_AIU, _PARENT, _RESPONSE, after),
     )
     for row in rows:
-        prompt, cached, output, reasoning = (_whole_number(number) for number in row[4:8])
-        usage = reported_usage(prompt, output, cached, _whole_number(row[11]), reasoning)
+        prompt, cached, output, reasoning = (token_count(number) for number in row[4:8])
+        usage = reported_usage(prompt, output, cached, token_count(row[11]), reasoning)
         yield CallSpan(
             row[0], str(row[1]), float(row[2] or 0), str(row[3] or ""), row[9] or row[8], usage,
-            _whole_number(row[12]) or None, row[13], str(row[10] or ""), row[14],
+            token_count(row[12]) or None, row[13], str(row[10] or ""), row[14],
         )  # fmt: skip
 
 
@@ -276,10 +279,3 @@ def traced_since(path: str, session: str) -> float | None:
 
 def _is_aside(name: str) -> bool:
     return any(part in name.lower() for part in _ASIDE)
-
-
-def _whole_number(number: object) -> int:
-    try:
-        return token_count(float(number))  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return 0

@@ -145,7 +145,7 @@ class GeminiCli(LineReader):
     def title(self, store: Store, title_at: str) -> str | None:
         if store.path.endswith(".json"):
             return decode_file(store.path, _Fields).summary
-        line = record_at(store, title_at, _line)
+        line = record_at(store.path, title_at, _line)
         return line.title if line else None
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002

@@ -45,7 +45,7 @@ class _Config(Record):
 
 def _parse_config(row: dict[str, Any]) -> _Config:
     try:
-        return typed.decode(row.get("model_config_json") or "{}", _Config)
+        return typed.decode_leniently(row.get("model_config_json") or "{}", _Config)
     except msgspec.DecodeError:
         return _Config()
 

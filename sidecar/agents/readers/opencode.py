@@ -241,7 +241,7 @@ def _read_settings(path: str) -> _Settings:
     with open_quietly(path) as file:
         text = file.read(_LARGEST).decode("utf-8", "replace")
     try:
-        return typed.decode(without_comments(text), _Settings)
+        return typed.decode_leniently(without_comments(text), _Settings)
     except msgspec.DecodeError:
         return _Settings()
 

@@ -124,7 +124,7 @@ class Pi(LineReader):
     pattern = r".*\.jsonl"
 
     def is_copy(self, store: Store) -> bool:
-        entries = first_records(store, _entry)
+        entries = first_records(store.path, _entry)
         header = next((entry for entry in entries if entry.type == "session"), _Entry())
         return header.parent_session is not None
 
@@ -134,7 +134,7 @@ class Pi(LineReader):
         return session
 
     def title(self, store: Store, title_at: str) -> str | None:
-        entry = record_at(store, title_at, _entry)
+        entry = record_at(store.path, title_at, _entry)
         return entry.name if entry else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:

@@ -151,17 +151,21 @@ class QwenCode(LineReader):
     pattern = r".*/chats/(archive/)?[^/.]*\.jsonl"
 
     def is_copy(self, store: Store) -> bool:
-        return any(line.forked_from is not None for line in first_records(store, _line))
+        return any(line.forked_from is not None for line in first_records(store.path, _line))
 
     def begin(self, store: Store) -> _Chat:
         return _Chat(SessionState(Path(store.path).stem))
 
     def title(self, store: Store, title_at: str) -> str | None:
-        line = record_at(store, title_at, _line)
+        line = record_at(store.path, title_at, _line)
         return line.title if line else None
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
         for line in read_records(path, _content_line):
+            yield from _content_entries(line)
+
+    def current_contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
+        for line in read_records(path, _content_line, since=b'"chat_compression"'):
             yield from _content_entries(line)
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002

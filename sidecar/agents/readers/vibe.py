@@ -291,7 +291,7 @@ class _Session(msgspec.Struct):
                     lines = Lines(path, data, offset)
                     for line in lines.records(_line):
                         calls += self._apply(line, meta)
-                    offset, skipped = offset + len(data) + passed, skipped + lines.skipped
+                    offset, skipped = offset + (passed or len(data)), skipped + lines.skipped
             self.offsets[name] = offset
         if meta.parent_session_id:
             return StoreContents(calls, skipped=skipped)
