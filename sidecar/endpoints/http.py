@@ -22,6 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from sidecar import typed
 from sidecar.endpoints.outcome import EndpointError, RequestAbandonedError
 from sidecar.text.printable import printable
 
@@ -405,6 +406,6 @@ def _decode_now(raw: bytes) -> object:
     if raw.count(b"[") + raw.count(b"{") > _MAX_CONTAINERS:
         return None
     try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
+        return typed.decode(raw, Any)
+    except msgspec.DecodeError:
         return None

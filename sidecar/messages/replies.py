@@ -701,8 +701,8 @@ def _parts_of_text(text: str) -> Iterator[JsonDict]:
 
 def _decode_json(text: str) -> object:
     try:
-        decoded: object = msgspec.json.decode(text.strip())
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        decoded: object = typed.decode(text.strip(), Any)
+    except msgspec.DecodeError:
         return None
     return decoded if isinstance(decoded, dict | list) else None
 
