@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from contextlib import asynccontextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
-from sidecar import __version__
+from sidecar import __version__, typed
 from sidecar.defects import log_defect
 from sidecar.errors import SidecarError
 from sidecar.mcp.caller import Caller, session_ids
@@ -74,10 +76,19 @@ def run(folder: Path) -> None:
 
     async def serve() -> None:
         server = create_server(folder)
-        async with stdio_server() as (reading, writing):
+        stdin = anyio.wrap_file(_Input(sys.stdin.buffer, encoding="utf-8", errors="replace"))
+        async with stdio_server(stdin) as (reading, writing):
             await server.run(reading, writing, server.create_initialization_options())
 
     anyio.run(serve)
+
+
+class _Input(TextIOWrapper):
+    """Standard input without half surrogate pairs. The SDK does not answer requests with them."""
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+        line = super().readline(size)
+        return typed.repair(line).decode() if "\\ud" in line.lower() else line
 
 
 def _tool_list() -> list[types.Tool]:

@@ -86,6 +86,38 @@ def tokens_of(text: str) -> int:
     return Tokenizers().for_model("gpt-4o").count(text)
 
 
+@pytest.mark.parametrize("half", [r"\ud82d", r"\uDE00", r"\\\uD83D"])
+def test_half_a_character_in_a_request_is_answered(project: Path, half: str) -> None:
+    """`JSON.stringify` writes these escapes when a model's text ends inside an emoji."""
+    opening = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    }
+    call = {"name": "count_tokens", "arguments": {"text": "HALF"}}
+    messages: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": opening},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": call},
+        {"id": 3, "method": "ping"},
+    ]
+    sent = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in messages)
+    with subprocess.Popen(
+        [PROGRAM, "mcp"], cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(sent.replace("HALF", f"smile {half}").encode())
+        server.stdin.flush()
+        answers = [json.loads(server.stdout.readline()) for _ in range(3)]
+        server.stdin.close()
+    by_id = {answer["id"]: answer["result"] for answer in answers}
+    shown = json.loads(f'"smile {half}"').replace(
+        json.loads(f'"{half}"')[-1], "\N{REPLACEMENT CHARACTER}"
+    )
+    assert by_id[2]["structuredContent"]["tokens"] == tokens_of(shown)
+
+
 def test_the_schemas_take_at_most_300_tokens() -> None:
     result = subprocess.run([PROGRAM, "mcp", "--schemas"], capture_output=True, check=True)
     printed = json.loads(result.stdout)
