@@ -332,3 +332,16 @@ def test_qwen_session_is_found_again_after_it_was_archived(tmp_path: Path) -> No
     world.ingest()
     assert len(world.recorded()) == 1
     assert list(world.sessions()) == ["one"]
+
+
+@pytest.mark.parametrize("message", [None, "chatcmpl-1"])
+def test_kimi_fork_repeats_no_call(tmp_path: Path, message: str | None) -> None:
+    """Kimi CLI's fork copies the lines unchanged into a new session's folder."""
+    world = World(tmp_path, "kimi-cli")
+    tokens = {"input_other": 500, "output": 20, "input_cache_read": 0, "input_cache_creation": 0}
+    payload = {"token_usage": tokens, "message_id": message}
+    line = {"timestamp": 1795168804.25, "message": {"type": "StatusUpdate", "payload": payload}}
+    for name in ("one", "two"):
+        write(tmp_path / ".kimi" / "sessions" / "0" / name / "wire.jsonl", line)
+    world.ingest()
+    assert len(world.recorded()) == 1

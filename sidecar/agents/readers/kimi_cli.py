@@ -175,10 +175,13 @@ class _Wire(SessionLines):
 
     def _calls_of_status(self, entry: _Entry, status: _Payload) -> Iterator[CallFinished]:
         if status.token_usage is not None:
+            usage = status.token_usage.usage
+            # A fork is a copy under a new session id, and not all providers name their messages.
+            copied = f"{entry.timestamp}/{usage.prompt_tokens}/{usage.output_tokens}"
             yield from self.session.call(
                 entry.at,
-                status.token_usage.usage,
-                status.message_id or f"{self.session.id}/{entry.timestamp}",
+                usage,
+                status.message_id or copied,
                 status.model,
                 PROVIDER,
                 workspace=self.workspace,
