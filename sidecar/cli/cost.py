@@ -109,7 +109,7 @@ def scope_options(command: Command) -> Command:
 @scope_options
 @click.option(
     "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False),
     metavar="FILE",
     help="Write the report to FILE, as a page with charts.",
 )
@@ -120,7 +120,7 @@ def cost(
     context: click.Context,
     /,
     by: str | None,
-    html: Path | None,
+    html: str | None,
     team: bool,
     as_json: bool,
     **scope: Any,

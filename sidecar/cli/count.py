@@ -89,7 +89,8 @@ def _deduplicate(found: Iterable[File | SkippedPath]) -> list[File | SkippedPath
     """
     entries: dict[str, File | SkippedPath] = {}
     for entry in found:
-        path = entry.path if entry.path == STDIN else os.path.abspath(entry.path)
+        is_stdin = isinstance(entry, File) and entry.is_stdin
+        path = STDIN if is_stdin else os.path.abspath(entry.path)
         if not _is_named(entries.setdefault(path, entry)):
             entries[path] = entry
     return list(entries.values())

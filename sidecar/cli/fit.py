@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("file", type=click.Path(allow_dash=True))
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=0),
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--marker", default="\n...\n", help="Text that replaces the removed middle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def fit(
-    file: Path, max_tokens: int, mode: Truncation, model: str | None, marker: str, as_json: bool
+    file: str, max_tokens: int, mode: Truncation, model: str | None, marker: str, as_json: bool
 ) -> None:
     """Print FILE, or standard input (`-`), shortened to a token limit. FILE is not changed.
 
@@ -46,7 +45,7 @@ def fit(
 
     from sidecar.cli.counters import load_settings_for, warn_if_unknown_model
 
-    text, (settings, has_errors) = _read_text(file), load_settings_for(str(file))
+    text, (settings, has_errors) = _read_text(file), load_settings_for(file)
     name = model or settings.model
     fitted, measure = asyncio.run(_fit_text(text, max_tokens, mode, marker, name, settings))
     if as_json:
@@ -80,15 +79,15 @@ async def _fit_text(
         return await counts.fit(text, max_tokens, mode, marker, model, settings)
 
 
-def _read_text(file: Path) -> str:
+def _read_text(file: str) -> str:
     """Read text, keeping its line endings and any bytes that are not valid UTF-8.
 
     Text that starts with a UTF-16 or UTF-32 byte order mark is converted to UTF-8.
     """
-    from sidecar.workspace.files import encoding_of, read_bytes
+    from sidecar.workspace.files import STDIN, encoding_of, read_bytes
 
     try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else read_bytes(str(file))
+        data = sys.stdin.buffer.read() if file == STDIN else read_bytes(file)
     except OSError as error:
         raise click.UsageError(f"cannot read {file}: {error.strerror}") from error
     encoding = encoding_of(data)

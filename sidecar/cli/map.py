@@ -66,11 +66,11 @@ class TokenMap(msgspec.Struct, frozen=True, rename="camel"):
 @click.option("--json", "as_json", is_flag=True, help="Print the map as JSON.")
 @click.option(
     "--html",
-    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    type=click.Path(dir_okay=False, allow_dash=True),
     metavar="FILE",
     help="Write a page with a treemap to FILE (`-`: standard output).",
 )
-def map(folder: Path, depth: int, model: str | None, as_json: bool, html: Path | None) -> None:
+def map(folder: Path, depth: int, model: str | None, as_json: bool, html: str | None) -> None:
     """Show the number of tokens in each subfolder and file of DIR (default: the current folder).
 
     Untracked files that git ignores are skipped. Prompt files, which agents send with every
@@ -170,7 +170,7 @@ def _head(found: TokenMap) -> str:
     return f"{tokens} tokens in {files} for {printable(found.model)}"
 
 
-def _write_page(found: TokenMap, path: Path) -> None:
+def _write_page(found: TokenMap, path: str) -> None:
     from sidecar.text.printable import first_names
 
     try:

@@ -17,8 +17,6 @@ from sidecar.text.printable import json_text, printable, printable_lines
 from sidecar.text.tables import EIGHTHS, wrap_line
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import click
 
     from sidecar.config.options import Problem
@@ -133,15 +131,16 @@ def print_error(error: click.ClickException, _: object = None) -> None:
     warn(error.format_message())
 
 
-def write_page(html: str, path: Path) -> None:
+def write_page(html: str, path: str) -> None:
     """Write a page to a file, or to standard output if the path is `-`."""
     import click
 
-    if str(path) == "-":
+    if path == "-":
         echo(html)
         return
     try:
-        path.write_text(html, encoding="utf-8")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(html)
     except OSError as error:
         raise click.UsageError(f"cannot write {path}: {error.strerror}") from error
     print_lines(f"Wrote {path}.", err=True)

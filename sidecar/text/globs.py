@@ -45,6 +45,8 @@ _ESCAPES: dict[int, int] = {
 surrogates. Surrogates represent bytes that are not UTF-8.
 """
 
+_BYTES = {byte: 0xF0000 + byte for byte in range(256) if not 0x20 <= byte < 0x7F}
+
 
 def glob_problem(pattern: str) -> str | None:
     """Return why a glob for names or paths is invalid, or None if it is valid."""
@@ -102,14 +104,15 @@ class PathGlobs:
 
     def matches_file(self, path: str) -> bool:
         """Return whether a file or one of its parent folders matches."""
-        return bool(_verdict_of(self._specs, path))
+        return bool(_verdict_of(self._specs, _without_special(path)))
 
 
 class IgnoreGlobs:
     """The lines of a `.gitignore` file, interpreted as in git. Paths are relative to its folder.
 
-    pathspec's `GitIgnoreSpec` differs from git. For the lines `node_modules/`, `/*` and `!/src/`,
-    it does not ignore `src/node_modules/`.
+    git matches bytes: `?` does not match a character of two bytes. pathspec's `GitIgnoreSpec`
+    differs from git. For the lines `node_modules/`, `/*` and `!/src/`, it does not ignore
+    `src/node_modules/`.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -118,14 +121,15 @@ class IgnoreGlobs:
         def compiled(lines: Sequence[str]) -> PathSpec[Any]:
             return PathSpec(map(_own_pattern, lines), backend=_backend_name())
 
-        self._specs = [compiled(lines) for lines in _last_first(map(_as_matched, lines))]
+        rewritten = (_INSIDE.sub(r"/**/*\1", _as_bytes(line)) for line in lines)
+        self._specs = [compiled(lines) for lines in _last_first(rewritten)]
 
     def verdict(self, path: str, *, folder: bool) -> bool | None:
         """Return whether a path is ignored, or None if no line matches the path.
 
         The result is valid only if no parent folder of the path is ignored.
         """
-        return _verdict_of(self._specs, f"{path}/" if folder else path)
+        return _verdict_of(self._specs, _as_bytes(f"{path}/" if folder else path))
 
 
 def _own_pattern(line: str) -> RegexPattern:
@@ -142,8 +146,7 @@ def _own_pattern(line: str) -> RegexPattern:
 
 
 def _verdict_of(specs: Iterable[PathSpec[Any]], path: str) -> bool | None:
-    safe = _without_special(path)
-    verdicts = (spec.check_file(safe, separators=()).include for spec in specs)
+    verdicts = (spec.check_file(path, separators=()).include for spec in specs)
     return next((include for include in verdicts if include is not None), None)
 
 
@@ -170,6 +173,17 @@ def _as_matched(line: str) -> str:
 def _without_special(text: str) -> str:
     is_plain = text.isascii() and "\n" not in text
     return text if is_plain else text.translate(_ESCAPES)
+
+
+def _as_bytes(text: str) -> str:
+    """Return a character for each byte of a path or pattern.
+
+    Only printable ASCII characters represent themselves, because pathspec strips other white space
+    from the ends of patterns.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("latin-1").translate(_BYTES)
 
 
 def _count_wildcards(pattern: str) -> int:

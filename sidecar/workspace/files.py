@@ -129,6 +129,8 @@ class File(NamedTuple):
     path: str
     size: int
     named: bool
+    is_stdin: bool = False
+    """Whether this is standard input. A file can also be called `-`."""
 
 
 class SkippedPath(NamedTuple):
@@ -176,20 +178,23 @@ def find(paths: Iterable[str]) -> Iterator[File | SkippedPath]:
     """Yield the given files, all files in the given folders, and paths that cannot be read."""
     for path in paths:
         if path == STDIN:
-            yield File(STDIN, 0, named=True)
-            continue
-        path = os.path.normpath(path)
-        try:
-            status = os.stat(path)
-        except (OSError, ValueError) as error:
-            yield SkippedPath(path, _reason_of(error), failed=True)
-            continue
-        if stat.S_ISDIR(status.st_mode):
-            for entry in walk(path):
-                if isinstance(entry, str | SkippedPath):
-                    yield _file_or_skipped(entry)
+            yield File(STDIN, 0, named=True, is_stdin=True)
         else:
-            yield File(path, status.st_size, named=True)
+            yield from _find_at(os.path.normpath(path))
+
+
+def _find_at(path: str) -> Iterator[File | SkippedPath]:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        yield SkippedPath(path, _reason_of(error), failed=True)
+        return
+    if stat.S_ISDIR(status.st_mode):
+        for entry in walk(path):
+            if isinstance(entry, str | SkippedPath):
+                yield _file_or_skipped(entry)
+    else:
+        yield File(path, status.st_size, named=True)
 
 
 def _file_or_skipped(path: str | SkippedPath) -> File | SkippedPath:
@@ -213,7 +218,7 @@ def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
 def read(file: File) -> Text | SkippedPath:
     """Read a file or standard input. Returns SkippedPath if it is binary or unreadable."""
     try:
-        data = sys.stdin.buffer.read() if file.path == STDIN else read_bytes(file.path)
+        data = sys.stdin.buffer.read() if file.is_stdin else read_bytes(file.path)
     except OSError as error:
         return SkippedPath(file.path, _reason_of(error), failed=file.named)
     return decode(data) or SkippedPath(file.path, "binary file", failed=False)
@@ -438,7 +443,7 @@ class Targets:
         if os.path.isdir(start) and self._is_inside(start):
             yield from self._targets_in_folder(start)
             return
-        for entry in find([start]):
+        for entry in _find_at(start):
             if isinstance(entry, File):
                 yield self._link_target(start, self._relative_name(start))
             else:

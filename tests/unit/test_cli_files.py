@@ -47,6 +47,18 @@ def git(root: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+def seen_by_git(root: Path) -> list[str]:
+    """Return the files that git does not ignore in a folder that is not a repository."""
+    with TemporaryDirectory() as folder:
+        git(root, "init", "-q", "--separate-git-dir", f"{folder}/git")
+        (root / ".git").unlink()
+        seen = git(
+            root, "--git-dir", f"{folder}/git", "--work-tree", str(root),
+            "ls-files", "-coz", "--exclude-standard",
+        )  # fmt: skip
+    return sorted(seen.split("\0")[:-1])
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.sampled_from(PATTERNS), max_size=5),
@@ -61,9 +73,7 @@ def test_folders_contain_the_files_that_git_sees(
         make(root)
         for where, lines in (("", top), ("src", src), ("src/deep", deep)):
             (root / where / ".gitignore").write_text("\n".join(lines))
-        git(root, "init", "-q")
-        seen = git(root, "ls-files", "-coz", "--exclude-standard").split("\0")[:-1]
-        assert sorted(os.path.relpath(path, root) for path in found(root)) == sorted(seen)
+        assert sorted(os.path.relpath(path, root) for path in found(root)) == seen_by_git(root)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +91,31 @@ def test_folder_pattern_does_not_match_its_contents(
     make(root, ("src/build/gen.py", "src/deep/a.txt", "src/deep/b.md", "src/main.py"))
     (root / ".gitignore").write_text(top)
     (root / "src" / ".gitignore").write_text(src)
-    git(root, "init", "-q")
-    seen = git(root, "ls-files", "-coz", "--exclude-standard").split("\0")[:-1]
+    seen = seen_by_git(root)
     assert hidden not in seen
-    assert sorted(os.path.relpath(path, root) for path in found(root)) == sorted(seen)
+    assert sorted(os.path.relpath(path, root) for path in found(root)) == seen
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("a.md\t", "a.md"),
+        ("a.md ", "a.md"),
+        ("a.md\\ ", "a.md "),
+        ("a.md\u00a0", "a.md"),
+        ("?.md", "ä.md"),
+        ("??.md", "ä.md"),
+        ("[à-ä].md", "â.md"),
+        ("à", "à"),
+        ("*à.md", "xà.md"),
+        ("a?b.md", "a\nb.md"),
+        ("???.md", "\u20ac.md"),
+    ],
+)
+def test_patterns_match_bytes_as_in_git(root: Path, pattern: str, name: str) -> None:
+    make(root, (name, "other.md"))
+    (root / ".gitignore").write_text(f"{pattern}\n")
+    assert sorted(os.path.relpath(path, root) for path in found(root)) == seen_by_git(root)
 
 
 def test_gitignore_of_parent_folders_applies(tmp_path: Path) -> None:
@@ -113,6 +144,21 @@ def test_named_files_are_always_counted(tmp_path: Path) -> None:
     assert found(tmp_path / "build") == [
         str(tmp_path / "build" / name) for name in ("keep.md", "out.txt")
     ]
+
+
+@pytest.mark.parametrize("folder", [".", "sub"])
+def test_a_file_called_dash_is_not_standard_input(
+    root: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(root, ("-", "sub/-"))
+    monkeypatch.chdir(root / folder)
+    name = "-" if folder == "." else "sub/-"
+    for path in (".", "./-", str(root / name)):
+        texts = [read(one) for one in find([path]) if isinstance(one, File)]
+        assert Text(name, damaged=False) in texts
+    (stdin,) = find(["-"])
+    assert isinstance(stdin, File)
+    assert stdin.is_stdin
 
 
 def test_links_are_not_followed_below_a_folder(tmp_path: Path) -> None:
