@@ -146,9 +146,11 @@ def fit(
         max_tokens: The limit.
         mode: The part of the text to keep: its beginning, both ends (`middle`) or its end.
         tokenizer: Counts the text.
-        marker: The text that replaces the removed part in mode `middle`. The result includes its
-            tokens. If the marker does not fit, only the beginning of the text is kept.
+        marker: The text that replaces the removed part in mode `middle`, with the text's own line
+            endings. The result includes its tokens. If the marker does not fit, only the beginning
+            of the text is kept.
     """
+    marker = _with_line_ends_of(text, marker)
     work = _CountedText(text, tokenizer)
     limit = allowance(max_tokens, tokenizer, text[:SAMPLE_CHARACTERS])
     if work.total <= limit:
@@ -171,6 +173,11 @@ def fit(
             return fitted
         # The shortened text is of another kind, which has a wider error band.
         limit = min(allowed, limit - 1)
+
+
+def _with_line_ends_of(text: str, marker: str) -> str:
+    found = _LINE_END.search(text)
+    return marker if found is None else _LINE_END.sub(found[0], marker)
 
 
 def _fit_within(work: _CountedText, limit: int, mode: Truncation, marker: str) -> FitResult:

@@ -321,6 +321,46 @@ async def test_diagnostics_are_not_pushed_to_a_client_that_pulls(
     assert bare.unread == []
 
 
+@pytest.mark.parametrize("name", ["AGENTS.md", "other.md", "nowhere/a.txt"])
+async def test_pull_for_a_closed_document_is_empty(bare: Client, tmp_path: Path, name: str) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
+    capabilities: dict[str, Any] = {"textDocument": {"diagnostic": {}}}
+    await bare.initialize(root=tmp_path.as_uri(), capabilities=capabilities)
+    bare.ignore("status/update", "workspace/diagnostic/refresh")
+    uri = (tmp_path / "AGENTS.md").as_uri()
+    bare.open(LONG, uri)
+    bare.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
+    closed = {"textDocument": {"uri": (tmp_path / name).as_uri()}}
+    report = await bare.request("textDocument/diagnostic", closed)
+    assert (report["kind"], report["items"]) == ("full", [])
+
+
+@pytest.mark.parametrize(
+    "workspace_edit",
+    [None, {}, {"documentChanges": False, "resourceOperations": ["create"]}],
+)
+async def test_client_without_document_changes_gets_plain_changes(
+    bare: Client, tmp_path: Path, workspace_edit: dict[str, Any] | None
+) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
+    edits = {} if workspace_edit is None else {"workspaceEdit": workspace_edit}
+    await bare.initialize(
+        root=tmp_path.as_uri(),
+        capabilities={"textDocument": {"publishDiagnostics": {}}, "workspace": edits},
+    )
+    bare.ignore("status/update")
+    workspace = Workspace(bare, tmp_path, "utf-16")
+    bare.open(LONG, workspace.uri)
+    actions = await workspace.actions(await workspace.diagnostics(1))
+    assert {title.partition(" ")[0] for title in actions} >= {"Fit", "Raise", "Ignore"}
+    for title, action in actions.items():
+        assert list(action["edit"]) == ["changes"], title
+        ((uri, changes),) = action["edit"]["changes"].items()
+        name = ".token-sidecar.toml" if title.startswith("Raise") else "AGENTS.md"
+        assert uri == (tmp_path / name).as_uri()
+        assert all(set(change) == {"range", "newText"} for change in changes)
+
+
 async def test_document_closed_during_a_pull_leaves_no_severity(
     bare: Client, tmp_path: Path
 ) -> None:

@@ -94,3 +94,21 @@ def test_broken_configuration_is_reported_and_the_text_is_shortened(
     assert result.stderr.startswith("token-sidecar: ")
     assert ".token-sidecar.toml" in result.stderr
     assert "model" in result.stderr
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n", "\r"])
+@pytest.mark.parametrize("marker", ["\n...\n", "\n\n[cut]\n", "\r\n--\r\n"])
+def test_the_marker_has_the_line_ends_of_the_text(tmp_path: Path, end: str, marker: str) -> None:
+    text = TEXT.replace("\r\n", end)
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    result = CliRunner().invoke(fit, ["a.txt", "--max-tokens", "70", "--marker", marker])
+    written = result.stdout_bytes.decode()
+    assert marker.strip() in written
+    assert not {"\r", "\n"} & set(written.replace(end, ""))
+
+
+def test_a_file_called_dash_is_read(tmp_path: Path) -> None:
+    (tmp_path / "-").write_text("the file\n")
+    for name, text in (("./-", "the file\n"), (str(tmp_path / "-"), "the file\n"), ("-", "stdin")):
+        result = CliRunner().invoke(fit, [name, "--max-tokens", "70"], input="stdin")
+        assert result.stdout == text

@@ -64,8 +64,17 @@ class DiagnosticsPublisher:
         async def pull(
             params: types.DocumentDiagnosticParams,
         ) -> types.RelatedFullDocumentDiagnosticReport:
-            _, items = await self.diagnose(params.text_document.uri)
+            items = await self._pull(params.text_document.uri)
             return types.RelatedFullDocumentDiagnosticReport(items)
+
+    async def _pull(self, uri: str) -> list[types.Diagnostic]:
+        """Return the document's diagnostics. There are none after it was closed."""
+        try:
+            return (await self.diagnose(uri))[1] if uri in self._services.documents else []
+        except SidecarError:
+            if uri in self._services.documents:
+                raise
+            return []
 
     def changed(self, uri: str) -> None:
         if not self.pull and uri in self._services.documents:
@@ -276,6 +285,10 @@ class _ActionBuilder:
         )
 
     def _edit(self, fix: Fix, title: str, *, preview: bool) -> types.WorkspaceEdit:
+        if not self._has_document_changes():
+            document, _ = self._edited_document(fix.target)
+            edits = [_make_lsp_edit(document, edit) for edit in fix.edits]
+            return types.WorkspaceEdit(changes={document.uri: edits})
         changes: list[Change] = []
         if fix.new_file is not None:
             changes += _create_file(fix.new_file)
@@ -288,35 +301,44 @@ class _ActionBuilder:
     def _make_text_edit(
         self, target: FixTarget | None, edits: Sequence[TextEdit], *, preview: bool
     ) -> types.TextDocumentEdit:
-        document, version = self._document, self._document.version
-        if target is not None:
-            open_document = self._server.services.documents.get(target.uri)
-            version = open_document.version if open_document is not None else None
-            document = TextDocument(target.uri, target.text, version, document.encoding)
+        document, version = self._edited_document(target)
         identifier = types.OptionalVersionedTextDocumentIdentifier(document.uri, version)
-        lsp_edits = [_make_lsp_edit(document, edit, preview=preview) for edit in edits]
+        lsp_edits = [
+            types.AnnotatedTextEdit(ANNOTATION, edit.range, edit.new_text) if preview else edit
+            for edit in (_make_lsp_edit(document, edit) for edit in edits)
+        ]
         return types.TextDocumentEdit(identifier, lsp_edits)
+
+    def _edited_document(self, target: FixTarget | None) -> tuple[TextDocument, int | None]:
+        if target is None:
+            return self._document, self._document.version
+        open_document = self._server.services.documents.get(target.uri)
+        version = open_document.version if open_document is not None else None
+        document = TextDocument(target.uri, target.text, version, self._document.encoding)
+        return document, version
 
     def _has_unsaved_changes(self, target: FixTarget) -> bool:
         """Return whether the editor's text differs from the file that the fix was computed for."""
         document = self._server.services.documents.get(target.uri)
         return document is not None and (not document.is_synced or document.text != target.text)
 
+    def _has_document_changes(self) -> bool:
+        return bool(self._capabilities and self._capabilities.document_changes)
+
     def _can_create_files(self) -> bool:
+        if not self._has_document_changes():
+            return False
         operations = (self._capabilities and self._capabilities.resource_operations) or []
         return types.ResourceOperationKind.Create in operations
 
     def _can_preview(self) -> bool:
-        return bool(self._capabilities and self._capabilities.change_annotation_support)
+        supported = self._capabilities and self._capabilities.change_annotation_support
+        return self._has_document_changes() and bool(supported)
 
 
-def _make_lsp_edit(
-    document: TextDocument, edit: TextEdit, *, preview: bool
-) -> types.TextEdit | types.AnnotatedTextEdit:
+def _make_lsp_edit(document: TextDocument, edit: TextEdit) -> types.TextEdit:
     start, end = document.position_at(edit.start), document.position_at(edit.end)
     span = types.Range(from_position(start), from_position(end))
-    if preview:
-        return types.AnnotatedTextEdit(ANNOTATION, span, edit.text)
     return types.TextEdit(span, edit.text)
 
 
