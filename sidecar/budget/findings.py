@@ -203,7 +203,7 @@ def evaluate(
         rest_of_group: The other files of each group, keyed by the key of the group's rule.
     """
     marked = MARK_START in text
-    if marked and has_ignore_mark(text):
+    if marked and has_ignore_mark(text, name):
         return []
     return _Evaluation(name, text, counter, model, rest_of_group or {}).findings(rules, marked)
 
@@ -262,14 +262,14 @@ class _Evaluation:
     def _part_findings(self, rules: Sequence[Rule]) -> Iterator[Finding | None]:
         lines = Lines(self._text)
         headed = list(find_sections(lines))
-        quiet = find_ignored_sections(lines, headed)
+        quiet = find_ignored_sections(lines, headed, self._name)
         for rule in rules:
             for written, limit in rule.budget.sections.items():
                 path = normalize_heading_path(written)
                 for part in headed:
                     if has_path(part, path) and not _is_inside(part, quiet):
                         yield self._make_finding(rule, _scope_of(lines, part, written), limit)
-        for part in find_marked_regions(lines):
+        for part in find_marked_regions(lines, self._name):
             if part.limit and not _is_inside(part, quiet):
                 yield self._make_finding(None, _scope_of(lines, part), part.limit)
 

@@ -230,16 +230,23 @@ def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix 
 def _comment_at_top(text: str, mark: str) -> tuple[int, str]:
     """Return a comment to insert at the top of the text, and the offset to insert it at.
 
-    If the first line must stay first, such as a `#!` line, the comment goes below it.
+    The comment goes below lines that must stay first, such as a `#!` line.
     """
     line = first_line(text)
     if line.rstrip() == "---":
         return len(line), f"# {IGNORE_MARK}"  # Front matter is YAML.
-    if line.startswith(("#!", "<?", "<!DOCTYPE", "<!doctype", "\ufeff")):
-        return len(line), mark
-    return 0, mark
+    at = 0
+    while (line := first_line(text, at)) and _STAYS_FIRST.match(line):
+        at += len(line)
+    return at, mark
 
 
+_STAYS_FIRST = re.compile(
+    r"\ufeff|#!|<\?|<!doctype|@charset\b|#[^\r\n]*coding[:=]|#[ \t]*frozen_string_literal:"
+    r"|#[ \t]*(?:syntax|escape|check)[ \t]*=|[^\r\n]*-\*-",
+    re.IGNORECASE,
+)
+"""Lines that only have an effect at the top of a file."""
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|$)")
 _UNDERLINE = re.compile(r"^ {0,3}(?:=+|-+)[ \t]*(?:\r\n|\r|\n|\Z)", re.MULTILINE)
 _LINE_END = re.compile(r"\r\n|\r|\n")

@@ -84,7 +84,21 @@ HEAD_CHARACTERS = 65_536
 _MARK = re.compile(r"(?<![\w-])token-budget:[ \t]*(?:(\d[\d_,]*)|(end|ignore))(?![\w-])")
 
 
-def find_marked_regions(lines: Lines) -> list[Part]:
+_OPENERS = (
+    *("<!--", "{/*", "//", "///", "//!", "/*", "/**", "/*!", "(*", "{#", "{#-", "--", "..", "#"),
+    *("%", ";", "!", "REM", "rem", "dnl"),
+)
+"""Openers of comments, in any language."""
+_LINE_OPENERS = ("*", '"', "'")
+"""Openers that are only recognized at the start of a line, before a space."""
+_CLOSERS = ("", "-->", "*/", "*/}", "*)", "#}", "-#}")
+_QUOTES = frozenset("\"'`")
+_MARKUP_SPAN = re.compile(r"`+|<!--|-->|\{/\*|\*/\}")
+_COMMENT_ENDS = {"<!--": "-->", "{/*": "*/}"}
+_REFERENCE_COMMENT = re.compile(r" {0,3}\[[^\]]*\]:[ \t]*<?#>?[ \t]+[(\"'](?P<text>.*)")
+
+
+def find_marked_regions(lines: Lines, name: str = "") -> list[Part]:
     """Return the marked regions in the text, sorted by their first lines.
 
     Regions include their marks and may be nested. A region without an end mark extends to the end
@@ -94,7 +108,8 @@ def find_marked_regions(lines: Lines) -> list[Part]:
         return []
     regions: list[Part] = []
     open_at: list[tuple[int, int]] = []
-    for number, limit, word in _find_marks(lines):
+    for number, mark in _find_marks(lines.texts, name):
+        limit, word = int(re.sub(r"\D", "", mark[1] or "")[:18] or 0), mark[2]
         if limit:
             open_at.append((number, limit))
         elif word == "end" and open_at:
@@ -103,31 +118,117 @@ def find_marked_regions(lines: Lines) -> list[Part]:
     return sorted(regions, key=lambda part: (part.start_line, -part.end_line))
 
 
-def has_ignore_mark(text: str) -> bool:
-    """Return whether a mark in the first ten lines exempts a file from budgets."""
+def has_ignore_mark(text: str, name: str = "") -> bool:
+    """Return whether a mark in the first ten lines exempts a file from budgets.
+
+    A mark is a comment. In Markdown, text that only mentions it is not a mark.
+
+    Args:
+        text: The text.
+        name: The file's name or URI, which tells whether it is Markdown.
+    """
     text = text[:HEAD_CHARACTERS]
     if MARK_START not in text:
         return False
     head = re.split(r"\r\n|\n|\r", text, maxsplit=FIRST_LINES)[:FIRST_LINES]
-    return any(mark[2] == "ignore" for line in head for mark in _MARK.finditer(line))
+    return any(mark[2] == "ignore" for _, mark in _find_marks(head, name))
 
 
-def find_ignored_sections(lines: Lines, sections: Sequence[Part]) -> list[Part]:
+def find_ignored_sections(lines: Lines, sections: Sequence[Part], name: str = "") -> list[Part]:
     """Return the sections with a mark that exempts them from budgets."""
     if MARK_START not in lines.text:
         return []
-    marked = [number for number, _, word in _find_marks(lines) if word == "ignore"]
+    marked = [number for number, mark in _find_marks(lines.texts, name) if mark[2] == "ignore"]
     owners = [_innermost(sections, number) for number in marked]
     return [owner for owner in owners if owner is not None]
 
 
-def _find_marks(lines: Lines) -> Iterator[tuple[int, int, str]]:
-    for number, line in enumerate(lines.texts):
-        if MARK_START not in line:
+def _find_marks(lines: Sequence[str], name: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """Yield the marks and the indices of their lines."""
+    if is_markdown(name):
+        start = _front_matter_end(lines)
+        yield from _find_marks_in_markdown(lines, start)
+        lines = lines[:start]
+    for number, line in enumerate(lines):
+        if MARK_START in line and (mark := _mark_in_comment(line)) is not None:
+            yield number, mark
+
+
+def _mark_in_comment(line: str) -> re.Match[str] | None:
+    """Return the mark in a comment of any language, or one that is alone on its line."""
+    mark = _MARK.search(line)
+    if mark is None:
+        return None
+    before = line[: mark.start()]
+    code = before.rstrip(" \t")
+    if not code:
+        return mark if line[mark.end() :].strip() in _CLOSERS else None
+    if code.strip() in _LINE_OPENERS and code != before:
+        return mark
+    opener = max(filter(code.endswith, _OPENERS), key=len, default="")
+    if opener and mark[2] == "end":
+        return mark  # it may follow the last text of the region
+    code = code.removesuffix(opener)
+    code = code.rstrip(opener[-1:]) if opener else code
+    is_comment = opener and (not code or code[-1].isspace()) and _QUOTES.isdisjoint(code)
+    return mark if is_comment else None
+
+
+def _find_marks_in_markdown(
+    lines: Sequence[str], start: int
+) -> Iterator[tuple[int, re.Match[str]]]:
+    """Yield the marks at the start of comments, which are not in code blocks or code spans.
+
+    A region may also be marked in the syntax of another language, because that exempts nothing.
+    """
+    comment, fence, is_blank = "", "", True
+    for number in range(start, len(lines)):
+        line = lines[number]
+        bare = line.lstrip(" \t>")
+        if fence:
+            closing = bare.rstrip(" \t")
+            fence = "" if closing.startswith(fence) and not closing.strip(fence[0]) else fence
             continue
-        for mark in _MARK.finditer(line):
-            digits = re.sub(r"\D", "", mark[1] or "")
-            yield number, int(digits[:18] or 0), mark[2] or ""
+        if not comment and (opening := _FENCE.match(bare)) is not None:
+            fence = opening["mark"]
+            continue
+        is_code = is_blank and not comment and _INDENTED.match(line) is not None
+        is_blank = not bare or is_code
+        if is_code:
+            continue
+        comments, comment = _comments_in(line, comment)
+        marks = [mark for text in comments if (mark := _MARK.match(text.strip())) is not None]
+        if not marks and MARK_START in line and (mark := _mark_in_comment(line)) is not None:
+            marks = [mark] if mark[2] != "ignore" else []
+        yield from ((number, mark) for mark in marks)
+
+
+def _comments_in(line: str, comment: str) -> tuple[list[str], str]:
+    """Return the text of a Markdown line's comments, and the opener of one that is still open.
+
+    Args:
+        line: The line.
+        comment: The opener of the comment that contains the start of the line, or nothing.
+    """
+    if not comment and (reference := _REFERENCE_COMMENT.match(line)) is not None:
+        return [reference["text"]], ""
+    spans = list(_MARKUP_SPAN.finditer(line))
+    last_ticks = {span[0]: index for index, span in enumerate(spans) if span[0][0] == "`"}
+    found, begin, ticks = [], 0, ""
+    for index, span in enumerate(spans):
+        if ticks:
+            ticks = "" if span[0] == ticks else ticks
+        elif comment:
+            if span[0] == _COMMENT_ENDS[comment]:
+                found.append(line[begin : span.start()])
+                comment = ""
+        elif span[0] in _COMMENT_ENDS:
+            comment, begin = span[0], span.end()
+        elif last_ticks.get(span[0], 0) > index:
+            ticks = span[0]
+    if comment:
+        found.append(line[begin:])
+    return found, comment
 
 
 def _region(lines: Lines, start: int, limit: int, end: int) -> Part:
@@ -175,7 +276,7 @@ def find_sections(lines: Lines) -> Iterator[Part]:
     A section ends before the next heading of the same or a higher level.
     """
     scan = _HeadingScan(lines)
-    number = _after_front_matter(lines)
+    number = _front_matter_end(lines.texts)
     while number < len(lines):
         number = scan.read_line(number)
     ends = _section_ends(scan.headings, len(lines))
@@ -319,11 +420,11 @@ def _comment_end(lines: Lines, number: int) -> int:
     return len(lines)
 
 
-def _after_front_matter(lines: Lines) -> int:
-    if lines.texts[0].rstrip() != "---":
+def _front_matter_end(lines: Sequence[str]) -> int:
+    if lines[0].rstrip() != "---":
         return 0
     for at in range(1, len(lines)):
-        if lines.texts[at].rstrip() in ("---", "..."):
+        if lines[at].rstrip() in ("---", "..."):
             return at + 1
     return 0
 

@@ -118,8 +118,12 @@ class Budgets:
             if document.is_synced and self._roots.of_document(uri) is workspace
         }
         names = [one.relative for one in targets if one.relative in buffers]
-        snapshot = [self._documents.snapshot(buffers[name]) for name in names]
-        counts = [await self._count_unless_ignored(one, model, workspace) for one in snapshot]
+        counts = [
+            await self._count_unless_ignored(
+                self._documents.snapshot(buffers[name]), name, model, workspace
+            )
+            for name in names
+        ]
         paths = [one.path for one in targets if one.relative not in buffers]
         bases = [
             self._counts.count_cache_key(model, workspace.settings, sent=sent)
@@ -134,15 +138,15 @@ class Budgets:
                 self._files[key] = (
                     None
                     if part is None
-                    else await self._count_unless_ignored(part, model, workspace)
+                    else await self._count_unless_ignored(part, path, model, workspace)
                 )
             counts.append(self._files[key])
         return [tokens for tokens in counts if tokens is not None]
 
     async def _count_unless_ignored(
-        self, snapshot: Snapshot, model: str, workspace: Workspace
+        self, snapshot: Snapshot, name: str, model: str, workspace: Workspace
     ) -> int | None:
-        if is_ignored(snapshot):
+        if is_ignored(snapshot, name):
             return None
         choice = await self._counts.choose_counter(snapshot, model, workspace.settings)
         return (await self._counts.measure(snapshot, choice)).tokens
@@ -204,7 +208,11 @@ def find_lowest_budget(snapshot: Snapshot, workspace: Workspace) -> int | None:
     """
     rules = workspace.rules.of(relative_name(workspace, snapshot.uri)) if workspace.rules else []
     tightest = _tightest_rule(rules, workspace)
-    return None if tightest is None or is_ignored(snapshot) else tightest.budget.max_tokens
+    return (
+        None
+        if tightest is None or is_ignored(snapshot, snapshot.uri)
+        else tightest.budget.max_tokens
+    )
 
 
 def _tightest_rule(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
@@ -215,8 +223,8 @@ def _tightest_rule(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
     return min((rule for rule in rules if rule.for_whole_files), key=key, default=None)
 
 
-def is_ignored(snapshot: Snapshot) -> bool:
-    return has_ignore_mark(snapshot.head(HEAD_CHARACTERS))
+def is_ignored(snapshot: Snapshot, name: str) -> bool:
+    return has_ignore_mark(snapshot.head(HEAD_CHARACTERS), name)
 
 
 def _window_rule(uri: str, workspace: Workspace, name: str) -> tuple[Rule, ...]:

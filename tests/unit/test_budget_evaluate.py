@@ -159,8 +159,8 @@ def test_a_region_of_one_line_is_named_so() -> None:
 
 def test_ignore_marks_apply() -> None:
     budget = Budget(files=("*.md",), max_tokens=1, sections={"A": 1, "B": 1})
-    assert check("# token-budget: ignore\n# A\nx\n", budget) == []
-    text = "\n" * 10 + "# A\nx\n// token-budget: ignore\n## B\ny z\n# B\ny z\n"
+    assert check("<!-- token-budget: ignore -->\n# A\nx\n", budget) == []
+    text = "\n" * 10 + "# A\nx\n<!-- token-budget: ignore -->\n## B\ny z\n# B\ny z\n"
     assert [finding.section for finding in check(text, budget)] == [None, "B"]
 
 

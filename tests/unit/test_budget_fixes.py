@@ -244,6 +244,14 @@ def test_raised_limit_is_a_round_number(tokens: int, number: int) -> None:
         ("a.lua", "", "", "-- token-budget: ignore"),
         ("a.html", "", "<!DOCTYPE html>\n", "<!-- token-budget: ignore -->"),
         ("Makefile", "", "", "# token-budget: ignore"),
+        ("Dockerfile", "", "# syntax=docker/dockerfile:1\n", "# token-budget: ignore"),
+        ("Dockerfile", "", "# escape=`\n", "# token-budget: ignore"),
+        ("a.css", "", '@charset "utf-8";\n', "/* token-budget: ignore */"),
+        ("a.py", "", "# -*- coding: latin-1 -*-\n", "# token-budget: ignore"),
+        ("a.py", "", "# vim: set fileencoding=utf-8 :\n", "# token-budget: ignore"),
+        ("a.rb", "", "# frozen_string_literal: true\n", "# token-budget: ignore"),
+        ("a.xml", "", '<?xml version="1.0"?>\n', "<!-- token-budget: ignore -->"),
+        ("a.md", "", "\ufeffone\n", "<!-- token-budget: ignore -->"),
         ("a.txt", "", "", "<!-- token-budget: ignore -->"),
     ],
 )
@@ -259,6 +267,16 @@ def test_ignoring_a_file(name: str, language: str, top: str, line: str) -> None:
     first = top.split("\n")[0] + "\n" if top else ""
     assert after == first + line + "\n" + text.removeprefix(first)
     assert evaluate(name, after, rules, counter(after), "gpt-5") == []
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_the_mark_goes_below_all_lines_that_stay_first(newline: str) -> None:
+    top = newline.join(["#!/usr/bin/env python", "# -*- coding: utf-8 -*-", ""])
+    text = top + LINES.replace("\n", newline)
+    (finding,) = find(text, Budget(files=("*",), max_tokens=10))
+    fix = ignore_fix("a.py", "python", text, finding)
+    assert fix is not None
+    assert applied(text, fix).startswith(f"{top}# token-budget: ignore{newline}Line 0")
 
 
 def test_json_has_no_ignore_fix() -> None:

@@ -130,7 +130,7 @@ class Editor:
             rule.key: {
                 path: self.tokens(path, rule.budget.model)
                 for path, text in self.texts.items()
-                if self.rules.matches(rule, path) and not has_ignore_mark(text)
+                if self.rules.matches(rule, path) and not has_ignore_mark(text, path)
             }
             for rule in self.rules.sums
         }

@@ -497,3 +497,11 @@ def test_the_hook_checks_files_with_any_name(root: Path, name: str) -> None:
     result = CliRunner().invoke(main, [*arguments, f"./{name}" if name == "-" else name])
     assert result.exit_code == 1
     assert f"{name}:1:" in result.stdout
+
+
+def test_the_readmes_command_passes_in_its_own_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert "`token-sidecar check .`" in Path("README.md").read_text()
+    result = check(".")
+    assert result.exit_code == 0, result.stdout
+    assert "all within budget" in result.stdout or "No budgets are configured" in result.stdout

@@ -1,5 +1,7 @@
 """Tests top-level blocks of code, marked regions and ignore comments."""
 
+# token-budget: ignore (sample marks)
+
 from __future__ import annotations
 
 import pytest
@@ -152,3 +154,72 @@ def test_ignore_mark_below_a_heading() -> None:
     lines = Lines(text)
     found = find_ignored_sections(lines, list(find_sections(lines)))
     assert [part.path_text for part in found] == ["A", "A > C"]
+
+
+MARK = "token-budget: ignore"
+MARKS = {
+    "comment": f"<!-- {MARK} -->",
+    "comment with a reason": f"# Title\n<!-- {MARK} because -->",
+    "comment after text": f"text `code` <!--{MARK}--> more",
+    "comment of several lines": f"<!--\n{MARK}\n-->",
+    "comment in a quote": f"> <!-- {MARK} -->",
+    "comment below a fence": f"```\ncode\n```\n<!-- {MARK} -->",
+    "comment in MDX": f"{{/* {MARK} */}}",
+    "comment as a link": f"[//]: # ({MARK})",
+    "front matter": f"---\nname: x\n# {MARK}\n---\n",
+}
+MENTIONS = {
+    "inline code": f"Write `{MARK}` at the top.",
+    "comment in inline code": f"Write `<!-- {MARK} -->`.",
+    "two backticks": f"Write ``<!-- `x` {MARK} -->``.",
+    "heading": f"# {MARK}",
+    "title": f"# The {MARK} mark",
+    "underlined heading": f"{MARK}\n===",
+    "fence": f"```html\n<!-- {MARK} -->\n```",
+    "open fence": f"~~~\n<!-- {MARK} -->",
+    "fence in a list": f"- text\n  ```\n  <!-- {MARK} -->\n  ```",
+    "longer fence": f"````\n```\n<!-- {MARK} -->\n````",
+    "indented code": f"text\n\n    <!-- {MARK} -->",
+    "prose": f"The comment {MARK} exempts a file.",
+    "list": f"- {MARK}",
+    "table": f"| {MARK} | exempts a file |",
+    "mention in a comment": f"<!-- Never write {MARK} here. -->",
+    "front matter value": f"---\ntitle: about {MARK}\n---\n",
+    "code of another language": f"// {MARK}",
+}
+
+
+@pytest.mark.parametrize("text", MARKS.values(), ids=MARKS)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_comment_in_markdown_is_a_mark(text: str, newline: str) -> None:
+    assert has_ignore_mark(text.replace("\n", newline), "docs/a.md")
+
+
+@pytest.mark.parametrize("text", MENTIONS.values(), ids=MENTIONS)
+@pytest.mark.parametrize("name", ["a.md", "file:///x/AGENTS.MD", "a.mdx"])
+def test_a_mention_in_markdown_is_not_a_mark(text: str, name: str) -> None:
+    assert not has_ignore_mark(text, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_mark"),
+    [
+        (f"# {MARK} (samples)", True),
+        (f"x = 1  # {MARK}", True),
+        (f"/** {MARK} */", True),
+        (f" * {MARK}", True),
+        (f'" {MARK}', True),
+        (MARK, True),
+        (f"    {MARK} -->", True),
+        (f"{MARK} exempts a file", False),
+        (f'print("# {MARK}")', False),
+        (f'x = "y" + " # {MARK}"', False),
+        (f'"{MARK}"', False),
+        (f'{{"comment": "{MARK}"}}', False),
+        (f"the mark {MARK}", False),
+        (f"https://x#{MARK}", False),
+    ],
+)
+def test_a_mark_in_code_is_a_comment(text: str, is_mark: bool) -> None:
+    for name in ("a.py", "a.txt", ""):
+        assert has_ignore_mark(text, name) is is_mark

@@ -117,7 +117,7 @@ class FileReader:
             tokens=whole.tokens,
             method=whole.method,
             error_percent=whole.error_percent,
-            is_ignored=has_ignore_mark(text),
+            is_ignored=has_ignore_mark(text, target.relative),
             sum_rules=tuple(self._keys.index(rule.key) for rule in rules if rule.budget.sum),
             findings=tuple(finding for kind, finding in found if kind == "file"),
             has_part_findings=any(kind != "file" for kind, _ in found),
