@@ -247,6 +247,20 @@ def test_reported_cost_is_part_of_the_reply(cost: str) -> None:
     assert read_reply([*chunks, {"choices": []}]).cost == Decimal(cost)
 
 
+@pytest.mark.parametrize("half", [r"\ud83d", r"\uDE00", r"\\\uD83D"])
+def test_half_a_character_in_a_reply_loses_no_usage(half: str) -> None:
+    """A stream may divide an emoji between two events."""
+    choice = {"index": 0, "delta": {"content": "smile HALF"}}
+    events = [
+        {"choices": [choice]},
+        {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3, "note": "HALF"}},
+    ]
+    text = "".join(f"data: {json.dumps(event)}\n\n" for event in events).replace("HALF", half)
+    reply = read_reply(text, "openai-chat")
+    assert reply.usage is not None
+    assert (reply.usage.prompt_tokens, reply.usage.output_tokens) == (7, 3)
+
+
 def test_streams_may_be_lines_of_text() -> None:
     chunks = openai_chunks(BROKEN, finish="length")
     lines = [f"data: {json.dumps(chunk)}" for chunk in chunks]
