@@ -51,22 +51,26 @@ class Places(msgspec.Struct, frozen=True, eq=False):
     def defaults(self, agent: str) -> tuple[Path, ...]:
         """Return an agent's default folders, which an environment variable can override."""
         folders = AGENTS[agent].folders
-        named = filter(None, (self._paths(one) for one in folders if one.startswith("$")))
-        plain = (path for one in folders if not one.startswith("$") for path in self._paths(one))
+        named = filter(None, (self.named_paths(one) for one in folders if one.startswith("$")))
+        plain = (
+            path for one in folders if not one.startswith("$") for path in self.named_paths(one)
+        )
         return next(named, None) or tuple(plain)
 
     def session_folders(self, agent: str) -> tuple[Path, ...]:
         """Return the folders that the agent's variables and settings name for its sessions."""
-        found = [path for one in AGENTS[agent].session_folders for path in self._paths(one)]
+        found = [path for one in AGENTS[agent].session_folders for path in self.named_paths(one)]
         for setting in AGENTS[agent].settings:
-            paths = dict.fromkeys(path for file in setting.files for path in self._paths(file))
+            paths = dict.fromkeys(path for file in setting.files for path in self.named_paths(file))
             for path in paths:
                 if value := read_setting(str(path), setting.key):
                     found += [one / setting.inner for one in self._in_projects(value)]
         return tuple(one for one in dict.fromkeys(found) if not self.home.is_relative_to(one))
 
-    def _paths(self, text: str) -> tuple[Path, ...]:
+    def named_paths(self, text: str) -> tuple[Path, ...]:
         """Return the paths that a path in `known_agents` stands for, if its variable is set."""
+        if not text:
+            return ()
         name, *inner = text.split("/")
         if name.startswith("$"):
             return tuple(one.joinpath(*inner) for one in self.folders_in(name[1:]))

@@ -82,22 +82,23 @@ class UserFile(msgspec.Struct, frozen=True):
     """A user's own prompt file, which one agent sends in all repositories."""
 
     agent: str
-    variable: str | None
+    variable: str
+    """The variable that replaces `folder`, in the form of `known_agents.Agent.folders`."""
     folder: str
     """The folder's path, relative to the home folder."""
     name: str
 
 
 USER_FILES = (
-    UserFile("claude-code", "CLAUDE_CONFIG_DIR", ".claude", "CLAUDE.md"),
-    UserFile("codex", "CODEX_HOME", ".codex", "AGENTS.md"),
-    UserFile("gemini-cli", None, ".gemini", "GEMINI.md"),
-    UserFile("qwen-code", None, ".qwen", "QWEN.md"),
-    UserFile("opencode", None, ".config/opencode", "AGENTS.md"),
-    UserFile("copilot-cli", None, ".copilot", "copilot-instructions.md"),
-    UserFile("kimi-cli", None, ".kimi", "AGENTS.md"),
-    UserFile("kimi-code", "KIMI_CODE_HOME", ".kimi-code", "AGENTS.md"),
-    UserFile("pi", None, ".pi/agent", "AGENTS.md"),
+    UserFile("claude-code", "$CLAUDE_CONFIG_DIR", ".claude", "CLAUDE.md"),
+    UserFile("codex", "$CODEX_HOME", ".codex", "AGENTS.md"),
+    UserFile("gemini-cli", "$GEMINI_CLI_HOME/.gemini", ".gemini", "GEMINI.md"),
+    UserFile("qwen-code", "$QWEN_HOME", ".qwen", "QWEN.md"),
+    UserFile("opencode", "$XDG_CONFIG_HOME/opencode", ".config/opencode", "AGENTS.md"),
+    UserFile("copilot-cli", "$COPILOT_HOME", ".copilot", "copilot-instructions.md"),
+    UserFile("kimi-cli", "", ".kimi", "AGENTS.md"),
+    UserFile("kimi-code", "$KIMI_CODE_HOME", ".kimi-code", "AGENTS.md"),
+    UserFile("pi", "$PI_CODING_AGENT_DIR", ".pi/agent", "AGENTS.md"),
 )
 
 
@@ -136,7 +137,7 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
         if "claude-code" in file.agents:
             _add_imports(files, root, file, _MAX_DEPTH)
     for user in USER_FILES:
-        folders = places.folders_in(user.variable) or (places.home / user.folder,)
+        folders = places.named_paths(user.variable) or (places.home / user.folder,)
         for folder in dict.fromkeys((*places.from_settings(user.agent), *folders)):
             if (folder / user.name).is_file():
                 file = _read_inside(folder, folder / user.name, frozenset({user.agent}))

@@ -17,6 +17,7 @@ from sidecar.agents.places import Places
 from sidecar.agents.registry import Sources, paths_to_watch, readers_here
 from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
+from sidecar.workspace.prompt_files import prompt_files
 from tests.unit.agents_world import World
 
 AT = "2026-11-20T10:00:0{}.000Z"
@@ -345,3 +346,22 @@ def test_kimi_fork_repeats_no_call(tmp_path: Path, message: str | None) -> None:
         write(tmp_path / ".kimi" / "sessions" / "0" / name / "wire.jsonl", line)
     world.ingest()
     assert len(world.recorded()) == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "file"),
+    [
+        ("GEMINI_CLI_HOME", ".gemini/GEMINI.md"),
+        ("QWEN_HOME", "QWEN.md"),
+        ("PI_CODING_AGENT_DIR", "AGENTS.md"),
+        ("XDG_CONFIG_HOME", "opencode/AGENTS.md"),
+        ("CODEX_HOME", "AGENTS.md"),
+    ],
+)
+def test_own_prompt_file_is_found_where_a_variable_says(
+    tmp_path: Path, variable: str, file: str
+) -> None:
+    path = write(tmp_path / "x" / file)
+    places = Places.of(Agents(), {"HOME": str(tmp_path), variable: str(tmp_path / "x")})
+    (tmp_path / "p").mkdir()
+    assert [one.path for one in prompt_files(tmp_path / "p", places)] == [str(path)]
