@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,12 +27,17 @@ if TYPE_CHECKING:
     from sidecar.workspace.files import Target
     from sidecar.workspace.workspace import Workspace
 
+logger = logging.getLogger(__name__)
+
 FILES_KEPT = 100_000
 """Maximum number of files whose token counts are cached. If a group contains more files, each edit
 recounts the group.
 """
 LISTING_SECONDS = 10.0
 """How long the list of files in a folder is cached, in seconds."""
+
+WATCHED_FILES = 1_000
+"""Maximum number of files with a shared budget that are watched for changes on disk."""
 
 
 class Subject(NamedTuple):
@@ -102,6 +108,10 @@ class Budgets:
             tokens = await self._count_targets(targets, model, workspace)
             totals[rule.key] = RestOfGroup(sum(tokens), len(tokens) + 1)
         return totals
+
+    def files_changed(self, workspace: Workspace) -> None:
+        """List a root's files again when a group's other files are next counted."""
+        self._listings.pop(str(workspace.path), None)
 
     async def _list_targets(self, root: Path) -> list[Target]:
         key = str(root)
@@ -181,9 +191,8 @@ def relative_name(workspace: Workspace, uri: str) -> str:
     path = path_of(uri)
     if path is None:
         return uri.rsplit("/", 1)[-1]
-    if workspace.path is not None and path.is_relative_to(workspace.path):
-        return path.relative_to(workspace.path).as_posix()
-    return path.name
+    below = workspace.path_below(uri)
+    return path.name if below is None else below.as_posix()
 
 
 def model_of(uri: str, workspace: Workspace) -> str:
@@ -249,8 +258,27 @@ def _is_marked(snapshot: Snapshot) -> bool:
     return MARK_START in "".join([piece.text for piece in snapshot.pieces])
 
 
+def group_paths(root: str, rules: Rules) -> list[str]:
+    """Return the files to watch for changes to the files that share a budget. This call blocks.
+
+    If there are more than `WATCHED_FILES`, only git's own files are watched.
+    """
+    from sidecar.workspace.git import index_files
+
+    members = [
+        target.path
+        for target in _find_targets(root)
+        if any(rules.matches(rule, target.relative) for rule in rules.sums)
+    ]
+    return [*index_files(root), *(members if len(members) <= WATCHED_FILES else ())]
+
+
 def _find_targets(root: str) -> list[Target]:
-    return [target for target in Targets(Path(root)).of([root]) if target.fault is None]
+    targets = list(Targets(Path(root)).of([root]))
+    for target in targets:
+        if target.fault is not None and target.fault.failed:
+            logger.warning("shared budgets: %s: %s", target.path, target.fault.reason)
+    return [target for target in targets if target.fault is None]
 
 
 def _other_members(rules: Rules, rule: Rule, listed: list[Target], own: str) -> list[Target]:

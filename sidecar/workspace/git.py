@@ -235,6 +235,22 @@ def list_files(folder: str) -> GitListing | None:
     return GitListing(files, is_ignored)
 
 
+def index_files(folder: str) -> list[str]:
+    """Return the files that tell git what a folder's files are. This function blocks.
+
+    The list is empty outside of a repository, or if git refuses to work.
+    """
+    top = _find_top(Path(os.path.realpath(folder)))
+    if top is None:
+        return []
+    names = [word for name in ("index", "info/exclude") for word in ("--git-path", name)]
+    try:
+        found = run(top, "rev-parse", *names)
+    except GitError:
+        return []
+    return [str(top / os.fsdecode(name)) for name in (*found.splitlines(), b".gitignore")]
+
+
 def _parse_files(listed: bytes, prefix: bytes) -> Iterator[GitFile]:
     for entry in filter(None, listed.split(b"\0")):
         tag, name = entry[:1], entry[2:].removeprefix(prefix)

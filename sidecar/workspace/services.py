@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sidecar.models import catalogue
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.shared import SharedServices
+from sidecar.workspace.workspace import find_linked_root
 
 if TYPE_CHECKING:
     from sidecar.counting.tokenizer_interface import Tokenizer
@@ -133,6 +134,18 @@ class Services(SharedServices):
     def close_document(self, uri: str) -> None:
         self.documents.close(uri)
         self.parts.pop(uri, None)
+        self.roots.unlink(uri)
+
+    async def link_document(self, uri: str) -> bool:
+        """Find the root of a document that is outside all roots as its URI names it.
+
+        Returns:
+            Whether the document is inside a root after all links are resolved.
+        """
+        if self.roots.of_document(uri) is not self.roots.outside or not self.roots.paths:
+            return False
+        linked = await self.workers.run(partial(find_linked_root, uri, self.roots.paths))
+        return uri in self.documents and self.roots.link(uri, linked)
 
     def tokenizers(self) -> list[Tokenizer]:
         """Return the tokenizers for the default models of all roots."""

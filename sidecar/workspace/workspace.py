@@ -5,6 +5,7 @@ An `Event` reports a change, for example to a root folder or to a document.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -67,9 +68,18 @@ class Workspace:
     has_settings: bool = False
     """Whether the settings files have been read. If so, the root's disk responds."""
     costs: Costs = field(default_factory=Costs)
+    linked: dict[str, PurePath] = field(default_factory=dict)
+    """Paths below `path` of open documents whose URIs name them through other links."""
 
     context: ContextState = field(default_factory=ContextState)
     """The shown context. Only `SessionRegistry` may replace it."""
+
+    def path_below(self, uri: str) -> PurePath | None:
+        """Return a document's path relative to the root, or None if it is not inside the root."""
+        path = self.linked.get(uri) or path_of(uri)
+        if self.path is None or path is None or not path.is_relative_to(self.path):
+            return None
+        return path.relative_to(self.path)
 
     def limits_for(self, model: str) -> NamedLimits:
         """Return the context windows set by the displayed session, if it uses this model."""
@@ -164,6 +174,29 @@ def path_of(uri: str) -> PurePath | None:
     return windows_path(parts.netloc, path) if IS_WINDOWS else PurePath(path)
 
 
+def find_linked_root(uri: str, roots: Mapping[str, Path]) -> tuple[str, PurePath] | None:
+    """Find the root that contains a document after all links are resolved. This function blocks.
+
+    Args:
+        uri: The document's URI.
+        roots: The paths of the roots, by key.
+
+    Returns:
+        The key of the innermost root, and the document's path below the root's own path. None if
+        no root contains the document.
+    """
+    path = path_of(uri)
+    if path is None:
+        return None
+    real = PurePath(os.path.realpath(path))
+    real_roots = {key: PurePath(os.path.realpath(root)) for key, root in roots.items()}
+    around = [key for key, root in real_roots.items() if real.is_relative_to(root)]
+    if not around:
+        return None
+    key = max(around, key=lambda key: len(real_roots[key].parts))
+    return key, roots[key] / real.relative_to(real_roots[key])
+
+
 def _as_uri(workspace: str) -> str:
     try:
         return workspace if "://" in workspace else Path(workspace).as_uri()
@@ -209,9 +242,31 @@ class Workspaces:
         around = [
             (len(root.path.parts), root)
             for root in self._by_uri.values()
-            if path is not None and root.path is not None and path.is_relative_to(root.path)
+            if root.path is not None and root.path_below(uri) is not None
         ]
         return max(around, key=itemgetter(0), default=(0, self.outside))[1]
+
+    def link(self, uri: str, linked: tuple[str, PurePath] | None) -> bool:
+        """Assign a document to the root that `find_linked_root` has found, if any.
+
+        Returns:
+            Whether the document now belongs to that root.
+        """
+        root = None if linked is None else self._by_uri.get(linked[0])
+        if root is None or linked is None:
+            return False
+        root.linked[uri] = linked[1]
+        return True
+
+    def unlink(self, uri: str) -> None:
+        """Forget how a closed document is linked."""
+        for root in self._by_uri.values():
+            root.linked.pop(uri, None)
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        """The paths of the open roots, by key."""
+        return {key: root.path for key, root in self._by_uri.items() if root.path is not None}
 
     def find(self, workspace: str | None) -> Workspace:
         """Return the workspace with the given URI or path. Defaults to the only root.

@@ -19,6 +19,7 @@ from sidecar.config.paths import LIMIT_VARIABLE, settings_files
 from sidecar.config.settings import Settings
 from sidecar.defects import log_defect
 from sidecar.models import catalogue
+from sidecar.server.features import documents
 from sidecar.tasks import SharedTasks
 from sidecar.workspace.files import Stamp, stamp_of
 from sidecar.workspace.workspace import Event, SettingsChange
@@ -255,6 +256,8 @@ def _register_roots(server: SidecarServer) -> None:
             added = services.roots.add(folder.uri)
             if not added.editor:
                 added.apply_settings(SettingsChange(editor=services.roots.outside.editor))
+        for uri in services.documents:
+            documents.find_root_soon(server, uri)
         # Until this event is set, counts wait for the new roots' settings.
         services.configured.clear()
         server.configuration.reload()

@@ -18,17 +18,24 @@ from sidecar.errors import SidecarError
 from sidecar.server.protocol import find_line_span, from_position
 from sidecar.text.document import TextDocument
 from sidecar.text.printable import printable
+from sidecar.workspace.budgets import group_paths
 
 if TYPE_CHECKING:
     from sidecar.budget.findings import Finding
     from sidecar.budget.fixes import Fix, FixTarget, TextEdit
+    from sidecar.budget.rules import Rules
     from sidecar.config.options import Problem
     from sidecar.context.occupancy import Severity
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.budgets import Subject
-    from sidecar.workspace.workspace import Event
+    from sidecar.workspace.file_watcher import Changes, PathSubscription
+    from sidecar.workspace.workspace import Event, Workspace
 
 DEBOUNCE_SECONDS = 0.2
+GROUP_SECONDS = 120.0
+"""Interval at which the files of a shared budget are listed again, in seconds. New files that git
+does not track yet are found in this way.
+"""
 SOURCE = "token-sidecar"
 _DATA_FIELDS = ("rule", "section", "budget", "tokens", "over", "model", "method")
 _SEVERITIES = {
@@ -47,6 +54,8 @@ class DiagnosticsPublisher:
         self._sent: dict[str, tuple[int | None, list[types.Diagnostic]]] = {}
         self._severities: dict[str, Severity] = {}
         self._problem_files: set[str] = set()
+        self._groups: dict[Workspace, tuple[Rules, PathSubscription]] = {}
+        """The watches on files with shared budgets, with the rules that they depend on."""
         self.pull = False
         """Whether the client pulls diagnostics."""
 
@@ -83,6 +92,8 @@ class DiagnosticsPublisher:
 
     def on_event(self, event: Event) -> None:
         """Update the diagnostics that an event may affect."""
+        if event.what in ("document", "settings"):
+            self._watch_groups()
         if event.what == "document" and event.uri is not None:
             self.changed(event.uri)
             self._shared_changed(event.uri)
@@ -116,6 +127,28 @@ class DiagnosticsPublisher:
         if workspace.rules and workspace.rules.sums:
             for other in self._services.documents:
                 self.changed(other)
+
+    def _watch_groups(self) -> None:
+        """Watch the files with shared budgets in the roots of open documents."""
+        roots = {self._services.roots.of_document(uri) for uri in self._services.documents}
+        wanted = {root: root.rules for root in roots if root.rules.sums and root.path is not None}
+        for root, (rules, watch) in list(self._groups.items()):
+            if wanted.get(root) is not rules:
+                watch.cancel()
+                del self._groups[root]
+        for root in wanted.keys() - self._groups.keys():
+            find_paths = partial(group_paths, str(root.path), root.rules)
+            notify = partial(self._group_changed, root)
+            watch = self._server.watch(find_paths, notify, GROUP_SECONDS)
+            self._groups[root] = root.rules, watch
+
+    def _group_changed(self, root: Workspace, changes: Changes) -> None:
+        self._services.budgets.files_changed(root)
+        for uri in self._services.documents:
+            if self._services.roots.of_document(uri) is root:
+                self.changed(uri)
+        if self.pull and changes is not None:
+            self._server.workspace_diagnostic_refresh(None)
 
     def severity_of(self, uri: str) -> Severity:
         """Return the worst severity among the document's exceeded budgets."""

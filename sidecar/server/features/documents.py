@@ -32,6 +32,7 @@ def register(server: SidecarServer) -> None:
         )
         status.opened(item.uri)
         _announce_edit(server, item.uri)
+        find_root_soon(server, item.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     def did_change(params: types.DidChangeTextDocumentParams) -> None:
@@ -60,6 +61,18 @@ def register(server: SidecarServer) -> None:
 
     for method in (types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE):
         server.protocol.malformed_handlers[method] = partial(_mark_unsynced, server)
+
+
+def find_root_soon(server: SidecarServer, uri: str) -> None:
+    """Resolve the links in a document's path if it is outside all roots."""
+    services = server.services
+    if services.roots.of_document(uri) is services.roots.outside:
+        server.scheduler.run_now(("root", uri), partial(_find_root, server, uri))
+
+
+async def _find_root(server: SidecarServer, uri: str) -> None:
+    if await server.services.link_document(uri):
+        _announce_edit(server, uri)
 
 
 def _apply_changes(
