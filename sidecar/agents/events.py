@@ -282,6 +282,13 @@ class StoreReader(Protocol):
         """Return the context size, in tokens, that triggers compaction by default."""
         return window
 
+    def own_full(self, window: int, model: str) -> int | None:  # noqa: ARG002
+        """Return the context size, in tokens, that the agent itself shows as 100 %.
+
+        None means that the agent shows no percentage, or one of the whole window.
+        """
+        return None
+
     def limits(self, path: str) -> Iterable[ReportedLimit]:  # noqa: ARG002
         """Read the latest subscription limits that the agent stored."""
         return ()

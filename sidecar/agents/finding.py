@@ -216,6 +216,9 @@ class TwoStores(StoreReader):
     def compacts_at(self, window: int, model: str) -> int:
         return self._new.compacts_at(window, model)
 
+    def own_full(self, window: int, model: str) -> int | None:
+        return self._new.own_full(window, model)
+
     def contents(self, path: str, session: str) -> Iterable[ContentEntry]:
         return (self._old if self._is_old(path) else self._new).contents(path, session)
 

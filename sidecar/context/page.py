@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.view import PARTS, forecast_cells, prompt_limit_text, share_text, window_text
+from sidecar.context.view import (
+    PARTS,
+    forecast_cells,
+    own_share_text,
+    prompt_limit_text,
+    share_text,
+    window_text,
+)
+from sidecar.counting.count import method_mark, number_text
 from sidecar.models.names import short_name
 from sidecar.text.pages import STYLE, Page, escape, facts, parts_bar
 from sidecar.text.printable import is_generated_id
@@ -53,7 +61,7 @@ def context_page(
         body.append(f"<h2>What comes next</h2>{facts(cells)}")
     if usage.largest:
         largest = [
-            (" ".join(part.label.split()), f"{part.tokens:,}")
+            (" ".join(part.label.split()), number_text(part.tokens, usage.method or "estimate"))
             for part in usage.largest[:_MOST_LARGEST]
         ]
         body.append(f"<h2>Largest messages</h2>{facts(largest)}")
@@ -63,15 +71,14 @@ def context_page(
 def _size_html(usage: ContextUsage) -> str:
     if usage.tokens is None:
         return f"<p>{escape(usage.note or '')}</p>"
-    mark = "" if usage.method in ("exact", "endpoint") else "~"
-    size = f"{mark}{usage.tokens:,}"
+    size = number_text(usage.tokens, usage.method or "estimate")
     note = f'<p class="note">{escape(usage.note)}</p>' if usage.note else ""
     if usage.percent is None or usage.limit is None or usage.limit_source is None:
         return f'<p class="size"><b>{size} tokens</b></p>{note}'
     window = window_text(usage.limit, usage.limit_source) + prompt_limit_text(usage)
     return (
         f'<p class="size {usage.severity}"><b>{share_text(usage)}</b></p>'
-        f"<p>{size} of {escape(window)}</p>{note}"
+        f"<p>{size} of {escape(window + own_share_text(usage))}</p>{note}"
     )
 
 
@@ -86,4 +93,6 @@ def _bar_html(usage: ContextUsage) -> str:
         parts = [("In use", tokens)] if tokens else []
     free, reserved = usage.available, (usage.limit or 0) - (usage.usable or 0)
     about = "<p>Shares are estimated from the sizes of the parts.</p>" if usage.contents else ""
-    return parts_bar(parts, "Tokens in the context window", free, reserved) + about
+    mark = method_mark(usage.method or "estimate")
+    marks = method_mark("estimate") if usage.contents else mark, mark
+    return parts_bar(parts, "Tokens in the context window", free, reserved, marks) + about

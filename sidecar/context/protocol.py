@@ -320,6 +320,12 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     usable: int | None = None
     available: int | None = None
     percent: int | None = None
+    agent_usable: int | None = None
+    """The size, in tokens, that the agent itself shows as 100 %, if it is less than `usable`.
+    Thresholds then refer to this size.
+    """
+    agent_percent: int | None = None
+    """The percentage of `agentUsable`, as the agent shows it."""
     over: bool | None = None
     method: Method | None = None
     error_percent: float | None = None

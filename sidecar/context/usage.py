@@ -26,9 +26,10 @@ from sidecar.context.protocol import (
     ContextUsage,
     SessionInfo,
 )
+from sidecar.context.view import own_share_text, share_text
 from sidecar.counting.count import number_text
 from sidecar.messages.turns import is_assistant, parts
-from sidecar.text.printable import percent_text, printable
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
@@ -273,9 +274,10 @@ def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> boo
 
 def crossed(before: int, usage: ContextUsage, warn_at: Sequence[float]) -> tuple[int, bool]:
     """Return the number of thresholds reached, and whether it is greater than `before`."""
-    if usage.tokens is None or usage.usable is None:
+    usable = usage.agent_usable or usage.usable
+    if usage.tokens is None or usable is None:
         return 0, False
-    now = level(usage.tokens, usage.usable, warn_at)
+    now = level(usage.tokens, usable, warn_at)
     return now, now > before
 
 
@@ -288,7 +290,7 @@ def budget_message(
     tokens = number_text(usage.tokens or 0, usage.method or "estimate")
     room = f"{usage.usable or 0:,} tokens"
     model = "" if usage.model is None else f", {usage.model}"
-    text = f"Context {percent_text(usage.percent or 0)} full: {tokens} of {room}{model}."
+    text = f"Context {share_text(usage)} full{own_share_text(usage)}: {tokens} of {room}{model}."
     if not usage.over:
         return text
     return " ".join([text, *fallback_texts(alternatives, heaviest)])

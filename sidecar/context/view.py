@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.context.protocol import ViewRow
-from sidecar.counting.count import banded_text, tokens_text
+from sidecar.counting.count import (
+    banded_text,
+    estimated_percent_text,
+    number_text,
+    tokens_text,
+)
 from sidecar.text.printable import (
     cost_text,
     counted,
@@ -68,8 +74,15 @@ def share_text(usage: ContextUsage) -> str:
     """Format how much of the usable window is used, in percent. Estimates start with `~`."""
     if usage.percent is None:
         return ""
-    mark = "" if usage.method in ("exact", "endpoint") else "~"
-    return f"{mark}{percent_text(usage.percent)}"
+    return estimated_percent_text(usage.percent, usage.method or "estimate")
+
+
+def own_share_text(usage: ContextUsage) -> str:
+    """Return text such as ` (84 % by claude-code's count)` if the agent's percentage differs."""
+    if usage.agent_percent in (None, usage.percent) or usage.session is None:
+        return ""
+    share = estimated_percent_text(usage.agent_percent, usage.method or "estimate")
+    return f" ({share} by {usage.session.source}'s count)"
 
 
 def window_text(limit: int, source: str) -> str:
@@ -96,7 +109,7 @@ def tooltip_rows(usage: ContextUsage) -> list[ViewRow]:
         if usage.limit is not None and usage.limit_source is not None:
             size += f" of {window_text(usage.limit, usage.limit_source)}"
         if usage.percent is not None:
-            size += f", {percent_text(usage.percent)} of the usable window"
+            size += f", {share_text(usage)} of the usable window{own_share_text(usage)}"
     session = ", ".join(filter(None, (_session_cell(usage), usage.model)))
     rows = [("Context", size), ("Session", session)]
     return [ViewRow(label=label, value=value) for label, value in rows if value]
@@ -137,7 +150,7 @@ def context_rows(
         ("Cost", cost),
         (
             "Over by" if free is not None and free < 0 else "Free",
-            "" if free is None else counted(abs(free), "token"),
+            "" if free is None else tokens_text(abs(free), usage.method or "exact"),
         ),
         *forecast_cells(usage.forecast, now or datetime.now(UTC)),
         ("Calibrated by", counted(samples, "report") if samples else ""),
@@ -209,21 +222,31 @@ def part_rows(usage: ContextUsage) -> list[ViewRow]:
     """Return the rows for a context's parts, grouped by category."""
     kinds = msgspec.structs.asdict(usage.breakdown) if usage.breakdown else {}
     whole = max(1, usage.tokens or 0, sum(kinds.values()))
+    counted_as = partial(number_text, method=usage.method or "exact")
+    estimated = partial(number_text, method="estimate")
     groups = (
-        ("Breakdown", [(PARTS[name], tokens) for name, tokens in kinds.items() if tokens]),
-        ("Contents (estimated)", [(part.label, part.tokens) for part in usage.contents]),
-        ("Largest", [(" ".join(part.label.split()), part.tokens) for part in usage.largest]),
+        (
+            "Breakdown",
+            counted_as,
+            [(PARTS[name], tokens) for name, tokens in kinds.items() if tokens],
+        ),
+        ("Contents (estimated)", estimated, [(part.label, part.tokens) for part in usage.contents]),
+        (
+            "Largest",
+            counted_as,
+            [(" ".join(part.label.split()), part.tokens) for part in usage.largest],
+        ),
     )
     return [
         ViewRow(
             label=title,
             value="",
             children=[
-                ViewRow(label=label, value=f"{tokens:,}", share=tokens / whole)
+                ViewRow(label=label, value=value_of(tokens), share=tokens / whole)
                 for label, tokens in parts
             ],
         )
-        for title, parts in groups
+        for title, value_of, parts in groups
         if parts
     ]
 
@@ -270,7 +293,7 @@ def _size_cell(usage: ContextUsage) -> str:
     text = banded_text(usage.tokens, usage.method, usage.error_percent)
     if usage.percent is None:
         return text
-    return f"{text}, {percent_text(usage.percent)} of {usage.usable or 0:,} usable"
+    return f"{text}, {share_text(usage)} of {usage.usable or 0:,} usable{own_share_text(usage)}"
 
 
 def _window_cell(usage: ContextUsage) -> str:

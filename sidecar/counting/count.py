@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from sidecar.text.printable import counted
+from sidecar.text.printable import counted, percent_text
 
 Method = Literal["exact", "endpoint", "calibrated", "estimate"]
 """How tokens were counted. `exact`: with the model's own tokenizer, on this machine. `endpoint`: by
@@ -57,12 +57,17 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 def number_text(tokens: int, method: Method) -> str:
     """Format a number such as `12,345`. Calibrated and estimated numbers start with `~`."""
-    return f"{_mark(method)}{tokens:,}"
+    return f"{method_mark(method)}{tokens:,}"
 
 
 def tokens_text(tokens: int, method: Method) -> str:
     """Format a count such as `12,345 tokens`. Calibrated and estimated counts start with `~`."""
-    return f"{_mark(method)}{counted(tokens, 'token')}"
+    return f"{method_mark(method)}{counted(tokens, 'token')}"
+
+
+def estimated_percent_text(percent: float, method: Method) -> str:
+    """Format a percentage such as `13 %`. That of calibrated and estimated counts has a `~`."""
+    return f"{method_mark(method)}{percent_text(percent)}"
 
 
 def banded_text(tokens: int, method: Method, error_percent: float | None) -> str:
@@ -78,5 +83,6 @@ def band_text(error_percent: float) -> str:
     return f"±{error_percent:.{0 if error_percent >= 10 else 1}f} %"
 
 
-def _mark(method: Method) -> str:
+def method_mark(method: Method) -> str:
+    """Return the sign in front of a number: `~` if it is calibrated or estimated."""
     return "~" if method in ("calibrated", "estimate") else ""

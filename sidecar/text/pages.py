@@ -209,7 +209,11 @@ def details_html(key: str, table: str) -> str:
 
 
 def parts_bar(
-    parts: Sequence[tuple[str, int]], label: str, free: int | None = None, reserved: int = 0
+    parts: Sequence[tuple[str, int]],
+    label: str,
+    free: int | None = None,
+    reserved: int = 0,
+    marks: tuple[str, str] = ("", ""),
 ) -> str:
     """Return a stacked bar of token counts, with a legend that lists the percentage of each part.
 
@@ -221,6 +225,7 @@ def parts_bar(
         label: What the bar shows, for screen readers.
         free: The number of free tokens, or None if there is no limit.
         reserved: The number of tokens that are neither used nor free.
+        marks: The signs in front of the parts' numbers and of `free`, such as `~`.
     """
     used = sum(tokens for _, tokens in parts)
     room = (used + max(0, free or 0)) or 1
@@ -238,13 +243,15 @@ def parts_bar(
         color = f"c{index % COLORS}{again}" if unused < 0 else f"r{unused % 2}"
         width = 100 * tokens / whole
         colors.append(color)
-        text = f"{name}: {tokens:,} tokens"
+        mark = marks[0] if unused < 0 else "" if unused == 0 else marks[1]
+        number = f"{mark}{tokens:,}"
+        text = f"{name}: {number} tokens"
         shapes.append(
             f'<rect class="{color}" x="{left:.3f}%" width="{width:.3f}%" height="100%">'
             f"<title>{escape(text)}</title></rect>"
         )
         share = "" if percent is None else f" ({_share_text(tokens, room, percent)})"
-        items.append((name, f"{tokens:,}{share}"))
+        items.append((name, f"{number}{share}"))
         left += width
     return (
         f'<svg class="parts" role="img" aria-label="{escape(label)}">{"".join(shapes)}</svg>'

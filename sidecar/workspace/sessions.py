@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sidecar.agents.events import Activity, StoredSession
+from sidecar.agents.registry import reader_of
 from sidecar.context.occupancy import Limit, NamedLimits, Window, level, resolve_limit, severity
 from sidecar.context.protocol import (
     ContextUsage,
@@ -208,7 +209,8 @@ def stored_usage(
     The `session` field of the result is set only for another server's conversation.
     """
     if isinstance(session, RemoteConversation):
-        grade = severity(session.usage.tokens, session.usage.usable, settings.warn_at)
+        usable = session.usage.agent_usable or session.usage.usable
+        grade = severity(session.usage.tokens, usable, settings.warn_at)
         return msgspec.structs.replace(session.usage, cost_usd=cost, severity=grade)
     is_unanswered = session.model is None and session.tokens is None
     tokens = session.tokens
@@ -224,7 +226,26 @@ def stored_usage(
     )
     if limit is None or (is_unanswered and session.limit is None):
         return usage  # a percentage of a guessed window would be misleading
-    return in_window(usage, Window(limit, settings.reserve), settings.warn_at, reported=tokens)
+    usage = in_window(usage, Window(limit, settings.reserve), settings.warn_at, reported=tokens)
+    return _with_own_percent(usage, session.source, settings.warn_at)
+
+
+def _with_own_percent(usage: ContextUsage, agent: str, warn_at: tuple[float, ...]) -> ContextUsage:
+    """Add the agent's own percentage, and let the thresholds refer to the smaller size."""
+    limit, usable, tokens = usage.limit, usage.usable, usage.tokens
+    if limit is None or usable is None or tokens is None or usage.limit_source == "settings":
+        return usage  # agents do not know the user's limit
+    # The session's reader has already been imported, so this does not block.
+    full = reader_of(agent).own_full(limit, usage.model or "")
+    if full is None or not limit // 2 <= full < usable:  # see `_room_to_grow`
+        return usage
+    return msgspec.structs.replace(
+        usage,
+        agent_usable=full,
+        agent_percent=min(100, round(100 * tokens / full)),
+        should_prune=usage.should_prune or tokens > full * max(warn_at, default=1.0),
+        severity=severity(tokens, full, warn_at),
+    )
 
 
 @dataclass(eq=False)
@@ -602,7 +623,7 @@ class SessionRegistry:
         if usage.usable is None:
             return
         warn_at = self._workspace.settings.context.warn_at
-        reached = level(usage.tokens or 0, usage.usable, warn_at)
+        reached = level(usage.tokens or 0, usage.agent_usable or usage.usable, warn_at)
         is_running = session.state(datetime.now(UTC)) == "running"
         initial = (0 if is_running else reached), session.compacted
         before, was_compacted = self._warned.get(session.id, initial)

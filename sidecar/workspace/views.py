@@ -10,7 +10,12 @@ import msgspec
 
 from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
 from sidecar.context.view import context_rows, rows_text
-from sidecar.counting.count import Count, number_text, tokens_text
+from sidecar.counting.count import (
+    Count,
+    estimated_percent_text,
+    number_text,
+    tokens_text,
+)
 from sidecar.known_agents import LOWER_BOUND_AGENTS
 from sidecar.models.names import short_names
 from sidecar.text.printable import (
@@ -262,8 +267,7 @@ def size_text(row: SessionRow, width: int = 0) -> str:
         return row.note or "size unknown"
     if row.percent is None:
         return tokens_text(row.tokens, row.method)
-    mark = "" if row.method in ("exact", "endpoint") else "~"
-    share = f"{mark}{percent_text(row.percent)}"
+    share = estimated_percent_text(row.percent, row.method)
     if not width:
         return share
     return f"{share.rjust(len('~100 %'))} {draw_gauge(row.percent, width)}"

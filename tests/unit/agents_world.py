@@ -30,7 +30,7 @@ class RecordingReader:
         self.is_copy, self.title, self.window = reader.is_copy, reader.title, reader.window
         self.contents, self.limits = reader.contents, reader.limits
         self.current_contents = reader.current_contents
-        self.compacts_at = reader.compacts_at
+        self.compacts_at, self.own_full = reader.compacts_at, reader.own_full
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         found = self._reader.read(store, state)

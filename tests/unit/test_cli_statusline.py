@@ -17,9 +17,11 @@ from click.testing import CliRunner
 from benchmarks.agents import claude
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.truth import Tokens
+from sidecar.agents.registry import reader_of
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.models import catalogue
 from sidecar.workspace.claude_statusline import (
     FILE_NAME,
     StatuslineInput,
@@ -639,3 +641,57 @@ def test_odd_member_does_not_show_another_session(
     _reply(other, "claude-haiku-4-5", 10_000)
     sent = _sent(session, 1_000_000, "claude-opus-5", 410_000)
     assert "ctx 41 %" in run("statusline", told=sent | members)
+
+
+OWN_PERCENTAGES = (
+    # Measured with Claude Code 2.1.332: the footer's "84% context used" and "4% until auto-compact".
+    ("claude-sonnet-4-5", "", 150_318, 84, "warning"),
+    ("claude-sonnet-4-5", "", 172_336, 96, "error"),
+    ("claude-opus-5", "1", 160_336, 96, "error"),
+    ("claude-haiku-4-5", "", 181_408, 100, "error"),
+    ("claude-opus-5", "", 780_000, 81, "warning"),
+    ("claude-opus-5", "", 700_000, 72, "ok"),
+)
+
+
+@pytest.mark.parametrize(("model", "small", "tokens", "percent", "severity"), OWN_PERCENTAGES)
+def test_percentage_that_claude_code_shows(
+    root: Path,
+    home: ClaudeHome,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    small: str,
+    tokens: int,
+    percent: int,
+    severity: str,
+) -> None:
+    monkeypatch.setenv("CLAUDE_CODE_DISABLE_1M_CONTEXT", small)
+    _reply(home.session(root), model, tokens)
+    usage = json.loads(run("usage", "--json"))
+    assert (usage["agentPercent"], usage["severity"]) == (percent, severity)
+    assert usage["percent"] < percent
+    assert f" usable ({percent} % by claude-code's count)" in run("usage")
+
+
+@pytest.mark.parametrize(
+    ("window", "model", "size"),
+    [
+        # Measured: 950,354 tokens were not compacted, 968,372 were.
+        (1_000_000, "claude-opus-5", 967_000),
+        # With CLAUDE_CODE_DISABLE_1M_CONTEXT, 160,336 tokens were not compacted, 168,354 were.
+        (200_000, "claude-opus-5", 167_000),
+        (200_000, "claude-sonnet-4-5", 200_000),  # 199,390 tokens were not compacted
+        (1_000_000, "claude-sonnet-4-5[1m]", 967_000),
+    ],
+)
+def test_size_at_which_claude_code_compacts(window: int, model: str, size: int) -> None:
+    catalogue.warm()
+    assert reader_of("claude-code").compacts_at(window, model) == size
+
+
+def test_agents_percentage_is_not_shown_for_the_users_own_limit(
+    root: Path, home: ClaudeHome
+) -> None:
+    (root / ".token-sidecar.toml").write_text("[context]\nlimit = 150000\n")
+    _reply(home.session(root), "claude-haiku-4-5", 100_000)
+    assert json.loads(run("usage", "--json"))["agentPercent"] is None

@@ -41,8 +41,8 @@ def page(found: ContextUsage) -> str:
 
 def test_the_parts_fill_the_window() -> None:
     html = page(usage())
-    parts = re.findall(r"<title>([^<:]+): ([\d,]+) tokens</title>", html)
-    tokens = {name: int(number.replace(",", "")) for name, number in parts}
+    parts = re.findall(r"<title>([^<:]+): (~?[\d,]+) tokens</title>", html)
+    tokens = {name: int(number.lstrip("~").replace(",", "")) for name, number in parts}
     assert list(tokens) == [*(part.label for part in CONTENTS), "Reserved for the reply", "Free"]
     assert sum(tokens.values()) == 200_000
 
@@ -57,7 +57,7 @@ def test_no_two_parts_look_the_same() -> None:
 def test_percentages_of_the_parts_add_up_to_the_headline() -> None:
     parts = [ContextPart(label=name, tokens=18_050) for name in "ABC"]
     html = page(usage(contents=parts, tokens=54_150, available=145_350))
-    shares = re.findall(r"<span>([^<]+)</span><b>[\d,]+(?: \((\d+) %\))?</b>", html)
+    shares = re.findall(r"<span>([^<]+)</span><b>~?[\d,]+(?: \((\d+) %\))?</b>", html)
     assert shares == [
         ("A", "9"),
         ("B", "9"),
@@ -69,7 +69,7 @@ def test_percentages_of_the_parts_add_up_to_the_headline() -> None:
 
 def test_the_rest_of_the_window_is_reserved_if_the_prompt_is_limited() -> None:
     html = page(usage(limit=400_000, usable=272_000, available=217_852))
-    parts = re.findall(r"<title>([^<:]+): ([\d,]+) tokens</title>", html)
+    parts = re.findall(r"<title>([^<:]+): (~?[\d,]+) tokens</title>", html)
     assert parts[-2:] == [("Reserved for the reply", "128,000"), ("Free", "217,852")]
     assert "54,148 of 400,000 tokens (from the agent), prompts up to 272,000" in html
 

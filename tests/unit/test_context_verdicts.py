@@ -104,7 +104,7 @@ class TestThresholds:
         conversation = session(FakeCounter(method="estimate"), [user("x" * 1_000)])
         offers = {"alternatives": MODELS[2:3], "heaviest": [("search", 900)]}
         near = budget_message(context_usage(conversation, window(1_300, 0)), **offers)  # type: ignore[arg-type]
-        assert near == "Context 77 % full: ~1,007 of 1,300 tokens, fake-1."
+        assert near == "Context ~77 % full: ~1,007 of 1,300 tokens, fake-1."
         over = budget_message(context_usage(conversation, window(1_000, 0)), **offers)  # type: ignore[arg-type]
         assert "Models with enough room: large (200,000)." in over
         assert "Largest tool schemas: search (900)." in over

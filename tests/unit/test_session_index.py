@@ -267,7 +267,7 @@ class SlowReader:
         self.title, self.window = self._reader.title, self._reader.window
         self.contents, self.limits = self._reader.contents, self._reader.limits
         self.current_contents = self._reader.current_contents
-        self.compacts_at = self._reader.compacts_at
+        self.compacts_at, self.own_full = self._reader.compacts_at, self._reader.own_full
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         found = self._reader.read(store, state)

@@ -159,6 +159,8 @@ export interface ContextUsage {
   usable: number | null;
   available: number | null;
   percent: number | null;
+  agentUsable: number | null;
+  agentPercent: number | null;
   over: boolean | null;
   method: "calibrated" | "endpoint" | "estimate" | "exact" | null;
   errorPercent: number | null;

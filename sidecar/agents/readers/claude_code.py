@@ -47,6 +47,7 @@ from sidecar.agents.stores import (
 )
 from sidecar.messages.billing import normal_tier, region_suffix
 from sidecar.messages.usage import Usage, usage_from_parts
+from sidecar.models import catalogue
 from sidecar.models.names import parse
 
 if TYPE_CHECKING:
@@ -431,6 +432,10 @@ _LONGEST_SLUG = 200
 _SMALL_WINDOW, _LARGE_WINDOW = 200_000, 1_000_000
 
 
+_ROOM_FOR_REPLY, _ROOM_FOR_COMPACTION = 20_000, 13_000
+"""Tokens at the end of the window that Claude Code 2.1.332 does not use."""
+
+
 def window_of_prompt(tokens: int) -> int | None:
     """Return the context window that a prompt of this size requires, if it is the larger one.
 
@@ -502,6 +507,14 @@ class ClaudeCode(LineReader):
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
         small = places.variable("CLAUDE_CODE_DISABLE_1M_CONTEXT")
         return _SMALL_WINDOW if small else None
+
+    def compacts_at(self, window: int, model: str) -> int:
+        if window == _SMALL_WINDOW == catalogue.known_window(model):
+            return window  # for these models, Claude Code waits until the API refuses a prompt
+        return window - _ROOM_FOR_REPLY - _ROOM_FOR_COMPACTION
+
+    def own_full(self, window: int, model: str) -> int:
+        return min(window - _ROOM_FOR_REPLY, self.compacts_at(window, model))
 
 
 READER = ClaudeCode()

@@ -122,6 +122,8 @@
 ---@field usable? integer
 ---@field available? integer
 ---@field percent? integer
+---@field agentUsable? integer
+---@field agentPercent? integer
 ---@field over? boolean
 ---@field method? "calibrated"|"endpoint"|"estimate"|"exact"
 ---@field errorPercent? number
