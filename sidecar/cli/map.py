@@ -18,6 +18,7 @@ from sidecar.cli.output import (
     warn,
     write_page,
 )
+from sidecar.counting.count import Method, method_mark, number_text, tokens_text
 from sidecar.errors import how_to_install
 from sidecar.workspace.token_map import MapEntry, build_token_map, flatten
 
@@ -34,6 +35,12 @@ class PromptFileEntry(msgspec.Struct, frozen=True, rename="camel"):
     path: str
     tokens: int
     agents: list[str]
+    estimated: bool = False
+
+    @property
+    def number(self) -> str:
+        """The number of tokens as text."""
+        return number_text(self.tokens, "estimate" if self.estimated else "exact")
 
 
 class TokenMap(msgspec.Struct, frozen=True, rename="camel"):
@@ -113,14 +120,13 @@ def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
     from sidecar.text.printable import first_names, printable
     from sidecar.text.tables import align_columns, draw_bar
 
-    mark = "~" if found.estimated else ""
     entries = list(flatten(top))
     largest = sorted((entry.tokens for _, entry in entries), reverse=True)[:_MOST_LINES]
     least = largest[-1] if largest else 0
     shown = [(level, entry) for level, entry in entries if entry.tokens >= least][:_MOST_LINES]
     rows = [
         (
-            f"{mark}{entry.tokens:,}",
+            entry.number,
             to_encodable(draw_bar(entry.tokens / max(1, found.tokens), _BAR).ljust(_BAR)),
             "  " * level + printable(_base_name(entry.path)),
         )
@@ -133,7 +139,7 @@ def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
         )
     if found.prompt_files:
         files = [
-            (f"{mark}{file.tokens:,}", printable(file.path), first_names(file.agents))
+            (file.number, printable(file.path), first_names(file.agents))
             for file in found.prompt_files
         ]
         lines += ["", "Sent with every agent request:", *align_columns(files, left=0)]
@@ -145,29 +151,31 @@ def _base_name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2] + folder
 
 
-def _relative_counts(report: Report, folder: Path) -> list[tuple[str, int]]:
-    return [(os.path.relpath(file.path, folder), file.tokens) for file in report.files]
+def _relative_counts(report: Report, folder: Path) -> list[tuple[str, int, Method]]:
+    return [(os.path.relpath(file.path, folder), file.tokens, file.method) for file in report.files]
 
 
 def _list_prompt_files(report: Report, folder: Path) -> list[PromptFileEntry]:
     from sidecar.config.load import find_root
     from sidecar.workspace.prompt_files import prompt_files
 
-    tokens = {os.path.realpath(file.path): file.tokens for file in report.files}
+    files = {os.path.realpath(file.path): file for file in report.files}
     found = []
     for file in prompt_files(find_root(folder.absolute()), None):
         path = os.path.realpath(file.path)
-        if path in tokens:
+        if path in files:
+            tokens, is_estimate = files[path].tokens, bool(method_mark(files[path].method))
             name = os.path.relpath(path, os.path.realpath(folder))
-            found.append(PromptFileEntry(name, tokens[path], sorted(file.agents)))
+            found.append(PromptFileEntry(name, tokens, sorted(file.agents), is_estimate))
     return sorted(found, key=lambda file: (-file.tokens, file.path))
 
 
 def _head(found: TokenMap) -> str:
     from sidecar.text.printable import counted, printable
 
-    tokens, files = f"{'~' * found.estimated}{found.tokens:,}", counted(found.files, "file")
-    return f"{tokens} tokens in {files} for {printable(found.model)}"
+    method: Method = "estimate" if found.estimated else "exact"
+    tokens, files = tokens_text(found.tokens, method), counted(found.files, "file")
+    return f"{tokens} in {files} for {printable(found.model)}"
 
 
 def _write_page(found: TokenMap, path: str) -> None:
@@ -180,6 +188,6 @@ def _write_page(found: TokenMap, path: str) -> None:
             raise
         warn(f"the treemap requires additional packages; {how_to_install('treemap')}")
         sys.exit(2)
-    always = [(file.path, file.tokens, first_names(file.agents)) for file in found.prompt_files]
+    always = [(file.path, file.number, first_names(file.agents)) for file in found.prompt_files]
     page = treemap_page(found.folder, _head(found), found.entries, always)
     write_page(page, path)

@@ -50,7 +50,7 @@ def treemap_page(
     folder: str,
     head: str,
     entries: Sequence[MapEntry],
-    prompt_files: Sequence[tuple[str, int, str]],
+    prompt_files: Sequence[tuple[str, str, str]],
 ) -> str:
     """Return a page with the treemap, the prompt files, and a table of the largest files.
 
@@ -102,7 +102,7 @@ def _draw_box(entry: MapEntry, place: Mapping[str, float], area: _Area, color: i
     contents = _draw(entry.children, below, color)
     contents = contents and f"<div>{contents}</div>"
     return (
-        f'<div title="{escape(entry.path)}: {entry.tokens:,} tokens"'
+        f'<div title="{escape(entry.path)}: {entry.number} tokens"'
         f' class="{"folder" if entry.children else f"c{color}"}"'
         f' style="left:{100 * place["x"] / area.width:.3f}%;'
         f"top:{100 * place['y'] / area.height:.3f}%;"
@@ -111,11 +111,11 @@ def _draw_box(entry: MapEntry, place: Mapping[str, float], area: _Area, color: i
     )
 
 
-def _prompt_table(files: Sequence[tuple[str, int, str]]) -> str:
+def _prompt_table(files: Sequence[tuple[str, str, str]]) -> str:
     if not files:
         return ""
     title = "Sent with every agent request"
-    rows = [(path, agents, f"{tokens:,}") for path, tokens, agents in files]
+    rows = [(path, agents, tokens) for path, tokens, agents in files]
     table = table_html(title, ("File", "Agents", "Tokens"), rows)
     return f"<section><h2>{title}</h2>{table}</section>"
 
@@ -124,6 +124,6 @@ def _table(entries: Iterable[MapEntry]) -> str:
     top = MapEntry(path="", children=list(entries))
     files = [entry for _, entry in flatten(top) if not entry.path.endswith("/")]
     files.sort(key=lambda entry: -entry.tokens)
-    rows = [(entry.path, f"{entry.tokens:,}") for entry in files[:_ROWS]]
+    rows = [(entry.path, entry.number) for entry in files[:_ROWS]]
     title = f"The largest {min(_ROWS, len(files))} of {len(files):,} files"
     return f"<section><h2>{title}</h2>{table_html(title, ('File', 'Tokens'), rows)}</section>"

@@ -31,6 +31,7 @@ from sidecar.cost.reports import (
     tally_calls,
 )
 from sidecar.cost.sums import Scope, calls_condition
+from sidecar.counting.count import method_mark
 from sidecar.text.pages import (
     COLORS,
     STYLE,
@@ -546,16 +547,27 @@ def _section(title: str, table: str, text: str, file: str) -> str:
     return f'<section><div class="tools"><h2>{title}</h2>{link}</div>{table}</section>'
 
 
+def _mark(file: FileCost) -> str:
+    return method_mark(file.method or "estimate")
+
+
+def _file_cost_text(file: FileCost) -> str:
+    if not file.requests:
+        return ""
+    is_partial, is_estimate = bool(file.unpriced), bool(_mark(file))
+    return cost_text(file.cost_usd, is_partial=is_partial, is_estimate=is_estimate)
+
+
 def _file_table(files: Sequence[FileCost], workspace: str | None) -> str:
     if not files:
         return "<section><h2>By prompt file</h2><p>No prompt files in this workspace.</p></section>"
     rows = [
         [
             _file_name(file.uri, workspace),
-            "" if file.tokens is None else compact_number(file.tokens),
+            "" if file.tokens is None else f"{_mark(file)}{compact_number(file.tokens)}",
             f"{file.requests:,}",
             "" if file.cached_percent is None else percent_text(file.cached_percent),
-            cost_text(file.cost_usd, is_partial=False) if file.requests else "",
+            _file_cost_text(file),
         ]
         for file in files
     ]

@@ -207,6 +207,8 @@ class FileCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The model used to count `tokens`: either the most frequently used or the configured one."""
     method: Method | None = None
     """How `tokens` was counted."""
+    unpriced: int = 0
+    """The number of requests without a price, which `costUsd` excludes."""
 
 
 class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -243,7 +243,7 @@ class Tools:
         method = _weakest_method(files)
         size = tokens_text(top.tokens, method)
         head = f"{project.display_path(folder)}: {size} in {counted(top.files, 'file')}"
-        lines = [f"{number_text(entry.tokens, method)} {entry.path}" for entry in entries]
+        lines = [f"{entry.number} {entry.path}" for entry in entries]
         text, kept = await self._shorten([f"{head} for {model}. The largest entries:", *lines])
         listed = entries[: kept - 1]
         return Answer(
@@ -326,8 +326,8 @@ def _budgets_text(over: int, near: int, files: int) -> str:
     return f"{exceeded}{f', {near:,} near' if near else ''}; {checked}"
 
 
-def _relative_counts(files: Sequence[_Counted], folder: Path) -> list[tuple[str, int]]:
-    return [(os.path.relpath(file.path, folder), file.tokens) for file in files]
+def _relative_counts(files: Sequence[_Counted], folder: Path) -> list[tuple[str, int, Method]]:
+    return [(os.path.relpath(file.path, folder), file.tokens, file.method) for file in files]
 
 
 def _weakest_method(files: Sequence[_Counted]) -> Method:

@@ -195,8 +195,14 @@ AT_LEAST = "≥"
 """Prefix for a cost that is a lower bound."""
 
 
-def cost_text(usd: float | Decimal | None, *, is_partial: bool) -> str:
-    """Format a cost: `$8.27`, `≥$8.27` if it is a lower bound, or `unpriced` if it is unknown."""
+def cost_text(usd: float | Decimal | None, *, is_partial: bool, is_estimate: bool = False) -> str:
+    """Format a cost: `$8.27`, `≥$8.27` if it is a lower bound, or `unpriced` if it is unknown.
+
+    Otherwise, the cost of an estimated number of tokens is formatted as `~$8.27`.
+    """
     if usd is None:
         return "unpriced"
-    return f"{AT_LEAST if is_partial else ''}{usd_text(usd)}"
+    text = usd_text(usd)
+    if is_partial:
+        return f"{AT_LEAST}{text}"
+    return f"~{text}" if is_estimate and text[:1] == "$" else text

@@ -23,8 +23,8 @@ import msgspec
 
 from sidecar.cost.prompt_file_costs import CallGroup, PromptFileCost, prompt_file_cost
 from sidecar.cost.protocol import CostFilesParams, FileCost
-from sidecar.counting.count import Count, tokens_text
-from sidecar.text.printable import counted, percent_text, printable, usd_text
+from sidecar.counting.count import Count, method_mark, tokens_text
+from sidecar.text.printable import cost_text, counted, percent_text, printable
 from sidecar.workspace.documents import Snapshot
 
 if TYPE_CHECKING:
@@ -380,6 +380,7 @@ def _make_row(
         text=_row_text(count, cost, span),
         model=count.model,
         method=count.method,
+        unpriced=cost.unpriced,
     )
 
 
@@ -389,8 +390,8 @@ def _row_text(count: Count, cost: PromptFileCost, span: str) -> str:
         return f"{head} · no requests {span} · {model}"
     price = "unpriced"
     if cost.cost is not None:
-        price = usd_text(cost.cost)
-        price = price if price.startswith("<") else f"about {price}"
+        is_estimate = bool(method_mark(count.method))
+        price = cost_text(cost.cost, is_partial=bool(cost.unpriced), is_estimate=is_estimate)
         if cost.unpriced:
             price += f" + {counted(cost.unpriced, 'request')} unpriced"
     share = percent_text(100 * cost.cached // cost.requests)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from sidecar.counting.count import Method, method_mark, number_text
+
 
 class MapEntry(msgspec.Struct, rename="camel", kw_only=True):
     """A file or folder and its token count. A folder's count includes all of its contents."""
@@ -15,20 +17,27 @@ class MapEntry(msgspec.Struct, rename="camel", kw_only=True):
     """The path relative to the top folder, with `/` as the separator. Folder paths end in `/`."""
     tokens: int = 0
     files: int = 0
+    estimated: bool = False
+    """Whether any of the tokens are estimated."""
     children: list[MapEntry] = []
     """A folder's contents, largest entry first. Empty below the requested depth."""
 
+    @property
+    def number(self) -> str:
+        """The number of tokens as text."""
+        return number_text(self.tokens, "estimate" if self.estimated else "exact")
 
-def build_token_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
+
+def build_token_map(counts: Iterable[tuple[str, int, Method]], depth: int) -> MapEntry:
     """Return a folder's token map.
 
     Args:
-        counts: Each file's path relative to the folder, and its token count.
+        counts: Each file's path relative to the folder, its token count and its method.
         depth: Maximum number of levels.
     """
     top = MapEntry(path="")
     listed: dict[str, MapEntry] = {"": top}
-    for path, tokens in counts:
+    for path, tokens, method in counts:
         parts = path.replace(os.sep, "/").split("/")
         for level in range(min(depth, len(parts)) + 1):
             name = "/".join(parts[:level]) + ("/" if 0 < level < len(parts) else "")
@@ -38,6 +47,7 @@ def build_token_map(counts: Iterable[tuple[str, int]], depth: int) -> MapEntry:
                 listed[parent_of(name)].children.append(entry)
             entry.tokens += tokens
             entry.files += 1
+            entry.estimated |= bool(method_mark(method))
     for entry in listed.values():
         entry.children.sort(key=lambda child: (-child.tokens, child.path))
     return top

@@ -71,8 +71,8 @@ async def test_usage_text_has_a_line_for_each_part(talker: Client) -> None:
     assert "Session     1 turn\n" in summary
     groups = {row["label"]: row["children"] for row in usage["rows"] if row["children"]}
     tokens = [part["tokens"] for part in usage["largest"]]
-    assert [row["value"] for row in groups["Largest"]] == [f"{token:,}" for token in tokens]
-    filled = [f"{each:,}" for each in usage["breakdown"].values() if each]
+    assert [row["value"] for row in groups["Largest"]] == [f"~{token:,}" for token in tokens]
+    filled = [f"~{each:,}" for each in usage["breakdown"].values() if each]
     assert [row["value"] for row in groups["Breakdown"]] == filled
     assert sum(row["share"] for row in groups["Breakdown"]) == pytest.approx(1)
     for text, rows in ((breakdown, groups["Breakdown"]), (largest, groups["Largest"])):

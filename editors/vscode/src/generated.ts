@@ -445,6 +445,7 @@ export interface FileCost {
   text: string;
   model: string | null;
   method: "calibrated" | "endpoint" | "estimate" | "exact" | null;
+  unpriced: number;
 }
 
 /**

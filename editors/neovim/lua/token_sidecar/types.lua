@@ -351,6 +351,7 @@
 ---@field text string
 ---@field model? string
 ---@field method? "calibrated"|"endpoint"|"estimate"|"exact"
+---@field unpriced integer
 
 --- Requests a pruning plan, or applies an existing plan.
 ---@class token_sidecar.FitParams
