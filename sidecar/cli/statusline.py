@@ -144,15 +144,15 @@ def _read_costs(book: CostBook, settings: Settings, session: str, root: Path | N
     from sidecar.workspace.session_index import unread_sessions
     from sidecar.workspace.spending import Costs
 
-    costs = Costs()
     sources = None if root is None else Sources.of(settings.agents, str(root))
     with contextlib.suppress(LedgerError):
         unread = None if sources is None else unread_sessions(book, sources)
-        costs.set_history(read=unread is None, reading=False, incomplete=unread or frozenset())
         with book.ledger.reader() as connection:
             scope = Scope(sessions=(session,))
-            costs.sessions = cost_by_session(connection, book.prices, scope)
-    return costs
+            found = cost_by_session(connection, book.prices, scope)
+        incomplete = unread or frozenset[str]()
+        return Costs(sessions=found, read=unread is None, reading=False, incomplete=incomplete)
+    return Costs()
 
 
 def _ledger_texts(

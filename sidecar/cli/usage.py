@@ -146,6 +146,8 @@ def _plain_lines(shown: ContextUsage | list[SessionRow], session: str | None) ->
 
 def _note(shown: ContextUsage | list[SessionRow], view: SessionsView) -> str:
     """Return a note if some calls have not been read yet, otherwise an empty string."""
+    if view.workspace.costs.problem:
+        return view.workspace.costs.problem if isinstance(shown, list) else ""
     if isinstance(shown, list):
         sources, text = {row.source for row in shown}, READ_SESSIONS
     else:

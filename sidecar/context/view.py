@@ -111,7 +111,8 @@ def tooltip_rows(usage: ContextUsage) -> list[ViewRow]:
         if usage.percent is not None:
             size += f", {share_text(usage)} of the usable window{own_share_text(usage)}"
     session = ", ".join(filter(None, (_session_cell(usage), usage.model)))
-    rows = [("Context", size), ("Session", session)]
+    note = "" if usage.tokens is None else usage.note or ""
+    rows = [("Context", size), ("Session", session), ("Note", note)]
     return [ViewRow(label=label, value=value) for label, value in rows if value]
 
 
@@ -156,6 +157,7 @@ def context_rows(
         ("Calibrated by", counted(samples, "report") if samples else ""),
         ("Updated", updated),
         ("Session id", usage.session.id),
+        ("Note", "" if usage.tokens is None else usage.note or ""),
     ]
     rows = [ViewRow(label=label, value=value) for label, value in details if value]
     return [*summary, *rows, *part_rows(usage)]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Agents
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import MemoryLedger
+    from sidecar.errors import SidecarError
     from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.shared import SharedServices
     from sidecar.workspace.spending import Spending
@@ -262,10 +263,11 @@ class AgentSessions:
         folder, spending = self._state.folder, self._shared.spending(workspace)
         work = partial(_read_and_list, sources, folder, spending, read, since, frozenset(billed))
         found = await self._run(work)
-        if found is not None:
+        workspace.costs.set_problem(found if isinstance(found, str) else "")
+        if not isinstance(found, str):
             return found
         memory = self._memory_ledger()
-        in_memory = partial(_read_into_memory, sources, folder, memory, read, since)
+        in_memory = partial(_read_into_memory, sources, folder, memory, read, since, found)
         return await self._run(in_memory), False
 
     def _memory_ledger(self) -> MemoryLedger:
@@ -311,8 +313,11 @@ def _read_and_list(
     read: Callable[[SessionReader], None],
     since: datetime | None,
     billed: Collection[str],
-) -> tuple[list[StoredSession], bool] | None:
-    """Return the sessions and whether any calls were recorded, or None if the ledger fails."""
+) -> tuple[list[StoredSession], bool] | str:
+    """Return the sessions and whether any calls were recorded.
+
+    If the ledger fails, return the reason and what to do.
+    """
     if not sources.readers:
         return [], False  # avoids loading the ledger
     from sidecar.cost.ledger import LedgerError
@@ -323,7 +328,7 @@ def _read_and_list(
         return _sessions_with_windows(reading, since, folder), reading.has_new_costs
     except LedgerError as error:
         _log.info("agents' sessions cannot be saved: %s", error)
-        return None
+        return unusable_ledger(error)
 
 
 def _read_into_memory(
@@ -332,11 +337,12 @@ def _read_into_memory(
     memory: MemoryLedger,
     read: Callable[[SessionReader], None],
     since: datetime | None,
+    problem: str,
 ) -> list[StoredSession]:
     reading = SessionReader(sources, memory)
     read(reading)
     return [
-        msgspec.structs.replace(one, note=one.note or NOT_KEPT)
+        msgspec.structs.replace(one, note=one.note or problem)
         for one in _sessions_with_windows(reading, since, folder)
     ]
 
@@ -350,4 +356,12 @@ def _sessions_with_windows(
     return [with_saved_window(one, saved) for one in sessions]
 
 
-NOT_KEPT = "the ledger cannot be used, so sessions are kept in memory"
+NOT_KEPT = (
+    "sessions are kept in memory and costs are not recorded; "
+    "`token-sidecar doctor` checks the state folder"
+)
+
+
+def unusable_ledger(error: SidecarError) -> str:
+    """Return why the ledger cannot be used, what this means, and what to do."""
+    return f"{error}; {NOT_KEPT}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -223,22 +223,9 @@ def read_input(data: bytes) -> StatuslineInput | None:
     Members of an unexpected type are ignored.
     """
     try:
-        members = typed.decode(data, dict[str, Any])
+        return typed.decode_leniently(data, StatuslineInput)
     except msgspec.DecodeError:
         return None
-    while True:
-        try:
-            return typed.convert(members, StatuslineInput)
-        except msgspec.ValidationError as error:
-            _remove(members, str(error))
-
-
-def _remove(members: dict[str, Any], error: str) -> None:
-    """Remove the member that msgspec's error names, for example at `$.cost.total_cost_usd`."""
-    *parents, name = error.rpartition("$.")[2].rstrip("`").split(".")
-    for parent in parents:
-        members = members[parent]
-    del members[name]
 
 
 def load(folder: Path) -> SavedFile:

@@ -106,6 +106,8 @@ class Costs:
     """Whether this process records agents' calls automatically."""
     incomplete: frozenset[str] = frozenset()
     """The IDs of sessions whose costs are lower bounds, because some of their calls are unread."""
+    problem: str = ""
+    """Why the ledger cannot be used and what to do, or an empty string if it can be used."""
     team: TeamSpent | None = None
     """The team's spending, or None if it has not been read or the team has no caps."""
     team_outage: TeamOutage | None = None
@@ -135,6 +137,10 @@ class Costs:
         recorded.
         """
         self.read, self.reading, self.incomplete = read, reading, incomplete
+
+    def set_problem(self, problem: str) -> None:
+        """Store why the ledger cannot be used, or that it can be used (an empty string)."""
+        self.problem = problem
 
     def update_cap_state(self, *, is_over: bool) -> bool:
         """Record whether a spending cap is exceeded. Returns whether it has just been exceeded."""

@@ -136,6 +136,9 @@ BEING_READ = "being read"
 NOT_READ = "not read yet"
 """Displayed instead of a cost by commands that do not record agents' calls."""
 
+NOT_RECORDED = "not recorded"
+"""Displayed instead of a cost while the ledger cannot be used."""
+
 _GAUGE_WIDTH = 10
 """Width of gauges in a terminal, in characters."""
 _LABEL_WIDTH = 32
@@ -153,6 +156,8 @@ def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
         return cost_text(costs.session_usd(session.id), is_partial=is_unread or not is_whole)
     if session.source == "protocol" or costs.read:
         return ""
+    if costs.problem:
+        return NOT_RECORDED
     return BEING_READ if costs.reading else NOT_READ
 
 
@@ -245,7 +250,7 @@ def _row_cells(row: SessionRow, costs: Costs, now: datetime, model: str) -> RowC
 
 
 def _cost_with_noun(cost: str) -> str:
-    return f"cost {cost}" if cost in (BEING_READ, NOT_READ) else cost
+    return f"cost {cost}" if cost in (BEING_READ, NOT_READ, NOT_RECORDED) else cost
 
 
 def _tree_detail(row: SessionRow, cells: RowCells) -> str:

@@ -22,6 +22,7 @@ from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.models import catalogue
+from sidecar.workspace.agents import NOT_KEPT
 from sidecar.workspace.claude_statusline import (
     FILE_NAME,
     StatuslineInput,
@@ -421,7 +422,7 @@ def test_costs_of_prompt_files(root: Path, home: ClaudeHome) -> None:
         assert row["cachedPercent"] == 75
         head, price = row["text"].split(" in 30 days · ")
         assert head == f"~{tokens} tokens · 4 requests"
-        amount = f"about ${row['costUsd']:.4f}" if tokens > 100 else "<$0.001"
+        amount = f"~${row['costUsd']:.4f}" if tokens > 100 else "<$0.001"
         assert price == f"{amount}, 75 % from cache · counted for claude-opus-5"
         assert (row["model"], row["method"]) == ("claude-opus-5", opus.method)
     assert rows[outside.as_uri()]["tokens"] is None
@@ -695,3 +696,32 @@ def test_agents_percentage_is_not_shown_for_the_users_own_limit(
     (root / ".token-sidecar.toml").write_text("[context]\nlimit = 150000\n")
     _reply(home.session(root), "claude-haiku-4-5", 100_000)
     assert json.loads(run("usage", "--json"))["agentPercent"] is None
+
+
+@pytest.mark.parametrize("made", ["file", "folder is a file", "missing"])
+def test_sessions_without_a_usable_state_folder(
+    root: Path, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    state = tmp_path / "unusable"
+    if made == "file":
+        state.write_text("a file where the folder should be")
+    elif made == "folder is a file":
+        state.mkdir()
+        (state / "token-sidecar").write_text("a file where the folder should be")
+    else:
+        state.symlink_to(tmp_path / "file" / "below")
+        (tmp_path / "file").write_text("")
+    monkeypatch.delenv("TOKEN_SIDECAR_STATE")
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    session = home.session(root)
+    _reply(session, "claude-opus-5", 410_000)
+    usage = json.loads(run("usage", "--json"))
+    assert (usage["tokens"], usage["percent"]) == (410_000, 41)
+    rows = {row["label"]: row["value"] for row in usage["rows"]}
+    assert rows["Cost"] == "not recorded"
+    assert rows["Note"].startswith(f"the ledger {state}")
+    assert rows["Note"].endswith(NOT_KEPT)
+    assert "`token-sidecar doctor`" in run("usage", "--all")
+    assert "not read yet" not in run("usage") + run("usage", "--all")
+    sent = _sent(session, 1_000_000, "claude-opus-5")
+    assert "ctx 41 %" in run("statusline", told=sent)

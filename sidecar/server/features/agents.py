@@ -24,6 +24,7 @@ from sidecar.errors import SidecarError
 from sidecar.known_agents import AGENTS, DELETING_AGENTS
 from sidecar.operating_system import release_memory
 from sidecar.server.progress import progress
+from sidecar.workspace.agents import unusable_ledger
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Agents
@@ -352,7 +353,9 @@ class HistoryRecorder:
             ingested = await self._services.workers.run(work)
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
+            workspace.costs.set_problem(unusable_ledger(exc))
             return IngestResult(is_complete=False)
+        workspace.costs.set_problem("")
         await self._services.workers.run(release_memory)
         return ingested
 

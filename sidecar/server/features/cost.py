@@ -81,7 +81,9 @@ async def _team_detail(server: SidecarServer, params: CostDetailParams) -> CostR
 
 
 def _note(workspace: Workspace) -> str:
-    return "" if workspace.costs.read or workspace.path is None else INCOMPLETE
+    if workspace.costs.read or workspace.path is None:
+        return ""
+    return workspace.costs.problem or INCOMPLETE
 
 
 def register(server: SidecarServer) -> None:
@@ -113,7 +115,8 @@ def register(server: SidecarServer) -> None:
             def work(note: str) -> Encoded:
                 costs = spending.detail(params, stop.is_set)
                 if not costs.rows:
-                    costs = msgspec.structs.replace(costs, text=NO_COST, overview=NO_COST)
+                    text = workspace.costs.problem or NO_COST
+                    costs = msgspec.structs.replace(costs, text=text, overview=text)
                 return Encoded.of(msgspec.structs.replace(costs, note=note))
 
             await server.history.ensure_recorded(workspace, report)
