@@ -35,7 +35,7 @@ OPTIONS = {
     TEST_REQUIREMENTS: ("--extra", "test", "--no-config"),
     UNIT_REQUIREMENTS: (
         *("--group", "unit-tests", "--group", "docs", "--group", "audit"),
-        *("--extra", "deepseek", "--extra", "mcp", "--extra", "team"),
+        *("--extra", "huggingface", "--extra", "mcp", "--extra", "team"),
         *("--extra", "otel", "--extra", "qwen", "--extra", "sentencepiece", "--extra", "treemap"),
     ),
 }

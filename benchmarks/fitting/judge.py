@@ -6,6 +6,7 @@ import json
 import subprocess
 from statistics import mean, median
 from typing import TYPE_CHECKING, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
@@ -125,15 +126,13 @@ def _covered(tokenizer: Tokenizer, found: Corpus, names: Sequence[str]) -> list[
 
 
 def _without_extras() -> Tokenizers:
-    """Return tokenizers that do not use optional packages."""
-    kept = dict(model_tokenizers.PACKAGED)
-    model_tokenizers.PACKAGED.clear()
-    model_tokenizers.packaged_file.cache_clear()
+    """Return tokenizers that use no vocabularies but OpenAI's."""
     made = Tokenizers()
-    for model in MODELS:
-        made.for_model(model)
-    model_tokenizers.PACKAGED.update(kept)
-    model_tokenizers.packaged_file.cache_clear()
+    with patch.object(
+        model_tokenizers, "has_own_vocabulary", model_tokenizers.ENGINES.__contains__
+    ):
+        for model in MODELS:
+            made.for_model(model)
     return made
 
 

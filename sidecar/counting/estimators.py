@@ -102,8 +102,12 @@ def _band_table() -> _Table:
     return typed.decode(path.read_bytes(), _Table)
 
 
+_ALIKE = {"qwen3": "qwen2", "codellama": "llama2", "phi-3": "llama2"}
+"""Generations that differ from another only in added tokens, and share its approximation."""
+
+
 def approximation_of(generation: str) -> Approximation | None:
-    return _band_table().generations.get(generation)
+    return _band_table().generations.get(_ALIKE.get(generation, generation))
 
 
 def generations() -> list[str]:

@@ -17,13 +17,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from operator import sub
+from pathlib import Path
 from typing import TYPE_CHECKING
+from unicodedata import is_normalized
 
 import msgspec
 
-from sidecar.counting.tokenizer_interface import Tokenizer
+from sidecar import typed
+from sidecar.counting.added_tokens import AddedTokens
+from sidecar.counting.tokenizer_interface import WHOLE_INLINE_CHARACTERS, Tokenizer
 from sidecar.errors import SidecarError
-from sidecar.text.pieces import PIECE_CHARACTERS, split
+from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
     import splintr
@@ -145,7 +149,7 @@ class Reference(Tokenizer):
         """Return the token ids of text that contains no very long run of blanks."""
         return self._get_encoding().encode_ordinary(text)
 
-    def first_bytes(self, text: str, tokens: int) -> bytes:
+    def first_bytes(self, text: str, tokens: int) -> bytes | None:
         return self._get_encoding().decode_bytes(self.tokens(text)[:tokens])
 
     def _count_ordinary(self, text: str) -> int:
@@ -189,20 +193,52 @@ class Reference(Tokenizer):
             return _encodings[vocabulary.ranks]
 
 
+class Bundled(msgspec.Struct, frozen=True, rename="camel"):
+    """A vocabulary in splintr.
+
+    Attributes:
+        splintr: Its name there.
+        nfc: Whether the tokenizer first normalizes text to NFC.
+        has_safe_cuts: Whether `sidecar.text.cuts` is proven to be correct for it.
+        added: The added tokens that are not special.
+    """
+
+    splintr: str
+    nfc: bool = False
+    has_safe_cuts: bool = True
+    added: tuple[str, ...] = ()
+
+
+@cache
+def bundled() -> Mapping[str, Bundled]:
+    """Return the vocabularies of open models, by tokenizer generation.
+
+    Each makes the same tokens as the file that its maker published; `tests.fuzz.differences`
+    compares them.
+    """
+    data = Path(__file__).with_name("vocabularies.json").read_bytes()
+    return typed.decode(data, dict[str, Bundled])
+
+
+def has_splintr() -> bool:
+    """Return whether splintr is installed. It is not where it has no wheel."""
+    return find_spec("splintr") is not None
+
+
 class FastEngine(Tokenizer):
     """Counts with splintr. The first count loads the vocabulary."""
 
-    has_safe_cuts = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, vocabulary: Bundled) -> None:
+        self.name, self._vocabulary = name, vocabulary
+        self._added = AddedTokens(vocabulary.added, nfc=vocabulary.nfc)
+        self.has_safe_cuts = vocabulary.has_safe_cuts and self._added.has_safe_cuts
+        if not self.has_safe_cuts:
+            self.inline_characters = WHOLE_INLINE_CHARACTERS
         self._lock = threading.Lock()
         self._loaded: tuple[splintr.AnyTokenizer, tuple[str, ...]] | None = None
 
     def count(self, text: str) -> int:
-        if len(text) > PIECE_CHARACTERS:
-            return sum(self.count_many(list(split(text))))
-        return self._count_ordinary(text)
+        return sum(self.count_many(list(split(text)) if self.has_safe_cuts else [text]))
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
         """Return each string's token count. The GIL is released while splintr counts.
@@ -210,43 +246,47 @@ class FastEngine(Tokenizer):
         splintr's batch call counts special tokens as one token each, so text that may contain one
         is counted by itself.
         """
-        splintr, starts = self._load()
+        splintr, _ = self._load()
         counts = [0] * len(texts)
         batch: list[int] = []
         for index, text in enumerate(texts):
-            if any(start in text for start in starts):
-                counts[index] = sum(map(self._count_ordinary, split(text)))
-            else:
+            if self._is_for_batch(text):
                 batch.append(index)
+            else:
+                pieces = split(text) if self.has_safe_cuts else (text,)
+                counts[index] = sum(map(self._count_alone, pieces))
         found = _batch_counts(splintr, [texts[index] for index in batch])
         for index, tokens in zip(batch, found, strict=True):
             counts[index] = tokens
         return counts
 
-    def first_bytes(self, text: str, tokens: int) -> bytes:
+    def first_bytes(self, text: str, tokens: int) -> bytes | None:
+        if not self._added.changes_nothing or not self.has_safe_cuts:
+            return None
         splintr, _ = self._load()
         return splintr.decode_bytes(splintr.encode_ordinary(text)[:tokens])
 
-    def _count_ordinary(self, text: str) -> int:
+    def _is_for_batch(self, text: str) -> bool:
+        _, signs = self._load()
+        if any(sign in text for sign in signs):
+            return False
+        return not self._vocabulary.nfc or is_normalized("NFC", text)
+
+    def _count_alone(self, text: str) -> int:
         splintr, _ = self._load()
-        try:
-            return len(splintr.encode_ordinary(text))
-        except UnicodeEncodeError:
-            return len(splintr.encode_ordinary(without_lone_surrogates(text)))
+        parts = self._added.split(without_lone_surrogates(text))
+        return sum([len(splintr.encode_ordinary(part)) for part in parts]) + len(parts) - 1
 
     def _load(self) -> tuple[splintr.AnyTokenizer, tuple[str, ...]]:
-        """Return splintr's tokenizer, and the beginnings of all its special tokens."""
+        """Return splintr's tokenizer, and a sign (a part) of each special or added token."""
         if self._loaded is None:
             with self._lock:
                 if self._loaded is None:
-                    tokenizer = splintr_tokenizer(self.name)
-                    special = tokenizer.special_tokens()
-                    self._loaded = tokenizer, tuple({token[:_START] for token in special})
+                    tokenizer = splintr_tokenizer(self._vocabulary.splintr)
+                    tokens = {*tokenizer.special_tokens(), *self._added.tokens}
+                    signs = {"<|" if token.startswith("<|") else token for token in tokens}
+                    self._loaded = tokenizer, tuple(signs)
         return self._loaded
-
-
-_START = 3
-"""How many characters of a special token are searched for. `</` alone would be in all of HTML."""
 
 
 def _batch_counts(splintr: splintr.AnyTokenizer, texts: Sequence[str]) -> Iterator[int]:
@@ -280,7 +320,8 @@ def engine(name: str) -> FastEngine | Reference:
     """Return the engine for a vocabulary: splintr, or tiktoken where splintr has no wheel.
 
     Raises:
-        KeyError: This package has no vocabulary of that name (see `names`).
+        KeyError: There is no vocabulary of that name in `names` or `bundled`.
     """
-    vocabulary = VOCABULARIES[name]
-    return FastEngine(vocabulary.name) if find_spec("splintr") else Reference(vocabulary.name)
+    if name in VOCABULARIES:
+        return FastEngine(name, Bundled(name)) if has_splintr() else Reference(name)
+    return FastEngine(name, bundled()[name])

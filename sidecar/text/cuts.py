@@ -7,9 +7,9 @@ cl100k, o200k, Llama 3, Qwen and DeepSeek-V3. For gpt2, r50k and p50k, only word
 text is not split for them.
 
 * **word cut**: after a letter or an ASCII digit, and before a character that is not a letter,
-  digit, mark or apostrophe (an apostrophe may begin a contraction that belongs to the word). A cut
-  between a letter and a following ASCII digit is also a word cut, which provides cuts in
-  hexadecimal and base64 text.
+  digit, mark or apostrophe (an apostrophe may begin a contraction that belongs to the word), nor
+  one of `>_|]-:` (added tokens such as `<tool_call>` must stay whole). A cut between a letter and a
+  following ASCII digit is also a word cut, which provides cuts in hexadecimal and base64 text.
 * **line cut**: after a line feed, if the next line does not begin with `/` (o200k adds `/` to the
   punctuation before it) and has a visible character after its indent (in cl100k, trailing blanks
   are one match).
@@ -33,9 +33,10 @@ LETTERS = (
     "\u0904-\u0939\u0e01-\u0e30\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe"
     "\u3400-\u4db5\u4e00-\u9fa5\uac00-\ud7a3"
 )
-# Common CJK punctuation, and all ASCII characters except letters, digits and the apostrophe.
+# Common CJK punctuation, and all ASCII characters except letters, digits, the apostrophe, and the
+# characters that continue or end an added token such as `<tool_call>`, `<|end|>` or `[end-of-x]`.
 BREAKS = (
-    "\\x00-\\x26\\x28-\\x2f\\x3a-\\x40\\x5b-\\x60\\x7b-\\x7f"
+    "\\x00-\\x26\\x28-\\x2c\\x2e\\x2f\\x3b-\\x3d\\x3f\\x40\\x5b\\x5c\\x5e\\x60\\x7b\\x7d-\\x7f"
     "\u3001\u3002\u300c\u300d\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 )
 
@@ -53,6 +54,12 @@ def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
 def has_word_cut_between(before: str, after: str) -> bool:
     """Return whether text can be split at a word cut between two adjacent strings."""
     return _word_cut().match(before[-1:] + after[:1]) is not None
+
+
+def has_cut_inside(token: str) -> bool:
+    """Return whether there is a safe split point inside a token, in any text that contains it."""
+    cut = next_cut(f"{token}x", 0)
+    return cut is not None and cut < len(token)
 
 
 @cache

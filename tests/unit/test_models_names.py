@@ -52,14 +52,14 @@ CASES = [
         *("aws", "claude-sonnet-4-5", "claude"),
     ),
     ("Qwen2.5-7B-Instruct-Q4_K_M.gguf", "llamacpp", "qwen2.5-7b-instruct", "qwen2"),
-    ("/models/Qwen3-30B-A3B-UD-Q4_K_XL.gguf", "llamacpp", "qwen3-30b-a3b", "qwen2"),
+    ("/models/Qwen3-30B-A3B-UD-Q4_K_XL.gguf", "llamacpp", "qwen3-30b-a3b", "qwen3"),
     ("C:\\m\\Meta-Llama-3.1-8B.f16.gguf", "llamacpp", "meta-llama-3.1-8b", "llama3"),
     ("Qwen3.5-27B-Q8_0-00001-of-00002.gguf", "llamacpp", "qwen3.5-27b", "qwen3.5"),
-    ("ollama/qwen3:8b", "ollama", "qwen3-8b", "qwen2"),
+    ("ollama/qwen3:8b", "ollama", "qwen3-8b", "qwen3"),
     ("llama3.1:8b", "ollama", "llama3.1-8b", "llama3"),
     ("llama3.1:8b-instruct-q4_K_M", "ollama", "llama3.1-8b-instruct-q4_k_m", "llama3"),
     ("mistral:latest", "ollama", "mistral", "tekken"),
-    ("deepseek-r1:14b", "ollama", "deepseek-r1-14b", "qwen2"),
+    ("deepseek-r1:14b", "ollama", "deepseek-r1-14b", "qwen3"),
     ("deepseek-chat", "deepseek", "deepseek-chat", "deepseek"),
     ("deepseek-r1-distill-llama-70b", None, "deepseek-r1-distill-llama-70b", "llama3"),
     ("meta-llama/Llama-3.3-70B-Instruct", "openrouter", "llama-3.3-70b-instruct", "llama3"),
@@ -94,7 +94,7 @@ CASES = [
     ("meta-llama-31-8b-instruct", None, "meta-llama-31-8b-instruct", UNKNOWN),
     ("minimax-m25", None, "minimax-m25", UNKNOWN),
     ("mistral-small-31-24b", None, "mistral-small-31-24b", UNKNOWN),
-    ("llama-65b", None, "llama-65b", "llama3"),
+    ("llama-65b", None, "llama-65b", "llama2"),
     ("llama-68m", None, "llama-68m", "llama3"),
     ("qwen-72b-chat", None, "qwen-72b-chat", "qwen2"),
     ("claude-foo", None, "claude-foo", UNKNOWN),
@@ -219,11 +219,14 @@ def test_invented_name_has_no_known_family(name: str) -> None:
     assert generation_of(name) == "qwen-newer"
 
 
-@pytest.mark.parametrize(
-    "name", ["qwen2.5-coder-7b", "qwen3-8b", "qwen:7b", "qwq-32b", "qwen-vl-chat"]
-)
-def test_names_of_packaged_vocabularies_keep_their_generation(name: str) -> None:
+@pytest.mark.parametrize("name", ["qwen2.5-coder-7b", "qwen:7b", "qwen-vl-chat", "qwen3b"])
+def test_names_of_qwen_up_to_2_5_keep_their_generation(name: str) -> None:
     assert generation_of(name) == "qwen2"
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwq-32b", "my-qwen3-tune", "qwen3", "qwen3-coder"])
+def test_names_of_qwen_3_keep_their_generation(name: str) -> None:
+    assert generation_of(name) == "qwen3"
 
 
 @pytest.mark.parametrize(

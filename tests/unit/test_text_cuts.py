@@ -86,4 +86,4 @@ def test_letters_and_breaks_are_disjoint() -> None:
     assert "'" not in breaks
     assert {unicodedata.category(char)[0] for char in breaks} <= {"P", "S", "Z", "C"}
     ascii_only = {chr(code) for code in range(128)}
-    assert ascii_only - letters - breaks == set("'0123456789")
+    assert ascii_only - letters - breaks == set("'0123456789>_|]-:")
