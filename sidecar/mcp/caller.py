@@ -16,10 +16,27 @@ _CLIENTS = {
     "qwen-cli-mcp-client": "qwen-code",
     "visual studio code": "copilot-chat",
     "github-copilot-developer": "copilot-cli",
+    "kilo": "kilo-code",
+    "@cline/core": "cline",
     "kimi": "kimi-code",
     "mistral-vibe": "vibe",
 }
-"""Maps prefixes of `clientInfo.name` to agents, for clients that do not report the agent's name."""
+"""Maps the first words of `clientInfo.name` to agents, for clients that do not report the agent's
+name.
+"""
+_SDK_DEFAULT = "mcp"
+"""The name of clients that keep the Python SDK's default, as Vibe does."""
+_SESSION_VARIABLES = {
+    "claude-code": "CLAUDE_CODE_SESSION_ID",
+    "qwen-code": "QWEN_CODE_SESSION_ID",
+    "copilot-cli": "COPILOT_AGENT_SESSION_ID",
+}
+"""The environment variables in which agents pass their session's id to MCP servers.
+
+Only the caller's own variable is read, because an agent that another agent has started inherits
+the variables of both.
+"""
+_TOOL_CALL_KEY = "claudecode/toolUseId"
 _SESSION_KEYS = frozenset({"session_id", "sessionid", "thread_id", "threadid", "conversation_id"})
 _DEPTH = 3
 
@@ -30,14 +47,22 @@ class Caller(NamedTuple):
     name: str = ""
     """The name that the client reports (`clientInfo.name`)."""
     session_ids: tuple[str, ...] = ()
-    """Possible session ids in the call's `_meta`."""
+    """Possible session ids in the call's `_meta` and in the environment, most specific first."""
+    tool_call: str | None = None
+    """The id of the model's tool call. The caller's session file contains it, perhaps later."""
 
     @property
     def agent(self) -> str | None:
         """The agent's name, or None if the client is unknown."""
         name = self.name.lower()
+        if name == _SDK_DEFAULT:
+            return "vibe"
         names = {**_CLIENTS, **{agent: agent for agent in AGENTS}}
-        known = [start for start in names if name.startswith(start)]
+        known = [
+            start
+            for start in names
+            if name.startswith(start) and not name[len(start) : len(start) + 1].isalnum()
+        ]
         return names[max(known, key=len)] if known else None
 
 
@@ -49,6 +74,22 @@ class FoundSession(NamedTuple):
 
     row: SessionRow
     others: int = 0
+    is_callers: bool = True
+    """Whether the caller's agent wrote the session. False if the client is unknown."""
+
+
+def identify(client: str, meta: Mapping[str, Any] | None, variables: Mapping[str, str]) -> Caller:
+    """Return the caller of a tool.
+
+    Args:
+        client: The name that the client reports.
+        meta: The call's `_meta`.
+        variables: The server's environment variables.
+    """
+    ids, tool_call = session_ids(meta), (meta or {}).get(_TOOL_CALL_KEY)
+    if own := variables.get(_SESSION_VARIABLES.get(Caller(client).agent or "", "")):
+        ids = (*ids, own)
+    return Caller(client, ids, tool_call if isinstance(tool_call, str) else None)
 
 
 def session_ids(meta: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -65,19 +106,26 @@ def _ids_in(value: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 
 def find_session(rows: Sequence[SessionRow], caller: Caller) -> FoundSession | None:
-    """Return the session that made a call, or None if the agent has no known session.
+    """Return the session that made a call, or None if there is none in the folder.
 
     If the call does not name its session, the agent's newest running session is used. If none is
-    running, the agent's newest session is used, preferably one that has not ended.
+    running, the agent's newest session is used, preferably one that has not ended. For an unknown
+    client, the newest running session of any agent is used.
 
     Args:
         rows: The sessions in the folder, newest first.
         caller: The client that made the call.
     """
-    named = next((row for row in rows if row.id in caller.session_ids), None)
+    by_id = {row.id: row for row in rows if caller.agent in (None, row.source)}
+    named = next((by_id[name] for name in caller.session_ids if name in by_id), None)
     if named is not None:
         return FoundSession(named)
     own = [row for row in rows if row.source == caller.agent]
     running = [row for row in own if row.state == "running"]
     candidates = running or [row for row in own if row.state != "ended"][:1] or own[:1]
-    return FoundSession(candidates[0], len(candidates) - 1) if candidates else None
+    if candidates:
+        return FoundSession(candidates[0], len(candidates) - 1)
+    if caller.agent is not None and caller.name.lower() != _SDK_DEFAULT:
+        return None
+    guesses = [row for row in rows if row.state == "running"]
+    return FoundSession(guesses[0], len(guesses) - 1, is_callers=False) if guesses else None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sidecar.agents.events import StoredSession
 from sidecar.budget.rules import Rules
 from sidecar.config.load import find_root, load
 from sidecar.errors import BadParamsError, SidecarError
@@ -19,7 +22,7 @@ from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.workspace import SettingsChange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sidecar.context.protocol import ContextUsage
     from sidecar.mcp.caller import Caller, FoundSession
@@ -30,6 +33,10 @@ HISTORY_SECONDS = 3.0
 """Maximum number of seconds that an answer waits while an agent's past calls are read. After that,
 reading continues in the background.
 """
+LINE_SECONDS = 0.3
+"""Maximum number of seconds to wait until the agent has written the tool call to its file."""
+_LINE_POLL_SECONDS = 0.03
+_END_BYTES = 1 << 20
 
 
 class Project:
@@ -91,10 +98,38 @@ class Project:
         return (absolute.relative_to(real_root) if inside else absolute).as_posix()
 
     async def find_session(self, caller: Caller) -> FoundSession | None:
-        """Read the sessions, and return the caller's session, or None if it is not found."""
+        """Read the sessions, and return the caller's session, or None if it is not found.
+
+        Claude Code may write a tool call to its session file only after it has called the tool.
+        The line names the caller's session and contains its newest usage, so wait for it briefly.
+        """
+        await self._read_sessions(caller)
+        if caller.tool_call is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINE_SECONDS):
+                    named = await self._wait_for_line(caller, caller.tool_call)
+                caller = caller._replace(session_ids=(named, *caller.session_ids))
+            await self._read_sessions(caller)
+        return find_session(self.services.sessions(self.workspace).rows(), caller)
+
+    async def _read_sessions(self, caller: Caller) -> None:
         billed = self._billed & {caller.agent}
         await self.services.agents.find_sessions(self.workspace, billed)
-        return find_session(self.services.sessions(self.workspace).rows(), caller)
+
+    async def _wait_for_line(self, caller: Caller, tool_call: str) -> str:
+        """Return the id of the session with this tool call, once its file contains the call."""
+        while True:
+            sessions = self.services.sessions(self.workspace)
+            paths = {}
+            for row in sessions.rows():
+                session = sessions.find(row.id) if row.source == caller.agent else None
+                if isinstance(session, StoredSession) and session.path:
+                    paths[row.id] = session.path
+            find = partial(_find_in_ends, paths, tool_call.encode("utf-8", "replace"))
+            if (named := await self.services.workers.run(find)) is not None:
+                return named
+            await asyncio.sleep(_LINE_POLL_SECONDS)
+            await self._read_sessions(caller)
 
     async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, str | None]:
         """Return a session's context usage, including a forecast.
@@ -136,14 +171,21 @@ class Project:
         self._billed.add(agent)
         return True
 
-    async def usable_tokens(self, caller: Caller) -> tuple[int | None, int | None]:
-        """Return the caller's context size and usable window, both in tokens.
-
-        Each value is None if it is unknown.
-        """
+    async def caller_usage(self, caller: Caller) -> ContextUsage | None:
+        """Return the usage of the caller's session, or None if the session is unknown."""
         found = await self.find_session(caller)
-        session = self.services.sessions(self.workspace).find(found.row.id) if found else None
-        if session is None:
-            return None, None
-        usage = self.services.sessions(self.workspace).usage(session)
-        return usage.tokens, usage.usable
+        if found is None or not found.is_callers:
+            return None
+        sessions = self.services.sessions(self.workspace)
+        session = sessions.find(found.row.id)
+        return None if session is None else sessions.usage(session)
+
+
+def _find_in_ends(paths: Mapping[str, str], text: bytes) -> str | None:
+    """Return the key of the first file with this text in its last part, or None."""
+    for name, path in paths.items():
+        with suppress(OSError), open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
+            if text in file.read(_END_BYTES):
+                return name
+    return None

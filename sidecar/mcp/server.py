@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from contextlib import asynccontextmanager
 from io import TextIOWrapper
@@ -17,7 +18,7 @@ from mcp.server.stdio import stdio_server
 from sidecar import __version__, typed
 from sidecar.defects import log_defect
 from sidecar.errors import SidecarError
-from sidecar.mcp.caller import Caller, session_ids
+from sidecar.mcp.caller import identify
 from sidecar.mcp.schemas import describe_tools
 
 if TYPE_CHECKING:
@@ -110,10 +111,8 @@ async def _call_tool(
     from sidecar.mcp.tools import Call
 
     client = context.session.client_params
-    caller = Caller(
-        client.client_info.name if client is not None else "",
-        session_ids(dict(context.meta or {})),
-    )
+    name = client.client_info.name if client is not None else ""
+    caller = identify(name, dict(context.meta or {}), os.environ)
     call = Call(caller, await _client_roots(context.session), context.session.report_progress)
     try:
         answer = await tools.run(params.name, params.arguments or {}, call)

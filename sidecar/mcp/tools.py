@@ -95,8 +95,8 @@ class Tools:
         project = self._project
         if (arguments.path is None) == (arguments.text is None):
             raise BadParamsError("pass either `path` or `text`")
-        context, usable = await project.usable_tokens(call.caller)
-        model = arguments.model or project.workspace.model
+        usage = await project.caller_usage(call.caller)
+        model = arguments.model or (usage and usage.model) or project.workspace.model
         if arguments.text is not None:
             name, is_folder = "The text", False
             counted_files = [await self._count_text("", arguments.text, model)]
@@ -117,10 +117,13 @@ class Tools:
             "model": model,
             "files": len(counted_files),
         }
-        if usable:
-            share = 100 * tokens / usable
+        if usage is not None and usage.usable:
+            share, now = 100 * tokens / usage.usable, ""
             data["contextPercent"] = round(share, 2)
-            now = f", which is {percent_text(100 * context / usable)} full" if context else ""
+            if usage.tokens:
+                full = 100 * usage.tokens / usage.usable
+                data["contextFullPercent"] = round(full, 2)
+                now = f", which is {percent_text(full)} full"
             parts.append(f"Reading it would use {_share_text(share)} of your usable context{now}")
         lines, largest = [f"{'. '.join(parts)}."], list[dict[str, Any]]()
         if is_folder and counted_files:
@@ -157,9 +160,11 @@ class Tools:
             head = _budgets_text(over, len(findings) - over, len(report.files))
         text, kept = await self._shorten([head, *errors, *unchecked, *lines])
         listed = max(0, kept - 1 - len(errors) - len(unchecked))
+        notes = [*([] if report.budgets else [head]), *errors, *unchecked]
         return Answer(
             text,
-            {
+            ({"notes": notes} if notes else {})
+            | {
                 "exceeded": over,
                 "files": len(report.files),
                 "findings": [
@@ -205,7 +210,7 @@ class Tools:
         if found is None:
             who = agent or call.caller.name or "this client"
             text = f"No session was found for {who} in {project.root}."
-            return Answer(text, {"session": None})
+            return Answer(text, {"notes": [text]})
         usage, cost_problem = await project.context_usage(found)
         report = add_view_to_usage(usage, project.workspace.costs)
         shown_rows = [row for row in report.rows if not row.children]
@@ -218,17 +223,26 @@ class Tools:
             )
             lines.append(f"Filled by (estimated): {', '.join(parts)}")
         notes = []
-        if found.others:
+        if not found.is_callers:
+            client = printable(call.caller.name) or "This client"
+            notes.append(
+                f"{client} is unknown, so this is the newest running session in this folder, "
+                f"a session of {found.row.source}. It may not be yours."
+            )
+        elif found.others:
             others = counted(found.others, "other running session")
             notes.append(f"This is the newest {agent} session in this folder; there are {others}.")
-        if agent == "opencode":
+        if found.row.source == "opencode":
             notes.append("The current call is not included, because opencode has not saved it yet.")
         if cost_problem:
             notes.append(cost_problem)
-        text, _ = await self._shorten([*lines, *notes])
-        data: dict[str, Any] = msgspec.to_builtins(usage)
+        # Notes come first, because the end of a long answer is omitted.
+        text, _ = await self._shorten([lines[0], *notes, *lines[1:]] if lines else notes)
+        data: dict[str, Any] = _without_nulls(msgspec.to_builtins(usage))
         for key in ("rows", "text", "largest", "turns", "shouldPrune", "calibration", "breakdown"):
             data.pop(key, None)
+        if note := data.pop("note", None):
+            notes.insert(0, note)
         return Answer(text, data | ({"notes": notes} if notes else {}))
 
     async def _token_map(self, arguments: schemas.TokenMap, call: Call) -> Answer:
@@ -236,7 +250,8 @@ class Tools:
             raise BadParamsError(f"depth must be between 1 and {_MAX_DEPTH}")
         project = self._project
         folder = await self._resolve(arguments.folder, call)
-        model = project.workspace.model
+        usage = await project.caller_usage(call.caller)
+        model = (usage and usage.model) or project.workspace.model
         files = await self._count_path(folder, model, call)
         top = build_token_map(_relative_counts(files, folder), arguments.depth)
         entries = sorted((entry for _, entry in flatten(top)), key=lambda entry: -entry.tokens)
@@ -308,6 +323,14 @@ _METHOD_TEXTS: dict[Method, str] = {
     "calibrated": "calibrated estimate",
     "estimate": "estimate",
 }
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return JSON data without the members that are null or empty lists."""
+    if isinstance(value, dict):
+        kept = {key: _without_nulls(member) for key, member in value.items()}
+        return {key: member for key, member in kept.items() if member is not None and member != []}
+    return [_without_nulls(member) for member in value] if isinstance(value, list) else value
 
 
 def _fitting_lines(lines: Sequence[str], tokenizer: Tokenizer) -> Sequence[str]:

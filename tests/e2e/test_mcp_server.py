@@ -299,6 +299,76 @@ async def test_the_context_of_a_growing_session_equals_that_of_usage(
     assert share.structured_content["contextPercent"] > 0
 
 
+def add_reply(home: ClaudeHome, session: Any) -> None:
+    home.clock.now = datetime.now(UTC)
+    session.user()
+    session.reply()
+
+
+def add_tool_call(home: Path, session: Any) -> None:
+    (path,) = home.glob(f".claude/projects/*/{session.id}.jsonl")
+    with path.open("a") as file:
+        file.write(json.dumps({"type": "progress", "toolUseID": "toolu_mine"}) + "\n")
+
+
+@pytest.mark.parametrize("named_by", ["variable", "tool call", "late tool call"])
+async def test_the_callers_own_session_is_shown_beside_a_newer_one(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
+) -> None:
+    home = ClaudeHome(tmp_path / ".claude")
+    home.clock.now = datetime.now(UTC)
+    own, other = home.session(project), home.session(project)
+    add_reply(home, own)
+    add_reply(home, other)
+    add_reply(home, other)
+    meta: Any = {}
+    # An outer Claude Code's variable names the other session, unless the variable is tested.
+    monkeypatch.setenv("CLAUDE_CODE_SESSION_ID", own.id if named_by == "variable" else other.id)
+    monkeypatch.setenv("QWEN_CODE_SESSION_ID", other.id)
+    if named_by != "variable":
+        meta = {"claudecode/toolUseId": "toolu_mine"}
+    async with connected(project, client="claude-code") as client:
+        await client.call_tool("context_usage", {})
+        if named_by == "tool call":
+            add_tool_call(tmp_path, own)
+        asked = asyncio.create_task(client.call_tool("context_usage", {}, meta=meta))
+        if named_by == "late tool call":
+            await asyncio.sleep(0.1)
+            add_reply(home, own)
+            add_tool_call(tmp_path, own)
+        result = await asked
+        counted = await client.call_tool("count_tokens", {"text": "hello world"}, meta=meta)
+    found = result.structured_content
+    assert found is not None
+    assert (found["session"]["id"], found["tokens"]) == (own.id, home.truth.context[own.id])
+    assert f"{home.truth.context[own.id]:,} tokens" in text_of(result)
+    assert None not in found.values()
+    assert counted.structured_content is not None
+    assert counted.structured_content["model"] == found["model"]
+
+
+async def test_sentences_that_matter_are_in_both_halves(project: Path, tmp_path: Path) -> None:
+    (project / ".token-sidecar.toml").write_text("")
+    async with connected(project, client="codex-mcp-client") as client:
+        missing = await client.call_tool("context_usage", {})
+        unbudgeted = await client.call_tool("check_budgets", {})
+    home = ClaudeHome(tmp_path / ".claude")
+    home.clock.now = datetime.now(UTC)
+    session = home.session(project)
+    add_reply(home, session)
+    session.user()
+    async with connected(project, client="unheard-of") as client:
+        guessed = await client.call_tool("context_usage", {})
+    for result, sentence in (
+        (missing, "No session was found for codex"),
+        (unbudgeted, "No budgets are configured"),
+        (guessed, "unheard-of is unknown"),
+    ):
+        assert sentence in text_of(result)
+        assert result.structured_content is not None
+        assert any(sentence in note for note in result.structured_content["notes"])
+
+
 async def test_an_unreadable_ledger_is_reported(project: Path, tmp_path: Path) -> None:
     home = ClaudeHome(tmp_path / ".claude")
     home.clock.now = datetime.now(UTC)

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from sidecar.context.protocol import SessionRow
-from sidecar.mcp.caller import Caller, find_session, session_ids
+from sidecar.mcp.caller import Caller, find_session, identify, session_ids
 
 
 def row(name: str, source: str, state: Literal["running", "idle", "ended"] = "idle") -> SessionRow:
@@ -80,4 +80,68 @@ def test_open_session_is_used_if_none_is_running() -> None:
 
 def test_sessions_of_other_agents_are_never_used() -> None:
     assert find_session([row("a", "pi", "running")], Caller("codex-mcp-client")) is None
-    assert find_session([row("a", "pi", "running")], Caller("inspector-client")) is None
+
+
+@pytest.mark.parametrize(
+    ("client", "agent"),
+    [
+        ("kilo", "kilo-code"),
+        ("@cline/core", "cline"),
+        ("mcp", "vibe"),
+        ("mcp-inspector", None),
+        ("pipeline-runner", None),
+        ("pi-mcp-adapter", "pi"),
+        ("Continued", None),
+    ],
+)
+def test_agent_is_recognized_by_whole_words(client: str, agent: str | None) -> None:
+    assert Caller(client).agent == agent
+
+
+VARIABLES = {
+    "CLAUDE_CODE_SESSION_ID": "outer",
+    "QWEN_CODE_SESSION_ID": "inner",
+    "COPILOT_AGENT_SESSION_ID": "middle",
+}
+
+
+@pytest.mark.parametrize(
+    ("client", "ids"),
+    [
+        ("claude-code", ("outer",)),
+        ("qwen-cli-mcp-client-token-sidecar", ("inner",)),
+        ("github-copilot-developer", ("middle",)),
+        ("codex-mcp-client", ()),
+        ("opencode", ()),
+        ("unheard-of", ()),
+    ],
+)
+def test_only_the_callers_own_variable_names_its_session(client: str, ids: tuple[str, ...]) -> None:
+    assert identify(client, None, VARIABLES).session_ids == ids
+
+
+def test_the_call_is_more_specific_than_the_environment() -> None:
+    meta = {"session_id": "meta", "claudecode/toolUseId": "toolu_1"}
+    caller = identify("claude-code", meta, VARIABLES)
+    assert (caller.session_ids, caller.tool_call) == (("meta", "outer"), "toolu_1")
+    assert identify("claude-code", {"claudecode/toolUseId": 3}, {}).tool_call is None
+    rows = [row("outer", "claude-code", "running"), row("meta", "claude-code")]
+    session = find_session(rows, caller)
+    assert session is not None
+    assert session.row.id == "meta"
+
+
+def test_an_id_of_another_agents_session_is_not_the_callers() -> None:
+    rows = [row("inner", "codex", "running"), row("own", "qwen-code", "running")]
+    session = find_session(rows, identify("qwen-cli-mcp-client", None, VARIABLES))
+    assert session is not None
+    assert session.row.id == "own"
+
+
+@pytest.mark.parametrize("client", ["inspector-client", "", "mcp"])
+def test_unknown_client_gets_the_newest_running_session(client: str) -> None:
+    rows = [row("c", "pi"), row("b", "pi", "running"), row("a", "codex", "running")]
+    session = find_session(rows, Caller(client))
+    assert session is not None
+    assert (session.row.id, session.others, session.is_callers) == ("b", 1, False)
+    assert find_session([row("c", "pi"), row("d", "codex", "ended")], Caller(client)) is None
