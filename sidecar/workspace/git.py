@@ -78,6 +78,11 @@ def _run_verb(
     if git is None:
         raise GitError("git is not on the PATH; install git")
     off = _filter_options(git, folder)
+    top = _find_top(folder.absolute())
+    if top is not None and not os.path.lexists(top / ".GIT"):
+        # The disk distinguishes case. With the wrong setting, git would omit a new `agents.md`
+        # beside `AGENTS.md`.
+        off += ["-c", "core.ignoreCase=false"]
     return _run_git(git, folder, *off, verb, *_VERB_OPTIONS.get(verb, ()), *arguments, stdin=stdin)
 
 

@@ -139,7 +139,13 @@ SETUPS: dict[str, tuple[Setup, str]] = {
         lambda root: configure(root, "core.worktree", other_repository(root)), REFUSED,
     ),
     "core.bare": (lambda root: configure(root, "core.bare", "true"), REFUSED),
-    "core.ignoreCase": (lambda root: configure(root, "core.ignoreCase", "true"), FOUND),
+    "core.ignoreCase": (
+        lambda root: (
+            configure(root, "core.ignoreCase", "true"),
+            write(root / "sub/agents.md", LONG),
+        ),
+        "agents.md is",
+    ),
     "core.fsmonitor": (lambda root: configure(root, "core.fsmonitor", "true"), FOUND),
     "core.untrackedCache": (
         lambda root: (
