@@ -7,6 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf import json_format
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
     ExportLogsServiceResponse,
@@ -84,7 +85,11 @@ class Collector:
 
 def calls_of(body: bytes) -> list[dict[str, Any]]:
     """Return the attributes of each log record in a request, including the resource attributes."""
-    request = ExportLogsServiceRequest.FromString(body)
+    request = ExportLogsServiceRequest()
+    if body.startswith(b"{"):
+        json_format.Parse(body, request)
+    else:
+        request.ParseFromString(body)
     return [
         attributes(part.resource) | attributes(record) | {"at": record.time_unix_nano}
         for part in request.resource_logs
@@ -104,4 +109,5 @@ def rejection(calls: int, reason: str = "") -> Answer:
     response = ExportLogsServiceResponse()
     response.partial_success.rejected_log_records = calls
     response.partial_success.error_message = reason
-    return 200, response.SerializeToString(), {"Content-Type": "application/x-protobuf"}
+    body = json_format.MessageToJson(response).encode()
+    return 200, body, {"Content-Type": "application/json"}

@@ -27,6 +27,8 @@ FOLLOW_SECONDS = 15.0
 """The delay between runs with `--follow`, in seconds."""
 VERIFY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Delays before the totals are compared again, in seconds. The collector may still be writing."""
+_MOST_CALLS = 5
+"""Maximum number of rejected calls to name."""
 _MOST_DAYS = 5
 """Maximum number of days to print if the totals differ."""
 
@@ -85,14 +87,10 @@ def _open_store(settings: Settings) -> TeamStore:
 
 
 def _print_records(queue: ShippingQueue) -> None:
-    from sidecar.cost.shipping import encode
+    from sidecar.cost.records import export_request
 
     for records in _pending_records(queue):
-        request = encode(records, queue.identity.resource())
-        # `encode` reports a missing package before this import fails.
-        from google.protobuf.json_format import MessageToDict
-
-        print_json(MessageToDict(request))
+        print_json(export_request(records, queue.identity.resource()))
 
 
 def _pending_records(queue: ShippingQueue) -> Iterator[list[Record]]:
@@ -100,8 +98,6 @@ def _pending_records(queue: ShippingQueue) -> Iterator[list[Record]]:
     while batch.calls:
         yield [call.record for call in batch.calls]
         batch = queue.next_batch(after=batch.after)
-    if refused := queue.next_refused_batch().calls:
-        yield [call.record for call in refused]
     yield from (records for _root, records in _file_reports(queue) if records)
 
 
@@ -140,7 +136,7 @@ async def _follow(
                     print_json({**shipped._asdict(), "sentBytes": collector.sent_bytes})
                 elif shipped.accepted:
                     print_lines(f"Sent {counted(shipped.accepted, 'call')}.")
-                _warn_if_refused(shipped, problem, as_json=as_json)
+                _warn_if_rejected(shipped, problem, shipped.rejected, as_json=as_json)
             except CollectorError as error:
                 warn(f"{error}; the calls remain queued")
                 failures += 1
@@ -188,8 +184,9 @@ async def _ship_once(
             print_lines(f"Sent {counted(shipped.accepted, 'call')}.")
         if after is not None:
             _print_differences(after, queue, is_busy=shipped.busy)
-    _warn_if_refused(shipped, problem, as_json=as_json)
-    return bool(shipped.refused or problem or (after and after.days))
+    rejected = queue.rejected_calls()
+    _warn_if_rejected(shipped, problem, rejected, as_json=as_json)
+    return bool(rejected or problem or (after and after.days))
 
 
 async def _send(queue: ShippingQueue, collector: Collector) -> tuple[Shipped, str]:
@@ -227,9 +224,21 @@ async def _compare_again(
     return comparison
 
 
-def _warn_if_refused(shipped: Shipped, problem: str, *, as_json: bool) -> None:
-    if shipped.refused and not as_json:
-        warn(f"{counted(shipped.refused, 'call')} remain queued: {shipped.reason}")
+def _warn_if_rejected(shipped: Shipped, problem: str, rejected: int, *, as_json: bool) -> None:
+    """Warn about rejected calls.
+
+    Args:
+        shipped: The result of this run.
+        problem: Why the costs of prompt files were rejected, or an empty string.
+        rejected: How many calls were rejected in this run, and in earlier runs if they count.
+        as_json: Whether the result is printed as JSON.
+    """
+    if rejected and not as_json:
+        lines = [f"{counted(rejected, 'call')} rejected and not in the store"]
+        if shipped.rejected:
+            lines[0] += f": {shipped.reason}"
+            lines += [f"call {name}" for name in shipped.rejected_ids[:_MOST_CALLS]]
+        warn(*lines, "once the collector accepts them, run `token-sidecar cost ship --verify`")
     if problem:
         warn(f"the costs of prompt files were not reported: {problem}")
 

@@ -224,34 +224,34 @@ def usd_attribute(usd: Decimal) -> str:
     return text.rstrip("0").rstrip(".")
 
 
-def export_request(records: Sequence[Record], resource: Mapping[str, str]) -> Any:
-    """Return an OTLP export request that contains the records.
+def export_request(records: Sequence[Record], resource: Mapping[str, str]) -> dict[str, Any]:
+    """Return an OTLP export request in its JSON form that contains the records.
 
-    Raises:
-        ImportError: The `[otel]` extra is not installed.
+    The form is that of https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding: 64-bit
+    integers are strings.
     """
-    from opentelemetry._logs import LogRecord
-    from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
-    from opentelemetry.sdk._logs import ReadableLogRecord
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    log_records = [
+        {
+            "timeUnixNano": str(record.nanoseconds),
+            "observedTimeUnixNano": str(record.nanoseconds),
+            "eventName": str(record.attributes["event.name"]),
+            "attributes": _attributes(record.attributes),
+        }
+        for record in records
+    ]
+    scope = {"scope": {"name": SERVICE}, "logRecords": log_records}
+    source = {"attributes": _attributes(resource)}
+    return {"resourceLogs": [{"resource": source, "scopeLogs": [scope]}]}
 
-    source, scope = Resource(dict(resource)), InstrumentationScope(SERVICE)
-    return encode_logs(
-        [
-            ReadableLogRecord(
-                LogRecord(
-                    timestamp=record.nanoseconds,
-                    observed_timestamp=record.nanoseconds,
-                    attributes=record.attributes,
-                    event_name=str(record.attributes["event.name"]),
-                ),
-                source,
-                scope,
-            )
-            for record in records
-        ]
-    )
+
+def _attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": name,
+            "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)},
+        }
+        for name, value in values.items()
+    ]
 
 
 def _plain(name: str) -> str:

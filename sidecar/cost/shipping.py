@@ -1,9 +1,9 @@
-"""Sends calls and prompt file costs to the user's OpenTelemetry collector via OTLP/HTTP.
+"""Sends calls and prompt file costs to the user's OpenTelemetry collector via OTLP/HTTP, as JSON.
 
 The ledger serves as the queue. Its database contains a cursor for each destination. The cursor
 moves past calls only after the collector has accepted or rejected them. A call can therefore arrive
 twice, with the same id and version. Amended calls are sent again with a higher version. Rejected
-calls are retried later, after all other calls, so that they do not delay new ones.
+calls are counted and passed over. A comparison with the team's store finds them again.
 
 Prompt files are not queued. Their costs are reported once a day for each workspace.
 """
@@ -23,18 +23,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
+import msgspec
+
+from sidecar import typed
 from sidecar.config.private_files import locked
 from sidecar.cost.export import COLUMNS, TABLES, event_of_row
 from sidecar.cost.ledger import DAY_MS, explained
 from sidecar.cost.records import Identity, Record, export_request, record_of
 from sidecar.endpoints.http import (
     LOCAL_HOSTS,
+    ClientSettingsError,
+    describe_failure,
     host_of,
+    make_client,
+    root_of,
     warn_if_readable,
     without_secrets,
 )
-from sidecar.errors import SidecarError, how_to_install
-from sidecar.tasks import backoff
+from sidecar.errors import SidecarError
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -61,15 +67,14 @@ _LARGEST_CHANGE = 1 << 62
 """The largest possible version of a call. SQLite's integers have 64 bits."""
 _DAY_NS = 86_400_000_000_000
 _LONGEST_ANSWER = 64 * 1024
-_MOST_REFUSALS = 16
-"""Number of rejected calls after which a run ends, if no call has been accepted."""
-_FIRST_REFUSED_RETRY, _LONGEST_REFUSED_RETRY = 900.0, 86_400.0
-"""The first and the longest delay in seconds before a rejected call is sent again."""
+_MOST_REJECTED = 16
+"""After this many rejected calls, and none accepted, the collector seems to reject everything."""
 _DRY_RUN = "dry run"
 """Used as the destination's name in a dry run if all calls would be sent again.
 
 No accepted calls are stored under this name, so all calls are treated as queued.
 """
+_PATH = "/v1/logs"
 _TOO_LARGE = 413
 _TRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
 _HEADER_VARIABLES = ("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
@@ -88,10 +93,9 @@ _SCHEMA = (
     # The sequence number of the latest change to each call that was amended or queued again.
     "CREATE TABLE IF NOT EXISTS amended (event INTEGER PRIMARY KEY, change INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS amended_change ON amended (change)",
-    # The calls that a destination rejected, and the time when each call will be sent again, in
-    # seconds since 1970.
-    "CREATE TABLE IF NOT EXISTS refused (destination TEXT, event INTEGER, refusals INTEGER "
-    "NOT NULL, due REAL NOT NULL, PRIMARY KEY (destination, event)) WITHOUT ROWID",
+    # How many calls each destination has rejected since the last comparison with the store.
+    "CREATE TABLE IF NOT EXISTS rejected (destination TEXT PRIMARY KEY, calls INTEGER NOT NULL) "
+    "WITHOUT ROWID",
     # The last UTC day on which a workspace's prompt file report was sent to a destination.
     "CREATE TABLE IF NOT EXISTS file_report (destination TEXT, workspace TEXT, day INTEGER "
     "NOT NULL, PRIMARY KEY (destination, workspace)) WITHOUT ROWID",
@@ -109,16 +113,12 @@ _SELECT = (
     f"SELECT event.id, coalesce(amended.change, 0), {COLUMNS} "  # noqa: S608
     f"FROM {TABLES} LEFT JOIN amended ON amended.event = event.id WHERE "
 )
-_NOT_REFUSED = "NOT IN (SELECT event FROM refused WHERE destination = ?)"
 _CHANGED = (
-    f"event.id IN (SELECT event FROM amended WHERE event {_NOT_REFUSED} AND change > ? "  # noqa: S608
-    "AND event <= ? ORDER BY change LIMIT ?) ORDER BY amended.change"
+    "event.id IN (SELECT event FROM amended WHERE change > ? AND event <= ? ORDER BY change "
+    "LIMIT ?) ORDER BY amended.change"
 )
-_NEW = f"event.id {_NOT_REFUSED} AND event.id > ? ORDER BY event.id LIMIT ?"
-_DUE = (
-    "event.id IN (SELECT event FROM refused WHERE destination = ? AND due <= ? ORDER BY due "
-    "LIMIT ?) ORDER BY event.id"
-)
+_NEWEST = "event.id = (SELECT max(id) FROM event)"
+_NEW = "event.id > ? ORDER BY event.id LIMIT ?"
 
 
 class ShippingError(SidecarError):
@@ -167,22 +167,24 @@ class Batch(NamedTuple):
 class Delivery(NamedTuple):
     """The collector's answer to a batch of calls."""
 
-    refused: list[QueuedCall]
+    rejected: int = 0
     reason: str = ""
     """Why the collector rejected calls, or an empty string if it accepted all of them."""
-    is_complete: bool = True
-    """Whether all calls were sent. Sending stops if the collector seems to reject everything."""
+    named: Sequence[QueuedCall] = ()
+    """The rejected calls, as far as the collector's answers identify them."""
 
 
 class Shipped(NamedTuple):
     """How many calls a run sent, and how many the collector rejected."""
 
     accepted: int = 0
-    refused: int = 0
+    rejected: int = 0
     busy: bool = False
     """Whether another process is already sending the calls."""
     reason: str = ""
     """Why the collector rejected calls, or an empty string if it accepted all of them."""
+    rejected_ids: tuple[str, ...] = ()
+    """The ids of rejected calls, as far as the collector's answers identify them."""
 
 
 class ShippingQueue:
@@ -195,7 +197,7 @@ class ShippingQueue:
         self._destination = destination
 
     def next_batch(self, limit: int = BATCH, after: Cursor | None = None) -> Batch:
-        """Return the next calls, with amended calls first. Rejected calls are excluded.
+        """Return the next calls, with amended calls first.
 
         Args:
             limit: The maximum number of calls.
@@ -218,22 +220,17 @@ class ShippingQueue:
         event = new[-1].row if new else before.event
         return Batch([*changed, *new], before, Cursor(event, change))
 
-    def next_refused_batch(self, limit: int = BATCH) -> Batch:
-        """Return rejected calls that are due to be sent again.
-
-        Send them only if `next_batch` returns no calls.
+    def newest_call(self) -> QueuedCall | None:
+        """Return the most recently recorded call, or None if there is no call.
 
         Raises:
             LedgerError: Reading failed.
         """
         with self.ledger.reader() as connection:
-            before = self._cursor(connection)
-            due = self._select(connection, _DUE, time.time(), limit)
-        event = max([before.event, *(call.row for call in due)])
-        return Batch(due, before, Cursor(event, before.change))
+            return next(iter(self._select(connection, _NEWEST)), None)
 
     def accepted_calls(self, days: Iterable[int] | None = None) -> Iterator[QueuedCall]:
-        """Yield the calls that the collector has accepted, except calls that are queued again.
+        """Yield the calls that were sent, except calls that are queued again.
 
         Args:
             days: The UTC days to read, counted from 1970-01-01; defaults to all days.
@@ -252,8 +249,8 @@ class ShippingQueue:
                     yield call
             row = calls[-1].row if calls else accepted.event
 
-    def accept(self, batch: Batch, refused: Sequence[QueuedCall] = ()) -> None:
-        """Move the cursor past a batch, and schedule its rejected calls for a retry.
+    def accept(self, batch: Batch, rejected: int = 0) -> None:
+        """Move the cursor past a batch, and add to the number of rejected calls.
 
         Does nothing if another process has moved the cursor.
 
@@ -269,25 +266,29 @@ class ShippingQueue:
                 "WHERE destination = ? AND event = ? AND change = ?",
                 (*batch.after, self._destination, *batch.before),
             )
-            if moved.rowcount:
-                self._set_refused(connection, refused)
-                rows = {call.row for call in batch.calls} - {call.row for call in refused}
-                connection.executemany(
-                    "DELETE FROM refused WHERE destination = ? AND event = ?",
-                    ((self._destination, row) for row in rows),
+            if moved.rowcount and rejected:
+                connection.execute(
+                    "INSERT INTO rejected VALUES (?, ?) "
+                    "ON CONFLICT (destination) DO UPDATE SET calls = calls + excluded.calls",
+                    (self._destination, rejected),
                 )
 
-    def refuse(self, refused: Sequence[QueuedCall]) -> None:
-        """Queue rejected calls for a later retry, without moving the cursor.
+    def rejected_calls(self) -> int:
+        """Return how many calls were rejected since the last comparison with the store.
 
         Raises:
-            LedgerError: Storage failed.
+            LedgerError: Reading failed.
         """
-        with self.ledger.transaction() as connection:
-            self._set_refused(connection, refused)
+        with self.ledger.reader() as connection:
+            found = connection.execute(
+                "SELECT calls FROM rejected WHERE destination = ?", (self._destination,)
+            ).fetchone()
+        return int(found[0]) if found else 0
 
     def queue_again(self, versions: Mapping[int, int]) -> None:
-        """Queue calls to be sent again with a higher version.
+        """Queue the calls that the store lacks, to be sent again with a higher version.
+
+        They include all rejected calls, whose number is reset.
 
         Args:
             versions: The calls' versions in the store, keyed by row id. The new versions will be
@@ -301,6 +302,7 @@ class ShippingQueue:
             connection.executemany(
                 statement, ((row, min(sent, _LARGEST_CHANGE)) for row, sent in versions.items())
             )
+            connection.execute("DELETE FROM rejected WHERE destination = ?", (self._destination,))
 
     def recent_workspaces(self) -> list[str]:
         """Return the URIs of workspaces with calls in the last 30 days.
@@ -355,19 +357,6 @@ class ShippingQueue:
                 (self._destination, workspace, time.time_ns() // _DAY_NS),
             )
 
-    def _set_refused(self, connection: sqlite3.Connection, refused: Sequence[QueuedCall]) -> None:
-        for call in refused:
-            found = connection.execute(
-                "SELECT refusals FROM refused WHERE destination = ? AND event = ?",
-                (self._destination, call.row),
-            ).fetchone()
-            refusals = 1 + (found[0] if found else 0)
-            delay = backoff(refusals, _FIRST_REFUSED_RETRY, _LONGEST_REFUSED_RETRY)
-            connection.execute(
-                "INSERT OR REPLACE INTO refused VALUES (?, ?, ?, ?)",
-                (self._destination, call.row, refusals, time.time() + delay),
-            )
-
     def _cursor(self, connection: sqlite3.Connection) -> Cursor:
         stored = connection.execute(
             "SELECT event, change FROM shipment WHERE destination = ?", (self._destination,)
@@ -378,7 +367,7 @@ class ShippingQueue:
         self, connection: sqlite3.Connection, which: str, *values: float
     ) -> list[QueuedCall]:
         calls = []
-        found = connection.execute(_SELECT + which, (self._destination, *values))
+        found = connection.execute(_SELECT + which, values)
         for row, change, *columns in found:
             event = event_of_row(tuple(columns))
             cost = self.prices.cost(event)
@@ -407,7 +396,7 @@ def open_queue(
     if endpoint is None:
         return None
     salt = _salt_of(team)
-    endpoint = endpoint.rstrip("/")
+    endpoint = collector_root(endpoint)
     with book.ledger.transaction() as connection:
         installation, secret = _prepare(connection)
         identity = Identity(
@@ -428,6 +417,11 @@ def open_queue(
                 "INSERT OR REPLACE INTO current_destination VALUES (?, ?)", (endpoint, destination)
             )
     return ShippingQueue(book.ledger, book.prices, identity, destination)
+
+
+def collector_root(endpoint: str) -> str:
+    """Return a collector's address without the path of its log requests."""
+    return root_of(endpoint, (_PATH,))
 
 
 def _destination_name(endpoint: str, identity: Identity) -> str:
@@ -451,7 +445,7 @@ def _is_replaced(connection: sqlite3.Connection, endpoint: str, destination: str
 
 
 def _queue_all(connection: sqlite3.Connection, destination: str) -> None:
-    for table in ("shipment", "refused", "file_report"):
+    for table in ("shipment", "rejected", "file_report"):
         connection.execute(f"DELETE FROM {table} WHERE destination = ?", (destination,))  # noqa: S608
 
 
@@ -497,41 +491,46 @@ class Collector:
     def __init__(
         self, endpoint: str, resource: Mapping[str, str], headers: Mapping[str, str]
     ) -> None:
-        self._url = f"{endpoint.rstrip('/')}/v1/logs"
+        self._url = collector_root(endpoint) + _PATH
         self._resource, self._headers = resource, headers
         self._client: httpx.AsyncClient | None = None
         self.sent_bytes = 0
         """The total size of all compressed request bodies, in bytes."""
 
-    async def deliver(self, calls: Sequence[QueuedCall], run: Run) -> Delivery:
-        """Send calls, and return those that the collector rejected.
+    async def deliver(self, calls: Sequence[QueuedCall], newest: QueuedCall, run: Run) -> Delivery:
+        """Send calls. Return how many the collector rejected.
 
-        The collector does not report which calls in a request it rejected, so a rejected request is
-        split into halves, which are sent again. Halves are taken alternately from the start and the
-        end of the batch. Sending stops after several rejected calls if no call was accepted.
+        A rejected request is split into halves, which are sent again, until the rejected calls are
+        known. If a collector accepts a part of a request, it does not say which part.
+
+        Args:
+            calls: The calls.
+            newest: The newest call in the queue. If the collector rejects it too, the collector is
+                at fault rather than the calls.
+            run: Runs blocking work on a thread.
 
         Raises:
-            CollectorError: The collector is unavailable.
-            ShippingError: The `[otel]` extra is not installed.
+            CollectorError: The collector is unavailable, or seems to reject everything.
         """
-        refused: list[QueuedCall] = []
-        waiting, is_from_end, last_reason = [list(calls)], False, ""
+        waiting, named, unnamed, reason = [calls], list[QueuedCall](), 0, ""
+        is_any_accepted = False
         while waiting:
-            place = len(waiting) - 1 if is_from_end else 0
-            part, is_from_end = waiting.pop(place), not is_from_end
-            reason = await self._post([call.record for call in part], run)
-            if not reason:
-                continue
-            last_reason = reason
-            if len(part) > 1:
+            part = waiting.pop()
+            answer = await self._post([call.record for call in part], run)
+            reason = answer.reason or reason
+            if answer.rejected < len(part):
+                unnamed += answer.rejected
+                is_any_accepted = True
+            elif len(part) > 1:
                 middle = len(part) // 2
-                waiting[place:place] = [part[:middle], part[middle:]]
-                continue
-            refused.append(part[0])
-            is_none_accepted = len(refused) + sum(map(len, waiting)) == len(calls)
-            if is_none_accepted and len(refused) >= _MOST_REFUSALS and waiting:
-                return Delivery(refused, reason, is_complete=False)
-        return Delivery(refused, last_reason if refused else "")
+                waiting += [part[middle:], part[:middle]]
+            else:
+                named += part
+            if not is_any_accepted and (len(named) >= _MOST_REJECTED or not waiting):
+                if (await self._post([newest.record], run)).rejected:
+                    raise CollectorError(reason)
+                is_any_accepted = True
+        return Delivery(unnamed + len(named), reason, named)
 
     async def send(self, records: Sequence[Record], run: Run) -> str:
         """Send records in one request.
@@ -541,59 +540,56 @@ class Collector:
 
         Raises:
             CollectorError: The collector is unavailable.
-            ShippingError: The `[otel]` extra is not installed.
         """
-        return await self._post(records, run) if records else ""
+        return (await self._post(records, run)).reason if records else ""
 
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.aclose()
             self._client = None
 
-    async def _post(self, records: Sequence[Record], run: Run) -> str:
-        """Send one request. Return why it was rejected, or an empty string if it was accepted."""
+    async def _post(self, records: Sequence[Record], run: Run) -> Delivery:
+        """Send one request. Return how many records were rejected, and why."""
+        where = without_secrets(self._url)
         client = self._client = self._client or await run(self._make_client)
         body = await run(partial(_compress, records, self._resource))
-        where = without_secrets(self._url)
         try:
             async with asyncio.timeout(_TIMEOUT):
                 status, headers, answer = await _send(client, self._url, body)
         except TimeoutError:
             raise CollectorError(f"{where} did not answer within {_TIMEOUT:g} s") from None
         except (OSError, ValueError, RuntimeError) as error:
-            name = type(error.__cause__ or error).__name__
-            reason = f"{where} cannot be reached ({name}); check [ledger] otel-endpoint"
+            reason = f"{describe_failure(error, where)}; check [ledger] otel-endpoint"
             raise CollectorError(reason) from None
         self.sent_bytes += len(body)
-        if status == _TOO_LARGE:
-            return f"{where} rejected a request as too large (HTTP {status})"
+        if status in (400, _TOO_LARGE):
+            what = "a request as too large" if status == _TOO_LARGE else "calls"
+            return Delivery(len(records), f"{where} rejected {what} (HTTP {status})")
         if status in _TRY_LATER:
             raise CollectorError(f"{where} returned HTTP {status}", _retry_after(headers))
-        if status == 400:
-            return f"{where} rejected calls (HTTP 400)"
         if status >= 300:
             raise CollectorError(
                 f"{where} returned HTTP {status}; check [ledger] otel-endpoint and the headers in "
                 "OTEL_EXPORTER_OTLP_HEADERS"
             )
-        return _rejection(where, headers, answer)
+        return _rejection(where, headers, answer, len(records))
 
     def _make_client(self) -> httpx.AsyncClient:
         """Create the client. Runs on a thread, because imports and certificates load slowly."""
-        import httpx
-
-        return httpx.AsyncClient(
-            headers={
-                **self._headers,
-                "Content-Type": "application/x-protobuf",
-                "Content-Encoding": "gzip",
-                "Accept-Encoding": "identity",
-                "User-Agent": "token-sidecar",
-            },
-            timeout=_TIMEOUT,
-            follow_redirects=False,
-            trust_env=host_of(self._url) not in LOCAL_HOSTS,
-        )
+        try:
+            return make_client(
+                headers={
+                    **self._headers,
+                    "Content-Type": "application/json",
+                    "Content-Encoding": "gzip",
+                    "Accept-Encoding": "identity",
+                    "User-Agent": "token-sidecar",
+                },
+                timeout=_TIMEOUT,
+                trust_env=host_of(self._url) not in LOCAL_HOSTS,
+            )
+        except ClientSettingsError as error:
+            raise CollectorError(str(error)) from None
 
 
 async def _send(
@@ -610,44 +606,39 @@ async def _send(
                     raise ValueError("the answer is too long")
             return response.status_code, dict(response.headers), answer
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise OSError from error
-
-
-def encode(records: Sequence[Record], resource: Mapping[str, str]) -> Any:
-    """Return an OTLP request that contains the records.
-
-    Raises:
-        ShippingError: The `[otel]` extra is not installed.
-    """
-    try:
-        return export_request(records, resource)
-    except ImportError as error:
-        raise ShippingError(
-            f"shipping calls requires additional packages; {how_to_install('otel')}"
-        ) from error
+        raise OSError(type(error).__name__) from error
 
 
 def _compress(records: Sequence[Record], resource: Mapping[str, str]) -> bytes:
-    return gzip.compress(encode(records, resource).SerializeToString(), 6)
+    return gzip.compress(msgspec.json.encode(export_request(records, resource)), 6)
 
 
-def _rejection(where: str, headers: Mapping[str, str], answer: bytes) -> str:
-    """Return why the collector rejected calls, or an empty string if it accepted all of them."""
-    from google.protobuf.message import DecodeError
-    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+class _PartialSuccess(msgspec.Struct, frozen=True, rename="camel"):
+    rejected_log_records: int = 0
+    error_message: str = ""
 
+
+class _Response(msgspec.Struct, frozen=True, rename="camel"):
+    partial_success: _PartialSuccess = _PartialSuccess()
+
+
+def _rejection(where: str, headers: Mapping[str, str], answer: bytes, sent: int) -> Delivery:
+    """Return how many records the collector rejected, according to its response."""
     if not answer:
-        return ""
+        return Delivery()
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
-        if kind not in ("application/x-protobuf", "application/protobuf"):
-            raise DecodeError
-        partial_success = ExportLogsServiceResponse.FromString(answer).partial_success
-    except DecodeError:
+        if kind != "application/json":
+            raise msgspec.DecodeError
+        # OTLP writes 64-bit integers as strings.
+        response = typed.convert(msgspec.json.decode(answer), _Response, strict=False)
+    except (msgspec.DecodeError, RecursionError):
         raise CollectorError(f"{where} does not respond like an OTLP collector") from None
-    if partial_success.rejected_log_records <= 0:
-        return ""
-    return f"{where} rejected calls: {printable(partial_success.error_message[:200])}"
+    rejected = min(sent, response.partial_success.rejected_log_records)
+    if rejected <= 0:
+        return Delivery()
+    reason = printable(response.partial_success.error_message[:200])
+    return Delivery(rejected, f"{where} rejected calls: {reason}")
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
@@ -703,7 +694,6 @@ async def send_file_report(
 
     Raises:
         CollectorError: The collector is unavailable.
-        ShippingError: The `[otel]` extra is not installed.
         LedgerError: The ledger cannot be used.
     """
     reason = await collector.send(records, run)
@@ -749,30 +739,26 @@ async def ship(
     Raises:
         CollectorError: The collector is unavailable or seems to reject all calls. Calls that it
             accepted earlier are not sent again.
-        ShippingError: The `[otel]` extra is not installed.
         LedgerError: The ledger cannot be used.
     """
     async with _locked_against_others(queue, run) as is_alone:
         shipped = Shipped(busy=not is_alone)
         while is_alone:
             batch = await run(partial(queue.next_batch, limit))
-            is_retry = not batch.calls
-            if is_retry:
-                batch = await run(partial(queue.next_refused_batch, limit))
             if not batch.calls:
                 break
-            delivery = await collector.deliver(batch.calls, run)
-            if not delivery.is_complete and not is_retry:
-                await run(partial(queue.refuse, delivery.refused))
-                raise CollectorError(delivery.reason)
-            refused = delivery.refused if delivery.is_complete else batch.calls
-            await run(partial(queue.accept, batch, refused))
+            newest = await run(queue.newest_call)
+            delivery = await collector.deliver(batch.calls, newest or batch.calls[-1], run)
+            await run(partial(queue.accept, batch, delivery.rejected))
             shipped = Shipped(
-                shipped.accepted + len(batch.calls) - len(refused),
-                shipped.refused + len(refused),
-                reason=delivery.reason or shipped.reason,
+                shipped.accepted + len(batch.calls) - delivery.rejected,
+                shipped.rejected + delivery.rejected,
+                reason=delivery.reason if delivery.rejected else shipped.reason,
+                rejected_ids=(*shipped.rejected_ids, *map(_id_of, delivery.named)),
             )
-            if is_retry and refused:
-                break
             await asyncio.sleep(pause)
         return shipped
+
+
+def _id_of(call: QueuedCall) -> str:
+    return str(call.record.attributes["token_sidecar.call.id"])

@@ -24,6 +24,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.endpoints.outcome import EndpointError, RequestAbandonedError
+from sidecar.errors import SidecarError
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -97,6 +98,62 @@ def key_from(variable: str | None, environment: Mapping[str, str]) -> str:
     if not (key.isascii() and key.isprintable()):
         raise EndpointError("auth", f"{named} contains no usable key", _SET_IT)
     return key
+
+
+# Clients
+
+
+class ClientSettingsError(SidecarError):
+    """The environment's certificates or proxies cannot be used."""
+
+    kind = "config"
+
+
+def make_client(**options: Any) -> httpx.AsyncClient:
+    """Return an HTTP client that follows no redirects. Blocks: it may read certificates.
+
+    Args:
+        options: Arguments for httpx. With `trust_env`, the client uses the certificates and proxies
+            in the environment.
+
+    Raises:
+        ClientSettingsError: The certificates or proxies in the environment are invalid.
+    """
+    import httpx
+
+    try:
+        return httpx.AsyncClient(follow_redirects=False, **options)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ClientSettingsError(
+            f"the certificates in SSL_CERT_FILE or SSL_CERT_DIR cannot be read ({reason}); "
+            "correct the variable, or unset it"
+        ) from None
+    except ImportError:
+        raise ClientSettingsError(
+            "SOCKS proxies are not supported; set HTTPS_PROXY and ALL_PROXY to an HTTP proxy"
+        ) from None
+    except (ValueError, httpx.InvalidURL):
+        raise ClientSettingsError(
+            "HTTPS_PROXY, HTTP_PROXY, ALL_PROXY or NO_PROXY contains an address that cannot be "
+            "used, for example an IPv6 network in NO_PROXY; correct the variable"
+        ) from None
+
+
+def describe_failure(error: BaseException, where: str) -> str:
+    """Say why a server cannot be reached."""
+    import ssl
+
+    name = type(error.__cause__ or error).__name__
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return (
+                f"{where} has a certificate that this machine does not trust "
+                f"({cause.verify_message}); set SSL_CERT_FILE to its authority's certificate"
+            )
+        cause = cause.__cause__ or cause.__context__
+    return f"{where} cannot be reached ({name})"
 
 
 # Order of requests
@@ -282,7 +339,7 @@ class Connection:
                 # The server may have closed the idle connection, so try again with a new one.
                 return await self._send_request(client, method, path, content)
         except failed as error:
-            reason = f"{without_secrets(self.root)} cannot be reached ({type(error).__name__})"
+            reason = describe_failure(error, without_secrets(self.root))
             raise EndpointError("unreachable", reason) from None
 
     async def _send_request(
@@ -323,13 +380,16 @@ class Connection:
             )
         if self._client is None:
             # Runs on a thread, because importing httpx and reading certificates is slow.
-            self._client = await asyncio.to_thread(self._make_client)
+            try:
+                self._client = await asyncio.to_thread(self._make_client)
+            except ClientSettingsError as error:
+                raise EndpointError("unreachable", str(error)) from None
         return self._client
 
     def _make_client(self) -> httpx.AsyncClient:
         import httpx
 
-        return httpx.AsyncClient(
+        return make_client(
             headers={
                 "Accept-Encoding": "identity",
                 "Content-Type": "application/json",
@@ -340,7 +400,6 @@ class Connection:
                 max_connections=1, max_keepalive_connections=1, keepalive_expiry=_IDLE_SECONDS
             ),
             timeout=REQUEST_SECONDS,
-            follow_redirects=False,
             trust_env=self.trust_environment,
         )
 

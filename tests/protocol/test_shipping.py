@@ -128,7 +128,7 @@ async def test_rejected_calls_do_not_delay_later_ones(
         await bare.request("cost/record", {**CALL, "model": model, "requestId": f"msg_{number}"})
         await asyncio.sleep(0.2)
     async with asyncio.timeout(10):
-        while len(collector.calls()) < 2 or "rejected calls" not in caplog.text:
+        while len(collector.calls()) < 2 or "collector rejected calls" not in caplog.text:
             await asyncio.sleep(0.05)
     assert caplog.text.count("the collector rejected calls") == 1
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import socket
+import ssl
 import subprocess
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,7 +35,6 @@ from tests.collector import Collector, calls_of, rejection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from sidecar.config.settings import Settings
     from sidecar.cost.shipping import Shipped, ShippingQueue
@@ -100,26 +101,19 @@ def send(book: CostBook, settings: Settings, limit: int = shipping.BATCH) -> Shi
     return asyncio.run(run())
 
 
-def refuse_some(collector: Collector, queue: ShippingQueue, start: int, end: int) -> set[str]:
-    """Make the collector reject the queued calls from `start` to `end`.
+def reject_some(collector: Collector, queue: ShippingQueue, start: int, end: int) -> set[str]:
+    """Make the collector reject requests with any of the queued calls from `start` to `end`.
 
     Returns the set of the rejected ids. If a test removes an id, the collector accepts the call.
     """
     calls = queue.next_batch().calls[start:end]
-    refused = {str(call.record.attributes["token_sidecar.call.id"]) for call in calls}
+    rejected = {str(call.record.attributes["token_sidecar.call.id"]) for call in calls}
 
     def answer(_path: str, body: bytes) -> Answer:
-        rejected = refused.intersection(ids(calls_of(body)))
-        return rejection(len(rejected), "too old") if rejected else (200, b"", {})
+        return (400 if rejected.intersection(ids(calls_of(body))) else 200), b"", {}
 
     collector.answer = answer
-    return refused
-
-
-def make_refused_due(book: CostBook) -> None:
-    """Advance time until rejected calls are sent again."""
-    with book.ledger.transaction() as connection:
-        connection.execute("UPDATE refused SET due = 0")
+    return rejected
 
 
 def ids(calls: list[dict[str, Any]]) -> list[str]:
@@ -265,80 +259,74 @@ def test_the_cursor_moves_only_past_accepted_batches(collector: Collector, book:
 
 def test_an_oversized_request_is_split(collector: Collector, book: CostBook) -> None:
     book.ledger.record_many(numbered(40))
-    collector.answer = lambda _path, body: (413 if len(body) > 9_000 else 200, b"", {})
+    collector.answer = lambda _path, body: (413 if len(body) > 20_000 else 200, b"", {})
     assert send(book, configure(collector)).accepted == 40
     assert len(collector.calls()) == len(set(ids(collector.calls()))) == 40
     assert len(collector.accepted) == 4
 
 
-def test_rejected_calls_stay_queued_and_the_others_pass(
-    collector: Collector, book: CostBook
-) -> None:
-    """A collector reports how many records it rejected, but not which ones."""
-    book.ledger.record_many(numbered(20))
-    settings = configure(collector)
-    poison = refuse_some(collector, queue_of(book, settings), 5, 7)
-    shipped = send(book, settings)
-    assert (shipped.accepted, shipped.refused) == (18, 2)
-    assert "rejected calls: too old" in shipped.reason
-    assert len(set(ids(collector.calls()))) == 18
-    poison.clear()
-    assert send(book, settings).accepted == 0
-    make_refused_due(book)
-    assert send(book, settings).accepted == 2
-    assert len(set(ids(collector.calls()))) == 20
-
-
-@pytest.mark.parametrize("refused", [1, 16, 40])
-def test_refused_calls_do_not_hold_up_new_ones(
-    collector: Collector, book: CostBook, refused: int
+@pytest.mark.parametrize("rejected", [1, 16, 40, 99])
+def test_rejected_calls_are_counted_and_do_not_hold_up_others(
+    collector: Collector, book: CostBook, rejected: int
 ) -> None:
     book.ledger.record_many(numbered(100))
     settings = configure(collector)
-    poison = refuse_some(collector, queue_of(book, settings), 0, refused)
-    shipped = send(book, settings)
-    assert (shipped.accepted, shipped.refused) == (100 - refused, refused)
+    poison = reject_some(collector, queue_of(book, settings), 0, rejected)
+    shipped = send(book, settings, limit=50)
+    assert (shipped.accepted, shipped.rejected) == (100 - rejected, rejected)
+    assert "rejected calls (HTTP 400)" in shipped.reason
+    assert set(shipped.rejected_ids) == poison
+    assert len(collector.bodies) < 4 * rejected + 20
     book.ledger.record_many(numbered(5, start=100))
-    make_refused_due(book)
-    start = len(collector.bodies)
-    shipped = send(book, settings)
-    assert shipped.accepted == 5
-    assert shipped.refused == refused
-    assert len(calls_of(collector.bodies[start][1])) == 5
-    assert 1 < len(collector.bodies) - start < 50
-    requests = len(collector.bodies)
-    assert send(book, settings) == (0, 0, False, "")
-    assert len(collector.bodies) == requests
-    poison.clear()
-    make_refused_due(book)
-    assert send(book, settings).accepted == refused
-    assert len(collector.calls()) == len(set(ids(collector.calls()))) == 105
+    assert send(book, settings)[:2] == (5, 0)
+    assert queue_of(book, settings).rejected_calls() == rejected
+    assert set(ids(collector.calls())).isdisjoint(poison)
 
 
-def test_refused_calls_alone_do_not_fail_a_run(collector: Collector, book: CostBook) -> None:
-    book.ledger.record_many(numbered(3))
-    settings = configure(collector)
-    refuse_some(collector, queue_of(book, settings), 0, 3)
-    assert send(book, settings)[:2] == (0, 3)
-    book.ledger.record_many(numbered(1, start=3))
-    assert send(book, settings)[:2] == (1, 0)
-
-
-def test_a_collector_that_refuses_everything_is_not_asked_for_every_call(
+def test_calls_that_a_collector_rejects_without_naming_them_are_counted(
     collector: Collector, book: CostBook
 ) -> None:
-    book.ledger.record_many(numbered(500))
+    book.ledger.record_many(numbered(20))
+    collector.answer = lambda _path, _body: rejection(2, "too old")
+    settings = configure(collector)
+    shipped = send(book, settings)
+    assert (shipped.accepted, shipped.rejected, shipped.rejected_ids) == (18, 2, ())
+    assert shipped.reason.endswith("/v1/logs rejected calls: too old")
+    assert len(collector.bodies) == 1, "a part of the request was accepted, so it is not repeated"
+
+
+def test_later_runs_fail_until_the_store_has_the_rejected_calls(
+    collector: Collector, book: CostBook
+) -> None:
+    book.ledger.record_many(numbered(5))
+    settings = configure(collector)
+    [name] = reject_some(collector, queue_of(book, settings), 1, 2)
+    first = CliRunner().invoke(cost, ["ship"])
+    assert first.exit_code == 1
+    assert "1 call rejected and not in the store" in first.output
+    assert f"call {name}" in first.output
+    again = CliRunner().invoke(cost, ["ship"])
+    assert again.exit_code == 1
+    assert "run `token-sidecar cost ship --verify`" in again.output
+    collector.answer = lambda _path, _body: (200, b"", {})
+    queue_of(book, settings).queue_again({2: 0})
+    assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+    assert len(set(ids(collector.calls()))) == 5
+
+
+@pytest.mark.parametrize("count", [1, 3, 500])
+def test_a_collector_that_rejects_everything_loses_nothing(
+    collector: Collector, book: CostBook, count: int
+) -> None:
+    book.ledger.record_many(numbered(count))
     collector.answer = lambda _path, _body: (400, b"", {})
     settings = configure(collector)
     with pytest.raises(CollectorError, match="rejected calls"):
         send(book, settings)
     assert len(collector.bodies) < 50
     collector.answer = lambda _path, _body: (200, b"", {})
-    assert send(book, settings).accepted == 500 - 16
-    make_refused_due(book)
-    assert send(book, settings).accepted == 16
-    assert send(book, settings).accepted == 0
-    assert len(collector.calls()) == len(set(ids(collector.calls()))) == 500
+    assert send(book, settings)[:2] == (count, 0)
+    assert len(collector.calls()) == len(set(ids(collector.calls()))) == count
 
 
 @pytest.mark.parametrize(
@@ -751,23 +739,68 @@ def test_what_the_command_prints_and_how_it_ends(collector: Collector, book: Cos
     result = CliRunner().invoke(cost, ["ship", "--json"])
     assert result.exit_code == 0
     printed = json.loads(result.stdout)
-    assert (printed["accepted"], printed["refused"], printed["busy"]) == (3, 0, False)
+    assert (printed["accepted"], printed["rejected"], printed["busy"]) == (3, 0, False)
     assert CliRunner().invoke(cost, ["ship", "--follow", "--dry-run"]).exit_code == 2
 
 
-@pytest.mark.parametrize("option", ["--once", "--dry-run"])
-def test_without_the_extra_the_command_says_what_to_install(
-    collector: Collector, book: CostBook, monkeypatch: pytest.MonkeyPatch, option: str
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("SSL_CERT_FILE", "/no/such/file.pem", "SSL_CERT_FILE or SSL_CERT_DIR cannot be read"),
+        ("SSL_CERT_FILE", __file__, "SSL_CERT_FILE or SSL_CERT_DIR cannot be read"),
+        ("HTTPS_PROXY", "socks5://127.0.0.1:9", "SOCKS proxies are not supported"),
+        ("ALL_PROXY", "htp://127.0.0.1:9", "NO_PROXY contains an address that cannot be used"),
+        ("NO_PROXY", "fd00::/8,localhost", "an IPv6 network in NO_PROXY"),
+    ],
+)
+def test_settings_of_the_environment_that_cannot_be_used_are_named(
+    book: CostBook, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
 ) -> None:
     book.ledger.record(EVENT)
     book.close()
-    configure(collector)
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk._logs", None)
-    result = CliRunner().invoke(cost, ["ship", option])
-    assert (result.exit_code, "pipx inject --force token-sidecar '.[otel]'" in result.output) == (
-        2,
-        True,
-    )
+    configure("https://collector.example.com:4318")
+    for name in ("SSL_CERT_FILE", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv(variable, value)
+    result = CliRunner().invoke(cost, ["ship"])
+    assert result.exit_code == 1
+    assert " ".join(result.output.split()).count(message) == 1
+    assert "remain queued" in result.output
+
+
+def test_a_certificate_that_is_not_trusted_is_named(book: CostBook) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Path(__file__).parents[1] / "fixtures/self-signed.pem")
+    book.ledger.record(EVENT)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            with contextlib.suppress(OSError):
+                context.wrap_socket(server.accept()[0], server_side=True)
+
+        threading.Thread(target=greet).start()
+        settings = configure(f"https://127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(CollectorError, match=r"does not trust \(self-signed.*SSL_CERT_FILE"):
+            send(book, settings)
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1/logs", "/v1/logs/", "/tenant"])
+def test_calls_are_posted_to_the_path_of_logs_once(
+    collector: Collector, book: CostBook, path: str
+) -> None:
+    book.ledger.record(EVENT)
+    assert send(book, configure(collector.url + path)).accepted == 1
+    [(posted, _body)] = collector.bodies
+    assert posted == ("/tenant/v1/logs" if path == "/tenant" else "/v1/logs")
+
+
+def test_the_form_of_the_address_does_not_send_calls_again(
+    collector: Collector, book: CostBook
+) -> None:
+    book.ledger.record(EVENT)
+    assert send(book, configure(collector.url)).accepted == 1
+    assert send(book, configure(f"{collector.url}/v1/logs")).accepted == 0
 
 
 def test_the_backoff_of_an_absent_collector_grows_to_a_quarter_of_an_hour() -> None:

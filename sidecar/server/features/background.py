@@ -282,7 +282,7 @@ class CallShipping:
             shipped = await shipping.ship(
                 queue, collector, run, limit=SHIP_BATCH, pause=SHIP_PAUSE_SECONDS
             )
-            if shipped.refused:
+            if shipped.rejected:
                 self._warn_once("calls", shipped.reason)
             for root in tuple(self._services.roots):
                 await self._ship_files(root, queue, collector)

@@ -296,8 +296,7 @@ def test_agents_that_report_too_large_parts_do_not_underflow(store: ClickHouse) 
     body = export_request([Record(time.time_ns(), attributes)], {"service.name": "copilot-chat"})
     httpx.post(
         f"{collector.url}/v1/logs",
-        content=body.SerializeToString(),
-        headers={"Content-Type": "application/x-protobuf"},
+        json=body,
         trust_env=False,
     )
     query = (

@@ -252,13 +252,11 @@ class Chaos:
 def post(collector: Rotel, agent: str, records: list[Record]) -> None:
     service = {"codex": "codex_cli_rs"}.get(agent, agent)
     body = export_request(records, {"service.name": service, "user.hash": "agents own"})
-    headers = {"Content-Type": "application/x-protobuf"}
     for _ in range(100):
         try:
             answer = httpx.post(
                 f"{collector.url}/v1/logs",
-                content=body.SerializeToString(),
-                headers=headers,
+                json=body,
                 trust_env=False,
             )
         except httpx.HTTPError:
