@@ -35,8 +35,8 @@ OPTIONS = {
     TEST_REQUIREMENTS: ("--extra", "test", "--no-config"),
     UNIT_REQUIREMENTS: (
         *("--group", "unit-tests", "--group", "docs", "--group", "audit"),
-        *("--extra", "huggingface", "--extra", "mcp", "--extra", "team"),
-        *("--extra", "otel", "--extra", "qwen", "--extra", "sentencepiece", "--extra", "treemap"),
+        *("--extra", "huggingface", "--extra", "mcp"),
+        *("--extra", "qwen", "--extra", "sentencepiece", "--extra", "treemap"),
     ),
 }
 """What each file pins, as options of uv."""

@@ -30,8 +30,6 @@ _EXTRAS = {
     "lmstudio": "lmstudio",
     "mcp": "mcp",
     "treemap": "squarify",
-    "otel": "opentelemetry-sdk",
-    "team": "clickhouse-connect",
 }
 
 

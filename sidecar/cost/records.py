@@ -54,6 +54,7 @@ _PRIVATE = re.compile(
     r"^(~|\.{1,2}|[a-z]:)?[/\\]|^(sk|pk|key|ghp)[-_]|@[\w-]+\.[a-z]", re.IGNORECASE
 )
 """Matches paths, keys and email addresses that were given as a model name."""
+_SLASH = re.compile(r"[/\\]")
 _HASH_LENGTH = 32
 _PICO = Decimal("1e-12")
 _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "copilot"}
@@ -145,9 +146,14 @@ def call_id(event: LedgerEvent, row: int, installation: str) -> str:
         name = f"{_SHARED_IDS[event.agent]}/{event.telemetry_id}"
     elif request and event.agent == PROTOCOL and event.provider not in LOCAL_PROVIDERS:
         name = f"{event.provider}/{request}"
-    elif request and event.agent != PROTOCOL and not re.search(r"[/\\]", event.session):
-        name = f"{event.agent}/{event.session}/{request}/{milliseconds(event.at)}"
-    else:  # a session can be a path, whose hash could be guessed
+    elif request and event.agent != PROTOCOL:
+        own = f"{event.session}/{request}"
+        if _SLASH.search(event.session):  # a session can be a path, whose hash could be guessed
+            number = request.removeprefix(event.session)
+            numbers = (number, event.buckets.prompt, event.buckets.completion)
+            own = "" if _SLASH.search(number) else "/".join(map(str, numbers))
+        name = f"{event.agent}/{own}/{milliseconds(event.at)}" if own else f"{installation}/{row}"
+    else:
         name = f"{installation}/{row}"
     return hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
 

@@ -576,8 +576,11 @@ class Collector:
 
     def _make_client(self) -> httpx.AsyncClient:
         """Create the client. Runs on a thread, because imports and certificates load slowly."""
+        import httpx
+
         try:
             return make_client(
+                httpx.AsyncClient,
                 headers={
                     **self._headers,
                     "Content-Type": "application/json",

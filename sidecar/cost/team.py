@@ -1,27 +1,35 @@
-"""Reads the team's store, a ClickHouse database with the schema in `contrib/team`.
+"""Reads the team's store, a ClickHouse database with the schema in `contrib/team`, over HTTP.
 
 All methods block.
 """
 
 from __future__ import annotations
 
-import logging
 import operator
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
 from sidecar.cost.days import END_MS, TimeRange, day_name, time_range
 from sidecar.cost.events import Buckets
 from sidecar.cost.page import PageSource, TopGroups
 from sidecar.cost.reports import SPANS, Tallies, Tally, add_charts, build_report, ordered_keys
-from sidecar.endpoints.http import warn_if_readable, without_secrets
-from sidecar.errors import BadParamsError, SidecarError, how_to_install
+from sidecar.endpoints.http import (
+    LOCAL_HOSTS,
+    ClientSettingsError,
+    describe_failure,
+    host_of,
+    make_client,
+    warn_if_readable,
+    without_secrets,
+)
+from sidecar.errors import BadParamsError, SidecarError
 from sidecar.text.pages import COLORS
 
 if TYPE_CHECKING:
@@ -36,7 +44,7 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS, _QUERY_SECONDS = 5, 30
 _IDS_PER_QUERY = 5_000
 _DAY_NS = 86_400_000_000_000
-_CODE, _HTTP_STATUS = re.compile(r"Code: (\d+)"), re.compile(r"HTTP status (\d+)")
+_CODE = re.compile(r"Code: (\d+)")
 _REFUSED_CODES = frozenset({192, 193, 194, 497, 516})
 """ClickHouse's error codes for an unknown user, a wrong password and missing permissions."""
 _SCHEMA_CODES = frozenset({10, 16, 46, 47, 60, 81})
@@ -124,15 +132,17 @@ class TeamStore:
     """The ClickHouse server in the user's settings."""
 
     def __init__(self, team: Team) -> None:
-        """Connect to the server.
+        """Prepare to query the server.
 
         Raises:
-            TeamStoreError: The settings are incomplete, or the server is unreachable.
+            TeamStoreError: The settings are incomplete or invalid.
         """
         if team.store is None:
             raise TeamStoreError(
                 "no team store is configured; set [team] store in your own configuration"
             )
+        import httpx
+
         self._where = without_secrets(team.store)
         parts = urlsplit(team.store)
         password = ""
@@ -145,27 +155,25 @@ class TeamStore:
                     "shell"
                 )
             warn_if_readable(team.store, "the password of the team's store")
+        user = team.store_user or "default"
         try:
-            import clickhouse_connect
-        except ImportError as error:
-            raise TeamStoreError(
-                f"reading the team's store requires additional packages; {how_to_install('team')}"
-            ) from error
-        # These libraries log errors in addition to raising them.
-        for name in ("clickhouse_connect", "urllib3"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        is_secure = parts.scheme == "https"
-        with self._translated():
-            self._client = clickhouse_connect.get_client(
-                host=parts.hostname or "",
-                port=parts.port or (8443 if is_secure else 8123),
-                secure=is_secure,
-                username=team.store_user or "default",
-                password=password,
-                connect_timeout=_CONNECT_SECONDS,
-                send_receive_timeout=_QUERY_SECONDS,
-                autogenerate_session_id=False,
+            self._client = make_client(
+                httpx.Client,
+                headers={
+                    "X-ClickHouse-User": user,
+                    "X-ClickHouse-Key": password,
+                    "Accept-Encoding": "identity",
+                    "User-Agent": "token-sidecar",
+                },
+                timeout=httpx.Timeout(_QUERY_SECONDS, connect=_CONNECT_SECONDS),
+                trust_env=host_of(team.store) not in LOCAL_HOSTS,
             )
+        except ClientSettingsError as error:
+            raise TeamStoreError(str(error)) from None
+        host = parts.netloc.rpartition("@")[2]
+        if parts.port is None:
+            host += ":8443" if parts.scheme == "https" else ":8123"
+        self._url = f"{parts.scheme}://{host}{parts.path.rstrip('/')}/"
 
     def __enter__(self) -> TeamStore:
         return self
@@ -376,38 +384,84 @@ class TeamStore:
         }
 
     def _query(self, text: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        with self._translated():
-            rows: Sequence[Sequence[Any]] = self._client.query(text, dict(values)).result_rows
-        return rows
+        """Return the rows of a query. Decimals are exact.
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        from clickhouse_connect.driver.exceptions import ClickHouseError
+        Values are sent as a form, because lists of ids are too long for a URL.
+        """
+        import httpx
 
+        form = {"query": f"{text} FORMAT JSONCompact", "wait_end_of_query": "1"}
+        form |= {f"param_{name}": _literal(value) for name, value in values.items()}
+        store = f"the team's store {self._where}"
         try:
-            yield
-        # The driver's message is not shown to the user.
-        except (ClickHouseError, OSError, ValueError) as error:
-            raise _explained(error, f"the team's store {self._where}") from None
+            answer = self._client.post(
+                self._url, files={name: (None, value) for name, value in form.items()}
+            )
+        except httpx.ReadTimeout:
+            raise _timeout_error(store) from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+            reason = describe_failure(error, store)
+            raise TeamStoreError(
+                f"{reason}; check [team] store and that ClickHouse is running", is_unreachable=True
+            ) from None
+        if answer.status_code != 200:
+            raise _error_of(answer.status_code, answer.text, store)
+        try:
+            return _rows(answer.content)
+        except (msgspec.DecodeError, RecursionError):
+            raise TeamStoreError(
+                f"{store} does not answer like ClickHouse; check [team] store", is_unreachable=True
+            ) from None
 
 
-def _explained(error: Exception, store: str) -> TeamStoreError:
-    """Return an error that says why the store cannot be read and what to do."""
-    from urllib3.exceptions import MaxRetryError, ReadTimeoutError, SSLError
+class _Column(msgspec.Struct, frozen=True):
+    type: str
 
-    cause, text = error.__cause__, str(error)
-    code, status = (
-        int(found[1]) if (found := each.search(text)) else 0 for each in (_CODE, _HTTP_STATUS)
+
+class _Result(msgspec.Struct, frozen=True):
+    meta: list[_Column]
+    data: list[list[Any]]
+
+
+def _rows(answer: bytes) -> list[list[Any]]:
+    """Return the rows of a result in the format JSONCompact.
+
+    ClickHouse writes 64-bit integers as strings or as numbers, depending on its version.
+    """
+    result = msgspec.json.Decoder(_Result, float_hook=Decimal).decode(answer)
+    readers = [_reader_of(column.type) for column in result.meta]
+    return [[read(value) for read, value in zip(readers, row, strict=True)] for row in result.data]
+
+
+def _reader_of(kind: str) -> Callable[[Any], Any]:
+    if kind.startswith("Decimal"):
+        return Decimal
+    return int if kind.startswith(("Int", "UInt")) else lambda value: value
+
+
+def _literal(value: Any) -> str:
+    """Return a query parameter's value in ClickHouse's escaped format."""
+    if isinstance(value, str):
+        return value.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+    if isinstance(value, int):
+        return str(value)
+    return "[" + ",".join(f"'{each}'" for each in value) + "]"
+
+
+def _timeout_error(store: str) -> TeamStoreError:
+    return TeamStoreError(
+        f"{store} did not answer within {_QUERY_SECONDS} s; try again, or choose fewer days"
     )
-    if isinstance(cause, MaxRetryError) and isinstance(cause.reason, SSLError):
-        return TeamStoreError(
-            f"{store} cannot be reached with TLS; check its certificate and [team] store",
-            is_unreachable=True,
-        )
-    if isinstance(cause, ReadTimeoutError) or code in _TIMEOUT_CODES:
-        return TeamStoreError(
-            f"{store} did not answer within {_QUERY_SECONDS} s; try again, or choose fewer days"
-        )
+
+
+def _error_of(status: int, text: str, store: str) -> TeamStoreError:
+    """Return an error that says why the store refused a query and what to do.
+
+    ClickHouse's message is not shown to the user.
+    """
+    code = int(found[1]) if (found := _CODE.search(text)) else 0
+    if code in _TIMEOUT_CODES:
+        return _timeout_error(store)
     if code in _REFUSED_CODES or status in (401, 403):
         return TeamStoreError(
             f"{store} refused the login; check store-user and store-password-env in [team]"
@@ -419,7 +473,7 @@ def _explained(error: Exception, store: str) -> TeamStoreError:
     if code:
         return TeamStoreError(f"{store} failed with error {code}; see the server's log")
     return TeamStoreError(
-        f"{store} cannot be reached; check [team] store and that ClickHouse is running",
+        f"{store} returned HTTP {status}; check [team] store and that ClickHouse is running",
         is_unreachable=True,
     )
 

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -109,12 +109,16 @@ class ClientSettingsError(SidecarError):
     kind = "config"
 
 
-def make_client(**options: Any) -> httpx.AsyncClient:
+C = TypeVar("C")
+
+
+def make_client(kind: Callable[..., C], **options: Any) -> C:
     """Return an HTTP client that follows no redirects. Blocks: it may read certificates.
 
     Args:
-        options: Arguments for httpx. With `trust_env`, the client uses the certificates and proxies
-            in the environment.
+        kind: `httpx.Client` or `httpx.AsyncClient`.
+        options: Arguments for the client. With `trust_env`, the client uses the certificates and
+            proxies in the environment.
 
     Raises:
         ClientSettingsError: The certificates or proxies in the environment are invalid.
@@ -122,7 +126,7 @@ def make_client(**options: Any) -> httpx.AsyncClient:
     import httpx
 
     try:
-        return httpx.AsyncClient(follow_redirects=False, **options)
+        return kind(follow_redirects=False, **options)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ClientSettingsError(
@@ -390,6 +394,7 @@ class Connection:
         import httpx
 
         return make_client(
+            httpx.AsyncClient,
             headers={
                 "Accept-Encoding": "identity",
                 "Content-Type": "application/json",

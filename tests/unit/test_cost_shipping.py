@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -26,8 +27,9 @@ from sidecar.config.paths import config_file, state_dir
 from sidecar.cost import shipping
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.protocol import CostRecordParams
-from sidecar.cost.records import usd_attribute
+from sidecar.cost.prices import Cost
+from sidecar.cost.protocol import CostRecordParams, FileCost
+from sidecar.cost.records import Identity, file_record, record_of, usd_attribute
 from sidecar.cost.shipping import CollectorError, ShippingError, open_queue, ship
 from sidecar.endpoints.http import warn_if_readable
 from sidecar.tasks import backoff
@@ -160,6 +162,21 @@ def test_a_call_becomes_a_record_of_the_genai_conventions(
         "token_sidecar.estimated_tokens": 1300,
         "token_sidecar.cost_source": "list",
     }
+
+
+def test_the_reference_lists_every_attribute_that_leaves_the_machine() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/cost.md").read_text("utf-8")
+    section = page[page.index("These attributes are all") : page.index("Without a salt,")]
+    identity = Identity(installation="i", secret="s", salt="s", user="jane", team="a")
+    whole = msgspec.structs.replace(EVENT, tier="flex", model="unknown", agent="codex")
+    cost_of = Cost(usd=Decimal(1), unpriced_tokens=5)
+    call = record_of(whole, cost_of, 1, 0, identity)
+    file = FileCost(
+        uri="file:///CLAUDE.md", tokens=1, requests=1, cost_usd=1.0, cached_percent=0, text=""
+    )
+    records = call, file_record(file, "CLAUDE.md", "file:///a", 1, identity)
+    names = {*identity.resource()}.union(*(record.attributes for record in records))
+    assert names <= set(re.findall(r"`([a-z_.]+)`", section))
 
 
 @pytest.mark.parametrize(
@@ -517,13 +534,24 @@ def test_an_agents_calls_keep_their_ids_in_a_new_ledger(tmp_path: Path) -> None:
         book = CostBook(tmp_path / name)
         for event in numbered(3):
             book.ledger.record(msgspec.structs.replace(event, agent="opencode"))
+            book.ledger.record(aider_call(event))
             book.ledger.record(msgspec.structs.replace(EVENT, request_id=None))
         calls = queue_of(book, settings).next_batch().calls
         queued.append([call.record.attributes["token_sidecar.call.id"] for call in calls])
         book.close()
     old, new = queued
-    assert old[::2] == new[::2]
-    assert len({*old, *new}) == 9, "calls without an id differ"
+    assert old[::3] == new[::3]
+    assert old[1::3] == new[1::3], "aider's calls, whose session is a path"
+    assert len({*old, *new}) == 12, "calls without an id differ"
+
+
+def aider_call(event: LedgerEvent) -> LedgerEvent:
+    """Return one of the calls of a chat, which all have the time of its start."""
+    session = "/home/someone/project#2026-11-01 12:00:00"
+    number = (event.request_id or "").rpartition("_")[2]
+    return msgspec.structs.replace(
+        event, agent="aider", session=session, request_id=f"{session}#{number}"
+    )
 
 
 def test_a_repository_cannot_switch_shipping_on(tmp_path: Path) -> None:

@@ -391,7 +391,7 @@ def test_a_store_that_is_away_is_reported_without_the_drivers_text(
     away = run()
     assert away.exit_code == 2
     assert away.output == (
-        f"token-sidecar: the team's store {url} cannot be reached; check [team] store and that "
+        f"token-sidecar: the team's store {url} cannot be reached (ConnectError); check [team] store and that "
         "ClickHouse is running\n"
     )
     assert caplog.messages == []
@@ -400,7 +400,10 @@ def test_a_store_that_is_away_is_reported_without_the_drivers_text(
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ((200, b"<html>Sign in</html>", {"Content-Type": "text/html"}), "cannot be reached"),
+        (
+            (200, b"<html>Sign in</html>", {"Content-Type": "text/html"}),
+            "does not answer like ClickHouse",
+        ),
         ((403, b"<html>Forbidden</html>", {}), "refused the login"),
         ((500, b"Code: 241. DB::Exception: secret", {}), "failed with error 241"),
     ],

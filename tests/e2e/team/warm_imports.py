@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import clickhouse_connect  # noqa: F401
 import httpx  # noqa: F401
-from clickhouse_connect.driver import exceptions  # noqa: F401
 
 import sidecar.cost.team  # noqa: F401
 from sidecar.cost.prices import Prices
