@@ -167,7 +167,7 @@ def test_a_call_becomes_a_record_of_the_genai_conventions(
 def test_the_reference_lists_every_attribute_that_leaves_the_machine() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/cost.md").read_text("utf-8")
     section = page[page.index("These attributes are all") : page.index("Without a salt,")]
-    identity = Identity(installation="i", secret="s", salt="s", user="jane", team="a")
+    identity = Identity(installation="i", secret="s", salt="s", user="jane", team="a")  # noqa: S106
     whole = msgspec.structs.replace(EVENT, tier="flex", model="unknown", agent="codex")
     cost_of = Cost(usd=Decimal(1), unpriced_tokens=5)
     call = record_of(whole, cost_of, 1, 0, identity)
