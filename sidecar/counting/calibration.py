@@ -314,6 +314,7 @@ class Calibrations:
         margin: float | None = None,
         *,
         narrower_keys: Iterable[str] = (),
+        prompt: tuple[int, int] | None = None,
     ) -> None:
         """Add a sample.
 
@@ -324,6 +325,7 @@ class Calibrations:
             weight: The sample's weight.
             margin: The uncalibrated margin of error (±), in tokens.
             narrower_keys: The keys of more specific factors that are updated with the same sample.
+            prompt: The estimated and the reported tokens of the whole prompt, for the log.
         """
         for name in (key, *narrower_keys):
             self.version += 1
@@ -332,9 +334,11 @@ class Calibrations:
         if not self._is_draft:
             factor = self._learned.entries[key].factor(self.initial_factor(key))
             model = printable(key.split(" ", 2)[-1])
+            sizes = "of a prompt estimated={} reported={} "
+            whole = "" if prompt is None else sizes.format(*prompt)
             _log.debug(
-                "calibration: estimated=%.0f real=%.0f factor=%.3f model=%s",
-                *(estimated, real, factor, model),
+                "calibration: estimated=%.0f real=%.0f %sfactor=%.3f model=%s",
+                *(estimated, real, whole, factor, model),
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -562,11 +566,17 @@ class ConversationCalibration:
                 growth_margin = None if margin is None else max(0.0, margin - last[2])
                 keys = self._narrower_keys(kind, dominant_kind(added, growth))
                 self._shared.update(
-                    self._key, growth, real_growth, 1.0, growth_margin, narrower_keys=keys
+                    self._key,
+                    growth,
+                    real_growth,
+                    1.0,
+                    growth_margin,
+                    narrower_keys=keys,
+                    prompt=(estimated, reported),
                 )
                 self._find_hidden()
         elif is_certain and self.hidden is not None:
-            self._use_full_prompt(estimated, real, *self.hidden)
+            self._use_full_prompt(estimated, real, reported, *self.hidden)
         if last is None and is_certain:
             self._first = estimated, real
 
@@ -578,13 +588,14 @@ class ConversationCalibration:
             self._first = None
 
     def _use_full_prompt(
-        self, estimated: int, real: int, hidden: float, hidden_margin: float
+        self, estimated: int, real: int, reported: int, hidden: float, hidden_margin: float
     ) -> None:
         expected, visible = self.factor * estimated, real - hidden
         is_likely = expected / MAX_DEVIATION <= visible <= expected * MAX_DEVIATION
         is_certain = hidden_margin <= MAX_EXCLUDED_MARGIN * estimated
         if is_likely and is_certain and estimated >= MIN_SAMPLE_TOKENS:
-            self._shared.update(self._key, estimated, visible, FULL_PROMPT_WEIGHT)
+            prompt = estimated, reported
+            self._shared.update(self._key, estimated, visible, FULL_PROMPT_WEIGHT, prompt=prompt)
 
     def _narrower_keys(self, latest: str | None, dominant: str | None) -> Iterator[str]:
         if latest is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import timedelta
     from decimal import Decimal
 
 _ACTIVE = (
@@ -120,13 +119,21 @@ def compact_number(number: int) -> str:
 
 
 def duration_text(length: timedelta) -> str:
-    """Format a duration such as `14 min`, `2 h 14 min` or `3 days`."""
+    """Format a duration such as `14 min`, `2 h 14 min`, `2 days 23 h` or `9 days`."""
     minutes = max(0, int(length.total_seconds()) // 60)
     if minutes < 60:
         return f"{minutes} min"
     if minutes < 48 * 60:
         return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes // (24 * 60)} days"
+    return days_text(length)
+
+
+def days_text(length: timedelta) -> str:
+    """Format a duration of at least two days. In the first week, hours are shown, too."""
+    days, hours = divmod(round(length / timedelta(hours=1)), 24)
+    if days < 7:
+        return f"{days} days {hours} h" if hours else f"{days} days"
+    return f"{round(length / timedelta(days=1))} days"
 
 
 def percent_text(share: float) -> str:

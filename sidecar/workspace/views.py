@@ -22,6 +22,7 @@ from sidecar.text.printable import (
     HOW_RECORDED,
     cost_text,
     counted,
+    days_text,
     markdown,
     percent_text,
     printable,
@@ -279,7 +280,7 @@ def size_text(row: SessionRow, width: int = 0) -> str:
 
 
 def format_age(updated_at: str, now: datetime) -> str:
-    """Return the time since an update, such as `just now`, `3 min ago` or `5 days ago`."""
+    """Return the time since an update, such as `just now`, `3 min ago` or `2 days 5 h ago`."""
     if not updated_at:
         return ""
     passed = now - datetime.fromisoformat(updated_at)
@@ -289,4 +290,4 @@ def format_age(updated_at: str, now: datetime) -> str:
         return f"{passed // timedelta(minutes=1)} min ago"
     if passed < timedelta(days=2):
         return f"{passed // timedelta(hours=1)} h ago"
-    return f"{passed.days} days ago"
+    return f"{days_text(passed)} ago"

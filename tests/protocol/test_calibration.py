@@ -78,8 +78,12 @@ async def test_each_calibration_sample_is_one_line_of_the_debug_log(
     await client.aclose()
     lines = [text for text in caplog.messages if text.startswith("calibration: ")]
     assert len(lines) == usage["calibration"]["samples"] == 3
-    form = r"calibration: estimated=\d+ real=\d+ factor=\d\.\d{3} model=unheard-of"
-    assert all(re.fullmatch(form, line) for line in lines), lines
+    form = (
+        r"calibration: estimated=\d+ real=\d+ of a prompt estimated=(\d+) reported=(\d+) "
+        r"factor=\d\.\d{3} model=unheard-of"
+    )
+    prompts = [found.groups() for line in lines if (found := re.fullmatch(form, line))]
+    assert [reported for _, reported in prompts] == ["2200", "2400", "2600"], lines
     assert lines[-1].split("factor=")[1].startswith(f"{usage['calibration']['factor']:.3f}")
     assert PROSE[:20] not in caplog.text
 
