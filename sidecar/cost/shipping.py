@@ -617,12 +617,12 @@ def _compress(records: Sequence[Record], resource: Mapping[str, str]) -> bytes:
 
 
 class _PartialSuccess(msgspec.Struct, frozen=True, rename="camel"):
-    rejected_log_records: int = 0
-    error_message: str = ""
+    rejected_log_records: int | None = None
+    error_message: str | None = None
 
 
 class _Response(msgspec.Struct, frozen=True, rename="camel"):
-    partial_success: _PartialSuccess = _PartialSuccess()
+    partial_success: _PartialSuccess | None = None
 
 
 def _rejection(where: str, headers: Mapping[str, str], answer: bytes, sent: int) -> Delivery:
@@ -637,10 +637,11 @@ def _rejection(where: str, headers: Mapping[str, str], answer: bytes, sent: int)
         response = typed.convert(msgspec.json.decode(answer), _Response, strict=False)
     except (msgspec.DecodeError, RecursionError):
         raise CollectorError(f"{where} does not respond like an OTLP collector") from None
-    rejected = min(sent, response.partial_success.rejected_log_records)
+    partial_success = response.partial_success or _PartialSuccess()
+    rejected = min(sent, partial_success.rejected_log_records or 0)
     if rejected <= 0:
         return Delivery()
-    reason = printable(response.partial_success.error_message[:200])
+    reason = printable((partial_success.error_message or "")[:200])
     return Delivery(rejected, f"{where} rejected calls: {reason}")
 
 

@@ -312,6 +312,24 @@ def test_calls_that_a_collector_rejects_without_naming_them_are_counted(
     assert len(collector.bodies) == 1, "a part of the request was accepted, so it is not repeated"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"partialSuccess":null}',
+        b'{"partialSuccess":{"rejectedLogRecords":"0"}}',
+        b'{"partialSuccess":{"rejectedLogRecords":0,"errorMessage":"soon deprecated"}}',
+        b'{"partialSuccess":{"rejectedLogRecords":null},"other":1}',
+    ],
+)
+def test_answers_of_collectors_that_accept_everything(
+    collector: Collector, book: CostBook, body: bytes
+) -> None:
+    book.ledger.record_many(numbered(3))
+    collector.answer = lambda _path, _body: (200, body, {"Content-Type": "application/json"})
+    assert send(book, configure(collector))[:2] == (3, 0)
+
+
 def test_later_runs_fail_until_the_store_has_the_rejected_calls(
     collector: Collector, book: CostBook
 ) -> None:
