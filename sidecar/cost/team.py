@@ -5,6 +5,7 @@ All methods block.
 
 from __future__ import annotations
 
+import json
 import operator
 import os
 import re
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from sidecar import typed
 from sidecar.cost.days import END_MS, TimeRange, day_name, time_range
 from sidecar.cost.events import Buckets
 from sidecar.cost.page import PageSource, TopGroups
@@ -408,7 +410,7 @@ class TeamStore:
             raise _error_of(answer.status_code, answer.text, store)
         try:
             return _rows(answer.content)
-        except (msgspec.DecodeError, RecursionError):
+        except (ValueError, RecursionError):
             raise TeamStoreError(
                 f"{store} does not answer like ClickHouse; check [team] store", is_unreachable=True
             ) from None
@@ -428,7 +430,7 @@ def _rows(answer: bytes) -> list[list[Any]]:
 
     ClickHouse writes 64-bit integers as strings or as numbers, depending on its version.
     """
-    result = msgspec.json.Decoder(_Result, float_hook=Decimal).decode(answer)
+    result = typed.convert(json.loads(answer, parse_float=Decimal), _Result)
     readers = [_reader_of(column.type) for column in result.meta]
     return [[read(value) for read, value in zip(readers, row, strict=True)] for row in result.data]
 
