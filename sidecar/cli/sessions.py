@@ -150,7 +150,9 @@ class SessionsView:
         self.services.sessions(workspace).set_remote_conversations(live)
         spending = self.services.spending(workspace)
         sources = self.services.agents.known_sources(workspace)
-        self.services.update_costs(workspace, await run(spending.stored_sums))
+        shown = self.services.sessions(workspace).find(None)
+        sums = partial(spending.stored_sums, shown.id if shown else "")
+        self.services.update_costs(workspace, await run(sums))
         unread: frozenset[str] | None = frozenset()
         with suppress(SidecarError):  # `token-sidecar cost` reports this error
             if sources is not None:

@@ -90,7 +90,8 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     if costs.session_usd(sent.session) is None:  # the ledger has no calls of this session
         own = sent.cost_usd
         cost = "" if own is None else f"{usd_text(own)} by Claude Code"
-    parts = [name, f"ctx {_context_text(sent, session, settings)}", cost, *sums]
+    size = _context_text(sent, session, settings)
+    parts = [name, f"ctx {size}", cost, *sums, costs.caps_text.rstrip(".")]
     return " · ".join([part for part in parts if part] + _quota_texts(limits))
 
 
@@ -139,20 +140,20 @@ def _read_costs(book: CostBook, settings: Settings, session: str, root: Path | N
     """Return the session's cost in the ledger, and whether the ledger lacks any calls."""
     from sidecar.agents.registry import Sources
     from sidecar.cost.ledger import LedgerError
-    from sidecar.cost.reports import cost_by_session
-    from sidecar.cost.sums import Scope
     from sidecar.workspace.session_index import unread_sessions
-    from sidecar.workspace.spending import Costs
+    from sidecar.workspace.spending import Costs, Spending
+    from sidecar.workspace.state import State
 
+    costs, state = Costs(reading=False), State()
     sources = None if root is None else Sources.of(settings.agents, str(root))
     with contextlib.suppress(LedgerError):
         unread = None if sources is None else unread_sessions(book, sources)
-        with book.ledger.reader() as connection:
-            scope = Scope(sessions=(session,))
-            found = cost_by_session(connection, book.prices, scope)
-        incomplete = unread or frozenset[str]()
-        return Costs(sessions=found, read=unread is None, reading=False, incomplete=incomplete)
-    return Costs()
+        costs.set_history(read=unread is None, reading=False, incomplete=unread or frozenset())
+        uri = None if root is None else root.as_uri()
+        with contextlib.closing(state.books):
+            spending = Spending(state, settings, uri, settings.model, root)
+            costs.update(spending.stored_sums(session))
+    return costs
 
 
 def _ledger_texts(
@@ -234,6 +235,7 @@ def _session_line(folder: Path) -> str:
             book = view.services.spending(view.workspace).book
             ends_at = end_of_block(usage.forecast.limits if usage.forecast else ())
             parts += _ledger_texts(book, session.source, ends_at, is_behind=not costs.read)
+        parts.append(costs.caps_text.rstrip("."))
     return " · ".join(filter(None, parts))
 
 

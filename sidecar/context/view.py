@@ -132,13 +132,19 @@ def _summary_rows(usage: ContextUsage) -> list[ViewRow]:
 
 
 def context_rows(
-    usage: ContextUsage, *, cost: str = "", updated: str = "", now: datetime | None = None
+    usage: ContextUsage,
+    *,
+    cost: str = "",
+    cap: str = "",
+    updated: str = "",
+    now: datetime | None = None,
 ) -> list[ViewRow]:
     """Return all rows for a context, or an empty list if there is no session.
 
     Args:
         usage: The context.
         cost: The session's cost as text.
+        cap: The exceeded spending caps as text.
         updated: How long ago the session was last used, as text.
         now: The current time.
     """
@@ -149,6 +155,7 @@ def context_rows(
     free = usage.available
     details = [
         ("Cost", cost),
+        ("Cap", cap),
         (
             "Over by" if free is not None and free < 0 else "Free",
             "" if free is None else tokens_text(abs(free), usage.method or "exact"),

@@ -143,7 +143,7 @@ def _exceeded_cap(
     planned = usd + (estimate or Decimal(0))
     for kind, name, cap in (("hardCap", "hard", hard), ("softCap", "soft", soft)):
         if cap is not None and planned > cap:
-            call = "" if estimate is None else f" plus up to {usd_text(estimate)} for this call"
+            call = "" if not estimate else f" plus up to {usd_text(estimate)} for this call"
             limit = f"exceeds the {name} cap of {usd_text(cap)}"
             message = f"{spent} spent {_SPANS[span]}{call} {limit}."
             return CapReason(kind, message)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context.occupancy import Severity
     from sidecar.cost.book import Cancelled, CostBook
-    from sidecar.cost.caps import CapSpan, CostVerdict
+    from sidecar.cost.caps import CapReason, CapSpan, CostVerdict
     from sidecar.cost.prices import Cost
     from sidecar.cost.prompt_file_costs import CallGroup
     from sidecar.cost.protocol import (
@@ -60,6 +60,8 @@ class SpendingSums(NamedTuple):
     """The number of this workspace's calls."""
     tokens: int
     """The number of tokens in this workspace's calls."""
+    caps: tuple[CapReason, ...] = ()
+    """The exceeded caps."""
 
 
 class SessionCosts(NamedTuple):
@@ -97,6 +99,8 @@ class Costs:
     today: Decimal | None = None
     workspace: Decimal = Decimal(0)
     severity: Severity = "ok"
+    caps: tuple[CapReason, ...] = ()
+    """The exceeded caps, with the amounts."""
     partial: frozenset[CapSpan] = frozenset()
     """See `SpendingSums.partial`."""
     sessions: dict[str, Cost] = field(default_factory=dict)
@@ -142,6 +146,11 @@ class Costs:
         """Store why the ledger cannot be used, or that it can be used (an empty string)."""
         self.problem = problem
 
+    @property
+    def caps_text(self) -> str:
+        """The exceeded caps and the amounts, or an empty string."""
+        return " ".join(reason.message for reason in self.caps)
+
     def update_cap_state(self, *, is_over: bool) -> bool:
         """Record whether a spending cap is exceeded. Returns whether it has just been exceeded."""
         is_new = is_over and not self.over_cap
@@ -167,6 +176,7 @@ class Costs:
         if spent.read_number >= self._read_number:
             self._read_number = spent.read_number
             self.today, self.workspace, self.severity = spent.today, spent.workspace, spent.severity
+            self.caps = spent.caps
             self.partial, recorded = spent.partial, (spent.calls, spent.tokens)
             self.revision += recorded != self._recorded
             self._recorded = recorded
@@ -411,18 +421,19 @@ class Spending:
         spend = self.book.spend(self._uri, session, self._folders)
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
         # No call is about to be made, so the estimated cost is 0.
-        verdict = judge(self._settings.cost, spend, Decimal(0), self._model).verdict
+        verdict = judge(self._settings.cost, spend, Decimal(0), self._model)
         usd = None if "session" in spend.unknown else spend.session
         cost = Cost(usd, whole="session" not in spend.partial)
         return SpendingSums(
             spend.day if recorded and "day" not in spend.unknown else None,
             spend.workspace,
-            _SEVERITIES[verdict],
+            _SEVERITIES[verdict.verdict],
             self.cost_by_session() if every else {session: cost},
             spend.partial,
             read_number,
             spend.calls,
             spend.tokens,
+            verdict.reasons,
         )
 
     def stored_sums(self, session: str = "") -> SpendingSums | None:

@@ -271,6 +271,7 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
         ("This session", priced or ("nothing recorded" if is_agent else "")),
         ("Today", f"{today_text} in all workspaces" if is_more else today_text),
         ("This workspace", f"{total_text} in total" if is_more else ""),
+        ("Cap", costs.caps_text),
         _team_row(costs),
     ]
     return CostStatus(

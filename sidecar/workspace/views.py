@@ -169,7 +169,8 @@ def add_view_to_usage(
     usage, now = usage or ContextUsage(), now or datetime.now(UTC)
     session = usage.session
     updated = format_age(session.updated_at, now) if session else ""
-    rows = context_rows(usage, cost=format_session_cost(costs, session), updated=updated, now=now)
+    cost = format_session_cost(costs, session)
+    rows = context_rows(usage, cost=cost, cap=costs.caps_text, updated=updated, now=now)
     return msgspec.structs.replace(usage, rows=rows, text=rows_text(rows) if rows else NO_CONTEXT)
 
 

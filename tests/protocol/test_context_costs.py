@@ -139,6 +139,8 @@ async def test_distant_cap_does_not_change_the_severity(bare: Client, tmp_path: 
         await bare.request("cost/record", {"model": "gpt-4o", "usage": usage})
         shown = await bare.take("status/update")
         assert shown["cost"]["severity"] == spent, shown["cost"]["text"]
+        message = (await bare.take("context/warning"))["message"]
+        assert message in shown["cost"]["tooltip"]
 
 
 async def test_changed_caps_and_prices_apply_to_past_calls_at_once(
@@ -164,6 +166,11 @@ async def test_changed_caps_and_prices_apply_to_past_calls_at_once(
     after = "$3.50 today", "ok"
     await bare.take("status/update", lambda u: (u["cost"]["text"], u["severity"]) == after)
     bare.ignore("status/update")
+    messages = [(await bare.take("context/warning"))["message"] for _ in range(2)]
+    assert messages == [
+        "≥$2.50 spent today exceeds the soft cap of $2.00.",
+        "≥$2.50 spent in this session exceeds the hard cap of $2.00.",
+    ]
 
 
 async def test_recorded_call_gets_the_sessions_estimate(talker: Client) -> None:

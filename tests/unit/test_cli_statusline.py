@@ -725,3 +725,25 @@ def test_sessions_without_a_usable_state_folder(
     assert "not read yet" not in run("usage") + run("usage", "--all")
     sent = _sent(session, 1_000_000, "claude-opus-5")
     assert "ctx 41 %" in run("statusline", told=sent)
+
+
+CAPS = (
+    ("soft-cap-usd = 0.01", "spent today exceeds the soft cap of $0.010"),
+    ("session-soft-cap-usd = 0.01", "spent in this session exceeds the soft cap of $0.010"),
+    ("workspace-hard-cap-usd = 0.01", "spent in this workspace exceeds the hard cap of $0.010"),
+)
+
+
+@pytest.mark.parametrize(("cap", "text"), CAPS)
+def test_exceeded_cap_is_named_with_its_amount(
+    root: Path, home: ClaudeHome, cap: str, text: str
+) -> None:
+    config_file().write_text(f"[cost]\n{cap}\n")
+    session = home.session(root)
+    _reply(session, "claude-opus-5", 410_000)
+    run("cost")
+    spent = run("usage").split("\nCost ")[1].split("\n")[0].strip()
+    assert re.search(rf"\nCap +{re.escape(f'{spent} {text}.')}\n", run("usage"))
+    sent = _sent(session, 1_000_000, "claude-opus-5", 410_000) | {"workspace": None}
+    for line in (run("statusline"), run("statusline", told=sent | {"cwd": str(root)})):
+        assert f" · {spent} {text}" in line

@@ -10,6 +10,7 @@ import msgspec
 from sidecar.config.settings import Caps, Settings
 from sidecar.context.protocol import ContextUsage, SessionInfo
 from sidecar.cost.protocol import CostRecordParams
+from sidecar.workspace.shared import SharedServices
 from sidecar.workspace.spending import Costs, Spending
 from sidecar.workspace.state import State
 from sidecar.workspace.status import cost_status
@@ -65,3 +66,25 @@ def shown(costs: Costs, session: str) -> str:
     status = cost_status(costs, ContextUsage(session=info))
     assert status is not None
     return status.tooltip
+
+
+def test_each_exceeded_cap_is_reported_once(tmp_path: Path) -> None:
+    caps = Caps(soft_cap_usd=Decimal("0.5"), hard_cap_usd=Decimal("1.5"))
+    services = SharedServices(state=State(tmp_path))
+    workspace = services.roots.add("file:///ws")
+    spending = Spending(services.state, Settings(cost=caps), "file:///ws", "gpt-4o")
+    warnings = list[str]()
+    services.listeners.append(
+        lambda event: warnings.append(event.warning.message) if event.warning else None
+    )
+    for session in "abcd":
+        services.update_costs(workspace, spending.record(call(session))[1])
+        services.update_costs(workspace, spending.spent(session))
+    assert warnings == [
+        "$1.00 spent today exceeds the soft cap of $0.50.",
+        "$2.00 spent today exceeds the hard cap of $1.50.",
+    ]
+    assert "| Cap | $4.00 spent today exceeds the hard cap of $1.50. |" in shown(
+        workspace.costs, "a"
+    )
+    services.workers.close()
