@@ -40,7 +40,7 @@ def mcp(
     """Run the MCP server for a coding agent on standard input and output.
 
     The agent starts this command in its working folder. The server's tools count tokens, check
-    budgets, shorten files, and report how full the agent's context is. They do not change
+    budgets, and report how full the agent's context is and what it has cost. They do not change
     anything.
 
     Exit codes: 0; 1 if --install or --uninstall failed or was declined; 2 if the arguments are

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from sidecar.context.protocol import ContextUsage
     from sidecar.mcp.caller import Caller, FoundSession
+    from sidecar.workspace.spending import SpendingSums
     from sidecar.workspace.workspace import Workspace
 
 BEING_READ = "The session's calls are still being read. Ask again later for the cost."
@@ -157,6 +158,19 @@ class Project:
         usage = await add_contents(services, session, sessions.usage(session))
         usage = await add_forecast(services, workspace, session, usage)
         return usage, None if is_complete else BEING_READ
+
+    async def spent(self, found: FoundSession) -> tuple[SpendingSums, str | None]:
+        """Return the sums from the ledger, and why they are incomplete, or None if they are not.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        services = self.services
+        is_complete = await self._read_calls(found.row.source)
+        await services.workers.run(catalogue.warm)
+        spending = services.spending(self.workspace)
+        spent = await services.workers.run(partial(spending.spent, found.row.id))
+        return spent, None if is_complete else BEING_READ
 
     async def _read_calls(self, agent: str) -> bool:
         if agent in self._billed:

@@ -30,15 +30,12 @@ class CheckBudgets(Arguments, frozen=True, kw_only=True):
     paths: list[str] = []
 
 
-class FitToBudget(Arguments, frozen=True, kw_only=True):
-    """A file's text, shortened to max_tokens. The file is not changed"""
-
-    path: str
-    max_tokens: int
-
-
 class ContextUsageArguments(Arguments, frozen=True, kw_only=True):
-    """How full your context window is, your session's cost, and how many calls are left"""
+    """How full your context window is, and how many tokens are left until compaction"""
+
+
+class Spend(Arguments, frozen=True, kw_only=True):
+    """Cost in USD of your session, of this project and of today, and the user's spending caps"""
 
 
 class TokenMap(Arguments, frozen=True, kw_only=True):
@@ -51,8 +48,8 @@ class TokenMap(Arguments, frozen=True, kw_only=True):
 TOOLS: dict[str, type[Arguments]] = {
     "count_tokens": CountTokens,
     "check_budgets": CheckBudgets,
-    "fit_to_budget": FitToBudget,
     "context_usage": ContextUsageArguments,
+    "spend": Spend,
     "token_map": TokenMap,
 }
 """The arguments of each tool."""

@@ -17,11 +17,20 @@ from sidecar import typed
 from sidecar.cli.check import check_paths
 from sidecar.counting.count import METHODS, number_text, tokens_text
 from sidecar.errors import BadParamsError
+from sidecar.known_agents import LOWER_BOUND_AGENTS
 from sidecar.mcp import schemas
-from sidecar.text.printable import counted, percent_text, printable, whole_percents
+from sidecar.text.printable import (
+    cost_text,
+    counted,
+    percent_text,
+    printable,
+    usd_text,
+    whole_percents,
+)
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.files import File, SkippedPath, decode, find, read, read_bytes
+from sidecar.workspace.files import File, SkippedPath, find, read
 from sidecar.workspace.token_map import build_token_map, flatten
+from sidecar.workspace.usage_details import tokens_until_compaction
 from sidecar.workspace.views import add_view_to_usage
 
 if TYPE_CHECKING:
@@ -29,7 +38,7 @@ if TYPE_CHECKING:
 
     from sidecar.counting.count import Method
     from sidecar.counting.tokenizer_interface import Tokenizer
-    from sidecar.mcp.caller import Caller
+    from sidecar.mcp.caller import Caller, FoundSession
     from sidecar.mcp.project import Project
 
 MAX_TOKENS = 400
@@ -181,36 +190,11 @@ class Tools:
             },
         )
 
-    async def _fit_to_budget(self, arguments: schemas.FitToBudget, call: Call) -> Answer:
-        if arguments.max_tokens < 0:
-            raise BadParamsError("max_tokens must not be negative")
-        project = self._project
-        path = await self._resolve(arguments.path, call)
-        model, settings = project.workspace.model, project.workspace.settings
-        text = await project.services.workers.run(partial(_read_text, path, arguments.path))
-        fitted, measure = await project.services.counts.fit(
-            text, arguments.max_tokens, "middle", "\n...\n", model, settings
-        )
-        return Answer(
-            fitted.text,
-            {
-                # Some agents pass only an answer's structured data to the model.
-                "text": fitted.text,
-                "tokens": fitted.tokens,
-                "removedTokens": fitted.removed_tokens,
-                "removedLines": fitted.removed_lines,
-                "method": measure.method,
-                "model": model,
-            },
-        )
-
     async def _context_usage(self, _arguments: schemas.ContextUsageArguments, call: Call) -> Answer:
-        project, agent = self._project, call.caller.agent
+        project = self._project
         found = await project.find_session(call.caller)
         if found is None:
-            who = agent or call.caller.name or "this client"
-            text = f"No session was found for {who} in {project.root}."
-            return Answer(text, {"notes": [text]})
+            return self._no_session(call.caller)
         usage, cost_problem = await project.context_usage(found)
         report = add_view_to_usage(usage, project.workspace.costs)
         shown_rows = [row for row in report.rows if not row.children]
@@ -222,16 +206,10 @@ class Tools:
                 for part, share in zip(usage.contents, shares, strict=True)
             )
             lines.append(f"Filled by (estimated): {', '.join(parts)}")
-        notes = []
-        if not found.is_callers:
-            client = printable(call.caller.name) or "This client"
-            notes.append(
-                f"{client} is unknown, so this is the newest running session in this folder, "
-                f"a session of {found.row.source}. It may not be yours."
-            )
-        elif found.others:
-            others = counted(found.others, "other running session")
-            notes.append(f"This is the newest {agent} session in this folder; there are {others}.")
+        left = tokens_until_compaction(usage)
+        if left is not None:
+            lines.insert(1, f"Until compaction: {max(0, left):,} tokens")
+        notes = _doubts(found, call.caller)
         if found.row.source == "opencode":
             notes.append("The current call is not included, because opencode has not saved it yet.")
         if cost_problem:
@@ -241,9 +219,65 @@ class Tools:
         data: dict[str, Any] = _without_nulls(msgspec.to_builtins(usage))
         for key in ("rows", "text", "largest", "turns", "shouldPrune", "calibration", "breakdown"):
             data.pop(key, None)
-        if note := data.pop("note", None):
-            notes.insert(0, note)
+        if left is not None:
+            data["tokensUntilCompaction"] = max(0, left)
         return Answer(text, data | ({"notes": notes} if notes else {}))
+
+    async def _spend(self, _arguments: schemas.Spend, call: Call) -> Answer:
+        project = self._project
+        found = await project.find_session(call.caller)
+        if found is None:
+            return self._no_session(call.caller)
+        spent, problem = await project.spent(found)
+        notes = [*_doubts(found, call.caller), *([problem] if problem else [])]
+        caps = project.workspace.settings.cost
+        session, lines = spent.sessions[found.row.id], list[str]()
+        is_partial = found.row.source in LOWER_BOUND_AGENTS or problem is not None
+        data: dict[str, Any] = {}
+        for span, label, usd, is_whole, soft, hard in (
+            (
+                "session",
+                "Session",
+                session.usd,
+                session.whole and not is_partial,
+                caps.session_soft_cap_usd,
+                caps.session_hard_cap_usd,
+            ),
+            (
+                "project",
+                "Project",
+                spent.workspace,
+                "workspace" not in spent.partial,
+                caps.workspace_soft_cap_usd,
+                caps.workspace_hard_cap_usd,
+            ),
+            (
+                "today",
+                "Today, all projects",
+                spent.today,
+                "day" not in spent.partial,
+                caps.soft_cap_usd,
+                caps.hard_cap_usd,
+            ),
+        ):
+            line = f"{label}: {cost_text(usd, is_partial=not is_whole)}"
+            amounts: dict[str, Any] = {"usd": None if usd is None else float(usd)}
+            if usd is not None and not is_whole:
+                amounts["isLowerBound"] = True
+            for name, cap in (("soft", soft), ("hard", hard)):
+                if cap is not None:
+                    line += f", {name} cap {usd_text(cap)}"
+                    amounts[f"{name}CapUsd"] = float(cap)
+            lines.append(line)
+            data[span] = amounts
+        data = _without_nulls(data)
+        text, _ = await self._shorten([*lines, *notes])
+        return Answer(text, data | ({"notes": notes} if notes else {}))
+
+    def _no_session(self, caller: Caller) -> Answer:
+        who = caller.agent or printable(caller.name) or "this client"
+        text = f"No session was found for {who} in {self._project.root}."
+        return Answer(text, {"notes": [text]})
 
     async def _token_map(self, arguments: schemas.TokenMap, call: Call) -> Answer:
         if not 1 <= arguments.depth <= _MAX_DEPTH:
@@ -325,6 +359,21 @@ _METHOD_TEXTS: dict[Method, str] = {
 }
 
 
+def _doubts(found: FoundSession, caller: Caller) -> list[str]:
+    """Return a note if the session may not be the caller's."""
+    if not found.is_callers:
+        client = printable(caller.name) or "This client"
+        return [
+            f"{client} is unknown, so this is the newest running session in this folder, "
+            f"a session of {found.row.source}. It may not be yours."
+        ]
+    if found.others:
+        others = counted(found.others, "other running session")
+        agent = found.row.source
+        return [f"This is the newest {agent} session in this folder; there are {others}."]
+    return []
+
+
 def _without_nulls(value: Any) -> Any:
     """Return JSON data without the members that are null or empty lists."""
     if isinstance(value, dict):
@@ -363,12 +412,3 @@ def _share_text(share: float) -> str:
 
 def _list_entries(path: Path) -> list[File | SkippedPath]:
     return list(find([str(path)]))
-
-
-def _read_text(path: Path, shown: str) -> str:
-    if path.is_dir():
-        raise BadParamsError(f"{shown} is a folder, not a file")
-    content = decode(read_bytes(str(path)))
-    if content is None:
-        raise BadParamsError(f"{shown} is a binary file; only text can be shortened")
-    return content.text

@@ -133,18 +133,27 @@ def forecast(
 
 def _room_to_grow(usage: ContextUsage) -> int | None:
     """Return how many tokens can be added before a compaction, or until the window is full."""
+    left, free = tokens_until_compaction(usage), usage.available
+    return free if left is None or free is None else min(free, left)
+
+
+def tokens_until_compaction(usage: ContextUsage) -> int | None:
+    """Return how many tokens can be added before the agent compacts the conversation.
+
+    The result is negative beyond the agent's threshold, and None if the threshold is unknown.
+    """
     from sidecar.agents.registry import reader_of
 
-    tokens, limit, free = usage.tokens, usage.limit, usage.available
+    tokens, limit = usage.tokens, usage.limit
     is_own = usage.limit_source == "settings"  # agents do not know the user's limit
-    if tokens is None or limit is None or free is None or usage.session is None or is_own:
-        return free
+    if tokens is None or limit is None or usage.session is None or is_own:
+        return None
     if usage.session.source == PROTOCOL:
-        return free
+        return None
     end = reader_of(usage.session.source).compacts_at(limit, usage.model or "")
     if end < limit // 2:  # in a small window, the agent's reserve does not apply
         end = limit
-    return min(free, end - tokens)
+    return end - tokens
 
 
 def end_of_block(limits: Sequence[PlanLimit]) -> datetime | None:

@@ -81,8 +81,8 @@ def test_the_inspector_lists_and_calls_every_tool(tmp_path: Path) -> None:
     arguments = {
         "count_tokens": ["path=a.md"],
         "check_budgets": [],
-        "fit_to_budget": ["path=a.md", "max_tokens=1"],
         "context_usage": [],
+        "spend": [],
         "token_map": [],
     }
     assert {tool["name"] for tool in listed} == set(arguments)

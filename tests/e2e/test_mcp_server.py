@@ -21,7 +21,7 @@ from mcp.client.stdio import StdioServerParameters
 from pydantic import FileUrl
 
 from benchmarks.agents.claude import ClaudeHome
-from sidecar.config.paths import state_dir
+from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.ledger import FILE_NAME
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.mcp.schemas import TOOLS, describe_tools
@@ -206,16 +206,6 @@ async def test_budgets_are_those_of_the_check_command(project: Path) -> None:
     assert within.structured_content["exceeded"] == 0
 
 
-async def test_a_text_is_shortened_and_the_file_is_unchanged(project: Path) -> None:
-    before = (project / "AGENTS.md").read_bytes()
-    async with connected(project) as client:
-        fitted = await client.call_tool("fit_to_budget", {"path": "AGENTS.md", "max_tokens": 12})
-    assert tokens_of(text_of(fitted)) <= 12
-    assert fitted.structured_content is not None
-    assert fitted.structured_content["tokens"] == tokens_of(text_of(fitted))
-    assert (project / "AGENTS.md").read_bytes() == before
-
-
 BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("count_tokens", {"path": "../secret"}, "is outside the project"),
     ("count_tokens", {"path": "link"}, "is outside the project"),
@@ -226,8 +216,7 @@ BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("count_tokens", {"path": "a\0b"}, "cannot read"),
     ("count_tokens", {}, "pass either `path` or `text`"),
     ("count_tokens", {"path": 3}, "Expected `str | null`, got `int`"),
-    ("fit_to_budget", {"path": "docs", "max_tokens": 3}, "is a folder"),
-    ("fit_to_budget", {"path": "AGENTS.md", "max_tokens": -1}, "must not be negative"),
+    ("fit_to_budget", {"path": "docs", "max_tokens": 3}, "there is no tool named"),
     ("token_map", {"depth": 99}, "depth must be between"),
     ("nothing", {}, "there is no tool named nothing"),
 ]
@@ -347,10 +336,33 @@ async def test_the_callers_own_session_is_shown_beside_a_newer_one(
     assert counted.structured_content["model"] == found["model"]
 
 
+async def test_spend_has_the_costs_of_usage_and_the_caps(project: Path, tmp_path: Path) -> None:
+    config_file().parent.mkdir(parents=True, exist_ok=True)
+    config_file().write_text("[cost]\nsession-soft-cap-usd = 2\nhard-cap-usd = 70\n")
+    home = ClaudeHome(tmp_path / ".claude")
+    home.clock.now = datetime.now(UTC)
+    session, other = home.session(project), home.session(project)
+    add_reply(home, other)
+    add_reply(home, session)
+    async with connected(project, client="claude-code") as client:
+        result = await client.call_tool("spend", {})
+        usage = (await client.call_tool("context_usage", {})).structured_content
+    found = result.structured_content
+    assert found is not None
+    assert usage is not None
+    assert found["session"] == {"usd": usage["costUsd"], "softCapUsd": 2.0}
+    assert found["project"]["usd"] > found["session"]["usd"]
+    assert found["today"] == {"usd": found["project"]["usd"], "hardCapUsd": 70.0}
+    assert "soft cap $2.00" in text_of(result)
+    assert "hard cap $70.00" in text_of(result)
+    assert 0 < usage["tokensUntilCompaction"] < usage["limit"] - usage["tokens"]
+
+
 async def test_sentences_that_matter_are_in_both_halves(project: Path, tmp_path: Path) -> None:
     (project / ".token-sidecar.toml").write_text("")
     async with connected(project, client="codex-mcp-client") as client:
         missing = await client.call_tool("context_usage", {})
+        unspent = await client.call_tool("spend", {})
         unbudgeted = await client.call_tool("check_budgets", {})
     home = ClaudeHome(tmp_path / ".claude")
     home.clock.now = datetime.now(UTC)
@@ -361,6 +373,7 @@ async def test_sentences_that_matter_are_in_both_halves(project: Path, tmp_path:
         guessed = await client.call_tool("context_usage", {})
     for result, sentence in (
         (missing, "No session was found for codex"),
+        (unspent, "No session was found for codex"),
         (unbudgeted, "No budgets are configured"),
         (guessed, "unheard-of is unknown"),
     ):
