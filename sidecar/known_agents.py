@@ -133,7 +133,6 @@ AGENTS = {
                     ),
                 ),
             ),
-            omits_calls=True,
         ),
         Agent("kimi-cli", ("$KIMI_SHARE_DIR", "~/.kimi")),
         Agent("kimi-code", ("$KIMI_CODE_HOME", "~/.kimi-code")),

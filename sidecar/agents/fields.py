@@ -49,6 +49,7 @@ def reported_usage(
     written: object = None,
     reasoning: object = None,
     *,
+    written_1h: object = None,
     includes_cached: bool = True,
 ) -> Usage:
     """Build a call's usage from numbers that may be missing or implausible.
@@ -59,10 +60,11 @@ def reported_usage(
         read: The number of tokens read from the cache.
         written: The number of tokens written to the cache.
         reasoning: The number of reasoning tokens.
+        written_1h: The part of `written` that is cached for an hour.
         includes_cached: Whether `prompt` includes the tokens read from and written to the cache.
     """
     convert = usage_from_prompt if includes_cached else usage_from_parts
-    return convert(*map(token_count, (prompt, read, written, 0, output, reasoning)))
+    return convert(*map(token_count, (prompt, read, written, written_1h, output, reasoning)))
 
 
 def decode_file(path: str, kind: type[T]) -> T:

@@ -238,7 +238,13 @@ def write_pi(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
     abandoned = {"role": "user", "content": "words " * 9_000}
     tip = lines.pop()
     lines.append({"type": "message", "id": "x", "parentId": "e3", "message": abandoned})
-    return write_lines(folder / "session.jsonl", [*lines, tip]), "s"
+    removed = {"type": "message", "id": "r", "parentId": tip["id"], "message": abandoned}
+    edit = {"type": "context_edit", "id": "c", "parentId": "r", "targetId": "r"}
+    shorter = {"type": "context_edit", "id": "d", "parentId": "c", "targetId": tip["id"]}
+    kept = tip["message"]["content"]
+    tip["message"]["content"] = abandoned["content"]
+    edits = [removed, edit | {"replacement": None}, shorter | {"replacement": kept}]
+    return write_lines(folder / "session.jsonl", [*lines, tip, *edits]), "s"
 
 
 def write_kimi(folder: Path, _root: Path, script: Script) -> tuple[str, str]:

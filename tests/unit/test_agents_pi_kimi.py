@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from datetime import UTC
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,8 +39,8 @@ class Pi:
         append(self.path, *self.lines)
         self.user()
 
-    def entry(self, kind: str, **fields: Any) -> str:
-        made = {"type": kind, "id": self.clock.id(8), "parentId": self.leaf}
+    def entry(self, entry_type: str, **fields: Any) -> str:
+        made = {"type": entry_type, "id": self.clock.id(8), "parentId": self.leaf}
         self.lines.append({**made, "timestamp": self.clock.tick(), **fields})
         append(self.path, self.lines[-1])
         self.leaf = str(made["id"])
@@ -135,6 +136,115 @@ def test_pi_calls_through_a_proxy_are_priced_by_the_maker(pi_world: World, pi: P
         "gpt-5": "openai",
         "my-model": "my-proxy",
     }
+
+
+def usage_of(tokens: Tokens, **cost: Any) -> dict[str, Any]:
+    """Return token counts as Pi 1 writes them. `write` includes the one-hour writes."""
+    return {
+        "input": tokens.fresh, "output": tokens.output, "cacheRead": tokens.read,
+        "cacheWrite": tokens.write, "cacheWrite1h": tokens.write_1h,
+        "reasoning": tokens.reasoning, "cost": cost,
+    }  # fmt: skip
+
+
+def test_pi_counts_the_calls_of_all_entries(pi_world: World, pi: Pi) -> None:
+    """Summaries, tools and cache warming also call models."""
+    claude = {"provider": "anthropic", "model": "claude-opus-5"}
+    result = {"role": "toolResult", "toolName": "task", "content": []}
+    pi.entry("usage", kind="cache_warm", **claude, usage=usage_of(Tokens(1, 70)))
+    pi.entry("usage", kind="my own", **claude, usage=usage_of(Tokens(2, 0, 9, 4)))
+    pi.entry("message", message=result | {"usage": usage_of(Tokens(3, output=5))})
+    branch = pi.entry("model_change", provider="openai", modelId="gpt-5")
+    pi.entry("compaction", fromHook=True, usage=usage_of(Tokens(4, output=1)))
+    pi.entry("compaction", usage=usage_of(Tokens(5, 7, output=9, reasoning=8)))
+    left = pi.entry("model_change", provider="openai", modelId="gpt-5-mini")
+    pi.leaf = branch
+    pi.entry("branch_summary", fromId=left, usage=usage_of(Tokens(6, output=2)))
+    pi.reply(100)
+    pi_world.ingest()
+    calls = [
+        (call.usage.prompt_tokens, call.usage.reasoning_tokens, call.category, call.model)
+        for call in pi_world.calls
+    ]
+    assert calls == [
+        (150, 0, "main", "claude-opus-5"),
+        (71, 0, "main", "claude-opus-5"),
+        (11, 0, "main", "claude-opus-5"),
+        (3, 0, "subagent", "unknown"),
+        (4, 0, "summary", "unknown"),
+        (12, 8, "summary", "gpt-5"),
+        (6, 0, "summary", "gpt-5-mini"),
+        (150, 0, "main", "claude-opus-5"),
+    ]
+
+
+def test_pi_shows_the_size_after_calls_that_are_no_replies(pi_world: World, pi: Pi) -> None:
+    pi.entry("usage", kind="cache_warm", model="claude-opus-5", usage=usage_of(Tokens(9, 9_000)))
+    command = {"role": "bashExecution", "command": "ls", "output": "x"}
+    pi.entry("message", message=command)
+    pi_world.check_context(pi.truth)
+    (shown,) = pi_world.sessions().values()
+    assert shown.active is False
+
+
+@pytest.mark.parametrize(
+    ("cost", "expected"),
+    [
+        ({"total": 0.5}, (None, Decimal("0.5"))),
+        ({"total": 0.5, "totalFromProvider": False}, (None, Decimal("0.5"))),
+        ({"total": 0.5, "totalFromProvider": True}, (Decimal("0.5"), None)),
+        ({"total": 0, "totalFromProvider": True}, (None, None)),
+    ],
+)
+def test_pi_says_whether_the_provider_reported_the_cost(
+    pi_world: World, pi: Pi, cost: dict[str, Any], expected: tuple[Decimal | None, ...]
+) -> None:
+    pi.entry("usage", kind="x", model="gpt-5", usage=usage_of(Tokens(77), **cost))
+    pi_world.ingest()
+    (call,) = (call for call in pi_world.calls if call.usage.prompt_tokens == 77)
+    assert (call.cost_usd, call.agent_cost_usd) == expected
+
+
+def test_pi_one_hour_writes_have_their_own_price(pi_world: World, pi: Pi) -> None:
+    """A million tokens written for five minutes and a million for an hour."""
+    usage = usage_of(Tokens(write=2_000_000, write_1h=1_000_000))
+    model = {"provider": "anthropic", "model": "claude-sonnet-4-5"}
+    message = {"role": "assistant", **model, "usage": usage, "stopReason": "stop"}
+    for entry in ({"message": message}, {"kind": "cache_warm", **model, "usage": usage}):
+        pi.entry("message" if "message" in entry else "usage", **entry)
+    pi_world.ingest()
+    book = CostBook(pi_world.home / "state", zone=UTC)
+    costs = {row.model: row.cost_usd for row in book.detail(CostDetailParams()).rows}
+    book.close()
+    assert costs["claude-sonnet-4-5"] == 2 * (7.5 + 12)  # long prompts cost twice as much
+
+
+def test_pi_reports_the_model_that_answered(pi_world: World, pi: Pi) -> None:
+    routed = {"provider": "openrouter", "model": "openrouter/auto", "responseModel": "z-ai/glm-5"}
+    message = {"role": "assistant", **routed, "usage": usage_of(Tokens(55)), "stopReason": "stop"}
+    pi.entry("message", message=message)
+    pi_world.ingest()
+    assert [call.model for call in pi_world.calls][-1] == "z-ai/glm-5"
+
+
+def test_pi_files_without_entry_ids_are_read(pi_world: World) -> None:
+    """In version 1, each entry follows the one before it."""
+    path = pi_world.home / ".pi/agent/sessions/--x--/old.jsonl"
+    time = "2025-11-20T10:00:0{}.000Z"
+    usage = {"input": 5, "output": 6, "cacheRead": 7, "cacheWrite": 0, "totalTokens": 18}
+    message = {"role": "assistant", "provider": "openai", "model": "gpt-5", "usage": usage}
+    header = {
+        "type": "session",
+        "id": "old",
+        "cwd": str(pi_world.root),
+        "timestamp": time.format(0),
+    }
+    append(path, header)
+    for second in (1, 2):
+        append(path, {"type": "message", "timestamp": time.format(second), "message": message})
+        assert pi_world.sessions()["old"].tokens == 18
+    pi_world.ingest()
+    assert len(pi_world.recorded()) == 2
 
 
 @pytest.mark.parametrize("place", ["models", "modelOverrides"])

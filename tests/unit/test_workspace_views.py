@@ -46,7 +46,7 @@ def a_row(**fields: Any) -> SessionRow:
         ("codex", {"s": USD}, True, "$1.92", "| This session | $1.92 at API prices |"),
         ("codex", {"s": USD}, False, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
         ("codex", {"s": PARTIAL}, True, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
-        ("pi", {"s": USD}, True, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
+        ("amp", {"s": USD}, True, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
         ("codex", {}, True, "$0.40 today", "| This session | being read |"),
         ("codex", {}, False, "$0.40 today", "| This session | not read yet |"),
         ("codex", {"s": UNPRICED}, True, "$0.40 today", "| This session | unpriced |"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from sidecar import typed
 from sidecar.agents.contents import (
@@ -20,7 +21,7 @@ from sidecar.agents.contents import (
     PromptSize,
     message_parts,
 )
-from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot, Store
+from sidecar.agents.events import CallFinished, CallSize, Category, SessionSnapshot, Store
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -51,11 +52,18 @@ if TYPE_CHECKING:
 
 AGENT = "pi"
 _FAILED = ("aborted", "error")
+_CONTINUED = (None, "toolUse", "deferred")
+"""A turn goes on after a reply with one of these stop reasons."""
+_SUMMARIES = ("compaction", "branch_summary")
+_ROLES = ("user", "assistant", "toolResult")
+"""The messages that belong to a turn. Commands that the user runs (`!`), for example, do not."""
 
 
-class _Cost(Record):
+class _Cost(CamelRecord):
     total: Number = None
     """The cost in USD, according to the user's or Pi's price list."""
+    total_from_provider: bool | None = None
+    """Whether the provider reported `total`."""
 
 
 class _Usage(CamelRecord):
@@ -63,13 +71,29 @@ class _Usage(CamelRecord):
     output: TokenCount = None
     cache_read: TokenCount = None
     cache_write: TokenCount = None
+    cache_write_1h: TokenCount = msgspec.field(name="cacheWrite1h", default=None)
+    reasoning: TokenCount = None
     cost: _Cost | None = None
+
+    @property
+    def tokens(self) -> Usage:
+        cached = self.cache_read, self.cache_write
+        return reported_usage(
+            self.input,
+            self.output,
+            *cached,
+            self.reasoning,
+            written_1h=self.cache_write_1h,
+            includes_cached=False,
+        )
 
 
 class _Message(CamelRecord):
     role: str | None = None
     provider: str | None = None
     model: str | None = None
+    response_model: str | None = None
+    """The model that answered, if the provider named another one than was requested."""
     stop_reason: str | None = None
     usage: _Usage | None = None
 
@@ -82,17 +106,21 @@ class _Entry(CamelRecord):
     cwd: str | None = None
     name: str | None = None
     parent_session: str | None = None
+    model_id: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    usage: _Usage | None = None
+    from_hook: bool | None = None
+    """Whether an extension made this summary, possibly with another model."""
     message: _Message | None = None
 
     @property
-    def call(self) -> tuple[_Message, Usage] | None:
+    def reply(self) -> tuple[_Message, Usage] | None:
         """The message and its usage if this entry is a reply, otherwise None."""
         message = self.message
         if message is None or message.role != "assistant" or message.usage is None:
             return None
-        used = message.usage
-        cached = used.cache_read, used.cache_write
-        return message, reported_usage(used.input, used.output, *cached, includes_cached=False)
+        return message, message.usage.tokens
 
 
 class _Model(CamelRecord):
@@ -146,14 +174,15 @@ class Pi(LineReader):
         return min(filter(None, windows), default=None)
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        branch, tools = _newest_branch(path), dict[str, str]()
+        branch, tools = _with_edits(_newest_branch(path)), dict[str, str]()
         for number, entry in enumerate(branch):
             yield from _content_entries(entry, tools)
             if entry.type == "compaction":
                 kept = [one.id for one in branch[:number]]
                 if entry.first_kept_entry_id in kept:
                     for one in branch[kept.index(entry.first_kept_entry_id) : number]:
-                        yield from _content_entries(one, tools)
+                        parts = _content_entries(one, tools)
+                        yield from (part for part in parts if isinstance(part, Part))
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return window - 16_384
@@ -169,7 +198,10 @@ class _ContentMessage(_Message):
 
 class _ContentLine(_Entry):
     summary: msgspec.Raw = msgspec.Raw(b"")
+    content: msgspec.Raw = msgspec.Raw(b"")
     first_kept_entry_id: str | None = None
+    target_id: str | None = None
+    replacement: msgspec.Raw = msgspec.Raw(b"null")
     message: _ContentMessage | None = None
 
 
@@ -187,33 +219,56 @@ def _newest_branch(path: str) -> list[_ContentLine]:
     return branch[::-1]
 
 
+def _with_edits(branch: list[_ContentLine]) -> list[_ContentLine]:
+    """Return the entries with the content that the model sees. A removed content is empty."""
+    edits = {one.target_id: one.replacement for one in branch if one.type == "context_edit"}
+    removed, edited = msgspec.Raw(b""), list[_ContentLine]()
+    for entry in branch:
+        if (content := edits.get(entry.id)) is not None:
+            content = removed if bytes(content) == b"null" else content
+            message = entry.message and replace(entry.message, content=content)
+            entry = replace(entry, content=content, message=message)
+        edited.append(entry)
+    return edited
+
+
 def _content_entries(entry: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
     message = entry.message
     if entry.type == "compaction":
         yield Compaction()
         yield Part("summary", entry.summary)
+    elif entry.type == "branch_summary":
+        yield Part("summary", entry.summary)
+    elif entry.type == "custom_message":
+        yield from message_parts(entry.content, "user", tools)
     elif message is not None and message.role == "toolResult":
         yield Part("result", message.content, message.tool_name or "")
     elif message is not None and message.role in ("user", "assistant"):
-        if entry.call is not None:
-            yield PromptSize(entry.call[1].prompt_tokens)
+        if entry.reply is not None:
+            yield PromptSize(entry.reply[1].prompt_tokens)
         kind: ContentKind = "assistant" if message.role == "assistant" else "user"
         yield from message_parts(message.content, kind, tools)
 
 
 class _Node(msgspec.Struct, frozen=True):
+    """The state of a session after an entry."""
+
     track: ContextTrack = ContextTrack()
     active: bool | None = None
+    model: str | None = None
+    """The selected model."""
+    provider: str | None = None
 
 
 class _Session(SessionLines, dict=True):
     tip: str | None = None
     has_header: bool = False
     """Whether the file is a session. Other files, such as pi-subagents', only repeat messages."""
+    node: _Node = _Node()
 
     @property
     def nodes(self) -> dict[str, _Node] | None:
-        """The context size after each entry, keyed by entry id.
+        """The state after each entry, keyed by entry id.
 
         Not saved with the state. Available only while a file is read from the start.
         """
@@ -240,43 +295,73 @@ class _Session(SessionLines, dict=True):
                 continue
             if entry.type == "session_info":
                 session.title_at = lines.position if entry.name else session.title_at
-            if entry.id is not None:
-                self._extend_branch(entry, entry.id)
-            yield from self._call(entry)
+            before = self.node
+            self._extend_branch(entry)
+            yield from self._call(entry, before)
 
-    def _extend_branch(self, entry: _Entry, name: str) -> None:
-        session = self.session
-        node = _Node(session.track, session.active)
+    def _extend_branch(self, entry: _Entry) -> None:
+        """Update the state. Entries of version 1 have no ids: each follows the one before it."""
+        node = self.node
         if entry.parent_id != self.tip:
             if self.nodes is None:
                 raise StartOverError
             node = self.nodes.get(entry.parent_id or "", _Node())
-        session.track, session.active, self.tip = node.track, node.active, name
-        if entry.type == "compaction":
-            session.track, session.active = node.track.compaction(), False
-        elif entry.message is not None:
-            self._measure(entry, entry.message)
-        if self.nodes is not None:
-            self.nodes[name] = _Node(session.track, session.active)
+        self.node, self.tip = _next_node(node, entry), entry.id
+        session, node = self.session, self.node
+        session.track, session.active = node.track, node.active
+        session.model = node.model or session.model
+        if self.nodes is not None and entry.id is not None:
+            self.nodes[entry.id] = node
 
-    def _measure(self, entry: _Entry, message: _Message) -> None:
-        session = self.session
-        is_over = message.role == "assistant" and message.stop_reason not in (None, "toolUse")
-        session.active = not is_over
-        if entry.call is not None and message.stop_reason not in _FAILED:
-            session.track = session.track.call(CallSize.of(entry.call[1], message.model))
+    def _call(self, entry: _Entry, before: _Node) -> list[CallFinished]:
+        """Return the entry's call.
 
-    def _call(self, entry: _Entry) -> list[CallFinished]:
-        if entry.call is None:
+        The selected model writes summaries, also those of a branch that the user leaves. The calls
+        of tools, and of extensions that write summaries, do not name their model.
+        """
+        message, used = entry.message or _Message(), entry.usage
+        model, provider = entry.model, entry.provider
+        category: Category = "main"
+        if entry.type in _SUMMARIES:
+            category = "summary"
+            if not entry.from_hook:
+                model, provider = before.model, before.provider
+        elif message.role == "assistant":
+            used, provider = message.usage, message.provider
+            model = message.response_model or message.model
+        elif message.role == "toolResult":
+            used, category = message.usage, "subagent"
+        if used is None:
             return []
-        message, usage = entry.call
-        cost = message.usage and message.usage.cost
+        cost = used.cost or _Cost()
+        usd = parse_usd(cost.total)
         return self.session.call(
             parse_iso_time(entry.timestamp),
-            usage,
+            used.tokens,
             # Forks copy entries with their original ids and timestamps.
             f"{entry.id or self.session.id}/{entry.timestamp}",
-            message.model,
-            message.provider,
-            agent_cost_usd=parse_usd(cost.total) if cost else None,
+            model,
+            provider,
+            category=category,
+            cost_usd=usd if cost.total_from_provider else None,
+            agent_cost_usd=None if cost.total_from_provider else usd,
         )
+
+
+def _next_node(node: _Node, entry: _Entry) -> _Node:
+    """Return the state after an entry that follows `node`."""
+    message = entry.message
+    if entry.type == "model_change":
+        return replace(node, model=entry.model_id, provider=entry.provider)
+    if entry.type == "compaction":
+        return replace(node, track=node.track.compaction(), active=False)
+    if message is None or message.role not in _ROLES:
+        return node
+    is_over = message.role == "assistant" and message.stop_reason not in _CONTINUED
+    node = replace(node, active=not is_over)
+    if message.role == "assistant":
+        names = {"model": message.model or node.model, "provider": message.provider}
+        node = replace(node, **names)
+    if entry.reply is not None and message.stop_reason not in _FAILED:
+        node = replace(node, track=node.track.call(CallSize.of(entry.reply[1], message.model)))
+    return node

@@ -47,6 +47,8 @@ class Agent(ABC):
     """Whether requests in turns define tools. Title and summary requests never do."""
     window: ClassVar[int] = WINDOW
     """The context window that the agent assumes with this configuration, in tokens."""
+    merges_summaries: ClassVar[bool] = False
+    """Whether the agent's files contain the sum of the calls that make one summary."""
     resumes: ClassVar[bool] = True
     """Whether another run can continue a session."""
     fills_window: ClassVar[int] = WINDOW - 8_000
@@ -178,14 +180,14 @@ class OpenCode(Agent):
 
 class Pi(Agent):
     name = "pi"
-    records_reasoning = False
-    package = Package("npm", "@mariozechner/pi-coding-agent", "0.73.1", "pi")
+    package = Package("npm", "@earendil-works/pi-coding-agent", "1.6.0", "pi")
+    merges_summaries = True
     in_ci = True
     side_calls: ClassVar[dict[str, Kind]] = {
-        "Create a structured context checkpoint summary": "summary"
+        "Create a structured context checkpoint summary": "summary",
+        "Create a concise checkpoint of the user's request": "summary",
     }
     cannot: ClassVar[dict[str, str]] = {"subagent": "it has no sub-agents"}
-    unrecorded_kinds: ClassVar[dict[Kind, str]] = {"summary": "a compaction's entry has no usage"}
     limits: ClassVar[dict[str, str]] = {
         "abort: state": "an interrupted run writes nothing after the prompt"
     }
@@ -200,6 +202,9 @@ class Pi(Agent):
             "models": [model | {"cost": prices}],
         }
         _write(home / ".pi/agent/models.json", json.dumps({"providers": {"fake": provider}}))
+        # By default, Pi does not summarize the newest 20,000 tokens. The texts in the test are short.
+        settings = {"compaction": {"keepRecentTokens": 1}}
+        _write(home / ".pi/agent/settings.json", json.dumps(settings))
 
     def environment(self, _url: str) -> dict[str, str]:
         return {"PI_OFFLINE": "1"}

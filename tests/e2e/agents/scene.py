@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from tests.e2e.agents.sandbox import Ended, Program, Sandbox
 from tests.e2e.agents.scores import Score
 from tests.e2e.agents.sidecar_client import SidecarClient
 from tests.e2e.agents.views import Numbers, expected_in, numbers_in_editor, numbers_in_terminal
-from tests.fake_vendor import FakeVendor, Kind, Script, VendorCall
+from tests.fake_vendor import FakeVendor, Kind, Script, Usage, VendorCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,7 +259,8 @@ class Scene:
     def recorded_calls(self) -> list[VendorCall]:
         """Return the calls that the agent's files should contain."""
         kinds = self.agent.unrecorded_kinds
-        return [call for call in self.vendor.billed() if call.kind not in kinds]
+        calls = [call for call in self.vendor.billed() if call.kind not in kinds]
+        return _merge_summaries(calls) if self.agent.merges_summaries else calls
 
     def shown_session(self) -> dict[str, Any]:
         """Return the session in the status, or an empty dict if there is none yet."""
@@ -280,6 +282,19 @@ class Scene:
             self.score.loads.append(load)
         else:
             self.check(f"{what}: seconds until shown", seconds, min(seconds, LAG_SECONDS))
+
+
+def _merge_summaries(calls: list[VendorCall]) -> list[VendorCall]:
+    """Replace consecutive calls for summaries by one call with the sum of their tokens."""
+    merged: list[VendorCall] = []
+    for call in calls:
+        before = merged[-1].usage if merged else None
+        if before and call.usage and call.kind == merged[-1].kind == "summary":
+            total = Usage(*map(sum, zip(before, call.usage, strict=True)))
+            merged[-1] = replace(merged[-1], usage=total)
+        else:
+            merged.append(call)
+    return merged
 
 
 _CACHE_WRITES = ("cacheWriteTokens", "cacheWrite5mTokens", "cacheWrite1hTokens")
