@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.agents.opencode import OpenHome, everyday
+from sidecar.agents.places import Places
 from sidecar.agents.readers.opencode import own_window
 from sidecar.agents.registry import paths_to_watch
 from sidecar.agents.stores import COMPACTED
@@ -152,6 +153,58 @@ def test_session_without_a_folder_uses_no_project_settings(
     monkeypatch.chdir(world.root)
     assert own_window(world.places, "opencode", str(world.root), "gpt-5") == 64_000
     assert own_window(world.places, "opencode", "", "gpt-5") is None
+
+
+KILO, OPENCODE = ("kilo-code", "kilo"), ("opencode", "opencode")
+
+
+@pytest.mark.parametrize(
+    ("names", "path", "variable"),
+    [
+        (OPENCODE, ".config/opencode/opencode.json", ""),
+        (OPENCODE, "work/opencode.jsonc", ""),
+        (OPENCODE, "work/my proj.ect/.opencode/opencode.json", ""),
+        (OPENCODE, "elsewhere/opencode.json", "OPENCODE_CONFIG_DIR"),
+        (KILO, ".config/kilo/kilo.json", ""),
+        (KILO, ".config/kilo/opencode.jsonc", ""),
+        (KILO, "work/my proj.ect/kilo.jsonc", ""),
+        (KILO, "work/.kilocode/kilo.json", ""),
+        (KILO, ".kilo/kilo.json", ""),
+        (KILO, "elsewhere.json", "KILO_CONFIG"),
+    ],
+)
+def test_window_comes_from_the_settings(
+    tmp_path: Path, names: tuple[str, str], path: str, variable: str
+) -> None:
+    """The project is the repository `work`, and the session works in a folder of it."""
+    agent, program = names
+    file = tmp_path / path
+    place = file.parent if variable.endswith("_DIR") else file
+    world = World(tmp_path, agent, {variable: str(place)} if variable else None)
+    (world.root.parent / ".git").mkdir()
+    home = OpenHome(tmp_path / ".local/share" / program, program)
+    everyday(home, world.root)
+    world.ingest()
+    models = {session.model: {"limit": {"context": 77_000}} for session in world.shown()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"provider": {"own": {"models": models}}}))
+    assert [session.limit for session in world.shown()] == [77_000]
+
+
+def test_settings_of_the_project_override_the_users(world: World) -> None:
+    def write(path: Path, tokens: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        models = {"gpt-5": {"limit": {"context": tokens}}}
+        path.write_text(json.dumps({"provider": {"openai": {"models": models}}}))
+        assert own_window(places, "kilo", str(world.root), "gpt-5") == tokens
+
+    variables = {"HOME": str(world.home), "KILO_CONFIG": str(world.home / "named.json")}
+    places = Places.of(world.settings, variables)
+    write(world.home / ".config/kilo/kilo.json", 1_000)
+    write(world.home / "named.json", 2_000)
+    write(world.root / "opencode.json", 3_000)
+    write(world.root / "kilo.json", 4_000)
+    write(world.root / ".kilo/kilo.jsonc", 5_000)
 
 
 def test_title_of_the_agent_is_shown(world: World, home: OpenHome) -> None:

@@ -192,7 +192,8 @@ def part_entries(role: str | None, data: bytes) -> Iterator[ContentEntry]:
         yield Part("assistant" if role == "assistant" else "user", part.text)
 
 
-_NAMES = ("{0}.jsonc", "{0}.json", "config.json")
+_FOLDERS = {"opencode": (".opencode",), "kilo": (".kilo", ".kilocode")}
+_LEGACY_NAMES = ("opencode.jsonc", "opencode.json", "config.json")
 _LARGEST = 1 << 20
 
 
@@ -212,13 +213,19 @@ class _Settings(Record):
     provider: dict[str, _Provider] | None = None
 
 
-def own_window(places: Places, agent: str, folder: str, model: str) -> int | None:
+def own_window(places: Places, program: str, folder: str, model: str) -> int | None:
     """Return a model's context window according to the project's or the user's settings.
 
     Returns None if it is not set. If several providers offer the model, the smallest window is
     returned.
+
+    Args:
+        places: The agents' file locations.
+        program: `opencode`, or `kilo` for its fork.
+        folder: The session's folder, or an empty string if it is unknown.
+        model: The model's name.
     """
-    for path in _settings_files(places, agent, folder):
+    for path in _settings_files(places, program, folder):
         settings = _read_settings(path) or _Settings()
         models = ((one.models or {}).get(model) for one in (settings.provider or {}).values())
         windows = [one.limit.context for one in models if one and one.limit and one.limit.context]
@@ -227,12 +234,31 @@ def own_window(places: Places, agent: str, folder: str, model: str) -> int | Non
     return None
 
 
-def _settings_files(places: Places, agent: str, folder: str) -> list[str]:
-    folders = [folder, os.path.join(folder, f".{agent}")] if folder else []
-    folders.append(str(places.xdg_config / agent))
-    named = places.variable(f"{agent.upper()}_CONFIG")
-    paths = [os.path.join(one, name.format(agent)) for one in folders for name in _NAMES]
-    return [named, *paths] if named else paths
+def _settings_files(places: Places, program: str, folder: str) -> Iterator[str]:
+    """Yield the paths of settings files. Settings in earlier files override those in later ones."""
+    names = dict.fromkeys((f"{program}.jsonc", f"{program}.json", *_LEGACY_NAMES))
+
+    def files_in(place: str | Path) -> Iterator[str]:
+        return (os.path.join(place, name) for name in names)
+
+    if named := places.variable(f"{program.upper()}_CONFIG_DIR"):
+        yield from files_in(named)
+    project = _project_folders(folder) if folder else []
+    for parent in (*project, str(places.home)):
+        for inner in _FOLDERS[program]:
+            yield from files_in(os.path.join(parent, inner))
+    for parent in project:
+        yield from files_in(parent)
+    if named := places.variable(f"{program.upper()}_CONFIG"):
+        yield named
+    yield from files_in(places.xdg_config / program)
+
+
+def _project_folders(folder: str) -> list[str]:
+    """Return a folder and its parents, up to the root of the git worktree."""
+    parents = [folder, *map(str, Path(folder).parents)]
+    roots = (number for number, one in enumerate(parents) if Path(one, ".git").exists())
+    return parents[: next(roots, 0) + 1]
 
 
 @cached_until_changed
@@ -317,7 +343,7 @@ class _Databases(OneDatabase):
             yield from _read_contents(connection, session)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
-        return own_window(places, self.agent, session.cwd or "", session.model or "")
+        return own_window(places, self._files, session.cwd or "", session.model or "")
 
     def _events_of_rows(self, connection: sqlite3.Connection, state: _State) -> StoreContents:
         """Return the completed calls in all changed messages, and the changed sessions.
@@ -366,8 +392,8 @@ class _Files(DocumentReader):
     inner = ("storage/session", "storage/message")
     pattern = r".*\.json"
 
-    def __init__(self, agent: str) -> None:
-        self.agent = agent
+    def __init__(self, agent: str, files: str) -> None:
+        self.agent, self._files = agent, files
 
     def make_store(self, path: str) -> Store | None:
         is_session = os.path.join("storage", "session", "") in path
@@ -386,7 +412,7 @@ class _Files(DocumentReader):
         return decode_file(store.path, _SessionFile).title
 
     def window(self, places: Places, session: StoredSession) -> int | None:
-        return own_window(places, self.agent, session.cwd or "", session.model or "")
+        return own_window(places, self._files, session.cwd or "", session.model or "")
 
 
 def opencode_reader(agent: str, files: str) -> TwoStores:
@@ -396,7 +422,9 @@ def opencode_reader(agent: str, files: str) -> TwoStores:
         agent: The agent's name.
         files: The prefix of the database names.
     """
-    return TwoStores(_Databases(agent, files), _Files(agent), lambda path: path.endswith(".json"))
+    return TwoStores(
+        _Databases(agent, files), _Files(agent, files), lambda path: path.endswith(".json")
+    )
 
 
 READER = opencode_reader("opencode", "opencode")
