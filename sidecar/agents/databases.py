@@ -130,6 +130,8 @@ class DatabaseState(msgspec.Struct):
     """The main conversations, keyed by session id."""
     skipped: int = 0
     """The number of malformed rows in the last read."""
+    is_settled: bool = True
+    """Whether the last read could use all rows. If not, the database is read again later."""
 
     def advance(self, at: object) -> None:
         """Set `self.at` to `at` if `at` is later."""
@@ -184,7 +186,7 @@ class OneDatabase(StoreReader):
     def _read_contents(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> StoreContents:
-        state.skipped = 0
+        state.skipped, state.is_settled = 0, True
         calls = [*self.changes(path, connection, state)]
         if state.sessions:
             has_ids = "id" in columns(connection, self.table)
@@ -192,7 +194,7 @@ class OneDatabase(StoreReader):
             known = {str(row[0]) for row in ids}
             state.sessions = {name: one for name, one in state.sessions.items() if name in known}
         sessions = [session.snapshot() for session in state.sessions.values()]
-        return StoreContents(calls, sessions, state.skipped)
+        return StoreContents(calls, sessions, state.skipped, is_settled=state.is_settled)
 
 
 def rows(

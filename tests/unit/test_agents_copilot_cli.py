@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -132,3 +132,38 @@ def test_reading_writes_nothing(world: World, newer: CliHome) -> None:
         "session-store.db-wal",
         "session-store.db-shm",
     }
+
+
+def record(tokens: int, **fields: Any) -> dict[str, Any]:
+    counts = {"inputTokens": tokens, "outputTokens": 9, "cacheReadTokens": 5, "reasoningTokens": 4}
+    return {"model": "gpt-5", "maxPromptTokens": 150_000, **counts, **fields}
+
+
+@pytest.mark.parametrize("has_rows", [True, False], ids=["terminal", "editor"])
+def test_records_of_the_event_log_count_once(
+    world: World, newer: CliHome, *, has_rows: bool
+) -> None:
+    """Editors' sessions (ACP) have no rows. Rows are a few milliseconds older than records."""
+    session = newer.session(world.root)
+    if has_rows:
+        newer.call(session)
+    newer.event(session, "session.usage_record", usage=record(100, isByok=True))
+    newer.event(session, "session.usage_record", usage=record(70, parentToolCallId="call"))
+    tokens = {"model": "gpt-5", "inputTokens": 80, "outputTokens": 3, "cacheReadTokens": 2}
+    newer.event(session, "session.compaction_complete", compactionTokensUsed=tokens)
+    own = {"isByok": True, "modelProvider": "azure_openai"}
+    newer.event(session, "session.usage_record", usage=record(120, **own))
+    if has_rows:
+        newer.call(session)
+    world.ingest()
+    recorded = [call for call in world.calls if call.model == "gpt-5"]
+    found = {(call.usage.prompt_tokens, call.category, call.provider) for call in recorded}
+    assert found == {
+        (100, "main", "openai"),
+        (70, "subagent", "github-copilot"),
+        (80, "summary", "github-copilot"),
+        (120, "main", "azure"),
+    }
+    assert len(world.calls) == 4 + has_rows  # only the row before the records counts
+    shown = only(world)
+    assert (shown.tokens, shown.limit, shown.note) == (129, 150_000, None)

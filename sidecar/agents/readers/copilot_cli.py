@@ -1,7 +1,9 @@
-"""Reads Copilot CLI's calls from `session-store.db` and from sessions' `events.jsonl`.
+"""Reads Copilot CLI's calls from sessions' `events.jsonl` and from `session-store.db`.
 
-The database has one row per call. `session-state/<session>/events.jsonl` reports only output
-tokens. Totals at the end of a session are ignored, because they may cover only a part of it.
+Since 1.0, `session-state/<session>/events.jsonl` has a `session.usage_record` for each call. Calls
+before a session's first record are rows of the database, which editors' sessions (ACP) lack.
+Without rows, older event logs report only output tokens. Totals at the end of a session are
+ignored, because they may cover only a part of it.
 """
 
 from __future__ import annotations
@@ -9,10 +11,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from sidecar import typed
 from sidecar.agents.contents import Compaction, ContentEntry, Part, PromptSize
@@ -20,13 +25,13 @@ from sidecar.agents.databases import DatabaseState, OneDatabase, column_time, re
 from sidecar.agents.events import CallFinished, CallSize, Category, SessionSnapshot, Store
 from sidecar.agents.fields import (
     CamelRecord,
-    Record,
+    Number,
     TokenCount,
     credits_to_usd,
     parse_iso_time,
     reported_usage,
 )
-from sidecar.agents.file_reading import open_quietly
+from sidecar.agents.file_reading import cached_until_changed, chunks, open_quietly
 from sidecar.agents.finding import TwoStores
 from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import (
@@ -42,7 +47,6 @@ from sidecar.models.catalogue import known_window
 
 if TYPE_CHECKING:
     import sqlite3
-    from datetime import datetime
 
     from sidecar.agents.places import Places
     from sidecar.messages.usage import Usage
@@ -54,12 +58,59 @@ _TABLE = "assistant_usage_events"
 _NANO = 10**9
 _MILLION, _USUAL = 1_000_000, 200_000
 _HEAD = 256 << 10
+_TOLERANCE = timedelta(seconds=1)
+_RECORD_WITHIN = timedelta(seconds=5)
+"""Without a record after this time, the call was made by a version that writes no records."""
 _CWD = re.compile(r"^cwd:\s*(.+?)\s*$", re.MULTILINE)
 
 
 class _Detail(CamelRecord):
     token_type: str | None = None
     token_count: TokenCount = None
+
+
+class _Bill(CamelRecord):
+    total_nano_aiu: Number = None
+    token_details: list[_Detail] | None = None
+
+
+class _Record(CamelRecord):
+    """The usage of a call, or of a compaction's calls."""
+
+    model: str | None = None
+    input_tokens: TokenCount = None
+    output_tokens: TokenCount = None
+    cache_read_tokens: TokenCount = None
+    cache_write_tokens: TokenCount = None
+    reasoning_tokens: TokenCount = None
+    is_byok: bool | None = None
+    model_provider: str | None = None
+    max_prompt_tokens: TokenCount = None
+    initiator: str | None = None
+    interaction_type: str | None = None
+    parent_tool_call_id: str | None = None
+    copilot_usage: _Bill | None = None
+
+    @property
+    def usage(self) -> Usage:
+        details = (self.copilot_usage or _Bill()).token_details or ()
+        return reported_usage(
+            self.input_tokens,
+            self.output_tokens,
+            self.cache_read_tokens,
+            self.cache_write_tokens or _written_tokens(details),
+            self.reasoning_tokens,
+        )
+
+    @property
+    def is_conversation(self) -> bool:
+        """Whether the call is part of a conversation, as opposed to a background request."""
+        return self.interaction_type in (None, "conversation-agent", "conversation-user")
+
+    @property
+    def provider(self) -> str | None:
+        """The provider of a call with the user's own key, or None for the model's maker."""
+        return _OWN_PROVIDERS.get(self.model_provider or "")
 
 
 class _Data(CamelRecord):
@@ -70,11 +121,16 @@ class _Data(CamelRecord):
     output_tokens: TokenCount = None
     token_limit: TokenCount = None
     context_tier: str | None = None
+    success: bool | None = None
     parent_tool_call_id: str | None = None
+    usage: _Record | None = None
+    compaction_tokens_used: _Record | None = None
 
 
 class _Event(CamelRecord):
     id: str | None = None
+    agent_id: str | None = None
+    """The sub-agent that the event belongs to."""
     type: str | None = None
     timestamp: str | None = None
     data: _Data | None = None
@@ -89,6 +145,17 @@ _TURN = {
 }
 """Whether a turn is running, keyed by the type of the last event."""
 _details = typed.decoder(list[_Detail])
+_RECORD = "session.usage_record"
+_RECORD_MARK = f'"{_RECORD}"'.encode()
+_OWN_PROVIDERS = {
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "azure_openai": "azure",
+    "ollama": "ollama",
+    "llama_cpp": "llamacpp",
+    "lm_studio": "lmstudio",
+    "vllm": "vllm",
+}
 
 
 def _category_of(row: dict[str, Any]) -> Category:
@@ -106,15 +173,14 @@ def _usage_of(row: dict[str, Any]) -> Usage:
         row.get(f"{name}_tokens")
         for name in ("input", "output", "cache_read", "cache_write", "reasoning")
     )
-    return reported_usage(prompt, output, read, written or _written_tokens(row), reasoning)
-
-
-def _written_tokens(row: dict[str, Any]) -> int:
     text = row.get("token_details_json")
-    try:
+    details: list[_Detail] = []
+    with suppress(msgspec.DecodeError):
         details = _details(text) if isinstance(text, str | bytes) else []
-    except msgspec.DecodeError:
-        return 0
+    return reported_usage(prompt, output, read, written or _written_tokens(details), reasoning)
+
+
+def _written_tokens(details: Iterable[_Detail]) -> int:
     return sum(one.token_count or 0 for one in details if _is_write(one.token_type or ""))
 
 
@@ -138,9 +204,14 @@ class _Database(OneDatabase):
         folders = {str(row["id"]): row.get("cwd") for row in rows(connection, "sessions")}
         for row in rows(connection, _TABLE, "id > ? ORDER BY id", state.at or 0):
             name = str(row.get("session_id") or "")
+            is_in_log = _is_in_log(row, os.path.join(os.path.dirname(path), _STATE, name))
+            if is_in_log is None:
+                state.is_settled, newest = False, int(row["id"]) - 1
+                break
             session = state.sessions.setdefault(name, SessionState(name, rank=1))
             session.work_in(folders.get(name))
-            yield from self._calls_of_row(session, row)
+            if not is_in_log:
+                yield from self._calls_of_row(session, row)
         state.at = newest
         for name, session in state.sessions.items():
             folder = os.path.join(os.path.dirname(path), _STATE, name)
@@ -166,14 +237,7 @@ class _Database(OneDatabase):
         )
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the parts from a session's events, with the prompt sizes from the database."""
-        with read_only(path) as connection:
-            found = [*rows(connection, _TABLE, "session_id = ? ORDER BY id", session)]
-        sizes = iter([_usage_of(one).prompt_tokens for one in found if _category_of(one) == "main"])
-        tools = dict[str, str]()
-        events = Path(path).parent / _STATE / session / _EVENTS
-        for event in read_records(str(events), _content_event):
-            yield from _content_entries(event, sizes, tools)
+        return _contents(os.path.dirname(path), session)
 
 
 class _EventFiles(LineReader):
@@ -184,6 +248,9 @@ class _EventFiles(LineReader):
     def begin(self, store: Store) -> _Events:
         name = os.path.basename(os.path.dirname(store.path))
         return _Events(SessionState(name, track=ContextTrack(why=NO_USAGE)))
+
+    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
+        return _contents(str(Path(path).parents[2]), session)
 
 
 READER = TwoStores(_Database(), _EventFiles(), lambda path: path.endswith(_EVENTS))
@@ -196,6 +263,7 @@ class _ToolRequest(CamelRecord):
 
 
 class _ContentData(CamelRecord):
+    usage: _Record | None = None
     content: msgspec.Raw = msgspec.Raw(b"")
     transformed_content: msgspec.Raw = msgspec.Raw(b"")
     tool_requests: list[_ToolRequest] | None = None
@@ -203,12 +271,26 @@ class _ContentData(CamelRecord):
     result: msgspec.Raw = msgspec.Raw(b"")
 
 
-class _ContentEvent(Record):
+class _ContentEvent(CamelRecord):
     type: str | None = None
+    agent_id: str | None = None
     data: _ContentData | None = None
 
 
 _content_event = typed.decoder(_ContentEvent)
+
+
+def _contents(home: str, session: str) -> Iterator[ContentEntry]:
+    """Yield the parts from a session's events. Without records, rows have the prompts' sizes."""
+    folder, sizes = os.path.join(home, _STATE, session), list[int]()
+    with suppress(OSError), read_only(os.path.join(home, _STORE)) as connection:
+        for row in rows(connection, _TABLE, "session_id = ? ORDER BY id", session):
+            if _category_of(row) == "main" and not _is_in_log(row, folder):
+                sizes.append(_usage_of(row).prompt_tokens)
+    left, tools = iter(sizes), dict[str, str]()
+    for event in read_records(os.path.join(folder, _EVENTS), _content_event):
+        if event.agent_id is None:
+            yield from _content_entries(event, left, tools)
 
 
 def _content_entries(
@@ -217,6 +299,8 @@ def _content_entries(
     data = event.data or _ContentData()
     if event.type == "session.compaction_complete":
         yield Compaction()
+    elif event.type == _RECORD and data.usage and data.usage.is_conversation:
+        yield PromptSize(data.usage.usage.prompt_tokens, has_all_before=True)
     elif event.type == "user.message":
         yield Part("user", bytes(data.transformed_content) or data.content)
     elif event.type == "assistant.message":
@@ -228,6 +312,41 @@ def _content_entries(
             yield Part("call", request.arguments, request.name or "")
     elif event.type == "tool.execution_complete":
         yield Part("result", data.result, tools.get(data.tool_call_id or "", ""))
+
+
+def _request_id(at: datetime | None, usage: Usage) -> str:
+    """Return a recorded call's id. It is the same in the event logs of all forks."""
+    return f"{at.isoformat() if at else ''}/{usage.prompt_tokens}/{usage.output_tokens}"
+
+
+def _is_in_log(row: dict[str, Any], folder: str) -> bool | None:
+    """Return whether the event log has a record of the row's call.
+
+    Returns None if the record may still follow, because Copilot CLI writes the row first. The times
+    of both may differ by a few milliseconds.
+    """
+    events, at = os.path.join(folder, _EVENTS), column_time(row.get("created_at"))
+    if at is None or not os.path.exists(events):
+        return False
+    if (since := _recorded_since(events)) is not None:
+        return at >= since - _TOLERANCE
+    return None if datetime.now(UTC) - at < _RECORD_WITHIN else False
+
+
+@cached_until_changed
+def _recorded_since(path: str) -> datetime | None:
+    """Return the time of the first usage record in an event log, or None if there is none."""
+    with open_quietly(path) as file:
+        for data, _ in chunks(file):
+            found = data.find(_RECORD_MARK)
+            while found >= 0:
+                line = data[data.rfind(b"\n", 0, found) + 1 : data.find(b"\n", found)]
+                with suppress(msgspec.DecodeError):
+                    event = _event(line)
+                    if event.type == _RECORD:
+                        return parse_iso_time(event.timestamp)
+                found = data.find(_RECORD_MARK, found + 1)
+    return None
 
 
 def _rows_since(path: str) -> str | None:
@@ -247,9 +366,14 @@ class _Events(SessionLines):
     until: str | None = None
     """The time of the first call in the database, in ISO 8601 format."""
     tier: str | None = None
+    newest: _Record | None = None
+    """The newest usage record."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield the calls in the event log that were made before the first call in the database."""
+        """Yield the calls in the event log.
+
+        Before the first record, messages count if the database has no calls from that time.
+        """
         folder, session = Path(lines.path).parent, self.session
         session.work_in(_read_folder(str(folder)))
         self.until = self.until or _rows_since(str(folder.parents[1] / _STORE))
@@ -257,20 +381,43 @@ class _Events(SessionLines):
         for event in lines.records(_event):
             at, data = parse_iso_time(event.timestamp), event.data or _Data()
             session.touch(at)
-            session.active = _TURN.get(event.type or "", session.active)
-            session.model = data.new_model or session.model or data.selected_model or data.model
-            session.window = data.token_limit or session.window
-            self.tier = data.context_tier or self.tier
-            if event.type == "session.compaction_complete":
-                session.track = session.track.compaction()
-            elif event.type == "assistant.message":
-                session.track = ContextTrack(why=NO_USAGE)
-                if at and data.output_tokens and (begins is None or at < begins):
-                    yield from self._call(event, at, data)
+            if event.agent_id is None:
+                self._follow(event, data)
+            if event.type == _RECORD and data.usage is not None:
+                self.newest = data.usage
+                yield from self._call(at, data.usage, _category_of_record(event, data.usage))
+            elif self.newest is not None and data.compaction_tokens_used is not None:
+                yield from self._call(at, data.compaction_tokens_used, "summary")
+            elif (
+                event.type == "assistant.message"
+                and self.newest is None
+                and at
+                and data.output_tokens
+                and (begins is None or at < begins)
+            ):
+                yield from self._output_of_message(event, at, data)
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
-        session = msgspec.structs.replace(self.session, window=self._window)
-        return (session.snapshot("lower bound"),)
+        session = replace(self.session, window=self._window)
+        if self.newest is None:
+            return (session.snapshot("lower bound"),)
+        return (replace(session, rank=2).snapshot(),)
+
+    def _follow(self, event: _Event, data: _Data) -> None:
+        """Update the session with an event of the main conversation."""
+        session, record = self.session, data.usage
+        session.active = _TURN.get(event.type or "", session.active)
+        session.model = data.new_model or session.model or data.selected_model or data.model
+        session.window = data.token_limit or session.window
+        self.tier = data.context_tier or self.tier
+        if event.type == "session.compaction_complete" and data.success is not False:
+            session.track = session.track.compaction()
+        elif event.type == "assistant.message" and self.newest is None:
+            session.track = ContextTrack(why=NO_USAGE)
+        elif event.type == _RECORD and record is not None and record.is_conversation:
+            session.window = record.max_prompt_tokens or session.window
+            size = CallSize.of(record.usage, record.model, session.window)
+            session.track = session.track.call(size)
 
     @property
     def _window(self) -> int | None:
@@ -283,7 +430,22 @@ class _Events(SessionLines):
             return None
         return _USUAL if self.tier == "default" else listed
 
-    def _call(self, event: _Event, at: datetime, data: _Data) -> list[CallFinished]:
+    def _call(self, at: datetime | None, record: _Record, category: Category) -> list[CallFinished]:
+        # The record of a compaction does not say whose key it used.
+        key = self.newest if category == "summary" else record
+        is_byok = key is not None and key.is_byok is True
+        usage, bill = record.usage, record.copilot_usage or _Bill()
+        return self.session.call(
+            at,
+            usage,
+            _request_id(at, usage),
+            record.model or self.session.model,
+            (key.provider if key and is_byok else PROVIDER),
+            category=category,
+            cost_usd=credits_to_usd(bill.total_nano_aiu / _NANO) if bill.total_nano_aiu else None,
+        )
+
+    def _output_of_message(self, event: _Event, at: datetime, data: _Data) -> list[CallFinished]:
         name = self.session.id
         return self.session.call(
             at,
@@ -293,6 +455,13 @@ class _Events(SessionLines):
             PROVIDER,
             category="subagent" if data.parent_tool_call_id else "main",
         )
+
+
+def _category_of_record(event: _Event, record: _Record) -> Category:
+    if record.interaction_type == "conversation-compaction":
+        return "summary"
+    child = event.agent_id or record.parent_tool_call_id
+    return "subagent" if child or "sub" in (record.initiator or "") else "main"
 
 
 def _read_folder(folder: str) -> str | None:

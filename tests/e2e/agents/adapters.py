@@ -37,6 +37,8 @@ class Agent(ABC):
     """Whether the agent's files record cache reads."""
     records_reasoning: ClassVar[bool] = True
     """Whether the agent's files contain a separate count of reasoning tokens."""
+    kinds_without_reasoning: ClassVar[frozenset[Kind]] = frozenset()
+    """Call kinds for which the agent does not record the number of reasoning tokens."""
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset()
     """Call kinds for which the agent does not record that cache writes last five minutes."""
     model_in_files: ClassVar[str | None] = None
@@ -137,6 +139,7 @@ class Codex(Agent):
 class OpenCode(Agent):
     name = "opencode"
     package = Package("npm", "opencode-ai", "1.18.33", "opencode")
+    folder: ClassVar[str] = "opencode"
     side_calls: ClassVar[dict[str, Kind]] = {
         "Generate a title for this conversation": "title",
         "Keep every section, even when empty.": "summary",
@@ -159,7 +162,7 @@ class OpenCode(Agent):
             "model": f"fake/{self.model}",
         }
         settings |= {"autoupdate": False, "share": "disabled", "permission": "allow"}
-        _write(home / ".config/opencode/opencode.json", json.dumps(settings))
+        _write(home / f".config/{self.folder}/{self.folder}.json", json.dumps(settings))
 
     def environment(self, _url: str) -> dict[str, str]:
         return {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
@@ -534,10 +537,50 @@ class Aider(Agent):
         raise NotImplementedError(self.cannot["tool_call"])
 
 
+class CopilotCli(Agent):
+    name = "copilot-cli"
+    package = Package("npm", "@github/copilot", "1.0.102", "copilot")
+    compact_command = "/compact"
+    kinds_without_reasoning: ClassVar[frozenset[Kind]] = frozenset({"summary"})
+    side_calls: ClassVar[dict[str, Kind]] = {
+        "Please create a detailed summary of the conversation so far.": "summary"
+    }
+
+    def configure(self, home: Path, url: str) -> None:
+        """Do nothing, because the environment configures the provider."""
+
+    def environment(self, url: str) -> dict[str, str]:
+        return {
+            "COPILOT_OFFLINE": "true",
+            "COPILOT_PROVIDER_BASE_URL": f"{url}/v1",
+            "COPILOT_PROVIDER_API_KEY": "dummy",
+            "COPILOT_MODEL": self.model,
+            "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": str(self.window),
+        }
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        return ["--allow-all-tools", *(["--continue"] if resume else []), "-p", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("bash", {"command": command, "description": "Runs a command"})
+
+    def subagent(self, prompt: str) -> ToolUse:
+        task = {"description": "Look around", "prompt": prompt, "name": "cellar"}
+        return ToolUse("task", task | {"agent_type": "general-purpose", "mode": "sync"})
+
+
+class Kilo(OpenCode):
+    name = "kilo-code"
+    package = Package("npm", "@kilocode/cli", "7.7.7", "kilo")
+    folder = "kilo"
+
+
 _AGENTS = (
     Codex(),
     OpenCode(),
+    Kilo(),
     Pi(),
+    CopilotCli(),
     QwenCode(),
     GeminiCli(),
     KimiCode(),

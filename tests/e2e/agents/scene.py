@@ -350,7 +350,8 @@ def _expected_entry(call: VendorCall, agent: Agent) -> tuple[object, ...]:
     writes = [0 if has_ttl else short, short if has_ttl else 0, usage.cache_write_1h]
     split = [usage.uncached, usage.cache_read, *writes]
     prompt = split if agent.records_cache else [sum(split)]
-    reasoning = usage.reasoning if agent.records_reasoning else 0
+    has_reasoning = agent.records_reasoning and call.kind not in agent.kinds_without_reasoning
+    reasoning = usage.reasoning if has_reasoning else 0
     return *labels, *prompt, usage.output - reasoning, reasoning
 
 
