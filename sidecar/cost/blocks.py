@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _HOUR_MS = 3_600_000
 _HOURS = 5
-_SEARCHED = timedelta(days=3)
-"""How far back to look for the start of the current block."""
+_SEARCHED_MS = 3 * 24 * _HOUR_MS
+"""How far back to look for the start of the first block."""
 
 
 class Block(NamedTuple):
@@ -40,9 +40,12 @@ def blocks_with_calls(connection: sqlite3.Connection, scope: Scope) -> list[Bloc
     """Return the five-hour blocks that contain calls in scope, oldest first.
 
     A block starts at the top of the hour in which its first call was made. The first call after its
-    end starts a new block.
+    end starts a new block. Calls in other workspaces also start blocks, because a subscription's
+    limit covers all of them.
     """
-    where, values = calls_condition(scope)
+    since = max(0, scope.times.start_ms - _SEARCHED_MS)
+    every = Scope(agent=scope.agent, times=scope.times._replace(start_ms=since))
+    where, values = calls_condition(every)
     hours = connection.execute(
         f"SELECT DISTINCT at / {_HOUR_MS} AS hour FROM event WHERE {where} ORDER BY hour",  # noqa: S608
         values,
@@ -51,7 +54,7 @@ def blocks_with_calls(connection: sqlite3.Connection, scope: Scope) -> list[Bloc
     for (hour,) in hours:
         if not blocks or hour * _HOUR_MS >= blocks[-1].end_ms:
             blocks.append(Block(hour * _HOUR_MS, (hour + _HOURS) * _HOUR_MS))
-    return blocks
+    return [block for block in blocks if block.end_ms > scope.times.start_ms]
 
 
 def current_block(
@@ -72,8 +75,7 @@ def current_block(
     if ends_at is not None and now < ends_at <= now + timedelta(hours=_HOURS):
         end = int(ends_at.timestamp() * 1000)
         return Block(end - _HOURS * _HOUR_MS, end)
-    since = int((now - _SEARCHED).timestamp() * 1000)
-    scope = Scope(times=TimeRange(start_ms=since), agent=agent)
+    scope = Scope(times=TimeRange(start_ms=int(now.timestamp() * 1000)), agent=agent)
     newest = next(reversed(blocks_with_calls(connection, scope)), None)
     is_current = newest is not None and now.timestamp() * 1000 < newest.end_ms
     return newest if is_current else None

@@ -747,3 +747,32 @@ def test_exceeded_cap_is_named_with_its_amount(
     sent = _sent(session, 1_000_000, "claude-opus-5", 410_000) | {"workspace": None}
     for line in (run("statusline"), run("statusline", told=sent | {"cwd": str(root)})):
         assert f" · {spent} {text}" in line
+
+
+@pytest.mark.parametrize("model", ["claude-opus-5", "claude-haiku-4-5"])
+def test_every_view_shows_the_same_numbers(root: Path, home: ClaudeHome, model: str) -> None:
+    other = root.parent / "other"
+    other.mkdir()
+    home.clock.now -= timedelta(hours=2)
+    _reply(home.session(other), "claude-opus-5", 50_000)  # starts the five-hour block
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=30)
+    session = home.session(root)
+    _reply(session, model, 90_000)
+    run("cost")
+    usage = json.loads(run("usage", "--json"))
+    rows = {row["label"]: row["value"] for row in usage["rows"]}
+    (listed,) = json.loads(run("usage", "--all", "--json"))
+    sent = _sent(session, usage["limit"], model, 90_000) | {"workspace": {"project_dir": str(root)}}
+    lines = [run("statusline"), run("statusline", told=sent | {"rate_limits": None})]
+    report = json.loads(run("cost", "--by", "block", "--agent", "claude-code", "--json"))
+    (block,) = report["rows"]
+    share, cost = f"{usage['percent']} %", rows["Cost"]
+    assert rows["Context"].startswith(f"90,000 tokens, {share} of ")
+    assert listed["detail"].startswith(f"{share} · {cost} · ")
+    first, second = (line.split(" · ")[1:] for line in lines)
+    assert first == second
+    assert first[:2] == [f"ctx {share}", cost]
+    ends_at = datetime.strptime(block["block"], "%Y-%m-%d %H:%M").astimezone() + timedelta(hours=5)
+    hours, minutes = re.findall(r"(\d+) h (\d+) min left", first[-1])[0]
+    left = ends_at - datetime.now().astimezone()
+    assert abs(left - timedelta(hours=int(hours), minutes=int(minutes))) < timedelta(minutes=2)

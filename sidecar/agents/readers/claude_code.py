@@ -509,7 +509,7 @@ class ClaudeCode(LineReader):
         return _SMALL_WINDOW if small else None
 
     def compacts_at(self, window: int, model: str) -> int:
-        if window == _SMALL_WINDOW == catalogue.known_window(model):
+        if window == _SMALL_WINDOW and catalogue.known_window(model) in (None, _SMALL_WINDOW):
             return window  # for these models, Claude Code waits until the API refuses a prompt
         return window - _ROOM_FOR_REPLY - _ROOM_FOR_COMPACTION
 
