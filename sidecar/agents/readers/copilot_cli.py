@@ -322,11 +322,11 @@ def _request_id(at: datetime | None, usage: Usage) -> str:
 def _is_in_log(row: dict[str, Any], folder: str) -> bool | None:
     """Return whether the event log has a record of the row's call.
 
-    Returns None if the record may still follow, because Copilot CLI writes the row first. The times
-    of both may differ by a few milliseconds.
+    Returns None if the record may still follow, because Copilot CLI writes the row first, even
+    before it creates the log. The times of both may differ by a few milliseconds.
     """
     events, at = os.path.join(folder, _EVENTS), column_time(row.get("created_at"))
-    if at is None or not os.path.exists(events):
+    if at is None:
         return False
     if (since := _recorded_since(events)) is not None:
         return at >= since - _TOLERANCE
