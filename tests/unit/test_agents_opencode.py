@@ -322,3 +322,53 @@ def named(form: Form, provider: str, model: str) -> dict[str, Any]:
     if form == "second":
         return {"model": {"id": model, "providerID": provider}}
     return {"modelID": model, "providerID": provider}
+
+
+NO_TOKENS = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
+
+
+@pytest.mark.parametrize("form", ["first", "second"])
+def test_total_of_a_session_whose_replies_have_no_tokens_counts_once(
+    world: World, home: OpenHome, form: Form
+) -> None:
+    made = home.session(world.root, form)
+    table = "session_v2" if form == "second" else "session"
+    missing = {"tokens_input", "tokens_output", "tokens_cache_read", "cost", "model"}
+    for name in sorted(
+        missing - {row[1] for row in home.db.execute(f"PRAGMA table_info({table})")}
+    ):
+        home.db.execute(f"ALTER TABLE {table} ADD COLUMN {name}")
+
+    def reply(number: int, tokens: dict[str, Any], *, is_finished: bool = True) -> None:
+        created = home.now()
+        time = {"created": created} | ({"completed": home.now()} if is_finished else {})
+        data = {"time": time, "tokens": tokens, **named(form, "github-copilot", "gpt-5")}
+        made.put(f"msg_{number}", "assistant", number, data)
+
+    def total(tokens: int) -> None:
+        home.db.execute(
+            f"UPDATE {table} SET tokens_input = ?, tokens_output = ?, tokens_cache_read = 1000, "  # noqa: S608
+            "cost = 0.5, model = ?, time_updated = ?",
+            (tokens, tokens, '{"id":"gpt-5","providerID":"github-copilot"}', home.now()),
+        )
+
+    reply(1, NO_TOKENS, is_finished=False)
+    total(50)
+    world.ingest()
+    assert world.recorded() == {}, "the reply may still get tokens"
+    for tokens in (50, 70):
+        reply(1, NO_TOKENS)
+        total(tokens)
+        world.ingest()
+        [(session, counts)] = world.recorded().values()
+        assert (session, counts.prompt, counts.output) == (made.id, tokens + 1_000, tokens)
+    assert {call.model for call in world.calls} == {"gpt-5"}
+
+
+def test_total_of_a_session_whose_replies_have_tokens_is_not_added(
+    world: World, home: OpenHome
+) -> None:
+    everyday(home, world.root, "first")
+    for name in ("tokens_input", "tokens_output", "cost"):
+        home.db.execute(f"ALTER TABLE session ADD COLUMN {name} INTEGER DEFAULT 5")
+    check(world, home.truth)

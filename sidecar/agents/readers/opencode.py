@@ -151,6 +151,7 @@ class OpenCodeMessage(Record):
         )
 
 
+_decode_model = typed.decoder(_Model)
 decode = typed.decoder(OpenCodeMessage)
 """Decode a message.
 
@@ -289,6 +290,33 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     forked: str | None = None
     boundary: int | str | None = None
     created: Number = None
+    input: Number = None
+    output: Number = None
+    reasoning: Number = None
+    cache_read: Number = None
+    cache_write: Number = None
+    cost: Number = None
+    model: str | None = None
+
+    def total(self, session: SessionState) -> list[CallFinished]:
+        """Return the session's total as one call, or an empty list if the row has no total.
+
+        With some providers, opencode counts tokens only in the session's row.
+        """
+        tokens = _Tokens(
+            self.input, self.output, self.reasoning, _Cache(self.cache_read, self.cache_write)
+        )
+        named = OpenCodeMessage(model=_decode_model((self.model or "{}").encode())).named
+        model, provider, tier = named
+        return session.call(
+            session.began,
+            tokens.usage,
+            f"{self.id} total",
+            session.model or model,
+            provider,
+            agent_cost_usd=parse_usd(self.cost),
+            tier=tier,
+        )
 
 
 class _State(msgspec.Struct):
@@ -375,7 +403,10 @@ class _Databases(OneDatabase):
         is_whole = not known or not known.keys() <= state.sessions.keys()
         changed |= {name for name, at in state.sessions.items() if known.get(name) != at}
         wanted = state.sessions.keys() if is_whole else changed & state.sessions.keys()
-        measured = (_session_with_size(connection, rows[name]) for name in wanted)
+        measured = [_session_with_size(connection, rows[name]) for name in wanted]
+        for session in measured:
+            if _has_only_uncounted_replies(connection, session.id):
+                calls += rows[session.id].total(session)
         sessions = [session.snapshot() for session in measured]
         return StoreContents(calls, sessions, skipped, is_whole)
 
@@ -434,7 +465,8 @@ def _read_sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
     found: dict[str, _Row] = {}
     wanted = (
         "parent_id", "title", "time_updated", "fork_session_id", "fork_boundary",
-        "time_created",
+        "time_created", "tokens_input", "tokens_output", "tokens_reasoning", "tokens_cache_read",
+        "tokens_cache_write", "cost", "model",
     )  # fmt: skip
     for table in ("session", "session_v2"):
         known = columns(connection, table)
@@ -482,6 +514,21 @@ def _changed_messages(
         " ORDER BY time_updated",
         (since,),
     )
+
+
+def _has_only_uncounted_replies(connection: sqlite3.Connection, session: str) -> bool:
+    """Return whether a session has finished replies, all of them without tokens."""
+    replies = 0
+    for kind, _, data in _newest_messages(connection, session):
+        with suppress(msgspec.DecodeError):
+            message = decode(data)
+            if (message.role or kind) == "assistant":
+                usage = (message.tokens or _Tokens()).usage
+                is_finished = message.time is not None and message.time.completed
+                if usage.prompt_tokens or usage.output_tokens or not is_finished:
+                    return False
+                replies += 1
+    return replies > 0
 
 
 def _make_session(row: _Row, rank: int) -> SessionState:
