@@ -122,6 +122,18 @@ async def test_diagnostic_disappears_when_the_document_fits(workspace: Workspace
     assert await workspace.diagnostics(3) == []
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n", "\r"])
+async def test_fixes_are_offered_at_the_last_line_even_if_it_is_empty(
+    workspace: Workspace, end: str
+) -> None:
+    text = LONG.rstrip() + end
+    workspace.client.open(text, workspace.uri)
+    found = await workspace.diagnostics(1)
+    last = found[0]["range"]["end"]
+    actions = await workspace.actions([{**found[0], "range": {"start": last, "end": last}}])
+    assert "Fit to budget: keep the start" in actions
+
+
 async def test_fit_fixes_meet_the_budget_and_keep_the_final_newline(workspace: Workspace) -> None:
     workspace.client.open(LONG, workspace.uri)
     actions = await workspace.actions(await workspace.diagnostics(1))

@@ -277,8 +277,10 @@ def _allows_quick_fixes(only: Sequence[types.CodeActionKind | str] | None) -> bo
 
 
 def _overlaps(document: TextDocument, finding: Finding, span: types.Range) -> bool:
-    # If the last character is a line break, `end` is on the next line.
-    ends = (finding.start, max(finding.start, finding.end - 1))
+    # If the last character is a line break, `end` is on the next line. Only at the end of the
+    # document, that line belongs to nothing else.
+    is_last = finding.end == len(document.text)
+    ends = (finding.start, finding.end if is_last else max(finding.start, finding.end - 1))
     first, last = (document.position_at(offset).line for offset in ends)
     span_first, span_last = find_line_span(span)
     return first <= span_last and span_first <= last
