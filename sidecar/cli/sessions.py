@@ -66,7 +66,11 @@ class SessionsView:
         self.services.configured.set()
 
     def usage(self, session: str | None = None) -> ContextUsage:
-        """Return a session's context usage. The default is the session that the status shows."""
+        """Return a session's context usage. The default is the session that the status shows.
+
+        Raises:
+            BadParamsError: There is no such session, or several sessions match.
+        """
         return self._runner.run(self._read_usage(session))
 
     def rows(self) -> list[SessionRow]:
@@ -125,7 +129,12 @@ class SessionsView:
             listed = ", ".join(f"{row.label} ({row.id})" for row in named[:_MAX_LISTED])
             raise BadParamsError(f"{len(named):,} sessions match {session}: {listed}")
         ids = ids or [row.id for row in named]
-        return ids[0] if ids else session
+        if not ids:
+            raise BadParamsError(
+                f"this workspace has no session {session}; `token-sidecar usage --all` lists its "
+                "sessions"
+            )
+        return ids[0]
 
     async def _read_rows(self) -> list[SessionRow]:
         await self._refresh()

@@ -63,8 +63,8 @@ def usage(root: Path, session: str | None, show_all: bool, watch: bool, as_json:
     Sessions of coding agents are found in their files. Sessions of chat plugins are shown while
     the editor is running, or at any time if the plugin stores them (`persist`).
 
-    Exit codes: 0, even without a session; 2 if the configuration is invalid; 130 after Ctrl-C
-    during --watch.
+    Exit codes: 0, even without a session; 2 if the configuration is invalid or there is no such
+    SESSION; 130 after Ctrl-C during --watch.
     """
     from sidecar.cli.sessions import SessionsView
 
@@ -76,7 +76,7 @@ def usage(root: Path, session: str | None, show_all: bool, watch: bool, as_json:
                 for _ in _wait_for_changes(view) if watch else ((),):
                     shown = view.rows() if show_all else view.usage(session)
                     if shown != before:
-                        show(shown, session, view)
+                        show(shown, view)
                     before = shown
         except BadParamsError as error:
             raise click.UsageError(str(error)) from error
@@ -123,7 +123,6 @@ def _paths_to_watch(view: SessionsView) -> tuple[str, ...]:
 
 def _print_plain(
     shown: ContextUsage | list[SessionRow],
-    session: str | None,
     view: SessionsView,
     *,
     as_json: bool,
@@ -131,16 +130,14 @@ def _print_plain(
     if as_json:
         print_json(shown)
         return
-    print_lines(*_plain_lines(shown, session))
+    print_lines(*_plain_lines(shown))
     if note := _note(shown, view):
         print_lines(note)
 
 
-def _plain_lines(shown: ContextUsage | list[SessionRow], session: str | None) -> list[str]:
+def _plain_lines(shown: ContextUsage | list[SessionRow]) -> list[str]:
     if isinstance(shown, list):
         return [row.text for row in shown] or ["No sessions found for this workspace."]
-    if shown.session is None and session is not None:
-        return [f"This workspace has no session {session}; `--all` lists its sessions."]
     return shown.text.split("\n")
 
 
@@ -156,7 +153,7 @@ def _note(shown: ContextUsage | list[SessionRow], view: SessionsView) -> str:
 
 
 def _render(
-    width: int, shown: ContextUsage | list[SessionRow], session: str | None, view: SessionsView
+    width: int, shown: ContextUsage | list[SessionRow], view: SessionsView
 ) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
@@ -167,7 +164,7 @@ def _render(
     elif not isinstance(shown, list) and shown.session is not None:
         body = _usage_text(shown, width)
     else:
-        body = Text("\n".join(map(printable, _plain_lines(shown, session))))
+        body = Text("\n".join(map(printable, _plain_lines(shown))))
     note = _note(shown, view)
     return Group(body, Text(note, style="dim")) if note else body
 

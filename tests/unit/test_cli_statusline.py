@@ -254,7 +254,9 @@ def test_session_is_found_by_the_start_of_its_id(root: Path, home: ClaudeHome) -
     ):
         data = json.loads(run("usage", "--session", asked, "--json"))
         assert (data["session"]["id"], data["tokens"]) == (name, home.truth.context[name])
-    assert "This workspace has no session d;" in run("usage", "--session", "d")
+    result = CliRunner().invoke(main, ["usage", "--session", "d"])
+    assert result.exit_code == 2
+    assert "this workspace has no session d;" in result.output
     result = CliRunner().invoke(main, ["usage", "--session", "c38"])
     assert result.exit_code == 2
     assert "3 sessions begin with c38: c386, c386aaaa-1, c386bbbb-2" in result.output

@@ -50,10 +50,28 @@ def test_usage_without_sessions_says_so(tmp_path: Path) -> None:
     assert "No conversation found for this workspace" in result.output
 
 
-def test_unknown_session_is_reported(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path), "--session", "c386"])
-    assert result.exit_code == 0
-    assert result.output == "This workspace has no session c386; `--all` lists its sessions.\n"
+@pytest.mark.parametrize("option", ["--json", "--watch", None])
+@pytest.mark.parametrize("has_session", [False, True])
+def test_unknown_session_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str | None, has_session: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if has_session:
+        ClaudeHome(tmp_path / ".claude").session(tmp_path).reply()
+    command = [
+        "usage",
+        "--workspace",
+        str(tmp_path),
+        "--session",
+        "no such",
+        *filter(None, [option]),
+    ]
+    result = CliRunner().invoke(main, command)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert (
+        "this workspace has no session no such; `token-sidecar usage --all` lists its sessions"
+        in result.stderr
+    )
 
 
 def test_unknown_window_has_no_percent_and_no_alarm(
