@@ -13,6 +13,7 @@ from sidecar.cli.config import list_problems, list_values
 from sidecar.cli.group import workspace_option
 from sidecar.cli.output import print_json, print_lines
 from sidecar.endpoints.outcome import undeclared_reason
+from sidecar.errors import how_to_install
 from sidecar.text.printable import counted
 from sidecar.workspace.views import NO_ENDPOINTS
 
@@ -214,7 +215,7 @@ def _report_text(report: dict[str, Any]) -> list[str]:
     lines += [_table_row(e["name"], e["problem"] or "ok") for e in report["estimators"]]
     lines += ["", "Extras"]
     lines += [
-        _table_row(e["name"], e["version"] or f"not installed: token-sidecar[{e['name']}]")
+        _table_row(e["name"], e["version"] or f"not installed; {how_to_install(e['name'])}")
         for e in report["extras"]
     ]
     endpoints = report["endpoints"]

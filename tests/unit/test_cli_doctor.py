@@ -15,6 +15,7 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.cli.doctor import _EXTRAS
 from sidecar.config.paths import config_file
+from sidecar.errors import how_to_install
 
 
 def test_doctor_shows_the_source_of_a_value(tmp_path: Path) -> None:
@@ -44,12 +45,14 @@ def test_warnings_are_listed_again_and_exit_with_0(tmp_path: Path) -> None:
     assert "team: ignored, because " in configuration["warnings"][0]
 
 
-def test_an_extra_that_is_not_installed_is_named_as_pip_wants_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("extra", sorted(_EXTRAS))
+def test_doctor_says_how_to_install_each_missing_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, extra: str
 ) -> None:
-    monkeypatch.setattr("sidecar.cli.doctor._EXTRAS", {"otel": "no-such-package"})
+    monkeypatch.setitem(_EXTRAS, extra, "no-such-package")
     result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
-    assert "not installed: token-sidecar[otel]" in result.output
+    assert f"not installed; {how_to_install(extra)}\n" in result.output
+    assert f"token-sidecar[{extra}]" not in result.output
 
 
 def test_unreachable_endpoint_is_reported(tmp_path: Path) -> None:
