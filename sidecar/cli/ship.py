@@ -215,12 +215,14 @@ async def _compare_again(
     """Repeat the comparison until the collector has written all accepted calls or time runs out."""
     from sidecar.cost.shipping import ship
 
+    rejected, is_outdated = shipped.rejected, bool(shipped.accepted or shipped.rejected)
     for delay in VERIFY_SECONDS:
-        if not comparison.days or not (comparison.outdated or shipped.accepted):
+        if not is_outdated:
             break
         await asyncio.sleep(delay)
         shipped = await ship(queue, collector)  # sends calls that were amended in the meantime
         comparison = await asyncio.to_thread(store.compare, queue)
+        is_outdated = bool(shipped.accepted) or len(comparison.outdated) > rejected
     return comparison
 
 

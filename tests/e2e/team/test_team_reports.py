@@ -26,7 +26,7 @@ from sidecar.cost import team
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.protocol import CostDetailParams
-from sidecar.cost.records import Identity
+from sidecar.cost.records import Identity, Record
 from sidecar.cost.shipping import ShippingQueue, open_queue
 from sidecar.cost.team import TeamStore, TeamStoreError
 from sidecar.server.features import background
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from sidecar.cost.prices import Cost
     from sidecar.cost.protocol import CostKey
-    from sidecar.cost.records import Record
     from sidecar.cost.shipping import QueuedCall
+    from tests.collector import Answer
 
 PASSWORD = "store secret"  # noqa: S105
 NOW = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
@@ -318,6 +318,60 @@ def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(
         assert again.row == wrong.row
         assert target.compare(queue) == ([], {}, 0), "it is queued already"
     book.close()
+
+
+def test_calls_that_the_collector_rejects_are_never_verified(
+    own_store: ClickHouse, tmp_path: Path
+) -> None:
+    book = CostBook(state_dir())
+    book.ledger.record_many(events(0))
+    book.close()
+    collector, rejected = Collector(), set[str]()
+
+    def store_unless_rejected(_path: str, body: bytes) -> Answer:
+        [part] = json.loads(body)["resourceLogs"]
+        records = [
+            Record(int(one["timeUnixNano"]), attributes_of(one))
+            for one in part["scopeLogs"][0]["logRecords"]
+        ]
+        names = [str(one.attributes.get("token_sidecar.call.id")) for one in records]
+        rejected.update(names[:1] if not rejected else ())
+        if rejected.intersection(names):
+            return 400, b"", {}
+        insert_records(own_store, records, attributes_of(part["resource"]))
+        return 200, b"", {}
+
+    collector.answer = store_unless_rejected
+    with config_file().open("a") as file:
+        file.write(f'[ledger]\notel-endpoint = "{collector.url}"\n')
+    try:
+        for _ in range(2):
+            done = CliRunner().invoke(cost, ["ship", "--verify"])
+            assert done.exit_code == 1, done.output
+            assert "Verified." not in done.output
+            assert f"call {min(rejected)}" in done.output
+        assert CliRunner().invoke(cost, ["ship"]).exit_code == 1
+        rejected.clear()
+        rejected.add("none")
+        done = CliRunner().invoke(cost, ["ship", "--verify"])
+        assert (done.exit_code, "Verified." in done.output) == (0, True), done.output
+        assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+    finally:
+        collector.close()
+
+
+def attributes_of(holder: dict[str, Any]) -> dict[str, str]:
+    """Return the attributes of a resource or a log record in OTLP's JSON form."""
+    return {item["key"]: str(next(iter(item["value"].values()))) for item in holder["attributes"]}
+
+
+def test_the_path_of_the_stores_address_is_kept() -> None:
+    server = Collector()
+    server.answer = lambda _path, _body: (500, b"Code: 241.", {})
+    config_file().write_text(f'[team]\nstore = "{server.url}/clickhouse/"\n')
+    assert run().exit_code == 2
+    server.close()
+    assert [path for path, _body in server.bodies] == ["/clickhouse/"]
 
 
 def test_verifying_reads_only_calls_on_differing_days_twice(
