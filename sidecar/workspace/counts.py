@@ -64,6 +64,8 @@ GIANT_CHARACTERS = 100_000
 """A piece with more characters than this is giant. Tokenizing it is slow and cannot be
 interrupted.
 """
+UNUSUAL_WORD = "zqxjkvé"
+"""A word that is not a token. At the first one, splintr prepares merging, which takes 0.1 s."""
 GUESS_PERCENT = 25.0
 """Margin of error (±%) of an estimate based on a sample."""
 _MIN_CALIBRATION_CHARACTERS = 200
@@ -153,8 +155,7 @@ class SnapshotCounter:
 
 def _load_tokenizers(tokenizers: Sequence[Tokenizer]) -> None:
     for tokenizer in tokenizers:
-        # splintr prepares merging, which takes 0.1 s, at the first word that is not a token.
-        tokenizer.count("zqxjkvé")
+        tokenizer.count(UNUSUAL_WORD)
 
 
 def _count_snapshot(
