@@ -17,7 +17,7 @@ from sidecar.cli.counters import (
 )
 from sidecar.cli.output import print_json, print_lines, replace_invalid_utf8, warn, with_progress
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.files import STDIN, File, SkippedPath, find, read
+from sidecar.workspace.files import STDIN, File, SkippedPath, Text, find, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -60,7 +60,7 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
         chooser: CounterChooser, choose: ChooseCounter
     ) -> tuple[CounterChooser, list[CountedFile | SkippedPath]]:
         def count_batch(batch: Sequence[File]) -> list[CountedFile | SkippedPath]:
-            return [_count_file(name, choose, file) for file in batch]
+            return _count_files(name, choose, batch)
 
         return chooser, list(with_progress(map_batches(count_batch, files), len(files), size))
 
@@ -100,13 +100,27 @@ def _is_named(entry: File | SkippedPath) -> bool:
     return entry.named if isinstance(entry, File) else entry.failed
 
 
-def _count_file(model: str, choose: ChooseCounter, file: File) -> CountedFile | SkippedPath:
-    content = read(file)
-    if isinstance(content, SkippedPath):
-        return content
-    text = content.text
-    choice = choose(Snapshot(text=text), model)
-    return CountedFile(file.path, choice.measure(text), len(text), content.damaged, choice.note)
+def _count_files(
+    model: str, choose: ChooseCounter, files: Sequence[File]
+) -> list[CountedFile | SkippedPath]:
+    """Read and count files. Their texts are tokenized in one call, as in `check`."""
+    contents = [read(file) for file in files]
+    texts = [content.text for content in contents if isinstance(content, Text)]
+    choices = [choose(Snapshot(text=text), model) for text in texts]
+    local = [text for text, choice in zip(texts, choices, strict=True) if choice.whole is None]
+    # All local choices for a model have the same base.
+    base = next((choice.tokenizer.base for choice in choices if choice.whole is None), None)
+    counts = iter(base.count_many(local) if base else ())
+    chosen = iter(choices)
+    results = list[CountedFile | SkippedPath]()
+    for file, content in zip(files, contents, strict=True):
+        if isinstance(content, SkippedPath):
+            results.append(content)
+            continue
+        text, choice = content.text, next(chosen)
+        measure = choice.whole or choice.tokenizer.measure_base(next(counts), text)
+        results.append(CountedFile(file.path, measure, len(text), content.damaged, choice.note))
+    return results
 
 
 def _report_skipped(counted: Sequence[CountedFile], skipped: Sequence[SkippedPath]) -> None:
