@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -41,6 +42,22 @@ DOCUMENTATION = "https://github.com/token-sidecar/token-sidecar/blob/main/docs/h
 """The page that describes the diagnostic codes."""
 
 
+NAMED_MEMBERS = 3
+"""Maximum number of files that a shared budget's finding names for their size, or for their growth.
+
+The file with the finding is always named.
+"""
+
+
+class GroupMember(msgspec.Struct, frozen=True):
+    """One of the files that share a budget. `path` is relative to the root folder."""
+
+    path: str
+    tokens: int
+    added: int = 0
+    """The tokens gained since the revision that `check --diff` names; negative if it shrank."""
+
+
 class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A budget that is exceeded or nearly used up.
 
@@ -72,6 +89,10 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     allowance: int
     files: int = 1
     """The number of files that share the budget."""
+    members: tuple[GroupMember, ...] = ()
+    """The largest of the files that share the budget, those that grew most, and this file."""
+    added: int = 0
+    """The tokens that this file has gained since the revision, if it shares a budget."""
     truncation: Truncation = "start"
     """The part of the text that the preferred fix keeps."""
 
@@ -81,6 +102,28 @@ class RestOfGroup(msgspec.Struct, frozen=True):
 
     tokens: int
     files: int
+    members: tuple[GroupMember, ...] = ()
+    """The other files to name."""
+    added: int = 0
+    """The tokens that the file itself has gained."""
+    base: str = ""
+    """The revision that files are compared with."""
+
+
+def members_to_name(members: Sequence[GroupMember]) -> tuple[GroupMember, ...]:
+    """Return the largest files of a group and those that grew most, the largest first."""
+    largest = nsmallest(NAMED_MEMBERS, members, key=_by_size)
+    grown = [member for member in members if member.added > 0]
+    most_grown = nsmallest(NAMED_MEMBERS, grown, key=_by_growth)
+    return tuple(sorted({*largest, *most_grown}, key=_by_size))
+
+
+def _by_size(member: GroupMember) -> tuple[int, str]:
+    return -member.tokens, member.path
+
+
+def _by_growth(member: GroupMember) -> tuple[int, str]:
+    return -member.added, member.path
 
 
 class BudgetScope(msgspec.Struct, frozen=True):
@@ -128,6 +171,11 @@ def make_finding(
         return None
     measure = msgspec.structs.replace(own, tokens=tokens)
     near = severity == "information"
+    members: tuple[GroupMember, ...] = ()
+    if other.files > 1:
+        member = GroupMember(name, own.tokens, other.added)
+        named = {member, *members_to_name((member, *other.members))}
+        members = tuple(sorted(named, key=_by_size))
     allowance = max(0, limit - other.tokens)
     return Finding(
         severity=severity,
@@ -138,7 +186,8 @@ def make_finding(
         section=scope.section,
         method=measure.method,
         model=model,
-        message=finding_message(name, scope, other.files, measure, limit, model),
+        message=finding_message(name, scope, other.files, measure, limit, model)
+        + printable(_members_text(members, other, measure.method)),
         rule=rule.key if rule else "region",
         rule_section=scope.rule_section,
         kind=scope.kind,
@@ -148,6 +197,8 @@ def make_finding(
         scope_end=scope.end,
         allowance=allowance,
         files=other.files,
+        members=members,
+        added=other.added,
         truncation=(rule and rule.budget.truncation) or "start",
     )
 
@@ -174,6 +225,24 @@ def finding_message(
     tokens = tokens_text(measure.tokens, measure.method)
     how = f"({model}, {_method_text(measure)})"
     return printable(f"{subject} {tokens}, {distance} {owner} budget of {budget:,} {how}")
+
+
+def _members_text(members: Sequence[GroupMember], others: RestOfGroup, method: Method) -> str:
+    """Return text such as `: a.md 900, b.md 20 and 3 others; b.md grew by 20 since main`."""
+    if not members:
+        return ""
+    unnamed = others.files - len(members)
+    names = [f"{member.path} {number_text(member.tokens, method)}" for member in members]
+    text = f": {', '.join(names)}"
+    if unnamed:
+        text += f" and {counted(unnamed, 'other')}"
+    grown = sorted(members, key=_by_growth)
+    growth = [
+        f"{member.path} grew by {number_text(member.added, method)}"
+        for member in grown
+        if member.added > 0
+    ]
+    return f"{text}; since {others.base}, {', '.join(growth)}" if growth else text
 
 
 def _method_text(measure: Measure) -> str:
@@ -213,7 +282,11 @@ _WHOLE = BudgetScope("file", 0, 0, 0)
 
 
 def evaluate_sum(
-    rule: Rule, members: Sequence[tuple[str, Measure]], model: str
+    rule: Rule,
+    members: Sequence[tuple[str, Measure]],
+    model: str,
+    added: Mapping[str, int] | None = None,
+    base: str = "",
 ) -> Iterator[tuple[str, Finding]]:
     """Yield one finding for each file in a group that shares a budget.
 
@@ -221,10 +294,22 @@ def evaluate_sum(
         rule: The rule.
         members: Each file's name and token count.
         model: The model to use if the rule does not name one.
+        added: The tokens that files have gained since `base`, by name.
+        base: The revision that files are compared with.
     """
     total, model = sum([own.tokens for _, own in members]), rule.budget.model or model
+    gained = added or {}
+    named = members_to_name(
+        [GroupMember(name, own.tokens, gained.get(name, 0)) for name, own in members]
+    )
     for name, own in members:
-        others = RestOfGroup(total - own.tokens, len(members))
+        others = RestOfGroup(
+            total - own.tokens,
+            len(members),
+            tuple(member for member in named if member.path != name),
+            gained.get(name, 0),
+            base,
+        )
         limit = rule.budget.max_tokens or 0
         found = make_finding(name, rule, limit, own, _WHOLE, lambda _: 0, model, others)
         if found is not None:

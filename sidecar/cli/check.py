@@ -269,13 +269,16 @@ def _root_report(
     finder = Targets(root)
     targets = list(finder.of(paths))
     is_whole_root = any(root.is_relative_to(os.path.abspath(path)) for path in paths)
-    checked = checker.run(targets, () if is_whole_root else finder.of([str(root)]))
+    others = () if is_whole_root else finder.of([str(root)])
     growth = None
-    if base is not None:
-        from sidecar.cli.checking.growth import find_growth
+    if base is None:
+        checked = checker.run(targets, others)
+    else:
+        from sidecar.cli.checking.growth import find_growth, find_old_texts
 
+        checked = checker.run(targets, others, partial(find_old_texts, root, base), base)
         reports = {file.target.relative: file.report for file in checked if file.report}
-        growth = tuple(find_growth(checker, root, base, reports))
+        growth = tuple(find_growth(checker, checker.old_texts, base, reports))
     if use_cache and checker.has_changed:
         checker.update_cache(targets)
         save_cache(root, cache)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -97,7 +97,7 @@ class Budgets:
         sums = [rule for rule in subject.rules if rule.budget.sum]
         if not sums or workspace.path is None:
             return totals
-        from sidecar.budget.findings import RestOfGroup
+        from sidecar.budget.findings import GroupMember, RestOfGroup, members_to_name
 
         listed, own = await self._list_targets(workspace.path), str(workspace.path / subject.name)
         for rule in sums:
@@ -105,8 +105,11 @@ class Budgets:
             # Matching 20,000 files takes 0.2 s.
             find_others = partial(_other_members, workspace.rules, rule, listed, own)
             targets = await self._counts.workers.run(find_others)
-            tokens = await self._count_targets(targets, model, workspace)
-            totals[rule.key] = RestOfGroup(sum(tokens), len(tokens) + 1)
+            counts = await self._count_targets(targets, model, workspace)
+            members = [GroupMember(name, tokens) for name, tokens in counts]
+            totals[rule.key] = RestOfGroup(
+                sum([tokens for _, tokens in counts]), len(counts) + 1, members_to_name(members)
+            )
         return totals
 
     def files_changed(self, workspace: Workspace) -> None:
@@ -121,7 +124,7 @@ class Budgets:
 
     async def _count_targets(
         self, targets: list[Target], model: str, workspace: Workspace
-    ) -> list[int]:
+    ) -> list[tuple[str, int]]:
         buffers = {
             relative_name(workspace, uri): uri
             for uri, document in self._documents.items()
@@ -129,12 +132,15 @@ class Budgets:
         }
         names = [one.relative for one in targets if one.relative in buffers]
         counts = [
-            await self._count_unless_ignored(
-                self._documents.snapshot(buffers[name]), name, model, workspace
+            (
+                name,
+                await self._count_unless_ignored(
+                    self._documents.snapshot(buffers[name]), name, model, workspace
+                ),
             )
             for name in names
         ]
-        paths = [one.path for one in targets if one.relative not in buffers]
+        paths = {one.path: one.relative for one in targets if one.relative not in buffers}
         bases = [
             self._counts.count_cache_key(model, workspace.settings, sent=sent)
             for sent in (False, True)
@@ -150,8 +156,8 @@ class Budgets:
                     if part is None
                     else await self._count_unless_ignored(part, path, model, workspace)
                 )
-            counts.append(self._files[key])
-        return [tokens for tokens in counts if tokens is not None]
+            counts.append((paths[path], self._files[key]))
+        return [(name, tokens) for name, tokens in counts if tokens is not None]
 
     async def _count_unless_ignored(
         self, snapshot: Snapshot, name: str, model: str, workspace: Workspace
@@ -285,7 +291,7 @@ def _other_members(rules: Rules, rule: Rule, listed: list[Target], own: str) -> 
     return targets_except([one for one in listed if rules.matches(rule, one.relative)], own)
 
 
-def _stamps_of(paths: list[str]) -> dict[str, Stamp]:
+def _stamps_of(paths: Iterable[str]) -> dict[str, Stamp]:
     stamps = {path: stamp_of(path) for path in paths}
     return {path: stamp for path, stamp in stamps.items() if stamp is not None}
 

@@ -431,7 +431,8 @@ async def test_budget_over_several_files_counts_them_together(bare: Client, tmp_
     both = truth(text) + truth("ten words are in this file and it counts\n")
     assert told["diagnostics"][0]["message"] == (
         f"AGENTS.md and 1 other file together are {both} tokens, "
-        f"{both - 20} over their budget of 20 (gpt-5, exact)"
+        f"{both - 20} over their budget of 20 (gpt-5, exact): "
+        f"AGENTS.md {truth(text)}, other.md {both - truth(text)}"
     )
     # The editor's text takes precedence over the file on disk.
     bare.open("short\n", (tmp_path / "other.md").as_uri())

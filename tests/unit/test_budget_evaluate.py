@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.budget.counter import TextCounter, excess_start
-from sidecar.budget.findings import RestOfGroup, evaluate
+from sidecar.budget.findings import GroupMember, RestOfGroup, evaluate, members_to_name
 from sidecar.budget.rules import PRESETS, Rule, Rules, severity_of
 from sidecar.config.settings import Budget, Settings
 from sidecar.counting.exact_engines import VOCABULARIES, Reference, engine, load_ranks
@@ -177,6 +177,27 @@ def test_group_budget_leaves_what_other_files_do_not_use(own: int, others: int, 
         f"a.md and 2 other files together are {own + others} tokens, "
     )
     assert "over their budget of 10" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names"),
+    [
+        ([20, 30], "x1.md 30, x0.md 20, a.md 5"),
+        ([1, 2, 3, 4], "a.md 5, x3.md 4, x2.md 3 and 2 others"),
+        ([60, 70, 80, 90, 50], "x3.md 90, x2.md 80, x1.md 70, a.md 5 and 2 others"),
+        ([9, 9, 9, 9], "x0.md 9, x1.md 9, x2.md 9, a.md 5 and 1 other"),
+    ],
+)
+def test_a_shared_budget_names_its_largest_files_and_this_file(
+    sizes: list[int], names: str
+) -> None:
+    budget = Budget(files=("*.md",), max_tokens=10, sum=True)
+    rules = Rules(Settings(budgets=(budget,))).of("a.md")
+    others = [GroupMember(f"x{number}.md", size) for number, size in enumerate(sizes)]
+    rest = RestOfGroup(sum(sizes), len(sizes) + 1, members_to_name(others))
+    counter = TextCounter(words(5), lambda _: Words())
+    (finding,) = evaluate("a.md", words(5), rules, counter, "gpt-5", {"budget[0]": rest})
+    assert finding.message.endswith(f": {names}")
 
 
 RULES_OF: list[tuple[str, list[str]]] = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.budget.counter import TextCounter
-from sidecar.budget.findings import RestOfGroup, evaluate
+from sidecar.budget.findings import GroupMember, RestOfGroup, evaluate, members_to_name
 from sidecar.budget.rules import Rules
 from sidecar.cli.check import check_paths as run
 from sidecar.config.load import load
@@ -139,7 +139,11 @@ class Editor:
         document = self.typed(self.texts[path])
         counter = TextCounter(document.text, self.tokenizers.for_model, document.pieces)
         others = {
-            key: RestOfGroup(sum(files.values()) - files.get(path, 0), len(files))
+            key: RestOfGroup(
+                sum(files.values()) - files.get(path, 0),
+                len(files),
+                members_to_name([GroupMember(*file) for file in files.items() if file[0] != path]),
+            )
             for key, files in sums.items()
         }
         rules = self.rules.of(path)

@@ -106,3 +106,57 @@ def test_outside_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "a.md").write_text("x")
     monkeypatch.chdir(tmp_path)
     assert run("--diff", "main", ".").exit_code == 2
+
+
+def shared(limit: int, **fields: str) -> None:
+    more = "".join(f'{name} = "{value}"\n' for name, value in fields.items())
+    Path(".token-sidecar.toml").write_text(
+        f'[[budget]]\nfiles = ["*.md"]\nmax-tokens = {limit}\nsum = true\n{more}'
+    )
+
+
+def over(*arguments: str) -> tuple[str, str]:
+    """Return the path and message of the only finding in a text report."""
+    lines = run(*arguments).stdout.splitlines()
+    (line,) = [line for line in lines if line.endswith("[budget-exceeded]")]
+    path, _, _, _, message = line.split(":", 4)
+    return path, message
+
+
+def test_a_shared_budget_is_reported_at_the_file_that_grew_most(repository: Path) -> None:
+    shared(60)
+    assert over(".")[0] == "CLAUDE.md", "without --diff, at the first file"
+    assert over("--diff", "main", ".")[0] == "CLAUDE.md", "no file has grown"
+    Path("CLAUDE.md").write_text("one two\n")
+    Path("same.md").write_text("same and a little\n")
+    with Path("old näme.md").open("a") as file:
+        file.write("and more\n")
+    Path("new.md").write_text("one two three four five six seven\n")
+    path, message = over("--diff", "main", ".")
+    assert path == "new.md"
+    assert "; since main, new.md grew by 8, old näme.md grew by 3, same.md grew by 3" in message
+    assert message.endswith(" [budget-exceeded]")
+    assert "CLAUDE.md grew" not in message
+    (annotation,) = [
+        line
+        for line in run("--format", "github", "--diff", "main", ".").stdout.splitlines()
+        if "together" in line
+    ]
+    assert annotation.startswith("::warning file=new.md,line=1,")
+    log = json.loads(run("--format", "sarif", "--diff", "main", ".").stdout)
+    (result,) = [one for one in log["runs"][0]["results"] if one["ruleId"] == "budget-exceeded"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "new.md"
+    assert "new.md grew by 8" in result["message"]["text"]
+    report = json.loads(run("--json", "--diff", "main", ".").stdout)
+    findings = {file["path"]: file["findings"] for file in report["files"]}
+    assert findings["new.md"][0]["added"] == 8
+    assert {"path": "new.md", "tokens": 8, "added": 8} in findings["CLAUDE.md"][0]["members"]
+
+
+def test_growth_of_files_that_are_not_checked_is_named(repository: Path) -> None:
+    shared(60, model="gpt-4")
+    Path("same.md").write_text("same and a little\n")
+    path, message = over("--diff", "main", "CLAUDE.md")
+    assert path == "CLAUDE.md"
+    assert "; since main, same.md grew by 3" in message
+    assert set(grown("--diff", "main", "CLAUDE.md")) == set()

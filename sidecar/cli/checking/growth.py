@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.cli.checking.reading import decode_text
@@ -16,26 +16,37 @@ if TYPE_CHECKING:
     from sidecar.cli.checking.run import Checker
 
 
-def find_growth(
-    checker: Checker, folder: Path, base: str, reports: Mapping[str, FileReport]
-) -> Iterator[Growth]:
-    """Yield the growth of each file whose token count has changed since a revision.
+def find_old_texts(folder: Path, base: str, paths: Container[str]) -> dict[str, str]:
+    """Return what each changed file contained in a revision, or "" for a new or binary file.
 
     Args:
-        checker: Counts the old contents.
         folder: The root folder, which must be in a git work tree.
         base: The revision.
-        reports: The current reports, by path relative to the root folder.
+        paths: The files to compare, relative to the root folder.
 
     Raises:
         click.UsageError: git cannot compare the files with `base`.
     """
-    changes = [change for change in _changed_files(folder, base) if change.path in reports]
-    for change, data in zip(changes, _old_contents(folder, changes), strict=True):
-        text = decode_text(data) if data is not None else ""
-        before = checker.count_tokens(text) if text else 0
-        report = reports[change.path]
-        if before != report.tokens:
+    changes = [change for change in _changed_files(folder, base) if change.path in paths]
+    contents = zip(changes, _old_contents(folder, changes), strict=True)
+    return {change.path: decode_text(data or b"") or "" for change, data in contents}
+
+
+def find_growth(
+    checker: Checker, old_texts: Mapping[str, str], base: str, reports: Mapping[str, FileReport]
+) -> Iterator[Growth]:
+    """Yield the growth of each file whose token count has changed since a revision.
+
+    Args:
+        checker: Counts the old texts.
+        old_texts: What the changed files contained, by path relative to the root folder.
+        base: The revision.
+        reports: The current reports, by path relative to the root folder.
+    """
+    for path, text in old_texts.items():
+        report = reports.get(path)
+        before = checker.count_tokens(text)
+        if report is not None and before != report.tokens:
             yield Growth(report.path, before, report.tokens, report.method, base)
 
 

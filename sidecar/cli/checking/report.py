@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from sidecar import __version__
-from sidecar.budget.findings import DOCUMENTATION, Code, Finding
+from sidecar.budget.findings import DOCUMENTATION, Code, Finding, GroupMember
 from sidecar.budget.rules import FindingSeverity
 from sidecar.counting.count import Method, number_text, tokens_text
 from sidecar.text.printable import counted, json_text, printable, printable_lines
@@ -64,6 +64,8 @@ class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     end_line: int
     end_column: int
     files: int = 1
+    members: tuple[GroupMember, ...] = ()
+    added: int = 0
 
 
 def report_finding(finding: Finding, file_range: FileRange) -> ReportedFinding:
@@ -161,15 +163,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_distinct(files: Iterable[FileReport]) -> tuple[tuple[FileReport, ReportedFinding], ...]:
-    """Return each finding with its file. A finding about a shared budget is returned only once."""
-    seen: set[str] = set()
-    findings: list[tuple[FileReport, ReportedFinding]] = []
+    """Return each finding with its file.
+
+    A finding about a shared budget is returned only once: for the file that grew most since the
+    revision that `--diff` names, or for the first file.
+    """
+    distinct: dict[object, tuple[FileReport, ReportedFinding]] = {}
     for file in files:
-        for finding in file.findings:
-            if finding.files == 1 or finding.rule not in seen:
-                seen.add(finding.rule)
-                findings.append((file, finding))
-    return tuple(findings)
+        for position, finding in enumerate(file.findings):
+            key = (file.path, position) if finding.files == 1 else finding.rule
+            if key not in distinct or finding.added > max(0, distinct[key][1].added):
+                distinct[key] = file, finding
+    return tuple(distinct.values())
 
 
 def as_text(report: Report) -> str:

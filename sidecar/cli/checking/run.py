@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -71,6 +71,8 @@ class Checker:
         self._choose = choose
         self._contents: ContentCounts | None = None
         self._reader: FileReader | None = None
+        self.old_texts: dict[str, str] = {}
+        """What the changed files contained in the revision that they are compared with."""
         self.has_changed = False
         """Whether the cache has changed and must be saved."""
         fingerprint = self._settings_fingerprint()
@@ -96,17 +98,38 @@ class Checker:
             )
         return self._reader
 
-    def run(self, targets: Sequence[Target], others: Iterable[Target]) -> list[Checked]:
+    def run(
+        self,
+        targets: Sequence[Target],
+        others: Iterable[Target],
+        find_old_texts: Callable[[Collection[str]], dict[str, str]] | None = None,
+        base: str = "",
+    ) -> list[Checked]:
         """Check files, and return the results in order. Links without a budget are skipped.
 
         Args:
             targets: The files to check.
             others: The project's other files, which group rules can include.
+            find_old_texts: Returns what the given files contained in the revision to compare with.
+            base: The revision.
         """
         checked = self._check(
             [target for target in targets if not target.link or self.has_budget(target)]
         )
-        return self._add_sum_findings(checked, others) if self._rules.sums else checked
+        paths = {result.target.relative for result in checked}
+        other_results = self._check(
+            [
+                target
+                for target in (others if self._rules.sums else ())
+                if target.relative not in paths and self._may_be_in_sum(target)
+            ]
+        )
+        if find_old_texts is not None:
+            known = [result.target.relative for result in (*checked, *other_results)]
+            self.old_texts = find_old_texts(frozenset(known))
+        if not self._rules.sums:
+            return checked
+        return self._add_sum_findings(checked, other_results, base)
 
     def has_budget(self, target: Target) -> bool:
         """Return whether a rule applies to a file, or might apply to files in a folder."""
@@ -138,9 +161,9 @@ class Checker:
 
         return self.reader().check_file(LoadedFile(target, text))
 
-    def count_tokens(self, text: str) -> int:
-        """Count the text's tokens for the default model."""
-        return self.reader().measure(text, self._model).tokens
+    def count_tokens(self, text: str, model: str | None = None) -> int:
+        """Count the text's tokens for a model, or for the default model."""
+        return self.reader().measure(text, model or self._model).tokens if text else 0
 
     def report(
         self,
@@ -196,14 +219,9 @@ class Checker:
                 entries[result.target.relative] = result.entry
         return [results[target.relative] for target in targets]
 
-    def _add_sum_findings(self, checked: list[Checked], others: Iterable[Target]) -> list[Checked]:
-        paths = {result.target.relative for result in checked}
-        other_members = [
-            target
-            for target in others
-            if target.relative not in paths and self._may_be_in_sum(target)
-        ]
-        other_results = self._check(other_members)
+    def _add_sum_findings(
+        self, checked: list[Checked], other_results: list[Checked], base: str
+    ) -> list[Checked]:
         new_findings: dict[str, list[ReportedFinding]] = {}
         for index, rule in enumerate(self._all_rules):
             if rule.budget.sum and rule.budget.max_tokens:
@@ -212,7 +230,7 @@ class Checker:
                     for result in (*checked, *other_results)
                     if index in result.entry.sum_rules and not result.entry.is_ignored
                 ]
-                for path, finding in self._evaluate_sum(rule, members):
+                for path, finding in self._evaluate_sum(rule, members, base):
                     new_findings.setdefault(path, []).append(report_finding(finding, START))
         return [
             *(_add_findings(file, new_findings.get(file.target.relative, ())) for file in checked),
@@ -224,14 +242,22 @@ class Checker:
             return True
         return any(self._rules.matches(rule, target.relative) for rule in self._rules.sums)
 
-    def _evaluate_sum(self, rule: Rule, members: list[Checked]) -> Iterable[tuple[str, Finding]]:
+    def _evaluate_sum(
+        self, rule: Rule, members: list[Checked], base: str
+    ) -> Iterable[tuple[str, Finding]]:
         distinct = set(drop_duplicate_links(member.target for member in members))
         counts = [
             (member.target.relative, self._measure_for_rule(member, rule))
             for member in members
             if member.target in distinct
         ]
-        return evaluate_sum(rule, counts, self._model)
+        model = rule.budget.model or self._model
+        added = {
+            name: own.tokens - self.count_tokens(self.old_texts[name], model)
+            for name, own in counts
+            if name in self.old_texts
+        }
+        return evaluate_sum(rule, counts, self._model, added, base)
 
     def _measure_for_rule(self, checked: Checked, rule: Rule) -> Measure:
         model, entry = rule.budget.model, checked.entry
