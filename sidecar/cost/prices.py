@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.models.names import CREDIT_PROVIDERS, LOCAL_PROVIDERS, matches, parse
+from sidecar.models.names import CREDIT_PROVIDERS, LOCAL_PROVIDERS, matches, parse, undated_name
 from sidecar.models.price_list import find_tariff, price_list
 from sidecar.models.tariffs import Tariff, UnitPrices, UserTariff
 
@@ -61,6 +61,17 @@ class Prices:
             if key not in self._found:
                 self._found[key] = self._own_tariff(model) or self._listed_tariff(model, provider)
             return self._found[key]
+
+    def priced_name(self, model: str, provider: str) -> str:
+        """Return the name under which a report lists a model.
+
+        It is the name without its date if both names have the same prices.
+        """
+        name = undated_name(model)
+        if not name or name == model:
+            return model
+        tariff = self.tariff(model, provider)
+        return name if tariff is not None and tariff == self.tariff(name, provider) else model
 
     def cost(self, event: LedgerEvent) -> Cost:
         """Return a call's cost.

@@ -33,6 +33,7 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """
 
     model: str | None = None
+    """The model, without a date at the end of its name if both names have the same prices."""
     category: str | None = None
     session: str | UnsetType | None = UNSET
     day: str | UnsetType | None = UNSET

@@ -60,6 +60,8 @@ class Priced(msgspec.Struct, frozen=True):
     """The calls' provider, model, category and tier."""
     sum: Sum
     cost: Cost
+    model: str
+    """The model's name in reports, see `Prices.priced_name`."""
     listed: Decimal | None = None
     """The list price in USD of calls with a reported cost, or None if unknown."""
     note: str = ""
@@ -159,12 +161,14 @@ def priced_sums(
     """
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
+    names = {number: prices.priced_name(kind[1], kind[0]) for number, kind in kinds.items()}
     grouping = _grouping_for(tariffs, owner=owner, days=days)
     unit_prices: dict[PriceKey, UnitPrices | None] = {}
     for found in read_sums(connection, scope, grouping):
         if found.band == REPORTED:
             listed = _cost_by_list(tariffs[found.kind], kinds[found.kind][3], found, grouping)
-            yield Priced(kinds[found.kind], found, Cost(usd(found.reported)), listed)
+            cost = Cost(usd(found.reported))
+            yield Priced(kinds[found.kind], found, cost, names[found.kind], listed)
             continue
         key, tariff = found.price_key, tariffs[found.kind]
         if key not in unit_prices:
@@ -173,7 +177,7 @@ def priced_sums(
         note = "" if tariff is None or cost.usd is None else tariff.note
         if cost.usd is None and found.reported:  # use the cost computed by the agents
             cost = Cost(usd(found.reported))
-        yield Priced(kinds[found.kind], found, cost, note=note)
+        yield Priced(kinds[found.kind], found, cost, names[found.kind], note=note)
 
 
 def costliest_sessions(
@@ -334,7 +338,7 @@ def _value_of_key(
     if key == "block":
         return None if block is None else block.name
     if key == "model":
-        return priced.kind[1]
+        return priced.model
     if key == "category":
         return priced.kind[2]
     if key in SPANS:

@@ -145,12 +145,17 @@ def _parse_text(text: str) -> Name:
     return _parse_with_slash(text, head.lower(), rest)
 
 
-_DATE = re.compile(r"-(?:20\d{6}|20\d\d-\d\d-\d\d)$")
+_DATE = re.compile(r"[-@](?:20\d{6}|20\d\d-\d\d-\d\d)$")
+
+
+def undated_name(model: str) -> str:
+    """Return a model's name without the date at its end: `gpt-5` for `gpt-5-2025-08-07`."""
+    return _DATE.sub("", model)
 
 
 def short_name(model: str) -> str:
     """Return a model's name without provider, date and `claude-` prefix, such as `opus-5`."""
-    name = _DATE.sub("", parse(model).bare)
+    name = undated_name(parse(model).bare)
     return name.removeprefix("claude-") or model
 
 

@@ -134,7 +134,7 @@ class ListedTariff:
     """A model's prices in the price list."""
 
     def __init__(self, provider: Provider, model: ModelInfo) -> None:
-        self._model = model
+        self._provider, self._model = provider.id, model
         self.note = _NOTES.get(provider.id, "")
         # Providers that resell a model do not offer the vendor's service tiers.
         own = any(model is listed for listed in provider.models)
@@ -152,6 +152,18 @@ class ListedTariff:
         """Cached prices. A key consists of the identity of the listed prices and the number of
         thresholds exceeded.
         """
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the provider asks the same prices for two models, at any time."""
+        if not isinstance(other, ListedTariff):
+            return NotImplemented
+        return self._listed_prices == other._listed_prices
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def _listed_prices(self) -> tuple[object, ...]:
+        return self._provider, self._model.prices, self._variants
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
         """Return a call's prices, or None if they are unknown.

@@ -18,7 +18,9 @@ from sidecar.cost import ledger as ledger_file
 from sidecar.cost.book import CostBook
 from sidecar.cost.days import END_MS, TimeRange
 from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger, ReadCancelledError
+from sidecar.cost.page import LedgerSource, whole_page
 from sidecar.cost.prices import Prices
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.cost.reports import amount, estimate_note, report
@@ -94,6 +96,42 @@ def test_estimates_are_compared_with_their_own_calls_only(book: CostBook) -> Non
 def test_without_estimates_there_is_none(book: CostBook) -> None:
     record(book)
     assert one_row(book.detail(CostDetailParams())).estimated_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("provider", "models", "shown"),
+    [
+        ("anthropic", ["claude-haiku-4-5", "claude-haiku-4-5-20251001"], ["claude-haiku-4-5"]),
+        ("anthropic", ["claude-haiku-4-5-20251001"], ["claude-haiku-4-5"]),
+        ("google", ["claude-sonnet-4-5@20250929", "claude-sonnet-4-5"], ["claude-sonnet-4-5"]),
+        ("openai", ["gpt-4.1-2025-04-14", "gpt-4.1", "gpt-4.1-mini"], ["gpt-4.1", "gpt-4.1-mini"]),
+        (None, ["openai/gpt-4o-2024-08-06", "openai/gpt-4o"], ["openai/gpt-4o"]),
+        # Models that differ in price, or whose price is unknown, keep their names.
+        ("openai", ["gpt-4o", "gpt-4o-2024-05-13"], ["gpt-4o", "gpt-4o-2024-05-13"]),
+        ("openai", ["house-1", "house-1-2026-01-01"], ["house-1", "house-1-2026-01-01"]),
+        ("openai", ["nobody", "nobody-20260101"], ["nobody", "nobody-20260101"]),
+        ("openai", ["-20260101"], ["-20260101"]),
+    ],
+)
+def test_dated_and_undated_names_of_a_model_are_one_row_if_their_prices_are_the_same(
+    tmp_path: Path, provider: str | None, models: list[str], shown: list[str]
+) -> None:
+    entry = Price(models=("house-1",), input=Decimal(1), output=Decimal(2))
+    book = CostBook(tmp_path / "state", (entry,), zone=UTC)
+    for model in models:
+        record(book, 1_000, 100, model=model, provider=provider)
+    found = book.detail(CostDetailParams(by=("model",)))
+    assert sorted(str(row.model) for row in found.rows) == shown
+    assert found.totals.calls == len(models)
+    assert [call.model for call in read_events(book.ledger, Scope())] == models, "exported"
+    with book.ledger.reader() as connection:
+        source = LedgerSource(
+            connection=connection, prices=book.prices, scope=Scope(), now=datetime.now(UTC)
+        )
+        page = whole_page(source, {})
+    assert all(name in page for name in shown)
+    assert not any(name in page for name in set(models) - set(shown))
+    book.close()
 
 
 def test_unpriced_tokens_are_totalled_separately(book: CostBook) -> None:
