@@ -49,7 +49,7 @@ NO_CALLS = f"No calls recorded yet. {HOW_RECORDED}"
 NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see all recorded calls."
 EPOCH = "1970-01-01"
 """The start of a time range that includes all calls."""
-_LAYOUTS = ((120, 4, 24), (100, 4, 12), (0, 3, 8), (0, 3, 0), (0, 2, 0))
+_LAYOUTS = ((120, 5, 24), (100, 5, 12), (100, 4, 12), (0, 3, 8), (0, 3, 0), (0, 2, 0))
 """The minimum terminal width, number of fields and bar width of each table layout, widest first."""
 _WRAPPED_WIDTH = 24
 """Minimum width of a column whose values are wrapped."""
@@ -62,6 +62,7 @@ _FIELD_TITLES = {
     "prompt_tokens": "prompt",
     "completion_tokens": "completion",
     "cache_read_tokens": "cache read",
+    "cache_write_tokens": "cache write",
 }
 
 
@@ -159,9 +160,22 @@ def cost(
         print_lines(NONE_MATCH if any(scope.values()) else NO_CALLS)
         _warn_if_unknown_agent(scope["agent"])
     elif sys.stdout.isatty():
+        print_lines(_scope_text(scope, team=team))
         _print_table(report, params)
     else:
         print_lines(*_plain_lines(report))
+        print_lines(_scope_text(scope, team=team), err=True)  # not data, so not in the pipe
+
+
+def _scope_text(scope: dict[str, Any], *, team: bool) -> str:
+    """Return which calls a report covers, such as `Calls in ~/site, from 2026-11-21 to now.`"""
+    from sidecar.cost.days import range_text
+
+    workspace: Path | None = scope["workspace"]
+    place = "all workspaces" if workspace is None else _path_text(workspace.resolve().as_uri())
+    of_agent = f" of {scope['agent']}" if scope["agent"] else ""
+    period = range_text(scope["since"], scope["until"], UTC if team else None)
+    return f"Calls{of_agent} in {'the team' if team else place}, {period}."
 
 
 def _read_ledger(
@@ -475,21 +489,24 @@ def _build_table(
     from rich.table import Table
     from rich.text import Text
 
+    totals = report.totals
     fields = [*_FIELD_TITLES][:shown]
+    if not totals.cache_write_tokens and "cache_write_tokens" in fields:
+        fields.remove("cache_write_tokens")
     table = Table(
         box=None, pad_edge=False, header_style="dim", footer_style="bold",
         show_footer=len(report.rows) > 1,
     )  # fmt: skip
-    totals = report.totals
     sums = (
-        totals.calls, totals.prompt_tokens, totals.output_tokens, totals.cache_read_tokens
+        totals.calls, totals.prompt_tokens, totals.output_tokens, totals.cache_read_tokens,
+        totals.cache_write_tokens,
     )  # fmt: skip
     is_partial = any(row.unpriced for row in report.rows)
     is_priced = any(row.cost_usd is not None for row in report.rows)
     total = cost_text(totals.cost_usd if is_priced else None, is_partial=is_partial)
     heads = [*params.by, *map(_FIELD_TITLES.__getitem__, fields), "cost"]
     blank = [""] * (len(params.by) - 1)
-    feet = ["total", *blank, *map(compact_number, sums[:shown]), to_encodable(total)]
+    feet = ["total", *blank, *map(compact_number, sums[: len(fields)]), to_encodable(total)]
     rows = [
         [*keys, *_number_cells(row, fields)] for row, keys in zip(report.rows, names, strict=True)
     ]

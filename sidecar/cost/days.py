@@ -57,6 +57,20 @@ def time_range(
     return found
 
 
+def range_text(
+    since: str | None, until: str | None, zone: tzinfo | None, now: datetime | None = None
+) -> str:
+    """Return a time range as text, such as `from 2026-11-21 to now`.
+
+    Raises:
+        BadParamsError: A time is invalid.
+    """
+    times = time_range(since, until, zone, now)
+    start = day_name(times.first_day) if times.first_day > 0 else since or "the first call"
+    end = day_name(times.last_day) if times.last_day < LAST_DAY else until or "now"
+    return f"from {start} to {end}"
+
+
 def local_day(at: datetime, zone: tzinfo | None) -> int:
     """Return the local date as days since 1970. A time without a time zone is taken as UTC."""
     aware = at if at.tzinfo else at.replace(tzinfo=UTC)

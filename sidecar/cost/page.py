@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from sidecar.cost.days import EPOCH, LAST_DAY, TimeRange, day_name, time_range, week_name
+from sidecar.cost.days import EPOCH, TimeRange, day_name, range_text, time_range, week_name
 from sidecar.cost.events import PROTOCOL
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
@@ -297,10 +297,8 @@ def whole_page(
     if len(periods) > 1:
         parts.append(_radios("Period", "period", PERIODS, periods, "month"))
     else:
-        times = time_range(since, until, source.zone, source.now)
-        start = day_name(times.first_day) if times.first_day > 0 else since or "the first call"
-        end = day_name(times.last_day) if times.last_day < LAST_DAY else until or "now"
-        parts.append(f"<p>{escape(f'From {start} to {end}.')}</p>")
+        period = range_text(since, until, source.zone, source.now).removeprefix("from")
+        parts.append(f"<p>From{escape(period)}.</p>")
         parts.append('<input type="radio" id="period-custom" checked hidden>')
     parts.append(f"{_radios('Group by', 'by', KEYS, keys, 'model')}</form>")
     for period in periods:

@@ -523,7 +523,9 @@ _CHARTS: tuple[tuple[CostKey, str], ...] = (
 _MOST_DAYS = 30
 _MOST_BARS = 12
 _BAR_CELLS = 32
-_HEADS = ("Calls", "Prompt", "Cache read", "Completion", "Cost")
+_HEADS = ("Calls", "Prompt", "Cache read", "Cache write", "Completion", "Cost")
+_CACHE_WRITE = _HEADS.index("Cache write")
+"""The position of the column that is omitted if there are no cache writes."""
 
 
 def overview(
@@ -570,14 +572,21 @@ def _cost_bars(key: CostKey, rows: list[CostRow]) -> list[CostBar]:
 def _cost_table(found: CostReport, keys: list[CostKey]) -> CostTable:
     rows = [[*(_row_name(row, key) for key in keys), *_number_cells(row)] for row in found.rows]
     totals = found.totals
-    numbers = (totals.calls, totals.prompt_tokens, totals.cache_read_tokens, totals.output_tokens)
+    numbers = (
+        totals.calls, totals.prompt_tokens, totals.cache_read_tokens, totals.cache_write_tokens,
+        totals.output_tokens,
+    )  # fmt: skip
     is_priced = any(row.cost_usd is not None for row in found.rows)
     cost = cost_text(
         totals.cost_usd if is_priced else None, is_partial=any(row.unpriced for row in found.rows)
     )
     total = ["Total", *[""] * (len(keys) - 1), *(f"{number:,}" for number in numbers), cost]
+    heads = [*(key.capitalize() for key in keys), *_HEADS]
+    if not totals.cache_write_tokens:
+        for cells in (heads, total, *rows):
+            del cells[len(keys) + _CACHE_WRITE]
     return CostTable(
-        heads=[*(key.capitalize() for key in keys), *_HEADS],
+        heads=heads,
         names=len(keys),
         rows=rows,
         total=total if len(rows) > 1 else [],
@@ -589,7 +598,10 @@ def _row_name(row: CostRow, key: CostKey) -> str:
 
 
 def _number_cells(row: CostRow) -> list[str]:
-    numbers = (row.calls, row.prompt_tokens, row.cache_read_tokens, row.completion_tokens)
+    numbers = (
+        row.calls, row.prompt_tokens, row.cache_read_tokens, row.cache_write_tokens,
+        row.completion_tokens,
+    )  # fmt: skip
     calls, prompt, *rest = (f"{number:,}" for number in numbers)
     cost = cost_text(row.cost_usd, is_partial=row.unpriced)
     return [calls, f"{prompt} {row.note}" if row.note else prompt, *rest, cost]

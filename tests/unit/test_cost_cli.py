@@ -121,12 +121,65 @@ def test_unknown_agent_is_reported_with_a_similar_one() -> None:
 def test_plain_lines_without_a_terminal() -> None:
     result = run()
     assert result.exit_code == 0
-    assert result.output.splitlines() == [
+    assert result.stdout.splitlines() == [
         "anthropic/claude-haiku-4.5 main 2 calls, 358 ~est=150 / 16 tokens, $0.000438",
         "nobody-knows-me main 1 calls, 179 / 8 tokens, unpriced",
         "total 3 calls, 537 / 24 tokens, $0.000438 + 1 call unpriced",
     ]
     assert "\x1b" not in result.output
+
+
+@pytest.mark.usefixtures("book")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Calls in all workspaces, from the first call to now.\n"),
+        (("--since", "2026-01-02"), "Calls in all workspaces, from 2026-01-02 to now.\n"),
+        (
+            ("--until", "2100-01-02T10:00", "--agent", "protocol"),
+            "Calls of protocol in all workspaces, from the first call to 2100-01-02T10:00.\n",
+        ),
+        (("--workspace", "two", "--by", "day"), "{two}, from the first call to now.\n"),
+    ],
+)
+def test_report_says_which_calls_it_covers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == 0
+    assert result.stderr.endswith(said.format(two=tmp_path / "two"))
+    assert "Calls " not in result.stdout
+    assert run(*arguments, "--json").stderr == ""
+
+
+@pytest.mark.parametrize("bucket", ["cache_write", "cache_write_5m", "cache_write_1h"])
+def test_tables_have_cache_writes_if_there_are_any(
+    monkeypatch: pytest.MonkeyPatch, bucket: str
+) -> None:
+    book = CostBook(state_dir())
+    at = datetime.now(UTC)
+    plain = LedgerEvent(at=at, model="gpt-5", provider="openai", buckets=Buckets(input=10))
+    book.record_many([plain])
+    charts = CostDetailParams(by=("agent", "model"), charts=True)
+    assert "cache write" not in table_on_terminal(monkeypatch, "model")
+    assert "Cache write" not in book.detail(charts).overview
+    event = LedgerEvent(
+        at=at,
+        model="claude-opus-4-5",
+        provider="anthropic",
+        buckets=Buckets(output=5, **{bucket: 4_321}),
+    )
+    book.record_many([event])
+    shown = table_on_terminal(monkeypatch, "model").splitlines()
+    assert "cache write" in shown[0]
+    assert any(line.startswith("opus-4-5") and line.count("4.32k") == 2 for line in shown)
+    table = book.detail(charts).table
+    assert table is not None
+    at_column = table.heads.index("Cache write")
+    assert [row[at_column] for row in (*table.rows, table.total)] == ["4,321", "0", "4,321"]
+    assert {len(row) for row in (table.heads, *table.rows, table.total)} == {len(table.heads)}
+    book.close()
 
 
 @pytest.mark.usefixtures("book")
