@@ -160,8 +160,8 @@ def cost(
         print_lines(NONE_MATCH if any(scope.values()) else NO_CALLS)
         _warn_if_unknown_agent(scope["agent"])
     elif sys.stdout.isatty():
-        print_lines(_scope_text(scope, team=team))
         _print_table(report, params)
+        print_lines(_scope_text(scope, team=team))
     else:
         print_lines(*_plain_lines(report))
         print_lines(_scope_text(scope, team=team), err=True)  # not data, so not in the pipe
