@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,8 +16,9 @@ from sidecar.config.load import load
 from sidecar.cost.protocol import CostFilesParams, FileCost
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
+from sidecar.tasks import wait_or_fall_back
 from sidecar.workspace.services import Services
-from sidecar.workspace.session_index import SessionIndex, unread_sessions
+from sidecar.workspace.session_index import SessionIndex, ingest_all, unread_sessions
 from sidecar.workspace.sessions import label_of
 from sidecar.workspace.state import read_shared_conversations
 from sidecar.workspace.usage_details import add_contents, add_forecast
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from sidecar.agents.registry import Sources
     from sidecar.config.settings import Agents
     from sidecar.context.protocol import ContextUsage, SessionRow
+    from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import Ledger
     from sidecar.workspace.workspace import Workspace
 
@@ -56,7 +60,14 @@ def labels_in_folders(ledger: Ledger, settings: Agents, folders: Iterable[Path])
 class SessionsView:
     """The sessions of a workspace, as shown by commands."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, read_seconds: float = 0.0) -> None:
+        """Open a workspace's sessions.
+
+        Args:
+            root: The workspace's folder.
+            read_seconds: How long each look at the sessions may read new calls of agents.
+        """
+        self._read_seconds = read_seconds
         self.services = Services()
         self._runner = asyncio.Runner()
         self.workspace: Workspace = self.services.roots.add(root.as_uri())
@@ -160,12 +171,25 @@ class SessionsView:
         spending = self.services.spending(workspace)
         sources = self.services.agents.known_sources(workspace)
         shown = self.services.sessions(workspace).find(None)
-        sums = partial(spending.stored_sums, shown.id if shown else "")
-        self.services.update_costs(workspace, await run(sums))
         unread: frozenset[str] | None = frozenset()
         with suppress(SidecarError):  # `token-sidecar cost` reports this error
             if sources is not None:
                 unread = await run(partial(unread_sessions, spending.book, sources))
+                if unread is not None and self._read_seconds:
+                    await self._read_calls(spending.book, sources)
+                    unread = await run(partial(unread_sessions, spending.book, sources))
+        sums = partial(spending.stored_sums, shown.id if shown else "")
+        self.services.update_costs(workspace, await run(sums))
         workspace.costs.set_history(
             read=unread is None, reading=False, incomplete=unread or frozenset()
         )
+
+    async def _read_calls(self, book: CostBook, sources: Sources) -> None:
+        """Record new calls of agents, for a limited time."""
+        stop = threading.Event()
+        read = partial(ingest_all, book, sources, mine=True, stop=stop)
+        try:
+            reading = self.services.workers.run(read)
+            await wait_or_fall_back(reading, stop.set, self._read_seconds)
+        finally:
+            stop.set()

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 POLL_SECONDS = 5.0
 """Seconds between checks for file changes, because the system does not report all of them."""
 
+READ_SECONDS = 2.0
+"""How long to read new calls of coding agents before the sessions are shown, in seconds."""
+
 INTERRUPTED = 130
 """The exit code after Ctrl-C: 128 plus the signal number of SIGINT."""
 
@@ -68,7 +71,7 @@ def usage(root: Path, session: str | None, show_all: bool, watch: bool, as_json:
     """
     from sidecar.cli.sessions import SessionsView
 
-    with SessionsView(root) as view:
+    with SessionsView(root, READ_SECONDS) as view:
         has_errors = print_problems(view.problems)
         before: object = None
         try:

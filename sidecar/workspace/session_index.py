@@ -234,7 +234,8 @@ class SessionIndex:
                 _create_tables(connection)
         whole_size = max(1, sum(one.size for one in wanted))
         done, began = IngestResult(), time.monotonic()
-        for some in _batches(_read_stores(by_agent, wanted, self._rows_of, preview=preview)):
+        readings = _read_stores(by_agent, wanted, self._rows_of, preview=preview)
+        for some in _batches(readings, control.stop):
             events = [
                 make_ledger_event(call, one.store.agent)
                 for one in some
@@ -451,14 +452,18 @@ def _worktrees_of(readings: Iterable[_Reading]) -> dict[str, str]:
     return {path: repository for path, repository in found.items() if _is_utf8(path + repository)}
 
 
-def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
-    """Group the stores' changes into batches. One commit per store would be slow."""
+def _batches(readings: Iterator[_Reading], stop: threading.Event) -> Iterator[list[_Reading]]:
+    """Group the stores' changes into batches. One commit per store would be slow.
+
+    A batch ends early if `stop` is set.
+    """
     some: list[_Reading] = []
     events = 0
     for one in readings:
         some.append(one)
         events += len(one.read.calls)
-        if events >= _CALLS_AT_ONCE or len(some) >= _STORES_AT_ONCE or not one.read.is_complete:
+        is_full = events >= _CALLS_AT_ONCE or len(some) >= _STORES_AT_ONCE
+        if is_full or not one.read.is_complete or stop.is_set():
             yield some
             some, events = [], 0
     if some:

@@ -283,7 +283,35 @@ def test_usage_prints_the_view_of_editors(root: Path, home: ClaudeHome) -> None:
     assert "claude-code" in row["text"]
 
 
-def test_unread_cost_is_reported(root: Path, home: ClaudeHome) -> None:
+@pytest.mark.parametrize(
+    "command", [("usage",), ("usage", "--all"), ("usage", "--json"), ("usage", "--session", "c")]
+)
+def test_the_first_look_at_a_session_shows_its_cost(
+    root: Path, home: ClaudeHome, command: tuple[str, ...]
+) -> None:
+    session = home.session(root)
+    session.reply()
+    session.subagent()
+    shown = run(*command)
+    assert "$0." in shown
+    assert not any(sign in shown for sign in ("not read yet", "≥", "token-sidecar cost"))
+    cost = json.loads(run("usage", "--json"))["costUsd"]
+    assert cost == json.loads(run("cost", "--json"))["totals"]["costUsd"]
+
+
+def test_a_new_call_is_in_the_cost_at_the_next_look(root: Path, home: ClaudeHome) -> None:
+    session = home.session(root)
+    session.reply()
+    before = json.loads(run("usage", "--json"))["costUsd"]
+    session.subagent()
+    assert json.loads(run("usage", "--json"))["costUsd"] > before
+    assert "≥" not in run("usage", "--all")
+
+
+def test_unread_cost_is_reported(
+    root: Path, home: ClaudeHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.cli.usage.READ_SECONDS", 0.0)
     home.session(root).reply()
     unread = "not read yet"
     assert "Run `token-sidecar cost`" in run("usage")
@@ -295,7 +323,10 @@ def test_unread_cost_is_reported(root: Path, home: ClaudeHome) -> None:
     assert "$0." in run("usage")
 
 
-def test_incomplete_cost_is_reported(root: Path, home: ClaudeHome) -> None:
+def test_incomplete_cost_is_reported(
+    root: Path, home: ClaudeHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.cli.usage.READ_SECONDS", 0.0)
     session = home.session(root)
     session.reply()
     run("cost")
@@ -312,8 +343,9 @@ def test_incomplete_cost_is_reported(root: Path, home: ClaudeHome) -> None:
 
 
 def test_only_the_session_with_unread_calls_has_an_incomplete_cost(
-    root: Path, home: ClaudeHome
+    root: Path, home: ClaudeHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sidecar.cli.usage.READ_SECONDS", 0.0)
     complete, session = home.session(root), home.session(root)
     session.reply()
     complete.reply()

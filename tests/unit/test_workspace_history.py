@@ -165,10 +165,7 @@ def test_unreported_changes_are_found_by_listing_stores(world: World) -> None:
     assert ingest_remaining(world.book, world.sources).calls == len(world.truth())
 
 
-def test_stopped_reading_continues_where_it_stopped(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sidecar.workspace.session_index._STORES_AT_ONCE", 1)
+def test_stopped_reading_continues_where_it_stopped(world: World) -> None:
     for _ in range(4):
         codex.everyday(world.codex, world.root)
     stop = threading.Event()
@@ -307,8 +304,7 @@ def test_credits_are_the_reported_cost_and_the_agents_cost_is_kept(world: World)
     assert ours is not None
     assert (rows["pi"].cost_usd, rows["pi"].listed_cost_usd) == (3.0, ours)
     assert rows["codex"].listed_cost_usd is None
-    assert "codex: at API prices" in found.basis
-    assert "pi: at least this much at API prices" in found.basis
+    assert "codex, pi: at API prices" in found.basis
     assert "copilot-chat, copilot-cli: AI credits as reported" in found.basis
     assert world.book.detail(CostDetailParams(workspace="file:///none")).basis == ""
 
