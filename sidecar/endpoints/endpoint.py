@@ -389,12 +389,13 @@ class DeclaredEndpoint:
             request, read = await asyncio.to_thread(
                 counting_request, require_server(result), result.model, content
             )
+            reconnections = self._connection.reconnections
             try:
                 if time.monotonic() >= self._awake_until:
                     await refuse_if_asleep(self._connection, require_server(result), result.model)
                 answer = await self._connection.post(request.path, request.body)
                 self._awake_until = time.monotonic() + SHORTEST_IDLE
-                if answer.reconnected and not self._cloud:
+                if self._connection.reconnections > reconnections and not self._cloud:
                     await self._check_still_same(result)
                 refuse_unless_ok(answer, self.root)
                 tokens = read(answer.body)

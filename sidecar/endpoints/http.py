@@ -281,8 +281,6 @@ class Answer:
     """The decoded JSON, or None if the body is not JSON."""
     text: str
     """The body's first characters. Some servers respond in plain text."""
-    reconnected: bool
-    """Whether a connection was opened unexpectedly, which suggests that the server restarted."""
     key_from: str | None = None
     """The environment variable that contains the request's API key."""
 
@@ -299,6 +297,8 @@ class Connection:
     """The environment variable that contains the API key in `headers`."""
     requests: int = 0
     """The number of requests that have been sent."""
+    reconnections: int = 0
+    """How often a connection was opened unexpectedly, which suggests that the server restarted."""
     _client: httpx.AsyncClient | None = None
     _turns: RequestQueue = field(default_factory=RequestQueue)
     _new_connection_expected: bool = True
@@ -362,13 +362,13 @@ class Connection:
         ) as response:
             raw = await _read_body(response, without_secrets(self.root))
             headers = dict(response.headers)
+            self.reconnections += opened and not expected
             self._new_connection_expected = headers.get("connection", "").lower() == "close"
         return Answer(
             status=response.status_code,
             headers=headers,
             body=await _decode_json(raw),
             text=raw[:200].decode("utf-8", "replace"),
-            reconnected=opened and not expected,
             key_from=self.key_from,
         )
 
