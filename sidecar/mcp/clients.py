@@ -22,7 +22,10 @@ from sidecar.mcp.json_edit import JsonEditError, remove_member, set_member
 from sidecar.operating_system import PROGRAM_SUFFIX
 
 Scope = Literal["user", "project"]
-ClientName = Literal["claude-code", "codex", "opencode", "gemini", "qwen", "vscode"]
+ClientName = Literal[
+    "claude-code", "codex", "opencode", "gemini", "qwen", "vscode",
+    "cline", "copilot", "kilo", "kimi", "pi",
+]  # fmt: skip
 CLIENTS: tuple[ClientName, ...] = get_args(ClientName)
 
 NAME = "token-sidecar"
@@ -163,10 +166,17 @@ _COMMANDS: dict[ClientName, tuple[str, str]] = {
         f"gemini mcp remove -s {{scope}} {NAME}",
     ),
     "qwen": (f"qwen mcp add --scope {{scope}} {NAME}", f"qwen mcp remove -s {{scope}} {NAME}"),
+    "cline": (f"cline mcp install {NAME} --yes --", f"cline mcp uninstall {NAME}"),
+    "copilot": (f"copilot mcp add {NAME} --", f"copilot mcp remove {NAME}"),
+    "kilo": (f"kilo mcp add {NAME} --", ""),
+    # By default, Pi shows the tools only to scripts that the model writes.
+    "pi": (f"pi mcp add {{local}}--exposure direct {NAME} --", f"pi mcp remove {{local}}{NAME}"),
 }
 """The commands with which each client adds and removes the server. The command that starts the
 server is appended to the command that adds it.
 """
+_USER_ONLY: frozenset[ClientName] = frozenset({"codex", "cline", "copilot"})
+"""Clients that have no configuration per project, or no command that changes it."""
 
 
 def plan_install(client: ClientName, scope: Scope, folder: Path) -> Change:
@@ -186,72 +196,100 @@ def plan_install(client: ClientName, scope: Scope, folder: Path) -> Change:
         server = {"type": "stdio", "command": command[0], "args": command[1:]}
         if scope == "user":
             return RunCommand(("code", "--add-mcp", json.dumps({"name": NAME, **server})))
-        return EditFile(_vscode_file(scope, folder), "servers", server)
-    if client == "opencode" and scope == "project":
-        return EditFile(_opencode_file(scope, folder), "mcp", {"type": "local", "command": command})
-    return RunCommand((*_COMMANDS[client][0].format(scope=scope).split(), *command))
+        return EditFile(_file_to_edit(client, scope, folder), "servers", server)
+    if client in ("opencode", "kilo") and scope == "project":
+        server = {"type": "local", "command": command}
+        return EditFile(_file_to_edit(client, scope, folder), "mcp", server)
+    if client == "kimi":
+        server = {"command": command[0], "args": command[1:]}
+        return EditFile(_file_to_edit(client, scope, folder), "mcpServers", server)
+    return RunCommand((*_client_command(client, 0, scope), *command))
 
 
 def plan_uninstall(client: ClientName, scope: Scope, folder: Path) -> Change:
     """Return the change that removes the MCP server from a client. See `plan_install`."""
     _check_scope(client, scope)
     if client == "vscode":
-        return EditFile(_vscode_file(scope, folder), "servers", None)
-    if client == "opencode":
-        return EditFile(_opencode_file(scope, folder), "mcp", None)
-    return RunCommand(tuple(_COMMANDS[client][1].format(scope=scope).split()))
+        return EditFile(_file_to_edit(client, scope, folder), "servers", None)
+    if client in ("opencode", "kilo"):
+        return EditFile(_file_to_edit(client, scope, folder), "mcp", None)
+    if client == "kimi":
+        return EditFile(_file_to_edit(client, scope, folder), "mcpServers", None)
+    return RunCommand(_client_command(client, 1, scope))
+
+
+def _client_command(client: ClientName, number: int, scope: Scope) -> tuple[str, ...]:
+    local = "--local " if scope == "project" else ""
+    return tuple(_COMMANDS[client][number].format(scope=scope, local=local).split())
 
 
 def _check_scope(client: ClientName, scope: Scope) -> None:
-    if client == "codex" and scope == "project":
-        raise BadParamsError("codex has no per-project configuration; use --scope user")
+    if client in _USER_ONLY and scope == "project":
+        raise BadParamsError(f"{client} cannot be configured per project; use --scope user")
 
 
 def clients_with_server(folder: Path) -> list[tuple[ClientName, Path]]:
     """Return the client and path of each configuration file that contains the MCP server."""
-    found = []
-    for client, path in _configuration_files(folder):
-        try:
-            text = _read(path)
-        except OSError:
-            continue
-        if f'"{NAME}"' in text or f"[mcp_servers.{NAME}]" in text:
-            found.append((client, path))
-    return found
+    files = _configuration_files(folder).items()
+    return [(client, path) for (client, _), paths in files for path in paths if _has_server(path)]
 
 
-def _configuration_files(folder: Path) -> list[tuple[ClientName, Path]]:
+def _has_server(path: Path) -> bool:
+    try:
+        text = _read(path)
+    except OSError:
+        return False
+    return f'"{NAME}"' in text or f"[mcp_servers.{NAME}]" in text
+
+
+def _file_to_edit(client: ClientName, scope: Scope, folder: Path) -> Path:
+    """Return the file that has the server, else the first that exists, else the last one."""
+    paths = _configuration_files(folder)[client, scope]
+    candidates = [*filter(_has_server, paths), *filter(Path.exists, paths), paths[-1]]
+    return candidates[0]
+
+
+def _configuration_files(folder: Path) -> dict[tuple[ClientName, Scope], tuple[Path, ...]]:
     home = Path.home()
-    return [
-        ("claude-code", home / ".claude.json"),
-        ("claude-code", folder / ".mcp.json"),
-        ("codex", Path(os.environ.get("CODEX_HOME") or home / ".codex") / "config.toml"),
-        ("opencode", _opencode_file("user", folder)),
-        ("opencode", _opencode_file("project", folder)),
-        ("gemini", home / ".gemini/settings.json"),
-        ("gemini", folder / ".gemini/settings.json"),
-        ("qwen", home / ".qwen/settings.json"),
-        ("qwen", folder / ".qwen/settings.json"),
-        ("vscode", _vscode_file("user", folder)),
-        ("vscode", _vscode_file("project", folder)),
-    ]
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+
+    def in_folder(variable: str, default: str) -> Path:
+        return Path(os.environ.get(variable) or home / default)
+
+    cline = in_folder("CLINE_DATA_DIR", str(in_folder("CLINE_DIR", ".cline") / "data"))
+    return {
+        ("claude-code", "user"): (home / ".claude.json",),
+        ("claude-code", "project"): (folder / ".mcp.json",),
+        ("codex", "user"): (in_folder("CODEX_HOME", ".codex") / "config.toml",),
+        ("opencode", "user"): _with_comments(config / "opencode/opencode.json"),
+        ("opencode", "project"): _with_comments(folder / "opencode.json"),
+        ("gemini", "user"): (home / ".gemini/settings.json",),
+        ("gemini", "project"): (folder / ".gemini/settings.json",),
+        ("qwen", "user"): (home / ".qwen/settings.json",),
+        ("qwen", "project"): (folder / ".qwen/settings.json",),
+        ("vscode", "user"): (_vscode_folder() / "mcp.json",),
+        ("vscode", "project"): (folder / ".vscode/mcp.json",),
+        ("cline", "user"): (cline / "settings/cline_mcp_settings.json",),
+        ("copilot", "user"): (in_folder("COPILOT_HOME", ".copilot") / "mcp-config.json",),
+        ("kilo", "user"): _with_comments(config / "kilo/kilo.json"),
+        ("kilo", "project"): (
+            *_with_comments(folder / ".kilo/kilo.json"), *_with_comments(folder / "kilo.json"),
+        ),
+        ("kimi", "user"): (in_folder("KIMI_CODE_HOME", ".kimi-code") / "mcp.json",),
+        ("kimi", "project"): (folder / ".kimi-code/mcp.json",),
+        ("pi", "user"): (in_folder("PI_CODING_AGENT_DIR", ".pi/agent") / "mcp.json",),
+        ("pi", "project"): (folder / ".pi/mcp.json",),
+    }  # fmt: skip
 
 
-def _opencode_file(scope: Scope, folder: Path) -> Path:
-    if scope == "user":
-        base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        folder = base / "opencode"
-    commented = folder / "opencode.jsonc"
-    return commented if commented.exists() else folder / "opencode.json"
+def _with_comments(path: Path) -> tuple[Path, Path]:
+    return path.with_suffix(".jsonc"), path
 
 
-def _vscode_file(scope: Scope, folder: Path) -> Path:
-    if scope == "project":
-        return folder / ".vscode/mcp.json"
+def _vscode_folder() -> Path:
     import platformdirs
 
-    config = Path(platformdirs.user_config_dir("Code", appauthor=False, roaming=True))
-    return config / "User/mcp.json"
+    return Path(platformdirs.user_config_dir("Code", appauthor=False, roaming=True)) / "User"
 
 
 def _read(path: Path) -> str:

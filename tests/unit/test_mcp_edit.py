@@ -120,9 +120,52 @@ def test_each_client_can_be_undone(client: Any, tmp_path: Path) -> None:
         assert removed.command[-1] == "token-sidecar"
 
 
-def test_codex_has_no_project_scope(tmp_path: Path) -> None:
-    with pytest.raises(BadParamsError, match="use --scope user"):
-        plan_install("codex", "project", tmp_path)
+@pytest.mark.parametrize("client", ["codex", "cline", "copilot"])
+def test_some_clients_have_no_project_scope(client: Any, tmp_path: Path) -> None:
+    for plan in (plan_install, plan_uninstall):
+        with pytest.raises(BadParamsError, match="use --scope user"):
+            plan(client, "project", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("client", "scope", "variable", "file", "group"),
+    [
+        ("kimi", "user", "", ".kimi-code/mcp.json", "mcpServers"),
+        ("kimi", "user", "KIMI_CODE_HOME", "elsewhere/mcp.json", "mcpServers"),
+        ("kimi", "project", "", "project/.kimi-code/mcp.json", "mcpServers"),
+        ("kilo", "project", "", "project/kilo.json", "mcp"),
+        ("opencode", "project", "", "project/opencode.json", "mcp"),
+    ],
+)
+def test_edited_files_are_those_that_the_client_reads(
+    client: Any, scope: Any, variable: str, file: str, group: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KIMI_CODE_HOME", raising=False)
+    if variable:
+        monkeypatch.setenv(variable, str(tmp_path / "elsewhere"))
+    folder = tmp_path / "project"
+    added = plan_install(client, scope, folder)
+    assert isinstance(added, EditFile)
+    added.apply()
+    assert "token-sidecar" in json.loads((tmp_path / file).read_text())[group]
+    assert clients_with_server(folder) == [(client, tmp_path / file)]
+    plan_uninstall(client, scope, folder).apply()
+    assert json.loads((tmp_path / file).read_text()) == {}
+
+
+@pytest.mark.parametrize("holder", ["kilo.json", "kilo.jsonc", ".kilo/kilo.json"])
+def test_the_file_with_the_server_is_edited_among_several(holder: str, tmp_path: Path) -> None:
+    (tmp_path / ".kilo").mkdir()
+    for name in ("kilo.json", "kilo.jsonc", ".kilo/kilo.json"):
+        (tmp_path / name).write_text('{"model": "a/b"}')
+    (tmp_path / holder).write_text('{"mcp": {"token-sidecar": {"type": "local"}}}')
+    removed = plan_uninstall("kilo", "project", tmp_path)
+    assert isinstance(removed, EditFile)
+    assert removed.path == tmp_path / holder
+    removed.apply()
+    assert json.loads((tmp_path / holder).read_text()) == {}
 
 
 def test_the_command_is_absolute_if_it_is_not_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
