@@ -50,6 +50,10 @@ _ANSWER_MODEL = "gpt-4o"
 _BATCH = 200
 """Number of files to count between progress reports."""
 _MAX_DEPTH = 8
+_OMITTED_FIELDS = (
+    "rows", "text", "largest", "turns", "shouldPrune", "calibration", "breakdown", "note"
+)  # fmt: skip
+"""Fields of `ContextUsage` that the agent does not need, or that other fields replace."""
 
 
 class Answer(NamedTuple):
@@ -105,7 +109,8 @@ class Tools:
         if (arguments.path is None) == (arguments.text is None):
             raise BadParamsError("pass either `path` or `text`")
         usage = await project.caller_usage(call.caller)
-        model = arguments.model or (usage and usage.model) or project.workspace.model
+        default = project.workspace.model_in_session(usage.model if usage else None)
+        model = arguments.model or default
         if arguments.text is not None:
             name, is_folder = "The text", False
             counted_files = [await self._count_text("", arguments.text, model)]
@@ -215,9 +220,12 @@ class Tools:
         if cost_problem:
             notes.append(cost_problem)
         # Notes come first, because the end of a long answer is omitted.
-        text, _ = await self._shorten([lines[0], *notes, *lines[1:]] if lines else notes)
+        if usage.note:
+            notes.append(usage.note)
+            lines = [line for line in lines if usage.note not in line]
+        text, _ = await self._shorten([*lines[:1], *notes, *lines[1:]])
         data: dict[str, Any] = _without_nulls(msgspec.to_builtins(usage))
-        for key in ("rows", "text", "largest", "turns", "shouldPrune", "calibration", "breakdown"):
+        for key in _OMITTED_FIELDS:
             data.pop(key, None)
         if left is not None:
             data["tokensUntilCompaction"] = max(0, left)
@@ -285,7 +293,7 @@ class Tools:
         project = self._project
         folder = await self._resolve(arguments.folder, call)
         usage = await project.caller_usage(call.caller)
-        model = (usage and usage.model) or project.workspace.model
+        model = project.workspace.model_in_session(usage.model if usage else None)
         files = await self._count_path(folder, model, call)
         top = build_token_map(_relative_counts(files, folder), arguments.depth)
         entries = sorted((entry for _, entry in flatten(top)), key=lambda entry: -entry.tokens)

@@ -100,8 +100,16 @@ class Workspace:
     @property
     def model(self) -> str:
         """The default model: picked, configured, the shown session's, or the built-in default."""
+        return self.model_in_session(self.context.model)
+
+    def model_in_session(self, session_model: str | None) -> str:
+        """Return the default model for requests from a session.
+
+        Args:
+            session_model: The session's model, which a picked or configured model overrides.
+        """
         configured = self.settings.model if self.loaded.is_configured("model") else None
-        return self.context.chosen or configured or self.context.model or self.settings.model
+        return self.context.chosen or configured or session_model or self.settings.model
 
     @property
     def shown_session(self) -> str:

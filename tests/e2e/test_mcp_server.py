@@ -333,7 +333,32 @@ async def test_the_callers_own_session_is_shown_beside_a_newer_one(
     assert f"{home.truth.context[own.id]:,} tokens" in text_of(result)
     assert None not in found.values()
     assert counted.structured_content is not None
-    assert counted.structured_content["model"] == found["model"]
+    assert counted.structured_content["model"] == "gpt-4o"  # configured
+
+
+@pytest.mark.parametrize("configured", ["gpt-4o", "claude-opus-4-5", None])
+@pytest.mark.parametrize("argument", [None, "gpt-3.5-turbo"])
+async def test_a_configured_model_is_used_before_the_sessions(
+    project: Path, tmp_path: Path, configured: str | None, argument: str | None
+) -> None:
+    written = f'model = "{configured}"\n' if configured else ""
+    (project / ".token-sidecar.toml").write_text(written)
+    home = ClaudeHome(tmp_path / ".claude")
+    home.clock.now = datetime.now(UTC)
+    add_reply(home, home.session(project))
+    named = {"model": argument} if argument else {}
+    async with connected(project, client="claude-code") as client:
+        session = (await client.call_tool("context_usage", {})).structured_content
+        mapped = (await client.call_tool("token_map", {})).structured_content
+        counted = await client.call_tool("count_tokens", {"text": "hello", **named})
+    assert session is not None
+    assert mapped is not None
+    assert counted.structured_content is not None
+    assert session["model"] not in (configured, argument)
+    default = configured or session["model"]
+    assert mapped["model"] == default
+    assert counted.structured_content["model"] == (argument or default)
+    assert f"for {argument or default}" in text_of(counted)
 
 
 async def test_spend_has_the_costs_of_usage_and_the_caps(project: Path, tmp_path: Path) -> None:
