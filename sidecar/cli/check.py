@@ -215,7 +215,7 @@ def _merge_reports(
         ),
         growth=None
         if base is None
-        else tuple(growth for part in parts for growth in part.growth or ()),
+        else tuple(dict.fromkeys(growth for part in parts for growth in part.growth or ())),
         skipped=tuple(dict.fromkeys(skipped for part in parts for skipped in part.skipped)),
         budgets=sum(part.budgets for part in parts),
         has_matching_budget=any(part.has_matching_budget for part in parts),

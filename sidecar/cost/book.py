@@ -6,6 +6,7 @@ The ledger and the price list are opened on first use.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,7 @@ from sidecar.cost.ledger import (
     LedgerError,
     RecordedBatch,
     save_worktrees,
+    unsaved_worktrees,
     with_known_worktrees,
     workspace_key,
 )
@@ -170,11 +172,12 @@ class CostBook:
         try:
             with self.ledger.reader() as connection:
                 folders = with_known_worktrees(connection, worktrees)
-            if len(worktrees) > 1 and self.ledger.path.exists():
-                with self.ledger.transaction() as connection:
-                    save_worktrees(connection, worktrees)
+                is_new = bool(unsaved_worktrees(connection, worktrees))
         except LedgerError:
             return tuple(worktrees)
+        if is_new and len(worktrees) > 1 and self.ledger.path.exists():
+            with suppress(LedgerError), self.ledger.transaction() as connection:
+                save_worktrees(connection, worktrees)
         return folders
 
     def scope(

@@ -29,6 +29,10 @@ class CapReason(msgspec.Struct, frozen=True, rename="camel"):
 
     kind: str
     message: str
+    span: CapSpan | None = None
+    """What the cap applies to; null if the reason is not a cap."""
+    cap_usd: float | None = None
+    """The cap in USD; null if the reason is not a cap."""
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +150,7 @@ def _exceeded_cap(
             call = "" if not estimate else f" plus up to {usd_text(estimate)} for this call"
             limit = f"exceeds the {name} cap of {usd_text(cap)}"
             message = f"{spent} spent {_SPANS[span]}{call} {limit}."
-            return CapReason(kind, message)
+            return CapReason(kind, message, span, float(cap))
     return None
 
 

@@ -369,11 +369,17 @@ _WORKTREES = (
 
 def save_worktrees(connection: sqlite3.Connection, worktrees: Mapping[str, str]) -> None:
     """Remember to which repository each folder belongs, because git forgets removed worktrees."""
-    known = dict(_worktree_rows(connection))
-    changed = [item for item in worktrees.items() if known.get(item[0]) != item[1]]
-    if changed:
+    if changed := unsaved_worktrees(connection, worktrees):
         connection.execute(_WORKTREES)
         connection.executemany("REPLACE INTO worktree VALUES (?, ?)", changed)
+
+
+def unsaved_worktrees(
+    connection: sqlite3.Connection, worktrees: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Return the folders whose repository has not been saved yet."""
+    known = dict(_worktree_rows(connection))
+    return [item for item in worktrees.items() if known.get(item[0]) != item[1]]
 
 
 def with_known_worktrees(connection: sqlite3.Connection, folders: Iterable[str]) -> tuple[str, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sidecar.context.protocol import ContextWarning
@@ -20,6 +20,7 @@ from sidecar.workspace.workers import Workers
 from sidecar.workspace.workspace import Event, Workspaces
 
 if TYPE_CHECKING:
+    from sidecar.cost.caps import CapReason
     from sidecar.workspace.spending import SpendingSums
     from sidecar.workspace.workspace import Workspace
 
@@ -36,7 +37,7 @@ class SharedServices:
     """The editor's name from the `initialize` request."""
 
     def __post_init__(self) -> None:
-        self._reported_caps = set[tuple[date, str | None, str]]()
+        self._reported_caps = set[tuple[object, ...]]()
         self.workers = Workers()
         self.contents = ContentsReader(self.workers)
         self.windows = Windows(self.state)
@@ -59,25 +60,33 @@ class SharedServices:
         """Update a workspace's costs with new sums from the ledger, and publish them."""
         workspace.costs.update(spent)
         self.publish(Event("ledger", workspace))
-        if self._has_new_cap(workspace):
+        new = self.report_new_caps(workspace, workspace.costs.caps, workspace.shown_session)
+        if new:
             warning = ContextWarning(
                 workspace=workspace.uri,
                 session=None,
                 kind="cap",
-                message=printable(workspace.costs.caps_text),
+                message=printable(new),
                 usage=None,
             )
             self.publish(Event("warning", workspace, warning=warning))
 
-    def _has_new_cap(self, workspace: Workspace) -> bool:
-        """Return whether a cap is exceeded that has not been reported today."""
-        today, before = datetime.now().astimezone().date(), len(self._reported_caps)
-        for reason in workspace.costs.caps:
-            # The amount changes with each call. The rest of the message names the cap.
-            cap = reason.message.partition(" spent ")[2]
-            place = None if cap.startswith("today ") else workspace.uri
-            self._reported_caps.add((today, place, cap))
-        return len(self._reported_caps) > before
+    def report_new_caps(
+        self, workspace: Workspace, reasons: Iterable[CapReason], session: str | None
+    ) -> str:
+        """Return a message about the exceeded caps that have not been reported today.
+
+        The message is empty if there are none. These caps then count as reported.
+        """
+        today, new = datetime.now().astimezone().date(), []
+        places = {"day": None, "session": session, "workspace": workspace.uri}
+        for reason in reasons:
+            if reason.span is not None:
+                key = today, reason.span, places[reason.span], reason.kind, reason.cap_usd
+                if key not in self._reported_caps:
+                    self._reported_caps.add(key)
+                    new.append(reason.message)
+        return " ".join(new)
 
     def publish(self, event: Event) -> None:
         """Pass an event to all listeners."""

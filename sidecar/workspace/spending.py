@@ -116,8 +116,6 @@ class Costs:
     """The team's spending, or None if it has not been read or the team has no caps."""
     team_outage: TeamOutage | None = None
     """The team store's outage, or None if the last attempt to read the store succeeded."""
-    over_cap: bool = False
-    """Whether the last preflight exceeded a cap."""
     revision: int = 0
     """Increases when a call in the workspace is recorded or amended, even if it has no price."""
     _recorded: tuple[int, int] = (0, 0)
@@ -150,12 +148,6 @@ class Costs:
     def caps_text(self) -> str:
         """The exceeded caps and the amounts, or an empty string."""
         return " ".join(reason.message for reason in self.caps)
-
-    def update_cap_state(self, *, is_over: bool) -> bool:
-        """Record whether a spending cap is exceeded. Returns whether it has just been exceeded."""
-        is_new = is_over and not self.over_cap
-        self.over_cap = is_over
-        return is_new
 
     def set_team(self, spent: TeamSpent | None) -> bool:
         """Set the team's spending, and end any outage. Returns whether anything has changed."""

@@ -40,7 +40,6 @@ from sidecar.workspace.views import (
 if TYPE_CHECKING:
     from sidecar.context import protocol as p
     from sidecar.context.protocol import AssembleResult, FitResult, PreflightResult, ResponseResult
-    from sidecar.cost.caps import CostVerdict
     from sidecar.server.server import SidecarServer
     from sidecar.text.pages import Page
     from sidecar.workspace.conversations import Conversations
@@ -300,12 +299,7 @@ async def _preflight(
         workspace.settings.context.warn_at,
     )
     result, cost_verdict = await services.workers.run(judge)
-    _warn_of_caps(conversations, cost_verdict)
+    session = draft.conversation.id
+    if message := services.report_new_caps(workspace, cost_verdict.reasons, session):
+        conversations.sessions.warn("cap", message, conversations.sessions.context.usage)
     return result
-
-
-def _warn_of_caps(conversations: Conversations, cost_verdict: CostVerdict) -> None:
-    costs, sessions = conversations.workspace.costs, conversations.sessions
-    capped = [reason.message for reason in cost_verdict.reasons if reason.kind.endswith("Cap")]
-    if costs.update_cap_state(is_over=bool(capped)):
-        sessions.warn("cap", " ".join(capped), sessions.context.usage)
