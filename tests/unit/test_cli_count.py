@@ -259,7 +259,7 @@ sys.argv = ["token-sidecar", "count", "a.md"]
 from sidecar.__main__ import start
 try: start()
 except SystemExit as end: assert end.code == 0, end.code
-heavy = ("rich", "tiktoken", "toktok", "httpx", "genai_prices", "pygls", "lsprotocol",
+heavy = ("rich", "tiktoken", "httpx", "genai_prices", "pygls", "lsprotocol",
          "asyncio", "sqlite3", "tokenizers", "pydantic", "watchdog", "hashlib",
          "difflib", "subprocess")
 if sys.platform == "linux":

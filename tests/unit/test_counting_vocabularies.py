@@ -10,6 +10,7 @@ import json
 import random
 import struct
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +36,12 @@ from sidecar.counting.vocabulary_files import (
     load_tokenizer_json,
 )
 from sidecar.text.document import TextDocument
-from sidecar.text.pieces import split
+from sidecar.text.pieces import PIECE_CHARACTERS, split
 from sidecar.text.positions import Range
 from tests.document_counts import document_tokens
 from tests.fuzz import differences
 from tests.fuzz.edits import STOCK
+from tests.fuzz.vocabulary_cuts import random_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -457,6 +459,95 @@ def test_bundled_vocabularies_count_special_tokens_as_characters(generation: str
         alone = fast.count(f"a {token}") - fast.count("a ")
         assert (alone == 1) is (token in vocabulary.added) or len(token) <= 4
         assert fast.count_many(["x", f"a {token}"])[1] == fast.count(f"a {token}")
+
+
+SENTENCEPIECE = [
+    name for name, vocabulary in exact_engines.bundled().items() if not vocabulary.has_safe_cuts
+]
+
+
+@pytest.mark.parametrize("generation", SENTENCEPIECE)
+def test_parts_of_sentencepiece_text_add_up(
+    monkeypatch: pytest.MonkeyPatch, generation: str
+) -> None:
+    monkeypatch.setattr(exact_engines, "PIECE_CHARACTERS", 4)
+    fast = exact_engines.SentencePieceEngine(generation, exact_engines.bundled()[generation])
+    whole = exact_engines.splintr_tokenizer(exact_engines.bundled()[generation].splintr)
+    special = sorted(whole.special_tokens())
+    rng, stock = random.Random(7), "".join(STOCK)
+    odd = [*special, " ", "    ", "\u2581", "\n", ".\r\n", "\ud83d", "\ud83d\ude00", "<0x0A>"]
+    texts = [
+        "".join(rng.choice([rng.choice(odd), random_text(rng, stock)[:30]]) for _ in range(8))
+        for _ in range(300)
+    ]
+
+    assert fast.count_many(texts) == [
+        len(whole.encode_ordinary(without_lone_surrogates(text))) for text in texts
+    ]
+
+
+@pytest.mark.parametrize("generation", SENTENCEPIECE)
+def test_no_special_token_is_in_a_part_that_is_long(generation: str) -> None:
+    fast = exact_engines.engine(generation)
+    assert isinstance(fast, exact_engines.SentencePieceEngine)
+    special = exact_engines.splintr_tokenizer(fast._vocabulary.splintr).special_tokens()
+
+    assert not any("\n" in pair for pair in fast._pairs)
+    for token in special:  # a merge that makes the token crosses at most one of two pairs
+        assert sum("".join(pair) not in fast._pairs for pair in pairwise(token)) >= 2, token
+
+
+class RecordingSplintr:
+    """Records the text of the call that does not release the GIL, and makes the call."""
+
+    def __init__(self, name: str) -> None:
+        from splintr import Tokenizer
+
+        self._tokenizer = Tokenizer.from_pretrained(name)
+        self.with_gil: list[int] = []
+        self.batched: list[int] = []
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        self.with_gil.append(len(text))
+        return self._tokenizer.encode_ordinary(text)
+
+    def encode_batch_flat(self, texts: list[str]) -> tuple[bytes, bytes]:
+        self.batched += map(len, texts)
+        return self._tokenizer.encode_batch_flat(texts)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+@pytest.mark.parametrize("generation", SENTENCEPIECE)
+@pytest.mark.parametrize(
+    ("text", "longest"),
+    [
+        ("<p>one <s>old</s> price</p>\n" * 8_000, PIECE_CHARACTERS + 1),
+        ("短い文。" * 50_000 + "<|im_start|>", PIECE_CHARACTERS + 1),
+        ("x" * 100_000 + "<s>" + "x" * 100_000, 100_003),
+        ("<unk>" + " " * 200_000 + "</s>", 200_003),
+    ],
+    ids=["html", "no blanks", "letters", "blanks"],
+)
+def test_special_tokens_never_hold_the_gil_for_a_long_text(
+    monkeypatch: pytest.MonkeyPatch, generation: str, text: str, longest: int
+) -> None:
+    made: list[RecordingSplintr] = []
+
+    def load(name: str) -> RecordingSplintr:
+        made.append(RecordingSplintr(name))
+        return made[-1]
+
+    monkeypatch.setattr(exact_engines, "splintr_tokenizer", load)
+    fast = exact_engines.SentencePieceEngine(generation, exact_engines.bundled()[generation])
+
+    assert fast.count(text) > 0
+    [recording] = made
+    assert max(recording.with_gil, default=0) <= PIECE_CHARACTERS + 1
+    parts = recording.with_gil + recording.batched
+    assert max(parts) <= longest
+    assert sum(parts) == len(text) + len(parts) - 1  # all but the first begin with a line feed
 
 
 def test_rank_file_is_not_read_as_tekken(tmp_path: Path) -> None:
