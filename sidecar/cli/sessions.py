@@ -119,6 +119,8 @@ class SessionsView:
         found = await conversations.find_counted(await self._complete_id(session))
         if found is None:
             return add_view_to_usage(None, costs)
+        if session is not None:  # the caps of this session apply, not those of the shown one
+            await self._update_costs(found.id)
         await conversations.look_up_window(
             conversations.sessions.usage(found).model or self.workspace.model
         )
@@ -178,11 +180,15 @@ class SessionsView:
                 if unread is not None and self._read_seconds:
                     await self._read_calls(spending.book, sources)
                     unread = await run(partial(unread_sessions, spending.book, sources))
-        sums = partial(spending.stored_sums, shown.id if shown else "")
-        self.services.update_costs(workspace, await run(sums))
+        await self._update_costs(shown.id if shown else "")
         workspace.costs.set_history(
             read=unread is None, reading=False, incomplete=unread or frozenset()
         )
+
+    async def _update_costs(self, session: str) -> None:
+        services, workspace = self.services, self.workspace
+        sums = partial(services.spending(workspace).stored_sums, session)
+        services.update_costs(workspace, await services.workers.run(sums))
 
     async def _read_calls(self, book: CostBook, sources: Sources) -> None:
         """Record new calls of agents, for a limited time."""

@@ -783,6 +783,21 @@ def test_exceeded_cap_is_named_with_its_amount(
         assert f" · {spent} {text}" in line
 
 
+@pytest.mark.parametrize("newest_is_expensive", [True, False])
+def test_session_cap_is_that_of_the_named_session(
+    root: Path, home: ClaudeHome, newest_is_expensive: bool
+) -> None:
+    config_file().write_text("[cost]\nsession-soft-cap-usd = 0.05\n")
+    sizes = (1_000, 410_000) if newest_is_expensive else (410_000, 1_000)
+    sessions = []
+    for tokens in sizes:
+        sessions.append(home.session(root))
+        _reply(sessions[-1], "claude-opus-5", tokens)
+    run("cost")
+    has_cap = ["\nCap " in run("usage", "--session", session.id) for session in sessions]
+    assert has_cap == [tokens > 1_000 for tokens in sizes]
+
+
 @pytest.mark.parametrize("model", ["claude-opus-5", "claude-haiku-4-5"])
 def test_every_view_shows_the_same_numbers(root: Path, home: ClaudeHome, model: str) -> None:
     other = root.parent / "other"
