@@ -47,7 +47,8 @@ local function show(folder, found)
   for _, file in ipairs(found.promptFiles) do
     local name, agents = format.plain(file.path), table.concat(vim.list_slice(file.agents, 1, 3), ', ')
     if #file.agents > 3 then agents = ('%s and %d more'):format(agents, #file.agents - 3) end
-    table.insert(into.lines, ('%12s  %s  %s'):format(format.integer(file.tokens), name, agents))
+    local size = (file.estimated and '~' or '') .. format.integer(file.tokens)
+    table.insert(into.lines, ('%12s  %s  %s'):format(size, name, agents))
     table.insert(into.levels, 0)
     into.paths[#into.lines] = file.path
   end
