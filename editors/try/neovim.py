@@ -139,6 +139,8 @@ def open_neovim(nvim: str, scratch: Path) -> int:
     headless = not (sys.stdin.isatty() and sys.stdout.isatty())
     workspace = scratch / "workspace"
     workspace.mkdir()
+    # The server reports a missing file that TOKEN_SIDECAR_CONFIG names as an error.
+    (scratch / "config.toml").touch()
     prompt = shutil.copy(HERE / "prompt.md", workspace)
     shutil.copytree(SHIM / "doc", scratch / "help" / "doc")
     argv = [nvim, "--clean", "-n", "-u", str(HERE / "init.lua"), *["--headless"] * headless]

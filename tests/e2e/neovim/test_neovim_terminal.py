@@ -80,6 +80,10 @@ demo.open_neovim({str(NVIM)!r}, pathlib.Path({str(tmp_path)!r}))
     assert "Press ENTER" not in screen
     terminal.type("o", "one more", "Escape")
     terminal.wait(f"{truth(PROMPT + 'Hello, world!' + chr(10) + 'one more' + chr(10))} tokens")
+    terminal.type(":checkhealth token_sidecar", "Enter")
+    screen = terminal.wait("last error")
+    assert "no problems" in screen
+    assert "ERROR" not in screen
     terminal.type(":help token-sidecar", "Enter")
     terminal.wait("token-sidecar is a language server")
 
