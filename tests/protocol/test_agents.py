@@ -748,7 +748,7 @@ async def test_prompt_files_cost_only_what_the_chosen_days_did(
     (cells,) = re.findall(
         r'<th role="rowheader" scope="row">CLAUDE.md</th>(.*?)</tr>', page["html"]
     )
-    assert f'<td role="cell">{usd_text(row["costUsd"])}</td>' in cells
+    assert f'<td role="cell">~{usd_text(row["costUsd"])}</td>' in cells
     html = ["cost", "--workspace", str(tmp_path), "--since", first, "--until", first]
     result = await asyncio.to_thread(CliRunner().invoke, main, [*html, "--html", "-"])
     assert cells in result.stdout
