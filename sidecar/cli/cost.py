@@ -501,7 +501,7 @@ def _build_table(
         totals.calls, totals.prompt_tokens, totals.output_tokens, totals.cache_read_tokens,
         totals.cache_write_tokens,
     )  # fmt: skip
-    is_partial = any(row.unpriced for row in report.rows)
+    is_partial = any(row.partial for row in report.rows)
     is_priced = any(row.cost_usd is not None for row in report.rows)
     total = cost_text(totals.cost_usd if is_priced else None, is_partial=is_partial)
     heads = [*params.by, *map(_FIELD_TITLES.__getitem__, fields), "cost"]
@@ -543,7 +543,7 @@ def _number_cells(row: CostRow, fields: list[str]) -> list[str]:
     numbers = [compact_number(getattr(row, field)) for field in fields]
     if row.note:
         numbers[1] += f" {row.note}"
-    priced = to_encodable(cost_text(row.cost_usd, is_partial=row.unpriced))
+    priced = to_encodable(cost_text(row.cost_usd, is_partial=row.partial))
     return [*numbers, priced + ("*" if row.reported_cost_usd else "")]
 
 

@@ -172,7 +172,7 @@ def _ledger_texts(
         if today.rows:
             is_unpriced = all(row.cost_usd is None for row in today.rows)
             cost = None if is_unpriced else today.totals.cost_usd
-            is_partial = is_behind or any(row.unpriced for row in today.rows)
+            is_partial = is_behind or any(row.partial for row in today.rows)
             texts.append(f"{cost_text(cost, is_partial=is_partial)} today")
         block = book.current_block(agent, ends_at)
     except LedgerError:

@@ -244,7 +244,7 @@ class CostBook:
             began_at=datetime.fromtimestamp(block.begin_ms / 1000, UTC),
             ends_at=datetime.fromtimestamp(block.end_ms / 1000, UTC),
             cost_usd=cost,
-            unpriced=any(row.unpriced for row in found.rows),
+            unpriced=any(row.partial for row in found.rows),
         )
 
     def preflight(

@@ -10,8 +10,8 @@ import msgspec
 
 from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.prices import add_costs
-from sidecar.cost.reports import priced_sums
-from sidecar.cost.sums import Scope
+from sidecar.cost.reports import lower_bound_agents, priced_sums
+from sidecar.cost.sums import Scope, agents_in_scope
 from sidecar.text.printable import cost_text, printable, usd_text
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     unknown: frozenset[CapSpan] = frozenset()
     """Spans (day, session or workspace) that contain calls, but none with a known price."""
     partial: frozenset[CapSpan] = frozenset()
-    """Spans that contain calls, or parts of calls, without a known price."""
+    """Spans with calls, or parts of calls, without a known price, or with agents that omit calls.
+    """
     calls: int = 0
     """The number of calls ever made in the workspace."""
     tokens: int = 0
@@ -77,11 +78,18 @@ def spend_so_far(
     }
     sums = {span: list(priced_sums(connection, prices, scope)) for span, scope in scopes.items()}
     totals = {span: add_costs([one.cost for one in found]) for span, found in sums.items()}
+    omitting = lower_bound_agents(connection)
+    partial = {
+        span
+        for span, scope in scopes.items()
+        if not totals[span].whole
+        or (omitting and not omitting.isdisjoint(agents_in_scope(connection, scope)))
+    }
     found = [priced.sum for priced in sums["workspace"]]
     return Spend(
         **{span: total.usd or Decimal(0) for span, total in totals.items()},
         unknown=frozenset(span for span, total in totals.items() if total.usd is None),
-        partial=frozenset(span for span, total in totals.items() if not total.whole),
+        partial=frozenset(partial),
         calls=sum(one.calls for one in found),
         tokens=sum(one.buckets.prompt + one.buckets.completion for one in found),
     )

@@ -375,7 +375,7 @@ class _Report:
             return f"<p>No calls recorded{period}. {self._source.how_recorded}</p>"
         buckets = total.buckets
         cards = [
-            ("Cost", cost_text(total.cost_usd, is_partial=total.unpriced)),
+            ("Cost", cost_text(total.cost_usd, is_partial=total.is_partial)),
             ("Calls", f"{total.calls:,}"),
             ("Tokens", f"{buckets.prompt + buckets.completion:,}"),
         ]
@@ -536,7 +536,7 @@ def _numbers(tally: Tally) -> list[object]:
 
 def _cells(tally: Tally) -> list[str]:
     """Return a tally's numbers as text for a table row."""
-    cost = cost_text(tally.cost_usd, is_partial=tally.unpriced)
+    cost = cost_text(tally.cost_usd, is_partial=tally.is_partial)
     return [f"{tally.calls:,}", *map(compact_number, _tokens(tally)), cost]
 
 

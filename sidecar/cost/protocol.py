@@ -71,6 +71,8 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The cost that agents computed. Used for calls without a known price; null if unknown."""
     unpriced: bool
     """Whether a call, or part of a call, has no known price and is excluded from `cost_usd`."""
+    partial: bool = False
+    """Whether `cost_usd` is a lower bound: it is `unpriced`, or the agent's files omit calls."""
     note: str
     text: str
     cost_text: str = ""

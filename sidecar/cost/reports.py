@@ -44,7 +44,7 @@ from sidecar.cost.sums import (
 )
 from sidecar.errors import BadParamsError
 from sidecar.known_agents import CREDIT_AGENTS, LOWER_BOUND_AGENTS
-from sidecar.text.printable import cost_text, counted, printable, usd_text
+from sidecar.text.printable import AT_LEAST, cost_text, counted, printable, usd_text
 from sidecar.text.tables import align_columns, draw_bar
 
 if TYPE_CHECKING:
@@ -97,6 +97,9 @@ def tally_calls(
     Notes on the price lists that were used are added to `notes`.
     """
     owner = _owner_for(keys)
+    partial = lower_bound_agents(connection)
+    if partial:  # each sum must be limited to one agent
+        owner = "agent" if owner in (None, "agent") else "session"
     sessions = _read_sessions(connection) if owner == "session" else {}
     tallies: Tallies = {}
     blocks: Sequence[Block | None] = (
@@ -109,7 +112,8 @@ def tally_calls(
             if notes is not None and priced.note:
                 notes.add(priced.note)
             values = tuple(_value_of_key(key, priced, sessions, block) for key in keys)
-            known, tally = tallies.get(values), _tally_of(priced)
+            agent = sessions[priced.sum.owner][2] if sessions else priced.sum.owner
+            known, tally = tallies.get(values), _tally_of(priced, omits_calls=agent in partial)
             tallies[values] = tally if known is None else known + tally
     return tallies
 
@@ -315,6 +319,12 @@ def _owner_for(keys: Sequence[CostKey]) -> Owner | None:
     return (owners[0] if len(owners) == 1 else "session") if owners else None
 
 
+def lower_bound_agents(connection: sqlite3.Connection) -> frozenset[str]:
+    """Return the agents in the ledger whose files omit calls."""
+    agents = connection.execute("SELECT DISTINCT agent FROM session")
+    return LOWER_BOUND_AGENTS.intersection(agent for (agent,) in agents)
+
+
 def _read_sessions(connection: sqlite3.Connection) -> Mapping[int | str, tuple[str, str, str]]:
     """Return the workspace, name and agent of each session, keyed by session id."""
     rows = connection.execute("SELECT id, workspace, name, agent FROM session")
@@ -349,7 +359,7 @@ def _value_of_key(
     return (workspace if key == "workspace" else name if key == "session" else agent) or None
 
 
-def _tally_of(priced: Priced) -> Tally:
+def _tally_of(priced: Priced, *, omits_calls: bool) -> Tally:
     found, cost = priced.sum, priced.cost
     reported_calls = found.calls if found.band == REPORTED else 0
     amount = usd(found.reported)
@@ -369,6 +379,7 @@ def _tally_of(priced: Priced) -> Tally:
         reported_calls=reported_calls,
         listed=priced.listed or Decimal(0),
         listed_calls=0 if priced.listed is None else found.calls,
+        omitting_calls=found.calls if omits_calls else 0,
     )
 
 
@@ -405,6 +416,8 @@ class Tally(msgspec.Struct, frozen=True):
     listed: Decimal = Decimal(0)
     """The total list price of the calls with both a reported cost and a list price."""
     listed_calls: int = 0
+    omitting_calls: int = 0
+    """The number of calls of agents whose files omit other calls."""
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -420,6 +433,11 @@ class Tally(msgspec.Struct, frozen=True):
     def unpriced(self) -> bool:
         """Whether any call, or any part of a call, has no price."""
         return bool(self.partly_priced_calls) or self.priced_calls < self.calls
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the cost is a lower bound: calls have no price, or agents omit calls."""
+        return self.unpriced or self.omitting_calls > 0
 
     @property
     def cost_usd(self) -> float | None:
@@ -456,6 +474,7 @@ def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
         listed_cost_usd=tally.listed_usd,
         agent_cost_usd=float(tally.agent) if tally.agent else None,
         unpriced=tally.unpriced,
+        partial=tally.is_partial,
         note=note,
         text=_row_text(tally, keys, note),
         cost_text=_exact_cost_text(tally),
@@ -506,13 +525,14 @@ def _row_line(label: str, tally: Tally, note: str) -> str:
 
 
 def _exact_cost_text(tally: Tally) -> str:
+    text = f"{AT_LEAST if tally.omitting_calls else ''}{amount(tally.cost)}"
     if not tally.unpriced:
-        return amount(tally.cost)
+        return text
     if not tally.priced_calls:
         return "unpriced"
     left = tally.calls - tally.priced_calls
     missing = [counted(left, "call")] * bool(left) + ["parts"] * bool(tally.partly_priced_calls)
-    return f"{amount(tally.cost)} + {' and '.join(missing)} unpriced"
+    return f"{text} + {' and '.join(missing)} unpriced"
 
 
 _CHARTS: tuple[tuple[CostKey, str], ...] = (
@@ -578,7 +598,7 @@ def _cost_table(found: CostReport, keys: list[CostKey]) -> CostTable:
     )  # fmt: skip
     is_priced = any(row.cost_usd is not None for row in found.rows)
     cost = cost_text(
-        totals.cost_usd if is_priced else None, is_partial=any(row.unpriced for row in found.rows)
+        totals.cost_usd if is_priced else None, is_partial=any(row.partial for row in found.rows)
     )
     total = ["Total", *[""] * (len(keys) - 1), *(f"{number:,}" for number in numbers), cost]
     heads = [*(key.capitalize() for key in keys), *_HEADS]
@@ -603,7 +623,7 @@ def _number_cells(row: CostRow) -> list[str]:
         row.completion_tokens,
     )  # fmt: skip
     calls, prompt, *rest = (f"{number:,}" for number in numbers)
-    cost = cost_text(row.cost_usd, is_partial=row.unpriced)
+    cost = cost_text(row.cost_usd, is_partial=row.partial)
     return [calls, f"{prompt} {row.note}" if row.note else prompt, *rest, cost]
 
 

@@ -53,7 +53,7 @@ class SpendingSums(NamedTuple):
     sessions: Mapping[str, Cost]
     """The cost of the requested session or of all sessions, keyed by ID."""
     partial: frozenset[CapSpan]
-    """The spans whose sums are lower bounds, because not all of their calls have a price."""
+    """The spans whose sums are lower bounds, because calls have no price, or agents omit calls."""
     read_number: int
     """A counter that increases with each read. Sums from later reads replace earlier sums."""
     calls: int

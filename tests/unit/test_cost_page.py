@@ -261,6 +261,8 @@ def test_basis_names_only_agents_with_calls_in_the_period(book: CostBook) -> Non
         book.ledger.record(call)
     assert "codex: at API prices" in panel_of(book, Choice("all"))
     assert "opencode: at least" in panel_of(book, Choice("today"))
+    assert "<dt>Cost</dt><dd>≥" in panel_of(book, Choice("all"))
+    assert panel_of(book, Choice("all", "agent")).count(">≥") >= 2
     assert "codex: " not in panel_of(book, Choice("today"))
 
 

@@ -530,6 +530,37 @@ def test_report_names_agents_with_incomplete_calls(
     assert (f"{agent}: at least this much" in basis) == is_partly_told
 
 
+@pytest.mark.parametrize("agent", ["opencode", "gemini-cli", "amp"])
+@pytest.mark.parametrize("by", ["model", "agent", "workspace", "session", "day", "block"])
+def test_costs_of_agents_that_omit_calls_are_lower_bounds_in_every_report(
+    book: CostBook, agent: str, by: CostKey
+) -> None:
+    for name, day, model in (("codex", 10, "gpt-5"), (agent, 20, "gpt-4o")):
+        call = LedgerEvent(
+            at=datetime(2026, 11, day, tzinfo=UTC),
+            model=model,
+            provider="openai",
+            buckets=Buckets(input=1_000),
+            workspace=f"/{name}",
+            session=f"session of {name}",
+            agent=name,
+        )
+        book.ledger.record(call)
+    found = book.detail(CostDetailParams(by=(by,), charts=True))
+    assert sorted(row.partial for row in found.rows) == [False, True]
+    (partial,) = (row for row in found.rows if row.partial)
+    assert partial.cost_text.startswith("≥$")
+    assert found.totals.cost_text.startswith("≥$")
+    assert found.table is not None
+    assert sum(cells[-1].startswith("≥$") for cells in found.table.rows) == 1
+    assert found.table.total[-1].startswith("≥$")
+    whole = book.detail(CostDetailParams(by=(by,), until="2026-11-15"))
+    assert "≥" not in whole.text
+    spend = book.spend(f"/{agent}", f"session of {agent}")
+    assert spend.partial == {"session", "workspace"}
+    assert book.spend("/codex", "session of codex").partial == frozenset()
+
+
 def test_basis_names_only_agents_with_calls_in_the_period(book: CostBook) -> None:
     for agent, day in (("codex", 10), ("opencode", 20)):
         call = LedgerEvent(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 START = datetime(2026, 6, 1, tzinfo=UTC)
 CALLS = 60
-QUESTIONS = 8
+QUESTIONS = 9
 """The number of SQL statements for a report on whole days."""
 
 
@@ -83,7 +83,7 @@ def count(ledger: Ledger) -> int:
     return int(found)
 
 
-def test_report_of_whole_days_runs_eight_statements(ledger: Ledger) -> None:
+def test_report_of_whole_days_runs_nine_statements(ledger: Ledger) -> None:
     asked: list[str] = []
     scope = Scope(times=TimeRange(local_day(START, UTC)))
     with ledger.reader() as connection:

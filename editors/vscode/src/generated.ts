@@ -313,6 +313,7 @@ export interface CostRow {
   listedCostUsd: number | null;
   agentCostUsd: number | null;
   unpriced: boolean;
+  partial: boolean;
   note: string;
   text: string;
   costText: string;

@@ -246,6 +246,7 @@
 ---@field listedCostUsd? number
 ---@field agentCostUsd? number
 ---@field unpriced boolean
+---@field partial boolean
 ---@field note string
 ---@field text string
 ---@field costText string
