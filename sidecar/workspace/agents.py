@@ -138,8 +138,9 @@ class SessionReader:
         self.read(stores, max_bytes)
 
     def _read_billed_stores(self) -> list[Store]:
-        """Read the stores of agents in `billed`, and return all stores."""
+        """Read the stores of agents in `billed`, and return all stores. Drop deleted stores."""
         stores = self._sources.stores()
+        self._index.forget_missing(self._sources.readers, stores, self._sources.roots)
         self._read([one for one in stores if one.agent in self._billed], preview=False)
         return stores
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.agents.claude import ClaudeHome
+from benchmarks.agents.claude import everyday as claude_everyday
 from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.codex import everyday as codex_thread
 from benchmarks.agents.databases import CrushStore
 from benchmarks.agents.gemini import GeminiHome
+from benchmarks.agents.gemini import everyday as gemini_everyday
 from sidecar.agents.events import StoredSession
 from sidecar.agents.places import Places
 from sidecar.agents.registry import paths_to_watch, readers_of
@@ -197,6 +199,24 @@ async def test_deleted_session_is_no_longer_listed(
     session.path.unlink()
     await editor.services.agents.read_changed(editor.workspace, [str(session.path)])
     assert editor.shown() == []
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "gemini-cli"])
+@pytest.mark.parametrize("is_another_left", [True, False])
+async def test_session_deleted_without_a_watcher_is_not_running(
+    tmp_path: Path, root: Path, editor: Editor, agent: str, *, is_another_left: bool
+) -> None:
+    """An agent may delete a session while no server runs, or between two commands."""
+    new = {
+        "claude-code": partial(claude_everyday, ClaudeHome(tmp_path / ".claude"), root),
+        "codex": partial(codex_thread, CodexHome(tmp_path / ".codex"), root, 1),
+        "gemini-cli": partial(gemini_everyday, GeminiHome(tmp_path / ".gemini"), root),
+    }[agent]
+    kept = [new().id] if is_another_left else []
+    deleted = new()
+    assert deleted.id in await editor.look()
+    deleted.path.unlink()
+    assert await editor.look() == kept
 
 
 async def test_session_that_is_no_longer_recent_is_found_again(
