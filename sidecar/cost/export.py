@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sidecar.cost.prices import Cost, Prices
 
 ExportFormat = Literal["csv", "jsonl"]
-CostSource = Literal["reported", "list", "derived", "partly", "unpriced", "agent"]
+CostSource = Literal["reported", "list", "own", "derived", "partly", "unpriced", "agent"]
 
 
 class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -64,7 +64,7 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     With `derived`, the service tier had no listed price, so its price was derived from the standard
     price. With `partly`, a part of the call has no price and is excluded. With `agent`, the agent
-    computed the cost.
+    computed the cost. With `own`, a `[[price]]` entry has the price.
     """
     agent_cost_usd: float | None
     """The cost in USD that the agent computed from its price list."""
@@ -108,17 +108,13 @@ def write_calls(
         stream.writelines(f"{json_text(call)}\n" for call in calls)
 
 
-def source_of(event: LedgerEvent, cost: Cost) -> CostSource:
+def source_of(cost: Cost) -> CostSource:
     """Return how a call's cost was determined."""
-    if event.reported_cost is not None:
-        return "reported"
-    if cost.usd is None:
+    if cost.basis is None:
         return "unpriced"
-    if cost.usd == event.agent_cost:
-        return "agent"
     if not cost.whole:
         return "partly"
-    return "derived" if cost.is_derived else "list"
+    return "derived" if cost.is_derived else cost.basis
 
 
 def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
@@ -135,7 +131,7 @@ def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
         **dict(zip(_FIELDS, msgspec.structs.astuple(event.buckets), strict=True)),
         estimated_tokens=event.estimated_tokens,
         cost_usd=None if cost.usd is None else float(cost.usd),
-        cost_source=source_of(event, cost),
+        cost_source=source_of(cost),
         agent_cost_usd=None if event.agent_cost is None else float(event.agent_cost),
     )
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sidecar.models.names import CREDIT_PROVIDERS, LOCAL_PROVIDERS, matches, parse, undated_name
 from sidecar.models.price_list import find_tariff, price_list
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from sidecar.cost.events import Buckets, LedgerEvent
 
 
+Basis = Literal["reported", "agent", "list", "own"]
+
+
 class Cost(NamedTuple):
     """The cost of calls, and how much of their usage has no price."""
 
@@ -29,6 +32,11 @@ class Cost(NamedTuple):
     """Whether all tokens and searches have a price."""
     is_derived: bool = False
     """Whether a service tier's prices were derived from the standard prices."""
+    basis: Basis | None = None
+    """Where the amount comes from: the vendor, the agent, the price list or the user's `[[price]]`.
+
+    None if nothing has a price, and for the sum of several costs.
+    """
 
 
 def add_costs(costs: Sequence[Cost]) -> Cost:
@@ -80,11 +88,13 @@ class Prices:
         cost that the agent computed.
         """
         if event.reported_cost is not None:
-            return Cost(event.reported_cost)
+            return Cost(event.reported_cost, basis="reported")
         cost = self._cost_by_tariff(
             event.buckets, event.model, event.provider, event.at, event.tier
         )
-        return Cost(event.agent_cost) if cost.usd is None and event.agent_cost else cost
+        if cost.usd is None and event.agent_cost:
+            return Cost(event.agent_cost, basis="agent")
+        return cost
 
     def price(
         self,
@@ -104,7 +114,10 @@ class Prices:
     ) -> Cost:
         tariff = self.tariff(model, provider)
         prices = None if tariff is None else tariff.prices(at, tier, buckets.prompt)
-        return cost_of(prices, buckets)
+        cost = cost_of(prices, buckets)
+        if cost.usd is None:
+            return cost
+        return cost._replace(basis="own" if isinstance(tariff, UserTariff) else "list")
 
     def _own_tariff(self, model: str) -> Tariff | None:
         return next((tariff for globs, tariff in self._entries if matches(model, globs)), None)

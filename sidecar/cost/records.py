@@ -188,7 +188,7 @@ def record_of(event: LedgerEvent, cost: Cost, row: int, change: int, identity: I
         "token_sidecar.service_tier": _plain(event.tier) if event.tier else None,
         "token_sidecar.estimated_tokens": event.estimated_tokens,
         "token_sidecar.cost_usd": None if cost.usd is None else usd_attribute(cost.usd),
-        "token_sidecar.cost_source": source_of(event, cost),
+        "token_sidecar.cost_source": source_of(cost),
         "token_sidecar.unpriced_tokens": cost.unpriced_tokens or None,
     }
     return Record(

@@ -171,7 +171,7 @@ def priced_sums(
     for found in read_sums(connection, scope, grouping):
         if found.band == REPORTED:
             listed = _cost_by_list(tariffs[found.kind], kinds[found.kind][3], found, grouping)
-            cost = Cost(usd(found.reported))
+            cost = Cost(usd(found.reported), basis="reported")
             yield Priced(kinds[found.kind], found, cost, names[found.kind], listed)
             continue
         key, tariff = found.price_key, tariffs[found.kind]
@@ -180,7 +180,7 @@ def priced_sums(
         cost = cost_of(unit_prices[key], found.buckets, found.calls)
         note = "" if tariff is None or cost.usd is None else tariff.note
         if cost.usd is None and found.reported:  # use the cost computed by the agents
-            cost = Cost(usd(found.reported))
+            cost = Cost(usd(found.reported), basis="agent")
         yield Priced(kinds[found.kind], found, cost, names[found.kind], note=note)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sidecar.config.settings import Price
 from sidecar.cost.events import THRESHOLDS, Buckets, LedgerEvent
-from sidecar.cost.export import source_of
+from sidecar.cost.export import exported, source_of
 from sidecar.cost.prices import Cost, Prices
 from sidecar.models.names import LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import ListedTariff, parse_list, price_list
@@ -560,8 +560,8 @@ def test_tier_without_a_price_that_day_keeps_its_ratio_to_the_standard_price(
         assert cost == Cost(None, 1_100, whole=False)
         return
     assert standard is not None
-    assert cost == Cost(standard * Decimal(factor), is_derived=is_derived)
-    assert source_of(event, cost) == ("derived" if is_derived else "list")
+    assert cost == Cost(standard * Decimal(factor), is_derived=is_derived, basis="list")
+    assert source_of(cost) == ("derived" if is_derived else "list")
 
 
 def test_derived_tier_keeps_the_ratios_of_a_long_prompt_and_of_caches() -> None:
@@ -594,6 +594,48 @@ def test_agent_cost_is_used_without_a_list_price() -> None:
     )
     assert Prices().cost(event).usd == Decimal("1.25")
     assert Prices().cost(msgspec.structs.replace(event, model="my-own")).usd == Decimal("0.5")
+
+
+@pytest.mark.parametrize(
+    ("model", "agent_cost", "entries", "source"),
+    [
+        ("gpt-5", "1.25", (), "list"),  # the agent has the same list
+        ("gpt-5", "0.5", (), "list"),
+        ("house-1", "2", (Price(models=("house-*",), input=Decimal(2), output=Decimal(6)),), "own"),
+        (
+            "house-1",
+            "0.5",
+            (Price(models=("house-*",), input=Decimal(2), output=Decimal(6)),),
+            "own",
+        ),
+        ("gpt-5", "2", (Price(models=("gpt-5",), input=Decimal(2), output=Decimal(6)),), "own"),
+        ("house-1", "2", (), "agent"),
+        ("house-1", None, (), "unpriced"),
+    ],
+)
+def test_source_of_a_cost_does_not_depend_on_equal_amounts(
+    model: str, agent_cost: str | None, entries: tuple[Price, ...], source: str
+) -> None:
+    event = LedgerEvent(
+        at=datetime.fromisoformat(NOW),
+        model=model,
+        provider="openai",
+        buckets=Buckets(input=1_000_000),
+        agent_cost=None if agent_cost is None else Decimal(agent_cost),
+    )
+    prices = Prices(entries)
+    assert exported(event, prices.cost(event)).cost_source == source
+
+
+def test_source_of_a_partly_priced_cost_does_not_depend_on_the_agents_amount() -> None:
+    event = LedgerEvent(
+        at=datetime.fromisoformat(NOW),
+        model="gpt-5",
+        provider="openai",
+        buckets=Buckets(input=1_000_000, other_tools=1),
+        agent_cost=Decimal("1.25"),
+    )
+    assert exported(event, Prices().cost(event)).cost_source == "partly"
 
 
 @pytest.mark.parametrize("provider", sorted(LOCAL_PROVIDERS))
