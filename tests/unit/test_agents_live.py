@@ -9,7 +9,7 @@ import queue
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -207,11 +207,12 @@ async def test_session_deleted_without_a_watcher_is_not_running(
     tmp_path: Path, root: Path, editor: Editor, agent: str, *, is_another_left: bool
 ) -> None:
     """An agent may delete a session while no server runs, or between two commands."""
-    new = {
+    makers: dict[str, Callable[[], Any]] = {
         "claude-code": partial(claude_everyday, ClaudeHome(tmp_path / ".claude"), root),
         "codex": partial(codex_thread, CodexHome(tmp_path / ".codex"), root, 1),
         "gemini-cli": partial(gemini_everyday, GeminiHome(tmp_path / ".gemini"), root),
-    }[agent]
+    }
+    new = makers[agent]
     kept = [new().id] if is_another_left else []
     deleted = new()
     assert deleted.id in await editor.look()
