@@ -304,7 +304,7 @@ class Lines:
 
 
 def _is_blank(text: bytes) -> bool:
-    return not text.removeprefix(codecs.BOM_UTF8).strip()
+    return not text.removeprefix(codecs.BOM_UTF8).strip(b", \t\r\n\v\f")
 
 
 class LineState(Protocol):

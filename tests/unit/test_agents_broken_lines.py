@@ -19,7 +19,7 @@ from benchmarks.agents.qwen import QwenHome
 from benchmarks.agents.truth import append
 from sidecar import typed
 from sidecar.agents import file_reading
-from sidecar.agents.broken_lines import leading_members
+from sidecar.agents.broken_lines import leading_members, whole_objects
 from sidecar.agents.fields import CamelRecord, Record
 from sidecar.agents.stores import Lines, record_at
 from sidecar.config.settings import Agents
@@ -172,6 +172,28 @@ def test_all_records_of_a_line_are_read(data: bytes, ids: list[int], skipped: in
     assert read(data) == (ids, skipped)
 
 
+@pytest.mark.parametrize(
+    ("line", "records"),
+    [
+        (b'{"a":{"b":1}{"c":1}', [b'{"c":1}']),
+        (b'{"a":{"b":1} \t{"c":1} ', [b'{"c":1}']),
+        (b'{"a":1,"b":{"c":{"d":1}}{"a":2}{"a":3}', [b'{"a":2}', b'{"a":3}']),
+        (b'{"a":[{"b":0},{"b":1}{"a":2}', [b'{"a":2}']),
+        (b'{"a":"x{","b":{"c":1}{"a":2}', [b'{"a":2}']),
+        (b'{"a":{"b":1}{"a":{"b":1}{"a":{"b":1}}', [b'{"a":{"b":1}}']),
+        (b'{"a":{"b":1}\0\0{"c":1}', [b'{"c":1}']),
+        (b'{"a":{"a":1}{"a":2}', [b'{"a":1}', b'{"a":2}']),
+        (b'{"a":1},{"b":2}', [b'{"a":1}', b'{"b":2}']),
+        (b'\xef\xbb\xbf {"a":1} , {"b":2},{"c":{}},', [b'{"a":1}', b'{"b":2}', b'{"c":{}}']),
+        (b'\0\0{"a":1},{"b":2}}', [b'{"a":1}', b'{"b":2}']),
+        (b'{"a":{"b":1}{"c":1},{"d":1}]', [b'{"c":1}', b'{"d":1}']),
+        (b't","a":{"b":1},"c":[{"d":1},{"e":1}]}', []),
+    ],
+)
+def test_only_objects_outside_other_objects_are_records(line: bytes, records: list[bytes]) -> None:
+    assert [line[start:end].strip() for start, end in whole_objects(line)] == records
+
+
 def test_member_that_is_left_out_is_counted_once_per_record() -> None:
     assert read(b'{"id":"3","item":{"kind":7}}') == ([3], 0)
     assert read(b'{"id":4,"title":{},"item":[]}{"id":5,"title":[]}') == ([4, 5], 2)
@@ -202,6 +224,13 @@ def test_start_of_a_record_has_its_complete_members() -> None:
     assert leading_members(FIRST) == json.dumps(whole).encode()
     assert leading_members(b"x" * 100) == leading_members(b"[1,") == b""
     assert json.loads(leading_members(b'{"a":' * 50_000))
+
+
+@pytest.mark.parametrize("name", [rb"a\x", rb"\u12", rb"\ud83", b"\\\n", rb"\U0041"])
+def test_members_before_a_name_with_a_broken_escape_are_kept(name: bytes) -> None:
+    start = b'{"id":1,"item":{"kind":"a","' + name + b'":1,"b":2'
+    assert json.loads(leading_members(start)) == {"id": 1, "item": {"kind": "a"}}
+    assert leading_members(b'{"' + name + b'":1,"b":2') == b""
 
 
 @pytest.fixture

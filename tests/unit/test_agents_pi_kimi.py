@@ -86,6 +86,18 @@ def test_pi_counts_each_call_once(pi_world: World, pi: Pi) -> None:
     pi_world.check_context(pi.truth)
 
 
+@pytest.mark.parametrize("end", ["", " ", "\0\0"])
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_entry_that_is_cut_and_written_again_counts_once(
+    pi_world: World, pi: Pi, end: str, lost: int
+) -> None:
+    pi.reply(200)
+    lines = pi.path.read_text().splitlines()
+    pi.path.write_text("\n".join([*lines[:-1], lines[-1][:-lost] + end + lines[-1], ""]))
+    pi_world.ingest()
+    pi_world.check(pi.truth)
+
+
 def test_pi_shows_the_active_branch(pi_world: World, pi: Pi) -> None:
     before, branch = pi.truth.context[pi.id], pi.leaf
     pi.user()
