@@ -327,17 +327,26 @@ def named(form: Form, provider: str, model: str) -> dict[str, Any]:
 NO_TOKENS = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
 
 
-@pytest.mark.parametrize("form", ["first", "second"])
-def test_total_of_a_session_whose_replies_have_no_tokens_counts_once(
-    world: World, home: OpenHome, form: Form
-) -> None:
-    made = home.session(world.root, form)
+def with_totals(home: OpenHome, form: Form) -> str:
+    """Add the columns of a session's total. Returns the sessions' table."""
     table = "session_v2" if form == "second" else "session"
     missing = {"tokens_input", "tokens_output", "tokens_cache_read", "cost", "model"}
     for name in sorted(
         missing - {row[1] for row in home.db.execute(f"PRAGMA table_info({table})")}
     ):
         home.db.execute(f"ALTER TABLE {table} ADD COLUMN {name}")
+    return table
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+@pytest.mark.parametrize("form", ["first", "second"])
+def test_total_of_a_session_whose_replies_have_no_tokens_counts_once(
+    world: World, home: OpenHome, form: Form, is_child: bool
+) -> None:
+    owner = made = home.session(world.root, form)
+    if is_child:
+        made = home.session(world.root, form, owner)
+    table = with_totals(home, form)
 
     def reply(number: int, tokens: dict[str, Any], *, is_finished: bool = True) -> None:
         created = home.now()
@@ -348,21 +357,42 @@ def test_total_of_a_session_whose_replies_have_no_tokens_counts_once(
     def total(tokens: int) -> None:
         home.db.execute(
             f"UPDATE {table} SET tokens_input = ?, tokens_output = ?, tokens_cache_read = 1000, "  # noqa: S608
-            "cost = 0.5, model = ?, time_updated = ?",
-            (tokens, tokens, '{"id":"gpt-5","providerID":"github-copilot"}', home.now()),
+            "cost = 0.5, model = ?, time_updated = ? WHERE id = ?",
+            (tokens, tokens, '{"id":"gpt-5","providerID":"github-copilot"}', home.now(), made.id),
         )
 
     reply(1, NO_TOKENS, is_finished=False)
     total(50)
     world.ingest()
     assert world.recorded() == {}, "the reply may still get tokens"
+    reply(1, NO_TOKENS)
     for tokens in (50, 70):
-        reply(1, NO_TOKENS)
         total(tokens)
         world.ingest()
         [(session, counts)] = world.recorded().values()
-        assert (session, counts.prompt, counts.output) == (made.id, tokens + 1_000, tokens)
+        assert (session, counts.prompt, counts.output) == (owner.id, tokens + 1_000, tokens)
     assert {call.model for call in world.calls} == {"gpt-5"}
+    assert {call.category for call in world.calls} == {"subagent" if is_child else "main"}
+    assert [session.id for session in world.shown()] == [owner.id]
+
+
+@pytest.mark.parametrize("model", ["gpt-5", '"gpt-5"', "{", "[1]", "", None, '{"id":{}}'])
+@pytest.mark.parametrize("form", ["first", "second"])
+def test_malformed_model_of_a_total_loses_no_call(
+    world: World, home: OpenHome, form: Form, model: str | None
+) -> None:
+    home.session(world.root, form).reply()
+    table = with_totals(home, form)
+    made = home.session(world.root, form)
+    created = home.now()
+    data = {"time": {"created": created, "completed": created}, "tokens": NO_TOKENS}
+    made.put("msg_1", "assistant", 1, data)
+    home.db.execute(
+        f"UPDATE {table} SET tokens_input = 5, model = ? WHERE id = ?",  # noqa: S608
+        (model, made.id),
+    )
+    world.ingest()
+    assert sorted(call.model for call in world.calls) == ["claude-sonnet-5", "unknown"]
 
 
 def test_total_of_a_session_whose_replies_have_tokens_is_not_added(

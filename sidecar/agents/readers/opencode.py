@@ -306,14 +306,18 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
         tokens = _Tokens(
             self.input, self.output, self.reasoning, _Cache(self.cache_read, self.cache_write)
         )
-        named = OpenCodeMessage(model=_decode_model((self.model or "{}").encode())).named
-        model, provider, tier = named
+        named = _Model()
+        with suppress(msgspec.DecodeError):
+            named = _decode_model((self.model or "{}").encode())
+        model, provider, tier = OpenCodeMessage(model=named).named
         return session.call(
             session.began,
             tokens.usage,
             f"{self.id} total",
             session.model or model,
             provider,
+            session=self.parent or self.id,
+            category="subagent" if self.parent else "main",
             agent_cost_usd=parse_usd(self.cost),
             tier=tier,
         )
@@ -325,7 +329,7 @@ class _State(msgspec.Struct):
     session_message: int = 0
     """When the `session_message` table, which replaces `message`, last changed."""
     sessions: dict[str, Number] = {}
-    """The time of the latest change to each main session."""
+    """The time of the latest change to each session."""
 
 
 class _SessionTime(Record):
@@ -399,7 +403,7 @@ class _Databases(OneDatabase):
                 folder = folder if row or not message.path else message.path.cwd
                 calls += message.calls(parent or name, folder, is_child=parent is not None)
         known = state.sessions
-        state.sessions = {row.id: row.updated for row in rows.values() if row.parent is None}
+        state.sessions = {row.id: row.updated for row in rows.values()}
         is_whole = not known or not known.keys() <= state.sessions.keys()
         changed |= {name for name, at in state.sessions.items() if known.get(name) != at}
         wanted = state.sessions.keys() if is_whole else changed & state.sessions.keys()
@@ -407,7 +411,7 @@ class _Databases(OneDatabase):
         for session in measured:
             if _has_only_uncounted_replies(connection, session.id):
                 calls += rows[session.id].total(session)
-        sessions = [session.snapshot() for session in measured]
+        sessions = [one.snapshot() for one in measured if rows[one.id].parent is None]
         return StoreContents(calls, sessions, skipped, is_whole)
 
     def compacts_at(self, window: int, model: str) -> int:
