@@ -33,6 +33,7 @@ CLIENTS = {
     "cline": "cline",
     "pi": "pi",
 }
+VIBE_CODE = "async function main() { return tools.mcp_token_sidecar.context_usage({}); }"
 NAMES = {
     "codex": ToolUse("context_usage", {}, namespace="mcp__token_sidecar"),
     "opencode": ToolUse("token-sidecar_context_usage", {}),
@@ -43,7 +44,7 @@ NAMES = {
     "kilo-code": ToolUse("token-sidecar_context_usage", {}),
     "kimi-code": ToolUse("mcp__token-sidecar__context_usage", {}),
     "cline": ToolUse("token-sidecar__context_usage", {}),
-    "vibe": ToolUse("token-sidecar_context_usage", {}),
+    "vibe": ToolUse("run_typescript", {"code": VIBE_CODE}),
     "pi": ToolUse("mcp__token_sidecar__context_usage", {}),
 }
 VIBE_SERVER = f"""
@@ -57,7 +58,7 @@ NAME_THEIR_SESSION = {"claude-code", "codex", "copilot-cli", "qwen-code"}
 """The agents that name the session of a call, in the call or in the server's environment."""
 STEPS, OWN_TOKENS, OTHER_TOKENS = 40, 31_234, 60_000
 _TEXT = re.compile(r"Context: ~?([\d,]+) tokens")
-_DATA = re.compile(r'"tokens\\*": ?(\d+),\s*\\*"(?:limit|method)')
+_DATA = re.compile(r'"tokens\\*": ?(\d+),\s*\\*"(?:limit|method|tokensUntilCompaction|usable)')
 
 
 @pytest.fixture(params=mcp_agents(), ids=lambda agent: agent.name)
@@ -79,6 +80,11 @@ def scene(
     if agent.name == "claude-code":
         allowed = {"permissions": {"allow": ["mcp__token-sidecar"]}}
         (made.home / ".claude/settings.json").write_text(json.dumps(allowed))
+    if agent.name == "cline":  # it waits only three seconds for the server to start
+        config = made.home / ".cline/data/settings/cline_mcp_settings.json"
+        written = json.loads(config.read_text())
+        written["mcpServers"]["token-sidecar"]["timeout"] = 30
+        config.write_text(json.dumps(written))
     if agent.name == "codex":  # otherwise, it may send requests before the server has started
         config = made.home / ".codex/config.toml"
         table = "[mcp_servers.token-sidecar]\n"
@@ -147,7 +153,7 @@ def test_each_of_two_running_sessions_gets_its_own_numbers(scene: Scene) -> None
     )
     asking = scene.start(ASK).wait(60)
     assert asking.code == 0, asking.output
-    own = [call for call in scene.vendor.billed("main") if ASK in call.request.user_texts[-1]]
+    own = [call for call in scene.vendor.billed("main") if ASK in "".join(call.request.user_texts)]
     assert [len(call.reply.tools) for call in own[:4]] == [1, 1, 1, 0], asking.output
     body = own[-1].request.body
     sent = json.dumps(body.get("input") or body.get("messages") or body.get("contents"))
