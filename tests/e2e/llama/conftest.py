@@ -33,3 +33,10 @@ def llama_url(models: dict[str, Path]) -> Iterator[str]:
     """A server for the model `tiny` with Qwen2's vocabulary and two slots of 4,096 tokens."""
     with llama(models["qwen2"], "--context", "8192", "--slots", "2") as url:
         yield url
+
+
+@pytest.fixture(autouse=True)
+def never_asleep(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pauses of a busy machine cause no request, except in tests about sleeping models."""
+    if "asleep" not in request.node.name:
+        monkeypatch.setattr("sidecar.endpoints.endpoint.SHORTEST_IDLE", 600.0)

@@ -276,8 +276,7 @@ def fixes_of(editor: Editor, diagnostics: list[Any]) -> dict[str, Any]:
 
 def applied(action: Any, text: str) -> str:
     """Return a document's text after applying a code action's single edit."""
-    (change,) = action["edit"]["documentChanges"]
-    (replaced,) = change["edits"]
+    [[replaced]] = action["edit"]["changes"].values()
     lines = text.splitlines(keepends=True)
     start, end = (
         sum(map(len, lines[: at["line"]])) + at["character"]

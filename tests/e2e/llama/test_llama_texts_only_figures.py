@@ -29,7 +29,7 @@ KINDS = ("hex", "numbers", "code", "CJK")
 TURNS, SILENT = 30, 11
 """The total number of turns, and the number of turns before the first usage report."""
 AFTER_PERCENT = 1.0
-PROBE = 6
+PROBE = 7
 """The number of requests in the first turn.
 
 They list the models, read the window, count two test strings, try to count a chat (404), and count
