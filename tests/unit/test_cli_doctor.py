@@ -72,7 +72,7 @@ def test_an_unreachable_team_store_is_reported(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
     assert result.exit_code == 0, result.output
     _, _, shown = result.output.partition("Team store")
-    assert f"the team's store {url} cannot be reached; check [team] store" in shown
+    assert f"the team's store {url} cannot be reached (ConnectError); check [team] store" in shown
     result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
     assert json.loads(result.output)["teamStore"]["url"] == url
 

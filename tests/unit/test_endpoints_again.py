@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 async def test_url_of_ollamas_api_is_accepted() -> None:
     server = Ollama()
+    server.running["tiny:latest"] = 8_192
     async with server:
         declared = [Endpoint(url=f"{server.url}/api")]
         endpoints = Endpoints(declared, True, {})
-        assert await endpoints.limit("tiny") == 131_072
+        assert await endpoints.limit("tiny") == 8_192
         await endpoints.aclose()
 
 
