@@ -422,7 +422,7 @@ async def test_an_unreadable_ledger_is_reported(project: Path, tmp_path: Path) -
     assert found is not None
     assert found["tokens"] == home.truth.context[session.id]
     problem = f"The cost is unknown: the ledger {ledger} is damaged"
-    (note,) = [note for note in found["notes"] if note.startswith(problem)]
+    assert sum(note.startswith(problem) for note in found["notes"]) == 1
     assert all(note in shown for note in found["notes"])
     assert "being read" not in shown
 

@@ -47,7 +47,7 @@ def test_variables_hold_the_last_update_unchanged(open_editor: Callable[..., Edi
     assert shown["document"].keys() >= {"tokens", "method", "percent", "budget", "tooltip"}
     assert shown.keys() == {
         "workspace", "uri", "version", "text", "severity", "document", "context", "cost",
-        "costRevision",
+        "costRevision", "model",
     }  # fmt: skip
 
 
