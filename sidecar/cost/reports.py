@@ -543,7 +543,7 @@ _CHARTS: tuple[tuple[CostKey, str], ...] = (
 _MOST_DAYS = 30
 _MOST_BARS = 12
 _BAR_CELLS = 32
-_HEADS = ("Calls", "Prompt", "Cache read", "Cache write", "Completion", "Cost")
+_HEADS = ("Calls", "Prompt", "Cache read", "Completion", "Cache write", "Cost")
 _CACHE_WRITE = _HEADS.index("Cache write")
 """The position of the column that is omitted if there are no cache writes."""
 
@@ -593,8 +593,8 @@ def _cost_table(found: CostReport, keys: list[CostKey]) -> CostTable:
     rows = [[*(_row_name(row, key) for key in keys), *_number_cells(row)] for row in found.rows]
     totals = found.totals
     numbers = (
-        totals.calls, totals.prompt_tokens, totals.cache_read_tokens, totals.cache_write_tokens,
-        totals.output_tokens,
+        totals.calls, totals.prompt_tokens, totals.cache_read_tokens, totals.output_tokens,
+        totals.cache_write_tokens,
     )  # fmt: skip
     is_priced = any(row.cost_usd is not None for row in found.rows)
     cost = cost_text(
@@ -619,8 +619,8 @@ def _row_name(row: CostRow, key: CostKey) -> str:
 
 def _number_cells(row: CostRow) -> list[str]:
     numbers = (
-        row.calls, row.prompt_tokens, row.cache_read_tokens, row.cache_write_tokens,
-        row.completion_tokens,
+        row.calls, row.prompt_tokens, row.cache_read_tokens, row.completion_tokens,
+        row.cache_write_tokens,
     )  # fmt: skip
     calls, prompt, *rest = (f"{number:,}" for number in numbers)
     cost = cost_text(row.cost_usd, is_partial=row.partial)
