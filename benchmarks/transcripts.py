@@ -77,7 +77,7 @@ class Reading:
 
     def read(self, stores: Iterable[Store], *, preview: bool = False) -> None:
         """Read everything that is new in these stores."""
-        unread = self.index.unread(self.readers, stores, preview=preview)
+        unread = self.index.unread(stores, preview=preview)
         self.index.read(self.readers, unread, preview=preview)
 
     def sessions(self, root: Path) -> list[StoredSession]:

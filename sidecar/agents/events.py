@@ -148,6 +148,11 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The amount in USD that the provider billed, as reported by the agent."""
     agent_cost_usd: Decimal | None = None
     """The cost in USD, as calculated by the agent from its own price list."""
+    is_copy: bool = False
+    """Whether the call was copied from another session, according to the store.
+
+    This is the case if the line says so, or if the call is older than the session.
+    """
     is_unread_past: bool = False
     """Whether this is the total of several calls that the store no longer lists individually.
 
@@ -259,10 +264,6 @@ class StoreReader(Protocol):
 
     def store_at(self, places: Places, path: str) -> Store | None:
         """Return the store that a changed file belongs to, or None for another agent's file."""
-
-    def is_copy(self, store: Store) -> bool:  # noqa: ARG002
-        """Return whether the store starts with calls that were copied from another store."""
-        return False
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         """Read the data that was added after `state` was saved. An unusable state is ignored."""

@@ -201,9 +201,6 @@ class TwoStores(StoreReader):
     def store_at(self, places: Places, path: str) -> Store | None:
         return self._new.store_at(places, path) or self._old.store_at(places, path)
 
-    def is_copy(self, store: Store) -> bool:
-        return self._reader_of(store).is_copy(store)
-
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return self._reader_of(store).read(store, state)
 

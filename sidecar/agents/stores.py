@@ -214,6 +214,7 @@ class SessionState(msgspec.Struct):
             agent_cost_usd=agent_cost_usd,
             telemetry_id=telemetry_id,
             tier=tier,
+            is_copy=self.began is not None and at < self.began,
         )
         return [call]
 

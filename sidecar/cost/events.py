@@ -122,6 +122,11 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The prompt size that was estimated before the call was sent."""
     reported_cost: Decimal | None = None
     agent_cost: Decimal | None = None
+    rank: int | None = None
+    """Decides which of several sessions with this call owns it: the one with the lowest rank.
+
+    None if a client reported the call.
+    """
 
 
 def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:

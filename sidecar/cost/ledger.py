@@ -180,7 +180,7 @@ def explained(error: Exception, path: Path) -> LedgerError:
     return LedgerError(f"the ledger {path} is damaged ({error}); move it away to start a new one")
 
 
-VERSION = 3
+VERSION = 4
 """The `PRAGMA user_version` of ledgers with this schema."""
 QUARTER_MS = 900_000
 DAY_MS = 86_400_000
@@ -231,10 +231,18 @@ def _version_of(connection: sqlite3.Connection) -> int:
 
 def _statements_to_prepare(connection: sqlite3.Connection, version: int) -> Iterable[str]:
     if version == VERSION - 1:
-        return ["ALTER TABLE event ADD COLUMN telemetry TEXT"]
+        return ["ALTER TABLE event ADD COLUMN rank INTEGER", _COPIES]
     if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
         return _creation_statements()
     raise ForeignLedgerError("it was not created by this version or the previous version")
+
+
+# A call that forks have copied belongs to several sessions. `event` names its owner, and this table
+# names the others.
+_COPIES = (
+    "CREATE TABLE copy (event INTEGER NOT NULL, session INTEGER NOT NULL, "
+    "PRIMARY KEY (event, session)) WITHOUT ROWID"
+)
 
 
 def _creation_statements() -> Iterator[str]:
@@ -257,9 +265,10 @@ def _creation_statements() -> Iterator[str]:
         "at INTEGER NOT NULL, day INTEGER NOT NULL, session INTEGER NOT NULL, "
         "kind INTEGER NOT NULL, band INTEGER NOT NULL, "
         f"{', '.join(f'{name} INTEGER NOT NULL' for name in BUCKETS)}, "
-        "estimated INTEGER, reported INTEGER, telemetry TEXT)"
+        "estimated INTEGER, reported INTEGER, telemetry TEXT, rank INTEGER)"
     )
     yield "CREATE UNIQUE INDEX event_key ON event (key) WHERE key IS NOT NULL"
+    yield _COPIES
     yield from _sum_statements()
 
 
@@ -323,7 +332,7 @@ _PICO = Decimal(10) ** 12
 _EventRow = tuple[Any, ...]
 _EVENT_COLUMNS = (
     *("key", "request", "at", "day", "session", "kind", "band"),
-    *(*BUCKETS, "estimated", "reported", "telemetry"),
+    *(*BUCKETS, "estimated", "reported", "telemetry", "rank"),
 )
 _MARKS = ", ".join("?" * len(_EVENT_COLUMNS))
 _INSERT = (
@@ -333,6 +342,9 @@ _INSERT = (
 _KEYS_AFTER = "SELECT key FROM event WHERE id > ?"
 _AMENDED = ("band", *BUCKETS, "reported")
 _AMEND = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _AMENDED)} WHERE id = ?"  # noqa: S608
+_OWNED = ("at", "day", "session", "kind", "telemetry", "rank")
+"""The columns that a call has from the session that owns it."""
+_CHANGE_OWNER = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _OWNED)} WHERE id = ?"  # noqa: S608
 _KEY_MASK = 2**62 - 1
 _PROMPT_PARTS = BUCKETS.index("output")
 """The number of buckets that are part of the prompt."""
@@ -466,6 +478,7 @@ class Ledger:
                 ):
                     if amend:
                         _amend_event(connection, row, number, numbers)
+                        _add_session(connection, row, number)
                     return Recorded(str(event.request_id), True)
                 row = (row[0] + 1, *row[1:])
             connection.execute(_INSERT, row)
@@ -662,6 +675,7 @@ class Ledger:
             event.estimated_tokens,
             None if cost is None else _to_pico(cost),
             event.telemetry_id,
+            event.rank,
         )
 
     def _session_id(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
@@ -753,6 +767,32 @@ def _amend_event(
         band = REPORTED if is_reported else seen["band"]
         seen |= {"reported": known["reported"], "band": band}
     connection.execute(_AMEND, (*(seen[name] for name in _AMENDED), event))
+
+
+def _add_session(connection: sqlite3.Connection, row: _EventRow, event: int) -> None:
+    """Add a session that also has a call. If it is the earliest, it becomes the call's owner.
+
+    The result does not depend on the order in which the sessions are read.
+    """
+    seen = dict(zip(_EVENT_COLUMNS, row, strict=True))
+    session, rank = connection.execute(
+        "SELECT session, rank FROM event WHERE id = ?", (event,)
+    ).fetchone()
+    if seen["rank"] is None or rank is None:  # a client has reported the call
+        return
+    other = seen["session"]
+    names = dict(
+        connection.execute(
+            "SELECT id, name || char(10) || workspace FROM session WHERE id IN (?, ?)",
+            (session, other),
+        )
+    )
+    if (seen["rank"], names[other]) < (rank, names[session]):
+        connection.execute(_CHANGE_OWNER, (*(seen[name] for name in _OWNED), event))
+        session, other = other, session
+    if session != other:
+        connection.execute("INSERT OR IGNORE INTO copy VALUES (?, ?)", (event, other))
+        connection.execute("DELETE FROM copy WHERE event = ? AND session = ?", (event, session))
 
 
 def _output_tokens(numbers: dict[str, Any]) -> int:

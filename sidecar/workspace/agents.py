@@ -94,7 +94,7 @@ class SessionReader:
         if not stores:
             return False
         readers = self._sources.readers
-        unread = self._index.unread(readers, stores, preview=preview)
+        unread = self._index.unread(stores, preview=preview)
         if max_bytes is not None:
             sizes = itertools.accumulate(store.size for store in unread)
             unread = [store for store, size in zip(unread, sizes, strict=True) if size <= max_bytes]

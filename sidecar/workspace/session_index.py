@@ -54,6 +54,8 @@ _VERSION = 3
 _CALLS_AT_ONCE = 2_000
 _STORES_AT_ONCE = 200
 _MAX_REST_SECONDS = 0.5
+_MOST_MILLISECONDS = 1 << 48
+"""More milliseconds than any time since 1970 that a store may contain."""
 
 
 _FIELDS = SessionSnapshot.__struct_fields__
@@ -127,38 +129,22 @@ class SessionIndex:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def unread(
-        self, readers: Sequence[StoreReader], stores: Iterable[Store], *, preview: bool = False
-    ) -> list[Store]:
-        """Return the stores with unread contents, in reading order.
+    def unread(self, stores: Iterable[Store], *, preview: bool = False) -> list[Store]:
+        """Return the stores with unread contents, newest first.
 
-        Older stores come first. Stores that began as a copy come last, because a copied call
-        belongs to the original session. Main conversations come before their sub-agents.
-        For a preview, the newest stores come first. Stores whose path is not valid UTF-8 are
-        skipped.
+        Stores whose path is not valid UTF-8 are skipped.
 
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        found, rows = self._unread(stores, preview=preview)
-        by_agent = {one.agent: one for one in readers}
-        if preview:
-            return sorted(found, key=lambda one: -one.mtime_ns)
-        copies = {
-            one.path
-            for one in found
-            if one.live
-            and one.path not in rows
-            and _ask_reader(one.agent, partial(by_agent[one.agent].is_copy, one), False)
-        }
-        return sorted(found, key=lambda one: (not one.live, one.path in copies, one.mtime_ns))
+        return sorted(self._unread(stores, preview=preview), key=lambda one: -one.mtime_ns)
 
     def has_unread(self, stores: Iterable[Store]) -> bool:
         """Return whether any store has unread contents, without opening a store.
 
         Raises LedgerError.
         """
-        return bool(self._unread(stores)[0])
+        return bool(self._unread(stores))
 
     def unread_sessions(self, stores: Iterable[Store]) -> frozenset[str] | None:
         """Return the indexed sessions that may have unread calls.
@@ -170,7 +156,7 @@ class SessionIndex:
 
         Raises LedgerError.
         """
-        unread = self._unread(stores)[0]
+        unread = self._unread(stores)
         if not unread:
             return None
         with self._ledger.reader() as connection:
@@ -189,19 +175,16 @@ class SessionIndex:
             found |= names
         return frozenset(found)
 
-    def _unread(
-        self, stores: Iterable[Store], *, preview: bool = False
-    ) -> tuple[list[Store], dict[str, StoreRow]]:
+    def _unread(self, stores: Iterable[Store], *, preview: bool = False) -> list[Store]:
         stores = [one for one in stores if _is_utf8(one.path)]
         few = len(stores) <= _STORES_AT_ONCE
         with self._ledger.reader() as connection:
             rows = _store_rows(connection, [one.path for one in stores] if few else None)
-        found = [
+        return [
             one
             for one in stores
             if one.path not in rows or not rows[one.path].is_current(one, preview=preview)
         ]
-        return found, rows
 
     def read(
         self,
@@ -236,13 +219,7 @@ class SessionIndex:
         done, began = IngestResult(), time.monotonic()
         readings = _read_stores(by_agent, wanted, self._rows_of, preview=preview)
         for some in _batches(readings, control.stop):
-            events = [
-                make_ledger_event(call, one.store.agent)
-                for one in some
-                if not one.preview
-                for call in one.read.calls
-                if not (call.is_unread_past and one.has_recorded_calls)
-            ]
+            events = [event for one in some if not one.preview for event in one.events()]
 
             worktrees = _worktrees_of(some)
 
@@ -365,7 +342,7 @@ class SessionIndex:
         self, reader: StoreReader, places: Places, store: Store
     ) -> StoredSession | None:
         """Read a store, and return its newest session without its name. Raises LedgerError."""
-        self.read([reader], self.unread([reader], [store], preview=True), preview=True)
+        self.read([reader], self.unread([store], preview=True), preview=True)
         with self._ledger.reader() as connection:
             rows = _join_sessions(connection, "path = ?", (store.path,))
         if not rows:
@@ -391,6 +368,13 @@ class _Reading(NamedTuple):
     def has_recorded_calls(self) -> bool:
         """Whether the calls may already be in the ledger under other IDs."""
         return self.read.has_lost_state and self.before is not None and not self.before.previewed
+
+    def events(self) -> Iterator[LedgerEvent]:
+        sessions = {session.name: session for session in self.read.sessions}
+        for call in self.read.calls:
+            if not (call.is_unread_past and self.has_recorded_calls):
+                rank = _rank_of_call(call, sessions.get(call.session))
+                yield make_ledger_event(call, self.store.agent, rank)
 
 
 class _Row(NamedTuple):
@@ -737,8 +721,21 @@ def _read_first_prompt(agent: str, path: str, session: str, _mtime_ns: int) -> s
     return first_prompt(reader_of(agent).contents(path, session))
 
 
-def make_ledger_event(call: CallFinished, agent: str) -> LedgerEvent:
+def _rank_of_call(call: CallFinished, session: SessionSnapshot | None) -> int:
+    """Return the rank of a session among those that have the same call.
+
+    A copy comes last, and a sub-agent comes after the conversation that started it. Of several
+    copies, the one that began first comes first. Sessions that say nothing about a copy, such as
+    those that Claude Code resumed under a new ID, continue the original. It ends first.
+    """
+    level = 2 if call.is_copy else 1 if call.category == "subagent" else 0
+    at = session and (session.began_at if call.is_copy else session.updated_at)
+    return level * _MOST_MILLISECONDS + min(max(at or 0, 0), _MOST_MILLISECONDS - 1)
+
+
+def make_ledger_event(call: CallFinished, agent: str, rank: int | None = None) -> LedgerEvent:
     return LedgerEvent(
+        rank=rank,
         at=call.at,
         model=call.model,
         provider=billing_provider(call.provider, call.model),
@@ -801,7 +798,7 @@ def ingest_all(
         index, stores = SessionIndex(book.ledger), sources.stores(mine=mine)
         if not mine:
             index.forget_missing(sources.readers, stores)
-        unread = index.unread(sources.readers, stores)
+        unread = index.unread(stores)
         control = IngestControl(stop or threading.Event(), rest, progress)
         # Not `book.record_many`, which would export these old calls to a collector.
         return index.read(sources.readers, unread, control, record=book.ledger.record_many)
@@ -813,7 +810,7 @@ def ingest_remaining(book: CostBook, sources: Sources) -> IngestResult:
     No call is recorded twice. Raises LedgerError.
     """
     index = SessionIndex(book.ledger)
-    unread = index.unread(sources.readers, sources.stores())
+    unread = index.unread(sources.stores())
     return index.read(sources.readers, unread, record=book.record_many)
 
 

@@ -27,7 +27,7 @@ class RecordingReader:
         self._reader, self._world = reader, world
         self.agent = reader.agent
         self.folders, self.find, self.store_at = reader.folders, reader.find, reader.store_at
-        self.is_copy, self.title, self.window = reader.is_copy, reader.title, reader.window
+        self.title, self.window = reader.title, reader.window
         self.contents, self.limits = reader.contents, reader.limits
         self.current_contents = reader.current_contents
         self.compacts_at, self.own_full = reader.compacts_at, reader.own_full
@@ -74,7 +74,7 @@ class World:
         """Read new data into the index, and return the number of bytes read."""
         stores = self.stores()
         self.index.forget_missing(self._recording, stores)
-        result = self.index.read(self._recording, self.index.unread(self._recording, stores))
+        result = self.index.read(self._recording, self.index.unread(stores))
         self.bytes_read += result.bytes_read
         self.refused += result.refused
         return result.bytes_read
@@ -101,7 +101,7 @@ class World:
         roots = Roots.of([root or self.root])
         readers = self.readers
         stores = [store for reader in readers for store in reader.find(self.places, roots)]
-        self.index.read(readers, self.index.unread(readers, stores, preview=True), preview=True)
+        self.index.read(readers, self.index.unread(stores, preview=True), preview=True)
         return self.index.sessions(readers, self.places, roots)
 
     def sessions(self, root: Path | None = None) -> dict[str, StoredSession]:

@@ -301,7 +301,8 @@ def make_previous_version(ledger: Ledger) -> Path:
     """Create a ledger with two calls, in the format of the previous development version."""
     ledger.record_many([call(request="a"), call(1, request="b")])
     with ledger.transaction() as connection:
-        connection.execute("ALTER TABLE event DROP COLUMN telemetry")
+        connection.execute("ALTER TABLE event DROP COLUMN rank")
+        connection.execute("DROP TABLE copy")
         connection.execute(f"PRAGMA user_version = {ledger_file.VERSION - 1}")
     ledger.close()
     return ledger.path
@@ -323,7 +324,7 @@ def test_a_failed_import_leaves_the_ledger_as_it_was(
 ) -> None:
     old = sqlite3.connect(make_previous_version(ledger))
     before = list(old.iterdump())
-    added = ["ALTER TABLE event ADD COLUMN telemetry TEXT", "nonsense"]
+    added = ["ALTER TABLE event ADD COLUMN rank INTEGER", "nonsense"]
     monkeypatch.setattr(ledger_file, "_statements_to_prepare", lambda *_: added)
     with pytest.raises(LedgerError):
         ledger.record(call())

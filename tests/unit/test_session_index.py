@@ -62,7 +62,7 @@ class World:
         return [store for reader in self.readers for store in reader.find(self.places)]
 
     def unread(self, *, preview: bool = False) -> list[Store]:
-        return self.index.unread(self.readers, self.stores(), preview=preview)
+        return self.index.unread(self.stores(), preview=preview)
 
     def read(self, control: IngestControl | None = None, *, preview: bool = False) -> IngestResult:
         unread = self.unread(preview=preview)
@@ -263,7 +263,7 @@ class SlowReader:
         self._world = world
         self.agent = self._reader.agent
         self.folders, self.find = self._reader.folders, self._reader.find
-        self.store_at, self.is_copy = self._reader.store_at, self._reader.is_copy
+        self.store_at = self._reader.store_at
         self.title, self.window = self._reader.title, self._reader.window
         self.contents, self.limits = self._reader.contents, self._reader.limits
         self.current_contents = self._reader.current_contents

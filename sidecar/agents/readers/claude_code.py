@@ -41,7 +41,6 @@ from sidecar.agents.stores import (
     Lines,
     SessionLines,
     SessionState,
-    first_records,
     read_records,
     record_at,
 )
@@ -166,6 +165,12 @@ ModelParts = tuple[int, int, int, int, int]
 """Token counts: uncached input, cache reads, all cache writes, one-hour cache writes, output."""
 
 
+class _Origin(CamelRecord):
+    """The line that `/branch` copied."""
+
+    session_id: str | None = None
+
+
 class TranscriptLine(CamelRecord):
     type: str | None = None
     subtype: str | None = None
@@ -173,6 +178,7 @@ class TranscriptLine(CamelRecord):
     timestamp: str | None = None
     session_id: str | None = None
     session_kind: str | None = None
+    forked_from: _Origin | None = None
     request_id: str | None = None
     cwd: str | None = None
     git_branch: str | None = None
@@ -191,6 +197,11 @@ class TranscriptLine(CamelRecord):
     model_usage: dict[str, ModelUsage] | None = None
     """The usage of each model if this is a `cost-state` line."""
     message: ClaudeMessage | None = None
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether a fork may have copied this line. Background forks also mark their own lines."""
+        return self.forked_from is not None or self.session_kind == "bg"
 
     @property
     def starts_turn(self) -> bool:
@@ -484,13 +495,6 @@ class ClaudeCode(LineReader):
             if not entry.name.endswith(".jsonl"):
                 yield from self.stores_in(projects, os.path.join(entry.path, "subagents"))
 
-    def is_copy(self, store: Store) -> bool:
-        """Return whether the session is a background fork, which starts with its parent's lines."""
-        for line in first_records(store.path, decode):
-            if line.session_kind or line.cwd:
-                return line.session_kind == "bg"
-        return False
-
     def begin(self, store: Store) -> _Transcript:
         return _Transcript(SessionState(Path(store.path).stem), store.live)
 
@@ -538,9 +542,10 @@ class _Transcript(SessionLines):
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         """Yield the calls in the lines.
 
-        If several lines describe the same call, the line with the most output tokens is used.
+        If several lines describe the same call, the line with the most output tokens is used, and
+        a line of the main conversation rather than a sub-agent's.
         """
-        replies: dict[str, tuple[int, TranscriptLine]] = {}
+        replies: dict[str, tuple[tuple[int, bool], TranscriptLine]] = {}
         newest: str | None = None
         for line in lines.records(decode):
             # A line without a timestamp gets the previous line's timestamp.
@@ -551,9 +556,9 @@ class _Transcript(SessionLines):
             if call is not None:
                 message, usage = call
                 name = message.id or line.request_id or line.uuid or str(line.timestamp)
-                output, known = usage.output_tokens or 0, replies.get(name)
-                if known is None or known[0] <= output:
-                    replies[name] = output, line
+                rank, known = (usage.output_tokens or 0, not line.is_sidechain), replies.get(name)
+                if known is None or known[0] <= rank:
+                    replies[name] = rank, line
                     newest = newest if line.is_sidechain else name
             elif line.type == "cost-state":
                 yield from self._calls_of_replies(replies, newest)
@@ -624,7 +629,7 @@ class _Transcript(SessionLines):
         )
 
     def _calls_of_replies(
-        self, replies: dict[str, tuple[int, TranscriptLine]], newest: str | None
+        self, replies: dict[str, tuple[tuple[int, bool], TranscriptLine]], newest: str | None
     ) -> Iterator[CallFinished]:
         for name, (_, line) in replies.items():
             for call in _calls_of_line(name, line, self.session):
@@ -677,6 +682,7 @@ def _calls_of_line(
         tier=tier_of(usage),
         cache_write_5m_tokens=five_minutes(numbers, usage),
         web_searches=usage.searches,
+        is_copy=entry.is_copy,
     )
     yield call
     others = [part for part in parts if part.model not in (None, message.model)]

@@ -68,6 +68,8 @@ class _Session(CamelRecord):
     title_kind: str | None = None
     """`replaceable` means that the title was generated from a prompt."""
     archived: bool | None = None
+    created_at: float | None = None
+    """When the session was created. A fork also contains its parent's earlier lines."""
     forked_from: str | None = None
 
     @property
@@ -103,9 +105,6 @@ class KimiCode(LineReader):
         store = store_from_path(AGENT, path, live=is_main)
         state = store_from_path(AGENT, str(_session_folder(path) / _STATE)) if is_main else None
         return with_size_of(store, state) if store and state else store
-
-    def is_copy(self, store: Store) -> bool:
-        return _read_session_info(store.path).forked_from is not None
 
     def begin(self, store: Store) -> _Wire:
         session = SessionState(_session_folder(store.path).name)
@@ -214,6 +213,7 @@ class _Wire(SessionLines):
     def _read_state_file(self) -> None:
         kept, session = _read_session_info(self.path), self.session
         session.work_in(kept.cwd)
+        session.began = time_from_ms(kept.created_at) or session.began
         session.parent, session.ended = kept.forked_from, bool(kept.archived)
         session.title_at = _STATE if kept.own_title else None
 

@@ -40,7 +40,6 @@ from sidecar.agents.stores import (
     SessionLines,
     SessionState,
     StartOverError,
-    first_records,
     read_records,
     record_at,
 )
@@ -105,7 +104,6 @@ class _Entry(CamelRecord):
     timestamp: str | None = None
     cwd: str | None = None
     name: str | None = None
-    parent_session: str | None = None
     model_id: str | None = None
     provider: str | None = None
     model: str | None = None
@@ -150,11 +148,6 @@ class Pi(LineReader):
     agent = AGENT
     inner = ("sessions",)
     pattern = r".*\.jsonl"
-
-    def is_copy(self, store: Store) -> bool:
-        entries = first_records(store.path, _entry)
-        header = next((entry for entry in entries if entry.type == "session"), _Entry())
-        return header.parent_session is not None
 
     def begin(self, store: Store) -> _Session:
         session = _Session(SessionState(Path(store.path).stem))

@@ -30,7 +30,6 @@ from sidecar.agents.stores import (
     Lines,
     SessionLines,
     SessionState,
-    first_records,
     read_records,
     record_at,
 )
@@ -149,9 +148,6 @@ class QwenCode(LineReader):
     agent = AGENT
     inner = ("projects",)
     pattern = r".*/chats/(archive/)?[^/.]*\.jsonl"
-
-    def is_copy(self, store: Store) -> bool:
-        return any(line.forked_from is not None for line in first_records(store.path, _line))
 
     def begin(self, store: Store) -> _Chat:
         return _Chat(SessionState(Path(store.path).stem))
@@ -275,7 +271,10 @@ class _Chat(SessionLines):
         self, line: _Line, model: str | None, usage: Usage, request: str
     ) -> list[CallFinished]:
         at = parse_iso_time(line.timestamp)
-        return self.session.call(at, usage, request, model or self.session.model)
+        calls = self.session.call(at, usage, request, model or self.session.model)
+        if line.forked_from is None:
+            return calls
+        return [msgspec.structs.replace(call, is_copy=True) for call in calls]
 
 
 def _is_matched(usage: Usage, others: list[tuple[int, int]], own: list[tuple[int, int]]) -> bool:
