@@ -2,8 +2,8 @@
 
 Two processes that append to a file, or a crash, leave lines such as `{…}{…}`, the start of a record
 with a whole one behind it, or a run of NUL bytes before a record. Records are objects that are not
-inside another object. An object between a cut record and the next record may be either: it is a
-record if its first member has the same name as the cut record's.
+inside another object. The last object of a cut record, at the line's end or before the next record,
+may be either: it is a record if its first member has the same name as the cut record's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def whole_objects(line: bytes) -> Iterator[tuple[int, int]]:
         following = separator.end() if separator else end
         if start == next_record or is_behind_cut:
             is_record = True
-        elif end == failed_at and text.startswith(b"{", following):
+        elif end == failed_at and text[following : following + 1] in (b"", b"{"):
             # It is the last member of a cut record, or a record in the place of a member.
             is_record = name == cut_name
         else:

@@ -67,6 +67,12 @@ def between_cut_records(lines: list[bytes]) -> list[bytes]:
     return [part for both in zip(lines, cut, strict=True) for part in both]
 
 
+def written_again(missing: int) -> Callable[[list[bytes]], list[bytes]]:
+    """Repeat each record after one that lacks some of its last braces."""
+    ends = re.compile(rb"\}{1,%d}$" % missing)
+    return lambda lines: [part for line in lines for part in (ends.sub(b"", line), line)]
+
+
 DAMAGES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
     "half a pair": with_member(rb'"odd":"cut \ud82d emoji"'),
     "other half, in capitals": with_member(rb'"odd":["\uDE00",{"\\\uDBFF\\ud83d":1}]'),
@@ -83,6 +89,8 @@ DAMAGES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
     "records behind the end of another": lambda lines: [
         b'sage":{"a":[{"b":1}]}}' + line for line in lines
     ],
+    "records again after one without its last brace": written_again(1),
+    "records again after one without its last braces": written_again(9),
     "NUL bytes before": lambda lines: [b"\0" * 4096 + line for line in lines],
     "NUL bytes after": lambda lines: [line + b"\0" * 50 for line in lines],
     "byte order marks": lambda lines: [b"\xef\xbb\xbf" + line for line in lines],
@@ -188,6 +196,10 @@ def test_all_records_of_a_line_are_read(data: bytes, ids: list[int], skipped: in
         (b'\0\0{"a":1},{"b":2}}', [b'{"a":1}', b'{"b":2}']),
         (b'{"a":{"b":1}{"c":1},{"d":1}]', [b'{"c":1}', b'{"d":1}']),
         (b't","a":{"b":1},"c":[{"d":1},{"e":1}]}', []),
+        (b'{"a":1,"b":{"c":{"d":1}}', []),
+        (b'{"a":1,"b":{"c":{"d":1} \r', []),
+        (b'{"a":1,"b":[{"c":1}', []),
+        (b'{"a":1,"b":{"a":2}', [b'{"a":2}']),
     ],
 )
 def test_only_objects_outside_other_objects_are_records(line: bytes, records: list[bytes]) -> None:

@@ -86,7 +86,7 @@ def test_pi_counts_each_call_once(pi_world: World, pi: Pi) -> None:
     pi_world.check_context(pi.truth)
 
 
-@pytest.mark.parametrize("end", ["", " ", "\0\0"])
+@pytest.mark.parametrize("end", ["", " ", "\0\0", "\n", "\r\n", " \0\n"])
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_entry_that_is_cut_and_written_again_counts_once(
     pi_world: World, pi: Pi, end: str, lost: int
