@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from sidecar.operating_system import use_utf8
-from sidecar.text.printable import json_text, printable, printable_lines
+from sidecar.text.printable import json_text, printable, printable_lines, shorten_error
 from sidecar.text.tables import EIGHTHS, wrap_line
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ _STYLE = re.compile(r"(\x1b\[[0-9;]{0,64}m)")
 def warn(*lines: str) -> None:
     """Print lines on standard error, each prefixed with the program's name."""
     for line in lines:
-        echo(_fit_terminal(printable(f"{NAME}: {line}"), err=True), err=True)
+        text = shorten_error(printable(f"{NAME}: {line}"))
+        echo(_fit_terminal(text, err=True), err=True)
 
 
 def print_problems(problems: Iterable[Problem]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.known_agents import AGENTS
+from sidecar.text.printable import shorten
 
 if TYPE_CHECKING:
     from sidecar.context.protocol import SessionRow
@@ -39,13 +40,14 @@ the variables of both.
 _TOOL_CALL_KEY = "claudecode/toolUseId"
 _SESSION_KEYS = frozenset({"session_id", "sessionid", "thread_id", "threadid", "conversation_id"})
 _DEPTH = 3
+_LONGEST_NAME = 100
 
 
 class Caller(NamedTuple):
     """The MCP client that called a tool."""
 
     name: str = ""
-    """The name that the client reports (`clientInfo.name`)."""
+    """The name that the client reports (`clientInfo.name`), shortened."""
     session_ids: tuple[str, ...] = ()
     """Possible session ids in the call's `_meta` and in the environment, most specific first."""
     tool_call: str | None = None
@@ -89,7 +91,9 @@ def identify(client: str, meta: Mapping[str, Any] | None, variables: Mapping[str
     ids, tool_call = session_ids(meta), (meta or {}).get(_TOOL_CALL_KEY)
     if own := variables.get(_SESSION_VARIABLES.get(Caller(client).agent or "", "")):
         ids = (*ids, own)
-    return Caller(client, ids, tool_call if isinstance(tool_call, str) else None)
+    return Caller(
+        shorten(client, _LONGEST_NAME), ids, tool_call if isinstance(tool_call, str) else None
+    )
 
 
 def session_ids(meta: Mapping[str, Any] | None) -> tuple[str, ...]:

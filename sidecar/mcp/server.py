@@ -20,6 +20,7 @@ from sidecar.defects import log_defect
 from sidecar.errors import SidecarError
 from sidecar.mcp.caller import identify
 from sidecar.mcp.schemas import describe_tools
+from sidecar.text.printable import printable, shorten_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -141,5 +142,6 @@ async def _client_roots(session: ServerSession) -> list[Path]:
     return [Path(path) for path in paths if path is not None]
 
 
-def _error_result(text: str) -> types.CallToolResult:
+def _error_result(message: str) -> types.CallToolResult:
+    text = shorten_error(printable(message))
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)

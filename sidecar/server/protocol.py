@@ -35,6 +35,7 @@ from sidecar.operating_system import is_alive
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
 from sidecar.server.stdio import MAX_DEPTH, InvalidFrame
 from sidecar.text.printable import message as printable
+from sidecar.text.printable import shorten_error
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -77,7 +78,7 @@ def make_error(
     code: int, message: str, kind: str | None, *, retryable: bool = False
 ) -> dict[str, Any]:
     """Return a JSON-RPC error object. If `kind` is None, the error has no data."""
-    body: dict[str, Any] = {"code": code, "message": printable(message)}
+    body: dict[str, Any] = {"code": code, "message": shorten_error(printable(message))}
     if kind is not None:
         body["data"] = {"kind": kind, "retryable": retryable}
     return body

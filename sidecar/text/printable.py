@@ -41,6 +41,9 @@ _MARKUP = re.compile(
 _GENERATED_ID = re.compile(r"(?i)[\da-f]{8}[\da-f-]*")
 _LINK = re.compile(r"\](?=\()")
 
+_LONGEST_ERROR = 501
+"""Maximum number of characters in an error message."""
+
 HOW_RECORDED = "Start a coding agent or a chat plugin, and its calls appear here."
 """Explains how calls are recorded. Displayed if there are no calls."""
 
@@ -87,6 +90,16 @@ def counted(number: int, noun: str) -> str:
 def shorten(text: str, most: int) -> str:
     """Return text with at most this many characters. Shortened text ends with `…`."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def shorten_error(text: str) -> str:
+    """Return an error message without its middle if it is long.
+
+    Messages quote names and values that users write, which may have any length. The start of a
+    message says what is wrong, and its end what to do.
+    """
+    half = _LONGEST_ERROR // 2
+    return text if len(text) <= _LONGEST_ERROR else f"{text[:half]}…{text[-half:]}"
 
 
 def first_names(names: Sequence[str]) -> str:

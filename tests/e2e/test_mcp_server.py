@@ -235,6 +235,26 @@ async def test_bad_calls_are_errors_and_the_server_keeps_running(project: Path) 
             assert not alive.is_error, arguments
 
 
+@pytest.mark.parametrize("name", ["x" * 10_000, "a b\n\x1b" * 3_000])
+async def test_long_names_are_quoted_only_in_part(project: Path, name: str) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = [
+        (name, {}),
+        ("count_tokens", {"path": name}),
+        ("count_tokens", {name: 1}),
+        ("token_map", {"folder": f"../{name}"}),
+        ("check_budgets", {"paths": [name]}),
+    ]
+    async with connected(project, client=name) as client:
+        for tool, arguments in calls:
+            refused = await client.call_tool(tool, arguments)
+            assert refused.is_error
+            assert len(text_of(refused)) < 600
+        for tool in ("context_usage", "spend"):
+            answer = await client.call_tool(tool, {})
+            assert "No session was found for" in text_of(answer)
+            assert len(answer.model_dump_json()) < 1_500
+
+
 async def test_a_root_of_the_client_may_be_read(project: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

@@ -42,6 +42,29 @@ def test_errors_have_one_form(case: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert "rror: " not in result.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("LONG",), ("--LONG",), ("count", "LONG"), ("count", "--LONG"), ("check", "LONG/a"),
+        ("fit", "LONG", "--max-tokens", "5"), ("fit", "-", "--max-tokens", "LONG"),
+        ("cost", "--since", "LONG"), ("cost", "--by", "LONG"), ("config", "LONG"),
+        ("count", "-", "--model", "LONG"), ("usage", "--session", "LONG"), ("map", "LONG"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["x" * 10_000, "a b" * 3_000, "\x1b\u202e" * 5_000])
+def test_errors_quote_long_arguments_only_in_part(
+    arguments: tuple[str, ...], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "state"))
+    (tmp_path / "config.toml").write_text("")
+    result = CliRunner().invoke(main, [one.replace("LONG", name) for one in arguments], input="a")
+    assert "token-sidecar: " in result.stderr
+    assert all(len(line) < 600 for line in result.stderr.splitlines())
+
+
 @pytest.mark.parametrize("verb", ["count", "check"])
 @pytest.mark.parametrize("below", ["", "/below"])
 def test_impossible_file_name_is_reported_in_one_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pygls.exceptions import JsonRpcException
 
 from sidecar.context.sections import no_text
 from sidecar.cost.ledger import LedgerError, ReadCancelledError
@@ -39,3 +40,12 @@ def test_internal_error_does_not_reveal_its_message() -> None:
     body = error_for_exception(ZeroDivisionError("of a person's text"))
     assert body["data"] == {"kind": "internal", "retryable": False}
     assert "person" not in body["message"]
+
+
+@pytest.mark.parametrize("name", ["x" * 10_000, "\x1b" * 10_000, "\N{CAT FACE} \u2028" * 5_000])
+@pytest.mark.parametrize("kind", [BadParamsError, UpdateError, JsonRpcException])
+def test_error_quotes_a_long_name_only_in_part(name: str, kind: type[Exception]) -> None:
+    message = error_for_exception(kind(f"there is no {name}; choose another"))["message"]
+    assert len(message) < 600
+    assert message.startswith("there is no ")
+    assert message.endswith("; choose another")

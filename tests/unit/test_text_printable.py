@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from sidecar.text.printable import markdown, message, printable, printable_lines, usd_text
+from sidecar.text.printable import (
+    markdown,
+    message,
+    printable,
+    printable_lines,
+    shorten_error,
+    usd_text,
+)
 
 HOSTILE = [
     "\x1b[2J\x1b]52;c;c2VjcmV0\x07",
@@ -43,6 +50,15 @@ def test_the_escapes() -> None:
     assert printable("a\n\r\t\x1b\x9b") == r"a\n\r\t\x1b\x9b"
     assert printable("\u202e\ud800\U000e0041") == r"\u202e\ud800\U000e0041"
     assert printable_lines("a\nb\x1b") == "a\nb\\x1b"
+
+
+def test_a_long_error_keeps_its_start_and_its_end() -> None:
+    path = "/home/a/" + "b" * 300
+    assert shorten_error(f"cannot read {path}: no such file") == f"cannot read {path}: no such file"
+    short = shorten_error(f"cannot read {path * 40}: choose another name")
+    assert len(short) < 600
+    assert short.startswith(f"cannot read {path[:200]}")
+    assert short.endswith("b: choose another name")
 
 
 @pytest.mark.parametrize(
