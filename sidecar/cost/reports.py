@@ -295,7 +295,8 @@ def derived_note(tally: Tally) -> str:
     calls = counted(tally.derived_calls, "call")
     return (
         f"{calls} in a service tier without a listed price that day: priced by the tier's nearest "
-        "known ratio to the standard price."
+        "known ratio to the standard price, or at the standard price if the model has no price in "
+        "that tier."
     )
 
 

@@ -429,21 +429,24 @@ def test_sums_cost_what_their_calls_cost(
 
 
 @pytest.mark.parametrize(
-    ("tiers", "note"),
+    ("model", "tiers", "note"),
     [
-        (["", "priority", "flex"], "2 calls in a service tier without a listed price that day"),
-        (["", "priority"], "1 call in a service tier without a listed price that day"),
-        (["", "ultrafast"], ""),
+        ("gpt-5.4", ["", "priority", "flex"], "2 calls in a service tier without a listed price"),
+        ("gpt-5.4", ["", "priority"], "1 call in a service tier without a listed price that day"),
+        ("gpt-5.4", ["", "ultrafast"], ""),
+        # The model is not offered in these tiers, so it is charged at the standard price.
+        ("gpt-5.4-nano", ["priority"], "1 call in a service tier without a listed price that day"),
+        ("gpt-5.3-codex", ["flex", ""], "1 call in a service tier without a listed price that day"),
     ],
 )
-def test_report_says_which_tiers_have_a_derived_price(
-    tmp_path: Path, tiers: list[str], note: str
+def test_report_says_how_tiers_without_a_listed_price_are_priced(
+    tmp_path: Path, model: str, tiers: list[str], note: str
 ) -> None:
     ledger, at = Ledger(tmp_path / "ledger.db"), datetime(2026, 7, 15, tzinfo=UTC)
     for tier in tiers:
         ledger.record(
             LedgerEvent(
-                at=at, model="gpt-5.4", provider="openai", buckets=Buckets(input=1_000), tier=tier
+                at=at, model=model, provider="openai", buckets=Buckets(input=1_000), tier=tier
             )
         )
     with ledger.reader() as connection:
@@ -451,6 +454,7 @@ def test_report_says_which_tiers_have_a_derived_price(
     ledger.close()
     assert found.basis.startswith(note)
     assert bool(found.basis) == bool(note)
+    assert ("at the standard price if" in found.basis) == bool(note)
 
 
 @pytest.mark.parametrize(
