@@ -2,7 +2,8 @@
 
 Python's `tomllib` does not return positions, takes minutes to parse a key with 20,000 parts, and
 quotes the text in error messages. This module checks limits before parsing, rewrites the
-messages, and determines positions with a separate scanner.
+messages, and finds positions with a scanner of its own. No TOML library returns them: tomlkit keeps
+the layout, but not where a key is.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ MAX_LINES = 50_000
 MAX_DEPTH = 32  # levels of nested brackets
 MAX_PARTS = 32  # parts of a dotted key
 
-_LIMIT_TOKEN = re.compile(
+_TOKEN = re.compile(
     r'"""(?:[^"\\]|\\[\s\S]|"(?!""))*+(?:"{3,5})?+'
     r"|'''(?:[^']|'(?!''))*+(?:'{3,5})?+"
     r'|"(?:[^"\\\n]|\\.)*+"?+'
     r"|'[^'\n]*+'?+"
     r"|#[^\n]*+"
     r"|[\[\]{}=,.\n]"
+    r"|[^\s\[\]{}=,.\"'#]++"
 )
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _KEY = re.compile(r"[ \t]*\[{0,2}[ \t]*([A-Za-z-]+)")
@@ -43,18 +45,6 @@ _QUOTING = {
     "Invalid hex value": "invalid escape sequence",
 }
 """Replacements for `tomllib` messages that quote the input, keyed by the start of the message."""
-_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
-_SPACE = re.compile(r"[ \t]*")
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-_STRING = re.compile(
-    r'"""(?:[^"\\]|\\[\s\S]|"(?!""))*"{3,5}'
-    r"|'''(?:[^']|'(?!''))*'{3,5}"
-    r'|"(?:[^"\\\n]|\\.)*"'
-    r"|'[^'\n]*'"
-)
-_SCALAR = re.compile(r"[^\s,\]}#][^,\]}#\n]*")
-_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)")
-_ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
 
 
 class InvalidTomlError(SidecarError, ValueError):
@@ -77,13 +67,17 @@ def parse(text: str) -> dict[str, Any]:
     Raises:
         InvalidTomlError: The text is invalid or exceeds a limit.
     """
-    from tomllib import loads  # imported lazily, as many projects have no configuration
-
     check_limits(text)
     try:
-        return loads(text)
+        return _load(text)
     except (ValueError, RecursionError) as error:
         raise _create_error(str(error), text.replace("\r\n", "\n").split("\n")) from None
+
+
+def _load(text: str) -> dict[str, Any]:
+    from tomllib import loads  # imported lazily, as many projects have no configuration
+
+    return loads(text)
 
 
 def check_limits(text: str) -> None:
@@ -93,9 +87,9 @@ def check_limits(text: str) -> None:
         InvalidTomlError: The text exceeds a limit.
     """
     entries = lines = depth = parts = 0
-    for token in _LIMIT_TOKEN.finditer(text):
+    for token in _TOKEN.finditer(text):
         mark = token[0]
-        if mark[0] in "\"'#":
+        if mark not in "[]{}=,.\n":
             continue
         parts = parts + 1 if mark == "." else 0
         if mark == "\n":
@@ -165,10 +159,6 @@ class Span(msgspec.Struct, frozen=True):
     column: int
 
 
-class _BrokenError(SidecarError):
-    """The text is invalid at the scanner's position."""
-
-
 def find_value_spans(text: str) -> Mapping[KeyPath, Span]:
     """Return the spans of values, headers and list entries.
 
@@ -180,7 +170,7 @@ def find_value_spans(text: str) -> Mapping[KeyPath, Span]:
 def find_spans(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span]]:
     """Return the spans of all values, and of all key parts, including those in headers."""
     scanner = _Scanner(text)
-    with suppress(_BrokenError, RecursionError, ValueError, OverflowError):  # invalid escapes
+    with suppress(IndexError, RecursionError, ValueError):  # invalid TOML
         scanner.document()
     return scanner.spans, scanner.keys
 
@@ -201,131 +191,88 @@ def find_line(spans: Mapping[KeyPath, Span], path: KeyPath) -> int | None:
 
 
 class _Scanner:
+    """Finds the positions in valid TOML. In invalid TOML, stops with any of several errors."""
+
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
         self.spans: dict[KeyPath, Span] = {}
         self.keys: dict[KeyPath, Span] = {}
+        self._tokens = [token for token in _TOKEN.finditer(text) if token[0][0] != "#"]
+        self._at = 0
         self._lists: dict[KeyPath, int] = {}
         self._ends = [found.start() for found in re.finditer("\n", text)]
 
     def document(self) -> None:
         table: KeyPath = ()
-        while True:
-            self._skip(_BLANK)
-            if self.at >= len(self.text):
-                return
-            if self.text[self.at] == "[":
+        while self._at < len(self._tokens):
+            if self._tokens[self._at][0] == "[":
                 table = self._read_header()
-            else:
+            elif not self._take("\n"):
                 self._read_pair(table)
 
     def _read_header(self) -> KeyPath:
-        start = self.at
-        many = self.text.startswith("[[", start)
-        self.at += 2 if many else 1
-        path = self._read_key()
-        self._expect("]]" if many else "]")
+        first = self._at
+        self._at += 1
+        many = self._take("[")
+        path = self._read_key(())
+        self._expect("]")
         if many:
-            index = self._lists.get(path, -1) + 1
-            self._lists[path] = index
-            path = (*path, index)
-        self._store_span(path, start, self.at)
+            self._expect("]")
+            self._lists[path] = self._lists.get(path, -1) + 1
+            path = (*path, self._lists[path])
+        self._store(self.spans, path, first)
         return path
 
     def _read_pair(self, table: KeyPath) -> None:
         path = self._read_key(table)
         self._expect("=")
-        self._skip(_SPACE)
         self._read_value(path)
 
-    def _read_value(self, path: KeyPath) -> None:
-        start = self.at
-        opening = self.text[start : start + 1]
-        if opening == "[":
-            self._read_list(path)
-        elif opening == "{":
-            self._read_inline_table(path)
-        elif opening in ("'", '"'):
-            self._match(_STRING)
-        else:
-            self.at = start + len(self._match(_SCALAR).rstrip())
-        self._store_span(path, start, self.at)
-
-    def _read_list(self, path: KeyPath) -> None:
-        self.at += 1
-        index = 0
-        while not self._skip_closing("]"):
-            self._read_value((*path, index))
-            index += 1
-            self._skip(_BLANK)
-            if self.text.startswith(",", self.at):
-                self.at += 1
-
-    def _read_inline_table(self, path: KeyPath) -> None:
-        self.at += 1
-        while not self._skip_closing("}"):
-            self._read_pair(path)
-            self._skip(_BLANK)
-            if self.text.startswith(",", self.at):
-                self.at += 1
-
-    def _skip_closing(self, bracket: str) -> bool:
-        self._skip(_BLANK)
-        if not self.text.startswith(bracket, self.at):
-            return False
-        self.at += 1
-        return True
-
-    def _read_key(self, path: KeyPath = ()) -> KeyPath:
-        """Parse a key in the table at `path`, and return its full path.
+    def _read_key(self, path: KeyPath) -> KeyPath:
+        """Read a key in the table at `path`, and return its full path.
 
         In a list of tables, the path includes the index of the last entry.
         """
         while True:
-            self._skip(_SPACE)
-            start = self.at
-            path = (*path, self._read_key_part())
-            self.keys.setdefault(path, self._span_of(start, self.at))
-            self._skip(_SPACE)
-            if not self.text.startswith(".", self.at):
+            key = self._tokens[self._at][0]
+            if key[0] in "\"'":
+                (key,) = _load(f"{key} = 0")
+            path = (*path, key)
+            self._at += 1
+            self._store(self.keys, path, self._at - 1)
+            if not self._take("."):
                 return path
-            self.at += 1
             if path in self._lists:
                 path = (*path, self._lists[path])
 
-    def _read_key_part(self) -> str:
-        if self.text[self.at : self.at + 1] not in ("'", '"'):
-            return self._match(_BARE)
-        quoted = self._match(_STRING)
-        return quoted[1:-1] if quoted[0] == "'" else _ESCAPE.sub(_unescape, quoted[1:-1])
+    def _read_value(self, path: KeyPath) -> None:
+        first, index = self._at, 0
+        if self._take("["):
+            while not self._take("]"):
+                if not self._take("\n") and not self._take(","):
+                    self._read_value((*path, index))
+                    index += 1
+        elif self._take("{"):
+            while not self._take("}"):
+                if not self._take("\n") and not self._take(","):
+                    self._read_pair(path)
+        else:  # a string, or the parts of a number or time
+            self._at += 1
+            while self._at < len(self._tokens) and self._tokens[self._at][0] not in ",]}\n":
+                self._at += 1
+        self._store(self.spans, path, first)
 
-    def _skip(self, pattern: re.Pattern[str]) -> None:
-        found = pattern.match(self.text, self.at)
-        self.at = found.end() if found else self.at
+    def _take(self, mark: str) -> bool:
+        """Skip the next token if it is `mark`. Returns whether it was."""
+        is_mark = self._at < len(self._tokens) and self._tokens[self._at][0] == mark
+        self._at += is_mark
+        return is_mark
 
-    def _match(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self.text, self.at)
-        if found is None:
-            raise _BrokenError
-        self.at = found.end()
-        return found.group()
+    def _expect(self, mark: str) -> None:
+        if not self._take(mark):
+            raise ValueError(mark)
 
-    def _expect(self, literal: str) -> None:
-        if not self.text.startswith(literal, self.at):
-            raise _BrokenError
-        self.at += len(literal)
-
-    def _store_span(self, path: KeyPath, start: int, end: int) -> None:
-        self.spans.setdefault(path, self._span_of(start, end))
-
-    def _span_of(self, start: int, end: int) -> Span:
+    def _store(self, spans: dict[KeyPath, Span], path: KeyPath, first: int) -> None:
+        start, end = self._tokens[first].start(), self._tokens[self._at - 1].end()
         above = bisect_left(self._ends, start)
-        return Span(above + 1, start, end, start - (self._ends[above - 1] if above else -1))
-
-
-def _unescape(match: re.Match[str]) -> str:
-    code = match.group(1)
-    if code[0] in "uU" and len(code) > 1:
-        return chr(int(code[1:], 16))
-    return _ESCAPED.get(code, code)
+        column = start - (self._ends[above - 1] if above else -1)
+        spans.setdefault(path, Span(above + 1, start, end, column))
