@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cachetools import LRUCache, TLRUCache
+from cachetools import LRUCache
 
 from sidecar.defects import log_defect
 from sidecar.endpoints import http, lmstudio, servers
@@ -83,14 +84,15 @@ PROBE_SECONDS = 2.0
 SHORTEST_IDLE = 1.0
 """The least number of idle seconds after which a server can be set to put its model to sleep."""
 MODELS_KEPT = 256
-FIRST_BACKOFF, LONGEST_BACKOFF = 5.0, 300.0
-FIRST_RETRY, LONGEST_RETRY = 60.0, 3_600.0
-"""Minimum and maximum delay, in seconds, before a server that cannot count is probed again. The
-delay doubles after each failure.
-"""
-LIFETIMES: Mapping[AbilityStatus, float] = {"auth": 300.0, "loading": 2.0, "unknown": 15.0}
-"""How long a probe result with one of these statuses is valid, in seconds. For `unsupported` and
-`unreachable`, the time depends on the number of failures. Other results do not expire.
+DELAYS: Mapping[AbilityStatus, tuple[float, float]] = {
+    "unreachable": (5.0, 300.0),
+    "unsupported": (60.0, 3_600.0),
+    "auth": (300.0, 300.0),
+    "loading": (2.0, 2.0),
+    "unknown": (15.0, 15.0),
+}
+"""The shortest and longest time, in seconds, before a server with one of these statuses is asked
+again. The time doubles with each consecutive failure of the same kind. Other results do not expire.
 """
 
 ALIKE_CHARACTERS = 64
@@ -101,6 +103,41 @@ longer input must have at least twice as many characters as the shorter one, plu
 
 class _ServerChangedError(SidecarError):
     """The server now has other models, so earlier probe results are invalid."""
+
+
+@dataclass(eq=False)
+class ModelState:
+    """What is known about one model at one endpoint. Times are of the monotonic clock."""
+
+    result: ProbeResult
+    """The last probe result, which may have expired."""
+    valid_until: float = 0.0
+    failures: int = 0
+    """The number of consecutive results of the same kind."""
+    awake_until: float = 0.0
+    """Until this time, the model cannot have fallen asleep."""
+    message_tokens: int | None = None
+    """The tokens that a message has besides its text, if the server counts only chats."""
+    last: dict[Aspect, tuple[int, int]] = field(default_factory=dict)
+    """The size and token count of the last input."""
+
+    def remember(self, result: ProbeResult) -> None:
+        """Store a result, and determine how long it is valid."""
+        now, kinds = time.monotonic(), result.statuses
+        self.failures = self.failures + 1 if kinds == self.result.statuses else 1
+        delays = list[float]()
+        for kind in kinds & DELAYS.keys():
+            first, longest = DELAYS[kind]
+            if kind == "unsupported" and "supported" in kinds:
+                first = longest  # the server works, so this will hardly change
+            delays.append(backoff(self.failures, first, longest))
+        self.result, self.valid_until = result, now + min(delays, default=math.inf)
+        if "supported" in kinds:
+            self.awake_until = now + SHORTEST_IDLE
+
+    def seconds_left(self) -> float:
+        """Return how long the result is still valid, in seconds, or 0.0 if it has expired."""
+        return max(0.0, self.valid_until - time.monotonic())
 
 
 class DeclaredEndpoint:
@@ -132,19 +169,9 @@ class DeclaredEndpoint:
         proxied = self._cloud is not None
         self._connection = Connection(root, headers, proxied, key_from=settings.api_key_env)
         self._sdk = lmstudio.SdkCounter(root)
-        self._results: TLRUCache[str, ProbeResult] = TLRUCache(
-            MODELS_KEPT, _expiry_of, time.monotonic
-        )
-        self._asked: LRUCache[str, ProbeResult] = LRUCache(MODELS_KEPT)
-        self._probes = SharedTasks[str, ProbeResult]("probing", outlives_waiters=True)
-        self._message_costs: LRUCache[str, int] = LRUCache(MODELS_KEPT)
+        self._models: LRUCache[str, ModelState] = LRUCache(MODELS_KEPT)
+        self._probes = SharedTasks[str, ModelState]("probing", outlives_waiters=True)
         self._offered: tuple[str, ...] = ()
-        self._failures = 0
-        self._awake_until = 0.0
-        """Until this time, no model can have fallen asleep (monotonic clock)."""
-        self._refusals: LRUCache[str, int] = LRUCache(MODELS_KEPT)
-        self._last: LRUCache[tuple[str, Aspect], tuple[int, int]] = LRUCache(MODELS_KEPT)
-        """The size and token count of the last input, keyed by model and aspect (text or chat)."""
 
     @property
     def requests(self) -> int:
@@ -173,7 +200,7 @@ class DeclaredEndpoint:
     def named_models(self) -> list[str]:
         """Return previously used models, and declared names that contain no wildcards."""
         plain = [glob for glob in self.models if not re.search(r"[*?\[]", glob)]
-        return list(dict.fromkeys([*self._asked, *plain]))
+        return list(dict.fromkeys([*self._models, *plain]))
 
     @property
     def matching_models(self) -> list[str]:
@@ -182,20 +209,23 @@ class DeclaredEndpoint:
 
     def result_for(self, model: str) -> ProbeResult | None:
         """Return the last probe result for a model if it is still valid, else None."""
-        return self._results.get(model)
+        state = self._models.get(model)
+        return state.result if state and state.seconds_left() else None
 
     def unavailable_for(self, model: str) -> float | None:
         """Return how many seconds remain until an unreachable or loading server is asked again.
 
         Returns None if the server is neither unreachable nor loading.
         """
-        known = self.result_for(model)
-        return known.lifetime if known and known.text.status in ("unreachable", "loading") else None
+        result = self.result_for(model)
+        if result is None or result.text.status not in ("unreachable", "loading"):
+            return None
+        return self._models[model].seconds_left()
 
     def known_limit(self, model: str) -> int | None:
         """Return the last context window that the server reported for a model, or None."""
-        last = self._asked.get(model)
-        return last.limit if last else None
+        state = self._models.get(model)
+        return state.result.limit if state else None
 
     async def refresh_window(self, model: str, tokens: int) -> None:
         """After a reply or a model change, request the context window again if it may have changed.
@@ -204,7 +234,8 @@ class DeclaredEndpoint:
             model: The conversation's model.
             tokens: The reply's prompt and output tokens, or 0 if there is no reply.
         """
-        last = self._asked.get(model)
+        state = self._models.get(model)
+        last = state.result if state else None
         if last is None or last.server is None:
             return
         if last.server.loads_itself:
@@ -219,7 +250,7 @@ class DeclaredEndpoint:
 
         If no model was used, returns unknown capabilities for each declared pattern.
         """
-        rows = [self._capability_row(model, result) for model, result in self._asked.items()]
+        rows = [self._capability_row(model, state.result) for model, state in self._models.items()]
         return rows or [self._capability_row(glob, None) for glob in self.models]
 
     async def ensure_probed(self, model: str) -> ProbeResult:
@@ -227,28 +258,36 @@ class DeclaredEndpoint:
 
         Concurrent calls share one probe.
         """
-        known = self._results.get(model)
-        if known is not None:
-            return known
-        return await self._probes.run(model, partial(self._probe_model, model))
+        return (await self._probed_state(model)).result
 
     async def probe_again(self, model: str) -> ProbeResult:
         """Probe a model, even if its last result is still valid."""
-        self._results.pop(model, None)
+        self._expire(model)
         return await self.ensure_probed(model)
+
+    async def _probed_state(self, model: str) -> ModelState:
+        state = self._models.get(model)
+        if state is not None and state.seconds_left():
+            return state
+        return await self._probes.run(model, partial(self._probe_model, model))
+
+    def _expire(self, *models: str) -> None:
+        for model in models:
+            if model in self._models:
+                self._models[model].valid_until = 0.0
 
     async def count_text(self, model: str, text: str) -> EndpointCount:
         """Return the text's token count. If the model has been probed, this sends one request."""
         if not text:
             return EndpointCount(tokens=0, server="", endpoint=self.root, model=model)
-        result = await self._require(model, "text")
-        server = require_server(result)
+        state = await self._require(model, "text")
+        server = require_server(state.result)
         if server.parses_specials and await has_specials(text):
             # Servers of this kind cannot treat special tokens as plain text.
             raise EndpointError(
                 "unsupported", f"{server.name} would interpret special tokens in the text"
             )
-        tokens = await self._text_tokens(model, server, text)
+        tokens = await self._text_tokens(model, state, server, text)
         if not is_possible_count(text, tokens):
             size = len(text)
             error = EndpointError(
@@ -268,8 +307,7 @@ class DeclaredEndpoint:
         # Reading a long conversation on the event loop would delay other requests.
         size = await asyncio.to_thread(_characters_in, messages)
         await self._check_varies(model, "chat", size, tokens)
-        result = self._asked[model]
-        name = require_server(result).name
+        name = require_server(self._models[model].result).name
         return EndpointCount(tokens=tokens, server=name, endpoint=self.root, model=model)
 
     async def _check_varies(self, model: str, what: Aspect, size: int, tokens: int) -> None:
@@ -278,10 +316,11 @@ class DeclaredEndpoint:
         Raises:
             EndpointError: The server returns the same count for any input.
         """
-        before, counted = self._last.get((model, what), (size, -1))
-        self._last[model, what] = size, tokens
+        last = self._models[model].last
+        before, counted = last.get(what, (size, -1))
+        last[what] = size, tokens
         if tokens == counted and max(size, before) >= 2 * min(size, before) + ALIKE_CHARACTERS:
-            self._results.pop(model, None)
+            self._expire(model)
             await self._require(model, what)
 
     async def aclose(self) -> None:
@@ -290,7 +329,7 @@ class DeclaredEndpoint:
         await self._sdk.aclose()
         await self._connection.aclose()
 
-    async def _probe_model(self, model: str) -> ProbeResult:
+    async def _probe_model(self, model: str) -> ModelState:
         if self._no_key:
             return self._remember(model, ProbeResult.failed(model, self._no_key))
         detach_from_caller()
@@ -326,53 +365,40 @@ class DeclaredEndpoint:
             return Ability.failed(error)
         return Ability("supported")
 
-    def _remember(self, model: str, result: ProbeResult) -> ProbeResult:
+    def _remember(self, model: str, result: ProbeResult) -> ModelState:
         self._offered = result.listed_models or self._offered
-        kinds = {result.text.status, result.chat.status}
-        if "supported" in kinds:
-            self._awake_until = time.monotonic() + SHORTEST_IDLE
-        self._failures = self._failures + 1 if "unreachable" in kinds else 0
-        lifetimes = [LIFETIMES[kind] for kind in kinds if kind in LIFETIMES]
-        if "unsupported" in kinds:
-            refused = self._refusals[model] = self._refusals.get(model, 0) + 1
-            delay = LONGEST_RETRY
-            if "supported" not in kinds:
-                delay = backoff(refused, FIRST_RETRY, LONGEST_RETRY)
-            lifetimes.append(delay)
-        if self._failures:
-            lifetimes.append(reconnect_delay(self._failures))
-        kept = replace(result, lifetime=min(lifetimes, default=float("inf")))
-        self._results[model] = self._asked[model] = kept
+        state = self._models.get(model)
+        if state is None:
+            state = self._models[model] = ModelState(ProbeResult(model))
+        state.remember(result)
         _log.debug(
             "%s for %s: %s, text %s, chat %s, limit %s",
             self.root,
             model,
-            kept.server.name if kept.server else "unknown server",
-            kept.text.status,
-            kept.chat.status,
-            kept.limit,
+            result.server.name if result.server else "unknown server",
+            result.text.status,
+            result.chat.status,
+            result.limit,
         )
-        return kept
+        return state
 
-    async def _require(self, model: str, what: Aspect) -> ProbeResult:
-        result = await self.ensure_probed(model)
-        ability = result.text if what == "text" else result.chat
+    async def _require(self, model: str, what: Aspect) -> ModelState:
+        state = await self._probed_state(model)
+        ability = state.result.text if what == "text" else state.result.chat
         if ability.status != "supported":
             raise EndpointError(ability.status, ability.reason, ability.step)
-        return result
+        return state
 
-    async def _text_tokens(self, model: str, server: Server, text: str) -> int:
+    async def _text_tokens(self, model: str, state: ModelState, server: Server, text: str) -> int:
         if server is servers.LMSTUDIO:
             return await self._sdk_tokens(model, server, text)
         if not server.text_by_chat:
             return await self._count(model, text)
-        if model not in self._message_costs:
+        if state.message_tokens is None:
             # A full stop is one token in every vocabulary. The other tokens come from the chat
             # template.
-            extra_tokens = await self._count(model, single_message("."))
-            self._message_costs[model] = extra_tokens - 1
-        token_count = await self._count(model, single_message(text))
-        return max(1, token_count - self._message_costs[model])
+            state.message_tokens = await self._count(model, single_message(".")) - 1
+        return max(1, await self._count(model, single_message(text)) - state.message_tokens)
 
     async def _sdk_tokens(self, model: str, server: Server, text: str) -> int:
         try:
@@ -385,28 +411,28 @@ class DeclaredEndpoint:
         """Send a counting request, and repeat it once if the server has been replaced."""
         what: Aspect = "text" if isinstance(content, str) else "chat"
         for _ in range(2):
-            result = await self._require(model, what)
+            state = await self._require(model, what)
+            result = state.result
             request, read = await asyncio.to_thread(
                 counting_request, require_server(result), result.model, content
             )
             reconnections = self._connection.reconnections
             try:
-                if time.monotonic() >= self._awake_until:
+                if time.monotonic() >= state.awake_until:
                     await refuse_if_asleep(self._connection, require_server(result), result.model)
                 answer = await self._connection.post(request.path, request.body)
-                self._awake_until = time.monotonic() + SHORTEST_IDLE
+                state.awake_until = time.monotonic() + SHORTEST_IDLE
                 if self._connection.reconnections > reconnections and not self._cloud:
                     await self._check_still_same(result)
                 refuse_unless_ok(answer, self.root)
                 tokens = read(answer.body)
             except _ServerChangedError:
-                self._results.clear()
+                self._expire(*self._models)
                 continue
             except EndpointError as error:
                 if not error.is_request_specific:
                     self._remember(model, _result_after_failure(result, model, error))
                 raise
-            self._failures = 0
             return tokens - (result.extra_tokens if what == "text" else 0)
         raise EndpointError("unknown", f"{self.root} keeps changing its models")
 
@@ -416,7 +442,7 @@ class DeclaredEndpoint:
         try:
             listed = list_models(await self._connection.get("/v1/models"))
         except BaseException:  # includes cancellation, because the next count must probe again
-            self._results.clear()
+            self._expire(*self._models)
             raise
         if digest_of_list(listed) != result.listed:
             raise _ServerChangedError
@@ -442,17 +468,8 @@ class DeclaredEndpoint:
         return explain(without[0].status, without[0].reason, without[0].step) if without else None
 
 
-def reconnect_delay(failures: int) -> float:
-    """Return how many seconds to wait after consecutive failures."""
-    return backoff(failures, FIRST_BACKOFF, LONGEST_BACKOFF)
-
-
 def _characters_in(messages: Sequence[ChatMessage]) -> int:
     return sum(len(text) for message in messages for text in read_message(message).texts)
-
-
-def _expiry_of(_: str, result: ProbeResult, now: float) -> float:
-    return now + result.lifetime
 
 
 def _result_after_failure(result: ProbeResult, model: str, error: EndpointError) -> ProbeResult:

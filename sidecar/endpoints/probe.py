@@ -6,7 +6,6 @@ then counts two known strings, to detect servers that return constants or nonsen
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -215,9 +214,11 @@ class ProbeResult:
     """The first models in the server's model list."""
     extra_tokens: int = 0
     """The tokens that the server adds to each string. They are subtracted from the counts."""
-    lifetime: float = math.inf
-    """How long the result is valid, in seconds."""
     checked_at: str = field(default_factory=_utc_now)
+
+    @property
+    def statuses(self) -> set[AbilityStatus]:
+        return {self.text.status, self.chat.status}
 
     @classmethod
     def failed(cls, model: str, error: EndpointError, server: Server | None = None) -> ProbeResult:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sidecar.defects import log_defect
-from sidecar.endpoints.endpoint import DeclaredEndpoint, reconnect_delay
+from sidecar.endpoints.endpoint import DELAYS, DeclaredEndpoint
 from sidecar.endpoints.http import IsWanted, abandon_unless, always
 from sidecar.endpoints.outcome import (
     ENDPOINTS_OFF,
@@ -29,7 +29,7 @@ from sidecar.endpoints.outcome import (
     undeclared_reason,
 )
 from sidecar.models.names import matches
-from sidecar.tasks import SharedTasks
+from sidecar.tasks import SharedTasks, backoff
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint as EndpointSettings
@@ -189,7 +189,7 @@ class Endpoints:
         away = self.unavailable_for(model)
         if away is not None or kind not in _TEMPORARY:
             return away
-        return reconnect_delay(tries)
+        return backoff(tries, *DELAYS["unreachable"])
 
     async def probe_if_due(self, model: str) -> None:
         """Probe those of a model's servers that have no valid probe result."""

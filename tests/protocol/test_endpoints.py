@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.endpoints.endpoint import DELAYS
 from tests.e2e.llama.test_llama_session import session
 from tests.protocol.client import edit
 from tests.unit.endpoints_fake_server import (
@@ -149,7 +150,7 @@ async def until(state: Callable[[], bool]) -> None:
 async def test_recovered_endpoint_recounts_untouched_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.2)
+    monkeypatch.setitem(DELAYS, "unreachable", (0.2, 300.0))
     monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", 60.0)
     monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 60.0)
     ready = llamacpp()
@@ -181,7 +182,7 @@ async def test_recovered_endpoint_recounts_untouched_documents(
 async def test_unavailable_endpoint_is_asked_once_per_backoff_for_open_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.01)
+    monkeypatch.setitem(DELAYS, "unreachable", (0.01, 300.0))
     uri = f"{tmp_path.as_uri()}/a.md"
     async with (
         FakeServer() as server,
@@ -218,7 +219,7 @@ def held(server: FakeServer, path: str = CHAT) -> asyncio.Event:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten retry delays, and disable timeouts."""
-    monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.2)
+    monkeypatch.setitem(DELAYS, "unreachable", (0.2, 300.0))
     monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", 60.0)
     monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 60.0)
 

@@ -238,7 +238,7 @@ async def test_server_is_used_again_after_an_outage() -> None:
 
 
 async def test_loading_server_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(endpoint_module.LIFETIMES, "loading", 0.05)
+    monkeypatch.setitem(endpoint_module.DELAYS, "loading", (0.05, 0.05))
     async with llamacpp() as server:
         routes, server.routes = server.routes, {}
         server.otherwise = LOADING
@@ -262,6 +262,40 @@ async def test_backoff_of_an_unreachable_server_grows(monkeypatch: pytest.Monkey
         asked[now] = endpoints.requests
     assert asked == {0.0: 1, 4.9: 1, 5.1: 2, 15.0: 2, 15.2: 3, 35.1: 3, 35.3: 4}
     await endpoints.aclose()
+
+
+@pytest.mark.parametrize(
+    ("fault", "passed", "left"),
+    [(Canned(status=500), 3.0, 2.0), (LOADING, 0.5, 1.5), (LOADING, 2.5, None)],
+    ids=["unreachable", "loading", "over"],
+)
+async def test_time_until_a_server_is_asked_again_runs_down(
+    fault: Canned, passed: float, left: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: now))
+    async with FakeServer() as server:
+        server.otherwise = fault
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), Miss)
+        now = passed
+        assert endpoints.unavailable_for("tiny") == left
+        await endpoints.aclose()
+
+
+async def test_long_load_does_not_lengthen_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: now))
+    async with FakeServer() as server:
+        server.otherwise = LOADING
+        endpoints = server.endpoints()
+        for _ in range(10):
+            assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), Miss)
+            now += 3.0
+        server.otherwise = Canned(status=500)
+        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), Miss)
+        assert endpoints.unavailable_for("tiny") == 5.0
+        await endpoints.aclose()
 
 
 async def test_closed_idle_connection_is_not_a_miss() -> None:

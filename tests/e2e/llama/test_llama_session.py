@@ -7,6 +7,7 @@ import random
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from sidecar.endpoints.endpoint import DELAYS
 from sidecar.server.server import create_server
 from tests.e2e.llama.counting_proxy import CountingProxy
 from tests.e2e.llama.own import chat_tokens, text_tokens
@@ -183,7 +184,7 @@ async def test_abandoned_counts_are_not_sent_to_a_slow_server(
 async def test_a_conversation_that_a_slow_server_missed_is_counted_soon(
     llama_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.2)
+    monkeypatch.setitem(DELAYS, "unreachable", (0.2, 300.0))
     monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 60.0)
     async with (
         CountingProxy(llama_url) as proxy,
