@@ -15,7 +15,6 @@ from sidecar.context.counter import Counter, Sums, add_sums
 from sidecar.context.model_counts import (
     Anchor,
     Edit,
-    Grown,
     ModelCounts,
     Plan,
     Sample,
@@ -23,8 +22,6 @@ from sidecar.context.model_counts import (
     UndoState,
     UsageUpdate,
     edited_anchor,
-    kinds_of_turns,
-    newest_kind,
     restored_counts,
 )
 from sidecar.context.protocol import SectionSpec, SetParams
@@ -45,7 +42,6 @@ from sidecar.messages.usage import Usage
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Measure
-    from sidecar.counting.text_features import Kind
 
 
 SYSTEM = -1
@@ -99,7 +95,6 @@ class Conversation:
         self.assembled_at = self.updated_at
         self.restored: list[Measure] = []
         """Counts of the leading turns that were restored without their text."""
-        self.restored_kind: Kind = "prose"
         self.compacted = False
         self._counts_by_model: dict[str, ModelCounts] = {}
         self._last_assistant = -1
@@ -356,7 +351,7 @@ class Conversation:
         return sample
 
     def _compare(self, counts: ModelCounts, prompt: int, prompt_covers: int) -> UsageUpdate:
-        anchor, expected = counts.anchor, None
+        anchor = counts.anchor
         if anchor is not None and anchor.covers <= prompt_covers:
             if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
                 return UsageUpdate()  # the client has sent the same prompt again
@@ -377,33 +372,12 @@ class Conversation:
         sample = Sample(
             own.tokens() - own.documents,
             prompt,
-            self.newest_kind(prompt_covers),
             None if own.unmeasured else own.error,
             section_tokens=own.documents,
             section_error=abs(own.document_error),
             has_same_sections=has_same_sections,
-            expected=expected if has_same_sections else None,
-            markup=counts.markup,
-            grown=self._growth_since_report(counts, prompt_covers),
         )
         return UsageUpdate(sample)
-
-    def _growth_since_report(self, counts: ModelCounts, upto: int) -> Grown:
-        """Return the kinds and sizes of the strings added since the last report.
-
-        Returns () if anything else has changed.
-        """
-        anchor = counts.anchor
-        if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
-            return ()
-        added = range(max(anchor.prompt_covers, len(self.restored)), upto)
-        return kinds_of_turns((self.turns[index], counts.turns[index].tokens) for index in added)
-
-    def newest_kind(self, upto: int | None = None) -> Kind:
-        stop = len(self.turns) if upto is None else upto
-        if stop <= len(self.restored):
-            return self.restored_kind
-        return newest_kind(self.turns[max(0, stop - 2) : stop])
 
     @property
     def has_reported_usage(self) -> bool:
@@ -476,44 +450,26 @@ def uncounted_texts(conversation: Conversation) -> dict[int, str]:
 def apply_text_counts(conversation: Conversation, counted: Mapping[int, int]) -> None:
     """Apply a server's token counts for the text of turns, keyed by turn index."""
     counts, system = conversation.model_counts(), conversation.system
+    counter = conversation.counter
     if SYSTEM in counted and isinstance(system, SystemPrompt):
-        system.set_count(
-            conversation.counter, _count_with_markup(conversation, system.turn, counted[SYSTEM])
-        )
+        system.set_count(counter, counter.around(system.turn, counted[SYSTEM]))
     measures = list(counts.turns.measures)
     turns = [index for index in counted if index != SYSTEM]
     for index in turns:
-        measures[index] = _count_with_markup(
-            conversation, conversation.turns[index], counted[index]
-        )
+        measures[index] = counter.around(conversation.turns[index], counted[index])
     if turns:
         counts.turns.recount_tail(min(turns), measures[min(turns) :])
     anchor = counts.anchor
     if anchor is not None and anchor.kind == "usage" and anchor.adjust == Sums():
-        _recount_reply(conversation, counts, set(turns))
+        counts.anchor = _with_counted_reply(anchor, counts.turns, turns)
 
 
-def _recount_reply(conversation: Conversation, counts: ModelCounts, new: set[int]) -> None:
-    anchor = counts.anchor
-    if anchor is None:
-        return
+def _with_counted_reply(anchor: Anchor, counts: TurnCounts, new: Sequence[int]) -> Anchor:
     reply = range(anchor.prompt_covers, anchor.covers)
-    if counts.excess is None or counts.excess[0] != anchor.prompt_covers:
-        counts.learn_message_markup(conversation.count_without_reports(anchor.prompt_covers))
-    if new.intersection(reply) and all(counts.turns[index].counted for index in reply):
-        base = anchor.prompt + counts.turns.between(reply.start, reply.stop).tokens()
-        counts.anchor = msgspec.structs.replace(
-            anchor, base=base, reasoning=0, reply_estimate=Sums()
-        )
-
-
-def _count_with_markup(conversation: Conversation, turn: Turn, counted: int) -> Measure:
-    measure, counts = conversation.counter.around(turn, counted), conversation.model_counts()
-    if counts.excess is None or measure.error_percent is None:
-        return measure
-    tokens = max(counted, measure.tokens + round(counts.correction))
-    error = (measure.error_percent or 0.0) / 10
-    return msgspec.structs.replace(measure, tokens=tokens, method="calibrated", error_percent=error)
+    if not {*new}.intersection(reply) or not all(counts[index].counted for index in reply):
+        return anchor
+    base = anchor.prompt + counts.between(reply.start, reply.stop).tokens()
+    return msgspec.structs.replace(anchor, base=base, reasoning=0, reply_estimate=Sums())
 
 
 def _is_guess(measure: Measure) -> bool:

@@ -166,16 +166,13 @@ def has_samples(calibration: ConversationCalibration | None) -> TypeGuard[Conver
     return calibration is not None and (calibration.samples > 0 or calibration.factor != 1.0)
 
 
-def measure_of(
-    sums: Sums, tokenizer: str, calibration: ConversationCalibration | None, kind: str | None = None
-) -> Measure:
+def measure_of(sums: Sums, tokenizer: str, calibration: ConversationCalibration | None) -> Measure:
     """Combine sums into one count, and give it the least reliable of their methods.
 
     Args:
         sums: The token totals to combine.
         tokenizer: The tokenizer name to put in the count.
         calibration: The calibration to apply to the estimated tokens.
-        kind: The kind of the estimated text, if it is all of one kind.
     """
     tokens = max(0, sums.tokens(factor_of(calibration)))
     if not sums.estimate and not sums.documents:
@@ -189,7 +186,7 @@ def measure_of(
             return Measure(
                 tokens, method, tokenizer, _error_of_whole(calibration.error_percent, part, tokens)
             )
-        margin *= calibration.factor * calibration.band_factor(kind)
+        margin *= calibration.factor * calibration.band_factor
     else:
         sure = sums.calibrated == sums.estimate and not sums.document_estimate
         method = "calibrated" if sure else "estimate"

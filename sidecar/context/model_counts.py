@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal
@@ -15,9 +15,7 @@ from sidecar.context.counter import Counter, Sums, sums_of
 from sidecar.context.protocol import FitResult
 from sidecar.context.sections import RestoredPart
 from sidecar.counting.count import Measure
-from sidecar.counting.text_features import Kind, kind_of
-from sidecar.messages.content import read_message
-from sidecar.messages.turns import Turn, own_text
+from sidecar.messages.turns import Turn
 
 if TYPE_CHECKING:
     from sidecar.counting.calibration import ConversationCalibration
@@ -37,18 +35,6 @@ The two sizes differ by the markup that ends the reply and starts the next messa
 
 PREAMBLE = 24
 """Maximum number of tokens that a template adds before the first message."""
-MARKS_RATE = 0.1
-"""Minimum weight of a new report when the request markup is updated.
-
-The first report has a weight of 0.5. Later reports have lower weights.
-"""
-CORRECTION = 16.0
-"""Maximum correction to a message's markup, in tokens."""
-
-Grown = tuple[tuple[Kind | None, int], ...]
-"""The kind and size of each added string, oldest first. The kind of pictures and files is None."""
-
-_UNREAD = frozenset({"picture", "file"})
 
 
 class TurnCounts:
@@ -125,29 +111,6 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
     return [after - before for before, after in pairwise(cut)]
 
 
-def kinds_of_turns(turns: Iterable[tuple[Turn, int]]) -> Grown:
-    """Return the kind and size of each string in the turns.
-
-    Args:
-        turns: The turns with their token counts.
-    """
-    return tuple(part for turn, tokens in turns for part in _kinds_of(turn, tokens))
-
-
-def newest_kind(turns: Sequence[Turn]) -> Kind:
-    """Return the kind of text in the longer of the last two turns."""
-    return kind_of(max(map(own_text, turns[-2:]), key=len, default=""))
-
-
-def _kinds_of(turn: Turn, tokens: int) -> Grown:
-    message = read_message(turn)
-    calls = [block.arguments for block in message.flat() if block.kind == "call"]
-    texts = [text for text in (*message.texts, *calls) if text]
-    if not texts or any(block.kind in _UNREAD for block in message.flat()):
-        return ((None, tokens),)
-    return tuple(zip(map(kind_of, texts), shares(tokens, list(map(len, texts))), strict=True))
-
-
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     """The last reported size of a conversation. The counts of later turns are added to it."""
 
@@ -192,7 +155,6 @@ class Sample(msgspec.Struct, frozen=True):
 
     estimated: int
     reported: int
-    kind: Kind | None = None
     margin: float | None = None
     """The estimate's error band in tokens, or None if unknown."""
     section_tokens: int = 0
@@ -200,29 +162,16 @@ class Sample(msgspec.Struct, frozen=True):
     section_error: float = 0.0
     has_same_sections: bool = True
     """Whether the sections are unchanged since the last report."""
-    expected: Sums | None = None
-    """The prompt size predicted from an earlier report, or None if there is none."""
-    markup: float = 0.0
-    """Markup tokens included in the growth since the last report."""
-    grown: Grown = ()
-    """Kind and size of the strings added since the last report; empty if unknown."""
 
-    def apply_to(
-        self, calibration: ConversationCalibration, counts: ModelCounts | None = None
-    ) -> None:
-        """Apply this sample to a calibration and, if given, to a conversation's counts."""
-        if counts is not None and self.expected is not None:
-            counts.learn_request_markup(self.reported - self.expected.tokens(calibration.factor))
+    def apply_to(self, calibration: ConversationCalibration) -> None:
+        """Apply this sample to a calibration."""
         calibration.update(
             self.estimated,
             self.reported,
-            self.kind,
             self.margin,
             excluded=self.section_tokens,
             excluded_margin=self.section_error,
             is_excluded_unchanged=self.has_same_sections,
-            template_tokens=self.markup,
-            added=self.grown,
         )
 
 
@@ -244,29 +193,12 @@ class ChatTotal(msgspec.Struct, frozen=True):
 
 
 class ModelCounts:
-    """A conversation's counts for one model, and the corrections learned from reports."""
+    """A conversation's counts for one model, and the last reported size."""
 
     def __init__(self) -> None:
         self.turns = TurnCounts()
         self.anchor: Anchor | None = None
         self.chat: ChatTotal | None = None
-        self.correction = 0.0
-        """How many more markup tokens a message has than the markup formula predicts.
-
-        The number is learned from reports. It is negative if a message has fewer.
-        """
-        self.excess: tuple[int, int] | None = None
-        """The number of turns in the last reported prompt, and the excess of its reported size.
-
-        The excess is the reported size minus the counted size.
-        """
-        self.markup = 0.0
-        """How many more markup tokens a request has than the markup formula predicts.
-
-        The number is learned from reports. It is negative if a request has fewer.
-        """
-        self.reports = 0
-        """The number of reports that `markup` is based on."""
         self.counter: Counter | None = None
 
     def copy(self) -> ModelCounts:
@@ -281,19 +213,8 @@ class ModelCounts:
             change: The change in the combined count of the system prompt and the tools.
         """
         made = ModelCounts()
-        made.markup, made.reports = self.markup, self.reports
         made.anchor = self.anchor and self.anchor.rebased(change)
         return made
-
-    def learn_request_markup(self, tokens: float) -> None:
-        """Update the request markup after a report that exceeded the expected size by `tokens`."""
-        learned = self.markup + tokens * max(MARKS_RATE, 0.5 / (self.reports + 1))
-        self.set_markup(learned, self.reports + 1)
-
-    def set_markup(self, markup: float, reports: int) -> None:
-        """Set the request markup, and the number of reports that it is based on."""
-        most = 2 * CORRECTION  # Leaves room for the markup of the reply and of the next message.
-        self.markup, self.reports = min(max(markup, -most), most), reports
 
     def priming(self, tokens: int) -> Sums:
         """Convert the number of priming tokens, which every request contains, to `Sums`."""
@@ -304,27 +225,6 @@ class ModelCounts:
     def sum_turns(self, priming: Sums, upto: int | None = None) -> Sums:
         """Return the size of the first `upto` turns, ignoring reported usage."""
         return priming.plus(self.turns.between(0, upto))
-
-    def learn_message_markup(self, own: Sums) -> None:
-        """Update the markup per message.
-
-        Between two reported prompts, the reported and the counted size can grow by different
-        amounts. The difference is attributed to the markup of the new messages.
-
-        Args:
-            own: The counted size of the last reported prompt, based on a server's counts of its
-                text.
-        """
-        anchor, before = self.anchor, self.excess
-        if anchor is None or not anchor.prompt:
-            return
-        covers, over = anchor.prompt_covers, anchor.prompt - own.tokens()
-        self.excess = covers, over
-        if before is None or covers <= before[0]:
-            return
-        if all(self.turns[index].counted for index in range(before[0], covers)):
-            learned = self.correction + (over - before[1]) / (covers - before[0])
-            self.correction = min(max(learned, -CORRECTION), CORRECTION)
 
     def total(self, fixed: Sums, sections: Sums, priming: Sums, upto: int | None = None) -> Sums:
         """Return the next request's size. If `upto` is given, later turns are ignored.
@@ -343,8 +243,6 @@ class ModelCounts:
             return fixed.plus(sections).plus(self.sum_turns(priming, upto))
         now = fixed.plus(sections) if anchor.with_sections else fixed
         since = self.turns.between(anchor.covers, upto)
-        if anchor.with_sections and since.estimate:
-            since = since.plus(Sums(endpoint=round(self.markup)))
         total = Sums(endpoint=anchor.base).plus(anchor.reply_estimate).plus(anchor.adjust)
         total = total.plus(now.minus(anchor.fixed))
         return total.plus(since) if anchor.with_sections else total.plus(since).plus(sections)

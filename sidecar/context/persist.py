@@ -12,7 +12,6 @@ from sidecar.context.conversation import Conversation
 from sidecar.context.model_counts import Anchor
 from sidecar.context.sections import RestoredPart, Section, SectionCount
 from sidecar.counting.count import Measure
-from sidecar.counting.text_features import Kind
 from sidecar.messages.turns import Turn
 
 if TYPE_CHECKING:
@@ -43,11 +42,6 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     roles: list[str]
     turns: list[Measure]
     anchor: Anchor | None
-    kind: Kind = "prose"
-    """The kind of the most recent text. The error band depends on it."""
-    markup: float = 0.0
-    reports: int = 0
-    """Number of reports that `markup` is based on."""
     model_named: bool = True
 
 
@@ -75,9 +69,6 @@ def save(conversation: Conversation) -> SavedSession:
         roles=[turn.role for turn in conversation.turns],
         turns=list(counts.turns.measures),
         anchor=counts.anchor,
-        kind=conversation.newest_kind(),
-        markup=counts.markup,
-        reports=counts.reports,
     )
 
 
@@ -95,8 +86,6 @@ def restore(saved: SavedSession, counter: Counter) -> Conversation:
     conversation.restore_turn_counts(
         [Turn(role=role) for role in saved.roles], saved.turns, saved.anchor
     )
-    conversation.restored_kind = saved.kind
-    conversation.model_counts().set_markup(saved.markup, saved.reports)
     conversation.updated_at = conversation.assembled_at = saved.updated_at
     conversation.compacted = saved.compacted
     return conversation

@@ -54,8 +54,7 @@ def occupancy(
     This is the size of the last reported prompt, its reply and all later turns, excluding reasoning
     that is not sent back. Without reported usage, everything is counted.
     """
-    total, kind = conversation.total(), conversation.newest_kind()
-    measure = measure_of(total, conversation.counter.tokenizer, calibration, kind)
+    measure = measure_of(conversation.total(), conversation.counter.tokenizer, calibration)
     return (
         with_reply_markup(measure)
         if conversation.has_reported_usage

@@ -4,8 +4,7 @@ A calibration factor is the ratio of reported to estimated tokens. All conversat
 factor per model, tokenizer generation and estimator. The factor is computed from the growth of the
 prompt between two reports, so a hidden system prompt or a template does not distort it. Documents
 have a separate factor for each kind of text (`document_key`), because a single factor for all kinds
-would make their estimates worse. Document factors are computed from the same growth and from
-endpoints' counts.
+would make their estimates worse. Document factors are computed from endpoints' counts.
 
 Hidden tokens belong to a client's own system prompt and tools. Their number is computed for each
 model and client from the first two reports of a conversation, and is used in the next conversation.
@@ -14,8 +13,7 @@ A factor is a ratio of two sums in which older samples lose weight. Long turns t
 more than short ones, and a single unusual sample cannot distort the factor. Each sample is compared
 with the prediction that was made before it. An error band covers 95 of 100 recent samples. It is
 stored as a multiple of the estimate's uncalibrated band, because that band depends on the kind of
-text. For a new kind of text, the error band starts at full width and narrows if the samples are
-close to their predictions.
+text.
 
 This module does no I/O. It stores numbers and model names, never text.
 """
@@ -24,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from copy import copy
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -249,10 +247,6 @@ A complete prompt is less reliable, because it also contains a template.
 """
 MIN_SAMPLE_TOKENS = 16
 """Smaller samples are ignored, because rounding and template tokens would dominate them."""
-DOMINANT_SHARE = 0.9
-"""A kind of text is dominant if it makes up at least this share of the growth. The growth is then
-used to calibrate documents of this kind.
-"""
 MAX_EXCLUDED_MARGIN = 0.1
 """Maximum margin of error (±) of the excluded tokens and of the hidden tokens, as a fraction of the
 prompt's estimate. If either margin is larger, the complete prompt is not used as a sample.
@@ -313,7 +307,6 @@ class Calibrations:
         weight: float = 1.0,
         margin: float | None = None,
         *,
-        narrower_keys: Iterable[str] = (),
         prompt: tuple[int, int] | None = None,
     ) -> None:
         """Add a sample.
@@ -324,13 +317,11 @@ class Calibrations:
             real: The reported number of tokens.
             weight: The sample's weight.
             margin: The uncalibrated margin of error (±), in tokens.
-            narrower_keys: The keys of more specific factors that are updated with the same sample.
             prompt: The estimated and the reported tokens of the whole prompt, for the log.
         """
-        for name in (key, *narrower_keys):
-            self.version += 1
-            sample = estimated, real, weight, self.initial_factor(name), margin
-            self._learned.update(self.version, name, partial(_with_sample, sample))
+        self.version += 1
+        sample = estimated, real, weight, self.initial_factor(key), margin
+        self._learned.update(self.version, key, partial(_with_sample, sample))
         if not self._is_draft:
             factor = self._learned.entries[key].factor(self.initial_factor(key))
             model = printable(key.split(" ", 2)[-1])
@@ -416,28 +407,8 @@ def document_key(model: str, tokenizer: str, kind: str) -> str:
     return key_of(model, f"{tokenizer}#{kind}")
 
 
-def latest_kind_key(model: str, tokenizer: str, kind: str) -> str:
-    """Return the key of the error band for conversations whose newest text is of the given kind."""
-    return key_of(model, f"{tokenizer}+{kind}")
-
-
 def _generation_of_key(key: str) -> str:
     return " ".join(key.split(" ")[:2])
-
-
-def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str | None:
-    """Return the dominant kind of the text added to a conversation, or None if it is mixed.
-
-    Args:
-        added: The kind and token count of each added string, oldest first.
-        tokens: The growth in tokens. Text that was added before this growth is ignored.
-    """
-    sums: dict[str | None, int] = {}
-    left = tokens
-    for kind, size in reversed(added):
-        sums[kind] = sums.get(kind, 0) + min(size, left)
-        left -= min(size, left)
-    return next((kind for kind, size in sums.items() if size >= DOMINANT_SHARE * tokens), None)
 
 
 class ConversationCalibration:
@@ -479,19 +450,11 @@ class ConversationCalibration:
         learned = self._shared.learned(self._key)
         return learned.error_percent if learned else None
 
-    def band_factor(self, kind: str | None = None) -> float:
-        """Return the ratio of the next count's error band to its uncalibrated band.
-
-        Args:
-            kind: The kind of text to count. If no usage was reported for text of this kind, the
-                result is at least 1.
-        """
+    @property
+    def band_factor(self) -> float:
+        """The ratio of the next count's error band to its uncalibrated band."""
         learned = self._shared.learned(self._key)
-        band_factor = learned.band_factor() if learned else 1.0
-        if kind is None:
-            return band_factor
-        of_kind = self._shared.learned(latest_kind_key(self._model, self._tokenizer, kind))
-        return max(band_factor, of_kind.band_factor() if of_kind else 1.0)
+        return learned.band_factor() if learned else 1.0
 
     @property
     def hidden(self) -> tuple[float, float] | None:
@@ -524,34 +487,26 @@ class ConversationCalibration:
         self,
         estimated: int,
         reported: int,
-        kind: str | None = None,
         margin: float | None = None,
         *,
         excluded: int = 0,
         excluded_margin: float = 0.0,
         is_excluded_unchanged: bool = True,
-        template_tokens: float = 0.0,
-        added: Sequence[tuple[str | None, int]] = (),
     ) -> None:
         """Compare a prompt's estimate with the reported token count.
 
         Usually, the factor is updated with the growth since the last report. A first or shortened
         prompt updates the factor only if the hidden tokens are known. Otherwise, the hidden tokens
-        would look like an error of the estimate. Such a prompt never updates the factors of
-        documents.
+        would look like an error of the estimate.
 
         Args:
             estimated: The prompt's estimated tokens.
             reported: The prompt's reported tokens.
-            kind: The newest text's kind.
             margin: The margin of error (±) of the complete estimate, in tokens.
             excluded: Tokens of the prompt that `estimated` does not include. They are not used for
                 calibration.
             excluded_margin: The margin of error (±) of the excluded tokens.
             is_excluded_unchanged: Whether the previous prompt contained the same excluded tokens.
-            template_tokens: The part of the growth that belongs to the template.
-            added: The kind and estimate of each added string, oldest first. If nearly all of the
-                growth is of one kind, it is used to calibrate documents of that kind.
         """
         real = reported - excluded
         if estimated <= 0 or real <= 0:
@@ -562,17 +517,10 @@ class ConversationCalibration:
         if last is not None and has_grown and is_excluded_unchanged:
             growth = estimated - last[0]
             if growth >= MIN_SAMPLE_TOKENS:
-                real_growth = reported - last[1] - template_tokens
                 growth_margin = None if margin is None else max(0.0, margin - last[2])
-                keys = self._narrower_keys(kind, dominant_kind(added, growth))
+                prompt = estimated, reported
                 self._shared.update(
-                    self._key,
-                    growth,
-                    real_growth,
-                    1.0,
-                    growth_margin,
-                    narrower_keys=keys,
-                    prompt=(estimated, reported),
+                    self._key, growth, reported - last[1], 1.0, growth_margin, prompt=prompt
                 )
                 self._find_hidden()
         elif is_certain and self.hidden is not None:
@@ -596,12 +544,6 @@ class ConversationCalibration:
         if is_likely and is_certain and estimated >= MIN_SAMPLE_TOKENS:
             prompt = estimated, reported
             self._shared.update(self._key, estimated, visible, FULL_PROMPT_WEIGHT, prompt=prompt)
-
-    def _narrower_keys(self, latest: str | None, dominant: str | None) -> Iterator[str]:
-        if latest is not None:
-            yield latest_kind_key(self._model, self._tokenizer, latest)
-        if dominant is not None:
-            yield document_key(self._model, self._tokenizer, dominant)
 
     def add_reply(self, estimated: int, output: int) -> None:
         """Compare a reply's estimate with the reported token count.

@@ -174,14 +174,10 @@ class Conversations:
         state, counts = self.sessions.state_of(conversation.id), self.services.counts
         state.calibration = self.sessions.calibration_of(conversation)
         for sample in outcome.samples:
-            sample.apply_to(state.calibration, conversation.model_counts())
+            sample.apply_to(state.calibration)
         if outcome.reply_sample is not None:
             state.calibration.add_reply(*outcome.reply_sample)
         counts.calibration_changed()
-        tokenizer = counts.tokenizers(self.workspace.settings).for_model(conversation.model)
-        if any(sample.kind for sample in outcome.samples) and tokenizer.method != "exact":
-            # The calibration affects documents in all roots.
-            self.services.publish(Event("endpoint"))
 
     async def _run_effects(self, effects: Effects) -> Conversation:
         conversation = effects.conversation

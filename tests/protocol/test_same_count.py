@@ -263,29 +263,6 @@ async def test_calibration_of_another_process_is_used_without_own_samples(root: 
     await client.aclose()
 
 
-async def test_calibration_by_a_conversation_applies_to_similar_documents(root: Path) -> None:
-    client = await started(root)
-    uri = opened(client, root)
-    before = await client.count(uri)
-    chat = {"messages": [{"role": "user", "content": TEXT}]}
-    chat_before = await client.request("tokens/count", chat)
-    reported = 0
-    for _ in range(4):
-        user, reply = {"role": "user", "content": TEXT}, {"role": "assistant", "content": "Yes."}
-        reported += int(before["tokens"] * 1.5)
-        usage = {"prompt_tokens": reported, "completion_tokens": 3}
-        turns = {"turns": [user, reply], "usage": usage, "session": "s"}
-        await client.request("context/append", turns)
-    after = await client.count(uri)
-    assert after["method"] == "calibrated"
-    assert 1.2 < after["tokens"] / before["tokens"] < 1.6
-    chat_after = await client.request("tokens/count", chat)
-    assert 1.2 < chat_after["tokens"] / chat_before["tokens"] < 1.6
-    counts = await numbers(client, uri)
-    assert len(set(counts.values())) == 1, counts
-    await client.aclose()
-
-
 async def test_count_is_of_one_version_during_edits(root: Path) -> None:
     client = await started(root)
     uri = opened(client, root)

@@ -120,13 +120,10 @@ class FakeCalibration(ConversationCalibration):
     samples = 0
     error_percent: float | None = None
     hidden: tuple[float, float] | None = None
+    band_factor = 0.5
 
     def __init__(self, factor: float, samples: int, error_percent: float | None = None) -> None:
         self.factor, self.samples, self.error_percent = factor, samples, error_percent
-
-    def band_factor(self, kind: str | None = None) -> float:  # noqa: ARG002
-        """Return 0.5, which halves the error band."""
-        return 0.5
 
 
 class Clock:

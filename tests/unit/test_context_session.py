@@ -272,15 +272,6 @@ class TestChatTotals:
         assert occupancy(conversation).tokens == 222
 
 
-def test_error_band_survives_a_restart() -> None:
-    """The band depends on the kind of the newest text. The kind is saved, but the text is not."""
-    conversation = session(turns=[user("if (x == 1) { y[2] += f(x); }\n" * 9), reply("{};" * 9)])
-    restored = restore(save(conversation), FakeCounter())
-    assert restored.newest_kind() == conversation.newest_kind() == "code"
-    restored.append([user("Some prose, and some more of it. " * 9)])
-    assert restored.newest_kind() == "prose"
-
-
 @given(st.integers(-5, 10**6), st.lists(st.integers(0, 1000), max_size=30))
 def test_shares_add_up_and_are_in_proportion(total: int, weights: list[int]) -> None:
     made = shares(total, weights)

@@ -197,8 +197,7 @@ def test_hidden_prompt_does_not_calibrate_documents_or_other_models(
         calibration = ConversationCalibration(shared, "claude-sonnet-4-5", "x", "editor")
         for turn in range(reports):
             seen = 400 + 60 * turn
-            real, added = seen + round(400 * share), [("prose", 60 if turn else 400)]
-            calibration.update(seen, real, "prose", margin=0.15 * seen, added=added)
+            calibration.update(seen, seen + round(400 * share), margin=0.15 * seen)
 
     document = document_key("claude-sonnet-4-5", "x", "prose")
     learned = shared.learned(document)
@@ -292,27 +291,24 @@ def test_file_contains_only_numbers_and_names(tmp_path: Path) -> None:
     assert all(isinstance(number, int | float) for some in numbers for number in some)
 
 
-def test_band_narrows_with_confirming_reports_and_widens_for_a_new_kind() -> None:
+def test_band_narrows_with_confirming_reports() -> None:
     calibration = ConversationCalibration(Calibrations(), "claude-opus-4-7", "x")
-    assert calibration.band_factor("code") == 1.0
+    assert calibration.band_factor == 1.0
 
     for turn in range(1, 12):
-        calibration.update(400 * turn, 404 * turn, "code", margin=60.0 * turn)
+        calibration.update(400 * turn, 404 * turn, margin=60.0 * turn)
 
-    assert calibration.band_factor("code") == 0.8
-    assert calibration.band_factor("cjk") == 1.0
+    assert calibration.band_factor == 0.8
     calibration = calibration.for_model("claude-sonnet-4-5", "x")
-    assert calibration.band_factor("code") == 1.0
+    assert calibration.band_factor == 1.0
 
 
 def test_band_widens_after_a_miss() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "x")
     for turn in range(1, 8):
-        calibration.update(
-            400 * turn, 400 * turn + (90 if turn % 2 else 0), "log", margin=20.0 * turn
-        )
+        calibration.update(400 * turn, 400 * turn + (90 if turn % 2 else 0), margin=20.0 * turn)
 
-    assert calibration.band_factor("log") > 2
+    assert calibration.band_factor > 2
 
 
 def test_hidden_tokens_are_kept_for_the_clients_next_conversation(tmp_path: Path) -> None:
