@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import TypeAlias
 
+from sidecar.config.file_stamps import FileStamp, stamp_of
 from sidecar.config.private_files import set_aside
 
 logger = logging.getLogger(__name__)
@@ -17,12 +18,9 @@ ListFile: TypeAlias = Path | None
 """The saved price list's path, or None to use only the bundled list."""
 
 
-def version(file: ListFile) -> int:
-    """Return a number that changes whenever the file changes."""
-    try:
-        return file.stat().st_mtime_ns if file else 0
-    except OSError:
-        return 0
+def version(file: ListFile) -> FileStamp | None:
+    """Return a value that changes whenever the file changes."""
+    return stamp_of(file) if file else None
 
 
 def read(file: ListFile) -> bytes | None:

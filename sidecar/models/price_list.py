@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
     from genai_prices.types import ModelInfo, ModelPrice, Provider
 
+    from sidecar.config.file_stamps import FileStamp
     from sidecar.config.stored_prices import ListFile
 
 _EPOCH = date(1970, 1, 1)
@@ -49,7 +50,7 @@ Codex records the tier in its settings even if it leaves it out of the request f
 """
 
 _lock = threading.Lock()
-_loaded: dict[tuple[ListFile, int], DataSnapshot] = {}
+_loaded: dict[tuple[ListFile, FileStamp | None], DataSnapshot] = {}
 
 
 def price_list(file: ListFile = None) -> DataSnapshot:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from cachetools import LRUCache, TTLCache
 
 from sidecar.budget.rules import Rule
+from sidecar.config.file_stamps import FileStamp, stamp_of
 from sidecar.config.settings import Budget
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.text.outline import HEAD_CHARACTERS, MARK_START, has_ignore_mark
 from sidecar.workspace.documents import Documents, Snapshot
-from sidecar.workspace.files import File, Stamp, Targets, Text, read, stamp_of, targets_except
+from sidecar.workspace.files import File, Targets, Text, read, targets_except
 from sidecar.workspace.workspace import Workspaces, path_of
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Budgets:
     def __init__(self, counts: Counts, documents: Documents, roots: Workspaces) -> None:
         self._counts, self._documents, self._roots = counts, documents, roots
         self._listings: TTLCache[str, list[Target]] = TTLCache(16, LISTING_SECONDS)
-        self._files: LRUCache[tuple[str, Stamp, Hashable], int | None] = LRUCache(FILES_KEPT)
+        self._files: LRUCache[tuple[str, FileStamp, Hashable], int | None] = LRUCache(FILES_KEPT)
 
     def subject(self, snapshot: Snapshot, workspace: Workspace) -> Subject:
         """Return text together with the budget rules that apply to its URI."""
@@ -147,7 +148,7 @@ class Budgets:
         ]
         stamps = await self._counts.workers.run(partial(_stamps_of, paths)) if paths else {}
         for path, stamp in stamps.items():
-            key = path, stamp, bases[stamp[1] <= LARGEST_CHARACTERS]
+            key = path, stamp, bases[stamp[0] <= LARGEST_CHARACTERS]
             if key not in self._files:
                 text = await self._counts.workers.run(partial(_read_text, path, stamp))
                 part = None if text is None else Snapshot(text=text)
@@ -291,11 +292,11 @@ def _other_members(rules: Rules, rule: Rule, listed: list[Target], own: str) -> 
     return targets_except([one for one in listed if rules.matches(rule, one.relative)], own)
 
 
-def _stamps_of(paths: Iterable[str]) -> dict[str, Stamp]:
+def _stamps_of(paths: Iterable[str]) -> dict[str, FileStamp]:
     stamps = {path: stamp_of(path) for path in paths}
     return {path: stamp for path, stamp in stamps.items() if stamp is not None}
 
 
-def _read_text(path: str, stamp: Stamp) -> str | None:
-    text = read(File(path, stamp[1], named=False))
+def _read_text(path: str, stamp: FileStamp) -> str | None:
+    text = read(File(path, stamp[0], named=False))
     return text.text if isinstance(text, Text) else None

@@ -6,8 +6,9 @@ Worker threads read and write the file. They work on a copy, and the event loop 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
+from sidecar.config.file_stamps import FileStamp, stamp_of
 from sidecar.counting import calibration_file
 from sidecar.workspace.state import lock_state
 
@@ -17,14 +18,11 @@ if TYPE_CHECKING:
 
     from sidecar.counting.calibration import Calibrations
 
-Stamp: TypeAlias = tuple[int, int, int]
-"""Identifies a version of a file: inode, modification time and size."""
-
 
 class SyncResult(NamedTuple):
     calibrations: Calibrations | None
     """The file's content, or None if it has not changed."""
-    stamp: Stamp | None
+    stamp: FileStamp | None
     written_version: int | None = None
     """The version of the calibrations that was written, or None if the file was only read."""
 
@@ -37,7 +35,7 @@ class CalibrationStore:
         self.known: Calibrations | None = None
         """The calibrations, or None if the file has not been read yet."""
         self.has_unsaved = False
-        self._read_stamp: Stamp | None = None
+        self._read_stamp: FileStamp | None = None
 
     @property
     def path(self) -> Path:
@@ -95,8 +93,9 @@ class CalibrationStore:
             raise
 
 
-def _read_if_changed(folder: Path, seen: Stamp | None) -> SyncResult:
-    stamp = _stamp_of_file(folder)  # determined before reading, so that later writes are noticed
+def _read_if_changed(folder: Path, seen: FileStamp | None) -> SyncResult:
+    # Determined before reading, so that later writes are noticed.
+    stamp = stamp_of(folder / calibration_file.FILE_NAME)
     if seen is not None and stamp in (None, seen):
         return SyncResult(None, seen)
     return SyncResult(calibration_file.load(folder), stamp)
@@ -106,12 +105,4 @@ def _write(folder: Path, calibrations: Calibrations) -> SyncResult:
     version = calibrations.version
     with lock_state(folder):
         calibration_file.save(folder, calibrations)
-        return SyncResult(calibrations, _stamp_of_file(folder), version)
-
-
-def _stamp_of_file(folder: Path) -> Stamp | None:
-    try:
-        status = (folder / calibration_file.FILE_NAME).stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+        return SyncResult(calibrations, stamp_of(folder / calibration_file.FILE_NAME), version)

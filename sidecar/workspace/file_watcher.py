@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sidecar.config.file_stamps import FileStamp, stamp_of
 from sidecar.defects import log_defect
 from sidecar.operating_system import IS_LINUX, IS_MACOS
-from sidecar.workspace.files import Stamp, stamp_of
 
 if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent
@@ -56,7 +56,7 @@ class PathSubscription:
         self._poll_seconds, self._polled_at = poll_seconds, time.monotonic()
         self._changed: set[str] = set()
         self.folders: frozenset[str] = frozenset()
-        self._stamps: dict[str, Stamp | None] = {}
+        self._stamps: dict[str, FileStamp | None] = {}
 
     def cancel(self) -> None:
         self.is_active = False

@@ -143,10 +143,6 @@ class SkippedPath(NamedTuple):
     failed: bool
 
 
-Stamp = tuple[int, int]
-"""A file's modification time in nanoseconds and its size in bytes."""
-
-
 class Text(NamedTuple):
     """A file's text. `damaged` means that undecodable bytes were replaced with U+FFFD."""
 
@@ -204,15 +200,6 @@ def _file_or_skipped(path: str | SkippedPath) -> File | SkippedPath:
         return File(path, os.lstat(path).st_size, named=False)
     except OSError as error:
         return SkippedPath(path, _reason_of(error), failed=False)
-
-
-def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
-    """Return a file's stamp, or None if the file does not exist. This function blocks."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):  # ValueError: the path contains a NUL
-        return None
-    return status.st_mtime_ns, status.st_size
 
 
 def read(file: File) -> Text | SkippedPath:

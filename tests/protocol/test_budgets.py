@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -412,6 +413,25 @@ async def test_links_count_towards_sums_as_in_check(bare: Client, tmp_path: Path
         assert (finding.tokens, finding.files) == (checked.tokens, checked.files)
         bare.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
     assert checked.files == 2
+
+
+async def test_other_file_replaced_with_the_same_size_and_times_is_counted_again(
+    bare: Client, tmp_path: Path
+) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(
+        '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = 3\n'
+    )
+    text, uri = "some words in a file\n", (tmp_path / "AGENTS.md").as_uri()
+    await bare.initialize(root=tmp_path.as_uri())
+    bare.ignore("status/update", "textDocument/publishDiagnostics")
+    bare.open(text, uri)
+    for content in ("words " * 20, "w.r.s," * 20):
+        new = tmp_path / "new"
+        new.write_text(content)
+        os.utime(new, (0, 0))
+        new.replace(tmp_path / "other.md")
+        _, (finding,) = await bare.server.diagnostics.findings(uri)
+        assert finding.tokens == truth(text) + truth(content)
 
 
 async def test_budget_over_several_files_counts_them_together(bare: Client, tmp_path: Path) -> None:

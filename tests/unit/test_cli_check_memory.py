@@ -16,6 +16,7 @@ import pytest
 from sidecar.cli import counters
 from sidecar.cli.check import check_paths as run
 from sidecar.cli.checking import cache, reading
+from sidecar.config.file_stamps import FileStamp, stamp_of_status
 from sidecar.config.paths import cache_dir
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.calibration_file import save
@@ -313,14 +314,14 @@ def test_threads_take_turns_reading_files(root: Path, monkeypatch: pytest.Monkey
     for number in range(40):
         write(root / f"{number}.md", f"file {number}")
     threads: list[int] = []
-    original = cache.stamp_of
+    original = stamp_of_status
 
-    def stamp_of(status: os.stat_result) -> cache.FullStamp:
+    def stamp_of(status: os.stat_result) -> FileStamp:
         threads.append(get_ident())
         time.sleep(0.001)  # lets other threads run
         return original(status)
 
-    monkeypatch.setattr(reading, "stamp_of", stamp_of)
+    monkeypatch.setattr(reading, "stamp_of_status", stamp_of)
     monkeypatch.setattr(counters, "count_cores", lambda: 4)
     run([str(root)], use_cache=False)
     batches = [list(batch) for _, batch in groupby(threads)]

@@ -156,6 +156,19 @@ def test_file_is_followed_without_events(tmp_path: Path, follow: Callable[..., S
     subscriber.until_reported(file)
 
 
+@pytest.mark.usefixtures("no_events")
+def test_file_replaced_by_one_with_the_same_size_and_times_is_reported(
+    tmp_path: Path, follow: Callable[..., Subscriber]
+) -> None:
+    file, other = tmp_path / "file", tmp_path / "other"
+    for path, text in ((file, "one"), (other, "two")):
+        path.write_text(text)
+        os.utime(path, (0, 0))
+    subscriber = follow(file)
+    other.replace(file)
+    subscriber.until_reported(file)
+
+
 def test_new_and_replaced_paths_are_watched(
     tmp_path: Path, follow: Callable[..., Subscriber], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Collection
-from operator import attrgetter
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from sidecar import __version__
 from sidecar.cli.checking.report import FileReport, ReportedFinding
+from sidecar.config.file_stamps import FileStamp, stamp_of
 from sidecar.config.paths import cache_dir, state_dir
 from sidecar.config.private_files import make_folder, write
 from sidecar.counting.count import Method
@@ -38,18 +38,11 @@ Therefore, a run that checks only a few files does not empty a small cache.
 RACY_NS = 2_000_000_000
 """The resolution, in nanoseconds, of file times on FAT, the coarsest of all file systems."""
 
-FullStamp = tuple[int, int, int, int]
-"""A file's size, its modification and change times in nanoseconds, and its inode number."""
-
-stamp_of: Callable[[os.stat_result], FullStamp] = attrgetter(
-    "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino"
-)
-
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
     """The cached result of checking a file. `digest` is empty if the file is not text."""
 
-    stamp: FullStamp
+    stamp: FileStamp
     is_stamp_reliable: bool
     """Whether any later edit is certain to change the file's stamp."""
     digest: bytes = b""
@@ -81,7 +74,7 @@ class CheckCache(msgspec.Struct, kw_only=True):
     format: str = FORMAT
     fingerprint: str = ""
     """A hash of the rules and tokenizers that the entries depend on."""
-    calibration: FullStamp | None = None
+    calibration: FileStamp | None = None
     """The calibration's stamp, or None if the entries do not depend on it."""
     entries: dict[str, Entry] = {}
     """The results, keyed by file path relative to the root."""
@@ -133,31 +126,23 @@ def save_cache(root: Path, cache: CheckCache) -> None:
         write(path, data)
 
 
-def is_stamp_reliable(stamp: FullStamp, read_at_ns: int) -> bool:
+def is_stamp_reliable(stamp: FileStamp, read_at_ns: int) -> bool:
     """Return whether any edit after the file was read is certain to change its stamp."""
     return max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
-
-
-def stamp(path: str) -> FullStamp | None:
-    """Return a file's stamp, or None if the file does not exist."""
-    try:
-        return stamp_of(os.stat(path))
-    except (OSError, ValueError):
-        return None
 
 
 def digest_of(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
-def calibration_stamp() -> FullStamp | None:
-    return stamp(str(state_dir() / "calibration.json"))
+def calibration_stamp() -> FileStamp | None:
+    return stamp_of(state_dir() / "calibration.json")
 
 
 def file_stamps(settings: Settings) -> str:
     """Return text for a cache key. It changes if a tokenizer file in the settings changes."""
     files = [entry.file for entry in settings.tokenizers]
-    return "".join(f"|{file}:{stamp(os.path.expanduser(file))}" for file in files)
+    return "".join(f"|{file}:{stamp_of(os.path.expanduser(file))}" for file in files)
 
 
 def _cache_file(root: Path) -> Path:

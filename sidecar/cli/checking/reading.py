@@ -13,11 +13,11 @@ from sidecar.cli.checking.cache import (
     digest_of,
     file_stamps,
     is_stamp_reliable,
-    stamp_of,
 )
 from sidecar.cli.checking.report import FileRange, FileReport, report_finding
 from sidecar.cli.counters import map_batches
 from sidecar.cli.output import with_progress
+from sidecar.config.file_stamps import FileStamp, stamp_of_status
 from sidecar.counting.exact_engines import names
 from sidecar.text.outline import has_ignore_mark
 from sidecar.workspace.budgets import Subject, findings
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sidecar.budget.findings import Finding
     from sidecar.budget.rules import Rules
-    from sidecar.cli.checking.cache import ContentCounts, FullStamp
+    from sidecar.cli.checking.cache import ContentCounts
     from sidecar.cli.counters import ChooseCounter
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure
@@ -46,7 +46,7 @@ class LoadedFile(NamedTuple):
 
     target: Target
     text: str
-    stamp: FullStamp = (0, 0, 0, 0)
+    stamp: FileStamp = (0, 0, 0, 0)
     read_at: int = 0
     digest: bytes = b""
 
@@ -165,7 +165,7 @@ def _load_target(target: Target) -> LoadedFile | Checked:
     read_at = time.time_ns()
     try:
         with open(target.path, "rb") as file:
-            stamp = stamp_of(os.fstat(file.fileno()))
+            stamp = stamp_of_status(os.fstat(file.fileno()))
             data = file.read()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

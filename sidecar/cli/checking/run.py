@@ -19,7 +19,6 @@ from sidecar.cli.checking.cache import (
     digest_of,
     drop_unused,
     file_stamps,
-    stamp,
 )
 from sidecar.cli.checking.report import (
     START,
@@ -31,6 +30,7 @@ from sidecar.cli.checking.report import (
     find_distinct,
     report_finding,
 )
+from sidecar.config.file_stamps import stamp_of
 from sidecar.counting.count import Measure
 from sidecar.workspace.files import SkippedPath, Target, drop_duplicate_links
 
@@ -200,7 +200,7 @@ class Checker:
         size = 0
         entries = self._cache.entries
         for target in readable:
-            current = stamp(target.path)
+            current = stamp_of(target.path)
             entry = entries.get(target.relative)
             if (
                 entry

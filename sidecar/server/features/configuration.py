@@ -14,6 +14,7 @@ from lsprotocol import types
 from pygls.uris import from_fs_path
 
 from sidecar.budget.rules import Rules
+from sidecar.config.file_stamps import FileStamp, stamp_of
 from sidecar.config.options import Loaded
 from sidecar.config.paths import LIMIT_VARIABLE, settings_files
 from sidecar.config.settings import Settings
@@ -21,7 +22,6 @@ from sidecar.defects import log_defect
 from sidecar.models import catalogue
 from sidecar.server.features import documents
 from sidecar.tasks import SharedTasks
-from sidecar.workspace.files import Stamp, stamp_of
 from sidecar.workspace.workspace import Event, SettingsChange
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class SettingsLoader:
         """An object that identifies the latest reload."""
         self._awaited: object = None
         """An object that identifies the reload in progress, or None if there is none."""
-        self._modification_times: dict[Path, Stamp | None] = {}
+        self._stamps: dict[Path, FileStamp | None] = {}
 
     def initialized(self) -> None:
         """Allow requests to the client. LSP forbids them before the `initialized` notification."""
@@ -72,7 +72,7 @@ class SettingsLoader:
     async def _reload(self) -> None:
         roots = set(self._services.roots)
         paths = {path for root in roots for path in settings_files(root.path)}
-        self._awaited, self._modification_times = self._latest, {}
+        self._awaited, self._stamps = self._latest, {}
         jobs: list[Callable[[], Awaitable[None]]] = [self._read_calibrations]
         jobs += [partial(self._load, root, self._latest) for root in roots]
         await asyncio.gather(*map(self._wait_for, jobs))
@@ -146,12 +146,12 @@ class SettingsLoader:
         run, before = self._services.workers.run, workspace.settings
         workspace.apply_settings(SettingsChange(editor=await self._editor_section(workspace)))
         # Read the times before the contents, so that a change in between triggers another reload.
-        times = await run(partial(_modification_times, settings_files(workspace.path)))
+        times = await run(partial(_stamps_of, settings_files(workspace.path)))
         work = partial(_load_settings, workspace.path, workspace.editor, workspace.loaded)
         loaded = await run(work)
         if reload not in (self._awaited, self._latest):
             return
-        self._modification_times = times | self._modification_times
+        self._stamps = times | self._stamps
         workspace.apply_settings(SettingsChange(read=loaded))
         after = workspace.settings
         if self._services.windows.ready and (
@@ -191,14 +191,11 @@ class SettingsLoader:
         self._server.scheduler.schedule(("settings files",), 0.0, self._reload_if_changed)
 
     async def _reload_if_changed(self) -> None:
-        if (
-            await self._services.workers.run(partial(_modification_times, self._watched))
-            != self._modification_times
-        ):
+        if await self._services.workers.run(partial(_stamps_of, self._watched)) != self._stamps:
             self.reload()
 
 
-def _modification_times(paths: Iterable[Path]) -> dict[Path, Stamp | None]:
+def _stamps_of(paths: Iterable[Path]) -> dict[Path, FileStamp | None]:
     return {path: stamp_of(path) for path in paths}
 
 
