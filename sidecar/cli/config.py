@@ -12,6 +12,7 @@ import msgspec
 
 from sidecar.cli.group import workspace_option
 from sidecar.cli.output import print_json, print_lines, warn
+from sidecar.text.tables import align_columns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,8 +86,8 @@ def show(root: Path, as_json: bool, key: str | None) -> None:
     if as_json:
         print_json({"values": rows})
     else:
-        width = max(len(row["key"]) for row in rows)
-        print_lines(*(f"{row['key']:<{width}}  {row['value']}  ({row['from']})" for row in rows))
+        cells = [(row["key"], f"{row['value']}  ({row['from']})") for row in rows]
+        print_lines(*align_columns(cells))
 
 
 @config.command()

@@ -23,6 +23,7 @@ from sidecar.server.features.cost import describe_prompt_file_cost
 from sidecar.server.protocol import find_line_span, from_position
 from sidecar.text.positions import Position
 from sidecar.text.printable import markdown, message, printable, shorten
+from sidecar.text.tables import align_columns
 from sidecar.workspace.budgets import find_lowest_budget, model_of
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.status import document_status
@@ -324,10 +325,13 @@ def _register_commands(server: SidecarServer) -> None:
             {"title": part.part.title, "line": part.part.start_line, "tokens": part.tokens}
             for part in sorted(parts, key=lambda part: -part.tokens)[:HEAVIEST_SHOWN]
         ]
-        lines = [
-            f"{row['tokens']:>8,}  {printable(row['title'])} (line {row['line'] + 1})"
-            for row in rows
-        ]
+        lines = align_columns(
+            [
+                (f"{row['tokens']:,}", f"{printable(row['title'])} (line {row['line'] + 1})")
+                for row in rows
+            ],
+            left=0,
+        )
         title = "Heaviest sections:" if rows else "This document has no sections."
         _show_message(server, "\n".join([title, *lines]))
         return rows
