@@ -56,10 +56,13 @@ COLUMNS = (
     "at",
     "session",
     "kind",
-    "band",
     *BUCKETS,
     "estimated",
     "reported",
+    "cost",
+    "unpriced",
+    "whole",
+    "basis",
 )
 
 
@@ -102,8 +105,9 @@ def _event(rng: random.Random, at: datetime, day: int, session: int) -> LedgerEv
 
 def bare_row(event: LedgerEvent) -> tuple[object, ...]:
     """Return a row with the same columns as the ledger's, without looking up ids."""
-    head = event.request_id, 1, int(event.at.timestamp() * 1000), 1, 1, 0
-    return *head, *msgspec.structs.astuple(event.buckets), event.estimated_tokens, None
+    head = event.request_id, 1, int(event.at.timestamp() * 1000), 1, 1
+    costs = None, 123_456_789_012, 0, True, "list"
+    return *head, *msgspec.structs.astuple(event.buckets), event.estimated_tokens, *costs
 
 
 BARE_INSERT = f"INSERT INTO bare ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
@@ -188,8 +192,8 @@ def best_of(action: Callable[[], object], times: int = 5) -> float:
 
 
 SCAN = (
-    f"SELECT kind, band, day, {', '.join(f'sum({name})' for name in SUMS)} "  # noqa: S608
-    "FROM event_sums WHERE +at >= ? AND +at < ? GROUP BY kind, band, day"
+    f"SELECT kind, day, {', '.join(f'sum({name})' for name in SUMS)} "  # noqa: S608
+    "FROM event_sums WHERE +at >= ? AND +at < ? GROUP BY kind, day"
 )
 
 

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from sidecar.cli.group import workspace_option
-from sidecar.cli.ledger import exit_on_errors, ingest_agents, open_ledger
+from sidecar.cli.ledger import exit_on_errors, open_ledger, update_costs, update_ledger
 from sidecar.cli.output import (
     flush_output,
     print_json,
@@ -186,7 +186,7 @@ def _read_ledger(
     *,
     with_labels: bool,
 ) -> CostReport:
-    ingest_agents(book, settings, scope["workspace"])
+    update_ledger(book, settings, scope["workspace"])
     folders = _workspace_paths(book, scope["workspace"])
     report = book.detail(params, agent=scope["agent"], folders=folders)
     if with_labels and "session" in params.by:
@@ -288,18 +288,18 @@ def export(form: ExportFormat, output: Path | None, **scope: Any) -> None:
     from sidecar.cost.export import read_events, write_calls
 
     with open_ledger() as (book, loaded):
-        ingest_agents(book, loaded.settings, scope["workspace"])
+        update_ledger(book, loaded.settings, scope["workspace"])
         wanted = book.scope(
             _build_params(scope), scope["agent"], _workspace_paths(book, scope["workspace"])
         )
         events = read_events(book.ledger, wanted)
         if output is None:
             with flush_output():
-                write_calls(events, book.prices, sys.stdout, form)
+                write_calls(events, sys.stdout, form)
             return
         try:
             with output.open("w", encoding="utf-8", newline="") as stream:
-                write_calls(events, book.prices, stream, form)
+                write_calls(events, stream, form)
         except OSError as error:
             raise ValueError(f"cannot write {output}: {error.strerror or error}") from error
     print_lines(f"Wrote {output}.", err=True)
@@ -321,7 +321,7 @@ def files(root: Path, since: str | None, until: str | None, as_json: bool) -> No
     from sidecar.cli.sessions import SessionsView
 
     with open_ledger() as (book, loaded):
-        ingest_agents(book, loaded.settings, root)
+        update_ledger(book, loaded.settings, root)
     with exit_on_errors(), SessionsView(root) as view:
         # The problems in the user's own configuration have already been printed.
         has_errors = print_problems(
@@ -364,9 +364,8 @@ def _workspace_paths(book: CostBook, workspace: Path | None) -> tuple[str, ...]:
 def update_prices(url: str | None, as_json: bool) -> None:
     """Download the latest price list from genai-prices.
 
-    The list is stored in the state folder. Costs are computed when a report is shown, so a
-    corrected price also applies to past calls. No other command uses the network unless your
-    settings contain an endpoint, a collector or a team store.
+    The list is stored in the state folder. New prices also apply to past calls. No other command
+    uses the network unless your settings contain an endpoint, a collector or a team store.
     """
     from sidecar.config.paths import state_dir
     from sidecar.config.stored_prices import STORED_LIST
@@ -379,6 +378,8 @@ def update_prices(url: str | None, as_json: bool) -> None:
         print_json({"models": models, "file": str(target)})
     else:
         print_lines(f"Prices for {models:,} models written to {target}")
+    with open_ledger() as (book, _loaded):
+        update_costs(book)
 
 
 def _build_params(
@@ -404,13 +405,13 @@ def _ledger_page(
     from sidecar.cost.page import LedgerSource, whole_page
 
     workspace: Path | None = scope["workspace"]
-    ingest_agents(book, settings, workspace)
+    update_ledger(book, settings, workspace)
     files: dict[Period, list[FileCost]] = {}
     if workspace is None:
         labels = _labels_of_all_workspaces(book, settings, params, scope["agent"])
     else:
         labels, files = _names_and_files(workspace, scope["since"], scope["until"])
-    with book.ledger.reader() as connection:
+    with book.report_reader() as connection:
         source = LedgerSource(
             connection=connection,
             prices=book.prices,

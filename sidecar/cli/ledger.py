@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from sidecar.cli.output import print_problems, warn
 
 if TYPE_CHECKING:
@@ -16,11 +18,33 @@ if TYPE_CHECKING:
     from sidecar.cost.book import CostBook
 
 
-def ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) -> None:
-    """Record new calls that agents made in a workspace.
+def update_ledger(book: CostBook, settings: Settings, workspace: Path | None) -> None:
+    """Record new calls that agents made in a workspace, and compute costs after a price change.
 
     If `workspace` is None, record the new calls in all workspaces.
     """
+    _ingest_agents(book, settings, workspace)
+    update_costs(book)
+
+
+def update_costs(book: CostBook) -> None:
+    """Compute the costs of recorded calls after a change of prices, with progress on a terminal."""
+    from sidecar.cost.repricing import price_calls
+
+    is_shown = False
+
+    def show(share: float) -> None:
+        nonlocal is_shown
+        if share < 1 and sys.stderr.isatty():
+            is_shown = True
+            click.echo(f"\rPricing calls: {share:4.0%}", nl=False, err=True)
+
+    price_calls(book.ledger, progress=show)
+    if is_shown:
+        click.echo("\rPricing calls: 100%", err=True)
+
+
+def _ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) -> None:
     from sidecar.agents.registry import Sources
     from sidecar.config.load import find_root
     from sidecar.workspace.session_index import ingest_all

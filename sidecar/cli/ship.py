@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from sidecar.cli.ledger import ingest_agents, open_ledger
+from sidecar.cli.ledger import open_ledger, update_ledger
 from sidecar.cli.output import print_json, print_lines, warn
 from sidecar.text.printable import counted
 
@@ -69,7 +69,7 @@ def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -
         if queue is None:
             warn("no collector is configured; set [ledger] otel-endpoint in your own configuration")
             sys.exit(2)
-        ingest_agents(book, settings, None)
+        update_ledger(book, settings, None)
         if dry_run:
             _print_records(queue)
             return
@@ -142,7 +142,7 @@ async def _follow(
                 failures += 1
                 delay = max(backoff(failures, FIRST_RETRY, LONGEST_RETRY), error.retry_after)
             await asyncio.sleep(delay)
-            await asyncio.to_thread(ingest_agents, book, settings, None)
+            await asyncio.to_thread(update_ledger, book, settings, None)
 
 
 async def _ship_once(

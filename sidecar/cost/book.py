@@ -5,8 +5,8 @@ The ledger and the price list are opened on first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +27,8 @@ from sidecar.cost.ledger import (
 from sidecar.cost.prices import Prices
 from sidecar.cost.protocol import CostDetailParams, CostRecorded, CostRecordParams
 from sidecar.cost.reports import report
-from sidecar.cost.sums import Scope
+from sidecar.cost.repricing import price_new_calls
+from sidecar.cost.sums import Scope, read_total
 from sidecar.errors import BadParamsError
 from sidecar.messages.billing import reported_cost, service_tier
 from sidecar.models.catalogue import provider_name, provider_of
@@ -72,8 +73,8 @@ class CostBook:
             entries: The user's `[[price]]` entries.
             zone: The time zone that determines local days; defaults to this machine's.
         """
-        self.ledger = Ledger(state / FILE_NAME, zone)
         self.prices = Prices(entries, state / STORED_LIST)
+        self.ledger = Ledger(state / FILE_NAME, zone, self.prices)
         self._zone = zone
 
     def record(self, params: CostRecordParams) -> CostRecorded:
@@ -115,8 +116,7 @@ class CostBook:
             estimated_tokens=params.estimated_tokens,
             reported_cost=reported,
         )
-        recorded = self.ledger.record(event)
-        cost = self.prices.cost(event)
+        recorded, cost = self.ledger.record(event), self.prices.cost(event)
         return CostRecorded(
             id=recorded.id,
             usage=usage,
@@ -132,8 +132,11 @@ class CostBook:
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
     ) -> RecordedBatch:
-        """Record an agent's calls (see `Ledger.record_many`)."""
-        return self.ledger.record_many(events, amend=amend, also=also)
+        """Record an agent's calls, without waiting for the price list.
+
+        See `Ledger.record_many`.
+        """
+        return self.ledger.record_many(events, amend=amend, also=also, can_wait=False)
 
     def detail(
         self,
@@ -158,8 +161,19 @@ class CostBook:
         from sidecar.cost.reports import overview
 
         made, scope = overview if params.charts else report, self.scope(params, agent, folders)
-        with self.ledger.reader(cancelled) as connection:
+        with self.report_reader(cancelled) as connection:
             return made(connection, self.prices, scope, params.by)
+
+    @contextmanager
+    def report_reader(self, cancelled: Cancelled | None = None) -> Iterator[sqlite3.Connection]:
+        """Open a snapshot of the ledger in which all new calls have a price.
+
+        Raises:
+            LedgerError: Reading failed, or was cancelled (ReadCancelledError).
+        """
+        price_new_calls(self.ledger)
+        with self.ledger.reader(cancelled) as connection:
+            yield connection
 
     def folders_of(self, worktrees: Mapping[str, str]) -> tuple[str, ...]:
         """Return a repository's worktrees, including those that have been removed.
@@ -213,7 +227,6 @@ class CostBook:
         with self.ledger.reader() as connection:
             return spend_so_far(
                 connection,
-                self.prices,
                 workspace_key(workspace),
                 session,
                 folders=tuple(map(workspace_key, folders)),
@@ -234,17 +247,16 @@ class CostBook:
             block = current_block(connection, agent, ends_at, now)
             if block is None:
                 return None
-            found = report(
-                connection, self.prices, scope_of_block(Scope(agent=agent), block), ["model"]
+            total = read_total(connection, scope_of_block(Scope(agent=agent), block))
+        return (
+            BlockCost(
+                began_at=datetime.fromtimestamp(block.begin_ms / 1000, UTC),
+                ends_at=datetime.fromtimestamp(block.end_ms / 1000, UTC),
+                cost_usd=total.cost_usd,
+                unpriced=total.is_partial,
             )
-        if not found.rows:
-            return None
-        cost = None if all(row.cost_usd is None for row in found.rows) else found.totals.cost_usd
-        return BlockCost(
-            began_at=datetime.fromtimestamp(block.begin_ms / 1000, UTC),
-            ends_at=datetime.fromtimestamp(block.end_ms / 1000, UTC),
-            cost_usd=cost,
-            unpriced=any(row.partial for row in found.rows),
+            if total.calls
+            else None
         )
 
     def preflight(

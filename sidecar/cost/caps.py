@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from sidecar.cost.days import TimeRange, local_day
-from sidecar.cost.prices import add_costs
-from sidecar.cost.reports import lower_bound_agents, priced_sums
-from sidecar.cost.sums import Scope, agents_in_scope
+from sidecar.cost.sums import Scope, read_total
 from sidecar.text.printable import cost_text, printable, usd_text
 
 if TYPE_CHECKING:
     import sqlite3
 
     from sidecar.config.settings import Caps
-    from sidecar.cost.prices import Prices
 
 CapVerdict = Literal["ok", "warn", "refuse"]
 CapSpan = Literal["day", "session", "workspace"]
@@ -62,7 +59,6 @@ class CostVerdict(msgspec.Struct, frozen=True):
 
 def spend_so_far(
     connection: sqlite3.Connection,
-    prices: Prices,
     workspace: str,
     session: str,
     *,
@@ -76,22 +72,14 @@ def spend_so_far(
         "session": Scope(workspace=workspace, folders=folders, session=session),
         "workspace": Scope(workspace=workspace, folders=folders),
     }
-    sums = {span: list(priced_sums(connection, prices, scope)) for span, scope in scopes.items()}
-    totals = {span: add_costs([one.cost for one in found]) for span, found in sums.items()}
-    omitting = lower_bound_agents(connection)
-    partial = {
-        span
-        for span, scope in scopes.items()
-        if not totals[span].whole
-        or (omitting and not omitting.isdisjoint(agents_in_scope(connection, scope)))
-    }
-    found = [priced.sum for priced in sums["workspace"]]
+    totals = {span: read_total(connection, scope) for span, scope in scopes.items()}
+    buckets = totals["workspace"].buckets
     return Spend(
-        **{span: total.usd or Decimal(0) for span, total in totals.items()},
-        unknown=frozenset(span for span, total in totals.items() if total.usd is None),
-        partial=frozenset(partial),
-        calls=sum(one.calls for one in found),
-        tokens=sum(one.buckets.prompt + one.buckets.completion for one in found),
+        **{span: total.cost for span, total in totals.items()},
+        unknown=frozenset(span for span, total in totals.items() if total.total.usd is None),
+        partial=frozenset(span for span, total in totals.items() if total.is_partial),
+        calls=totals["workspace"].calls,
+        tokens=buckets.prompt + buckets.completion,
     )
 
 

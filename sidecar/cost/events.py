@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from datetime import UTC, datetime
 from decimal import Decimal
 from operator import add, sub
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -92,6 +91,27 @@ class Buckets(msgspec.Struct, frozen=True, gc=False):
         return self.output + self.reasoning
 
 
+Basis = Literal["reported", "agent", "list", "own", "derived"]
+"""Where a cost comes from: the vendor, the agent, the price list or the user's `[[price]]`.
+
+`derived` is a list price of a service tier that was derived from the standard price.
+"""
+
+
+class Cost(NamedTuple):
+    """The cost of calls, and how much of their usage has no price."""
+
+    usd: Decimal | None
+    """The cost in USD of everything with a price, or None if nothing has a price."""
+    unpriced_tokens: int = 0
+    whole: bool = True
+    """Whether all tokens and searches have a price."""
+    basis: Basis | None = None
+    """None if nothing has a price, and for the sum of several costs."""
+    listed: Decimal | None = None
+    """The list price of a call with a reported cost, or None if unknown."""
+
+
 class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A model call.
 
@@ -127,6 +147,8 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     None if a client reported the call.
     """
+    cost: Cost | None = None
+    """The call's cost, or None if the call has not been priced yet. The ledger sets it."""
 
 
 def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
@@ -243,38 +265,3 @@ def check_names(**names: str) -> None:
             raise BadParamsError(f"{field} contains a lone surrogate")
     if names.get("model") == "":
         raise BadParamsError("model is empty")
-
-
-# The price per token can depend on the prompt's size. A sum may therefore only contain calls whose
-# prompts are between the same two thresholds. The list contains the thresholds of genai-prices
-# 0.2.3, and round numbers that later versions may use. Changing the list requires a migration that
-# recomputes all sums.
-THRESHOLDS = (
-    32_000,
-    64_000,
-    100_000,
-    128_000,
-    199_999,
-    200_000,
-    256_000,
-    272_000,
-    400_000,
-    500_000,
-    512_000,
-    524_288,
-    1_000_000,
-)
-
-REPORTED = -1
-"""Stored instead of a price band for calls whose cost the vendor reported."""
-
-
-def band(prompt_tokens: int) -> int:
-    """Return a prompt's price band: the largest threshold that the prompt exceeds, or 0."""
-    position = bisect_left(THRESHOLDS, prompt_tokens)
-    return THRESHOLDS[position - 1] if position else 0
-
-
-def typical_prompt(band: int) -> int:
-    """Return a prompt size within a band, in tokens. The price does not vary within a band."""
-    return band + 1

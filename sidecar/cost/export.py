@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from io import StringIO
 from typing import IO, TYPE_CHECKING, Literal
 
 import msgspec
 
-from sidecar import typed
-from sidecar.cost.events import REPORTED, Buckets, LedgerEvent
-from sidecar.cost.ledger import BUCKETS, Ledger, usd
+from sidecar.cost.events import Cost, LedgerEvent
+from sidecar.cost.ledger import BUCKETS, EVENT_COLUMNS, EVENT_TABLES, event_of_row
 from sidecar.cost.sums import Scope, calls_condition
 from sidecar.text.printable import json_text, printable
 
 if TYPE_CHECKING:
-    from sidecar.cost.prices import Cost, Prices
+    from sidecar.cost.ledger import Ledger
 
 ExportFormat = Literal["csv", "jsonl"]
 CostSource = Literal["reported", "list", "own", "derived", "partly", "unpriced", "agent"]
@@ -73,15 +71,6 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 _USES = frozenset({"web_searches", "file_searches", "other_tools"})
 _FIELDS = tuple(name if name in _USES else f"{name}_tokens" for name in BUCKETS)
 """The `ExportedCall` fields for a call's buckets, in the order of `BUCKETS`."""
-COLUMNS = (
-    "at, workspace, session.name, agent, provider.name, model, category, tier, request, telemetry, "
-    f"estimated, band, reported, {', '.join(BUCKETS)}"
-)
-"""The columns to select from `TABLES` for `event_of_row`."""
-TABLES = (
-    "event JOIN session ON session.id = event.session JOIN kind ON kind.id = event.kind "
-    "JOIN provider ON provider.id = kind.provider"
-)
 
 
 def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
@@ -89,18 +78,16 @@ def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
     where, values = calls_condition(scope)
     with ledger.reader() as connection:
         rows = connection.execute(
-            f"SELECT {COLUMNS} FROM {TABLES} WHERE {where} ORDER BY at, event.id",  # noqa: S608
+            f"SELECT {EVENT_COLUMNS} FROM {EVENT_TABLES} WHERE {where} ORDER BY at, event.id",  # noqa: S608
             values,
         )
         for row in rows:
             yield event_of_row(row)
 
 
-def write_calls(
-    events: Iterator[LedgerEvent], prices: Prices, stream: IO[str], form: ExportFormat = "csv"
-) -> None:
+def write_calls(events: Iterator[LedgerEvent], stream: IO[str], form: ExportFormat = "csv") -> None:
     """Write calls and their costs to a stream."""
-    calls = (exported(event, prices.cost(event)) for event in events)
+    calls = map(exported, events)
     if form == "csv":
         rows = map(msgspec.structs.astuple, calls)
         _write_csv(ExportedCall.__struct_encode_fields__, rows, stream)
@@ -112,12 +99,11 @@ def source_of(cost: Cost) -> CostSource:
     """Return how a call's cost was determined."""
     if cost.basis is None:
         return "unpriced"
-    if not cost.whole:
-        return "partly"
-    return "derived" if cost.is_derived else cost.basis
+    return cost.basis if cost.whole else "partly"
 
 
-def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
+def exported(event: LedgerEvent) -> ExportedCall:
+    cost = event.cost or Cost(None, whole=False)
     return ExportedCall(
         at=event.at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         workspace=event.workspace,
@@ -133,31 +119,6 @@ def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
         cost_usd=None if cost.usd is None else float(cost.usd),
         cost_source=source_of(cost),
         agent_cost_usd=None if event.agent_cost is None else float(event.agent_cost),
-    )
-
-
-def event_of_row(row: tuple[object, ...]) -> LedgerEvent:
-    at, workspace, session, agent, provider, model, category, tier, request, *others = row
-    telemetry, estimated, band, stored_cost, *buckets = others
-    cost = None if stored_cost is None else usd(int(str(stored_cost)))
-    return typed.convert(
-        {
-            "at": datetime.fromtimestamp(int(str(at)) / 1000, UTC),
-            "model": model,
-            "provider": provider,
-            "buckets": Buckets.of(buckets),  # type: ignore[arg-type]
-            "category": category,
-            "tier": tier,
-            "workspace": workspace,
-            "session": session,
-            "agent": agent,
-            "request_id": request,
-            "telemetry_id": telemetry,
-            "estimated_tokens": estimated,
-            "reported_cost": cost if band == REPORTED else None,
-            "agent_cost": None if band == REPORTED else cost,
-        },
-        LedgerEvent,
     )
 
 

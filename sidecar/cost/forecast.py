@@ -132,7 +132,7 @@ def cache_hit_rate(calls: Sequence[LedgerEvent]) -> float | None:
     return sum(call.buckets.cache_read for call in main) / prompt if prompt else None
 
 
-def usd_per_hour(calls: Sequence[LedgerEvent], prices: Prices, now: datetime) -> Decimal | None:
+def usd_per_hour(calls: Sequence[LedgerEvent], now: datetime) -> Decimal | None:
     """Return a session's cost per hour in USD, based on its calls in the last hour.
 
     Returns None if there are no such calls, if any of them has no price, or if the session is
@@ -145,9 +145,9 @@ def usd_per_hour(calls: Sequence[LedgerEvent], prices: Prices, now: datetime) ->
     hours = Decimal((now - began) / timedelta(hours=1))
     if not recent or now - began < _SHORTEST_PACE:
         return None
-    costs = [prices.cost(call) for call in recent]
-    known = [cost.usd for cost in costs if cost.usd is not None and cost.whole]
-    return sum(known, Decimal(0)) / hours if len(known) == len(costs) else None
+    costs = [call.cost.usd for call in recent if call.cost is not None and call.cost.whole]
+    known = [usd for usd in costs if usd is not None]
+    return sum(known, Decimal(0)) / hours if len(known) == len(recent) else None
 
 
 def _main_calls(calls: Sequence[LedgerEvent]) -> list[LedgerEvent]:

@@ -11,27 +11,30 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from hashlib import blake2b
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from sidecar.config.paths import LEDGER_FILES
 from sidecar.config.private_files import create, locked, make_folder, set_aside
 from sidecar.cost.days import local_day
 from sidecar.cost.events import (
     PROTOCOL,
-    REPORTED,
     Buckets,
+    Cost,
     LedgerEvent,
-    band,
     check_names,
     checked_numbers,
     milliseconds,
 )
+from sidecar.cost.prices import Prices
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.operating_system import IS_WINDOWS, windows_path
 
@@ -182,20 +185,39 @@ def explained(error: Exception, path: Path) -> LedgerError:
 
 VERSION = 4
 """The `PRAGMA user_version` of ledgers with this schema."""
-QUARTER_MS = 900_000
 DAY_MS = 86_400_000
 FOLD_EVERY = 4096
 """Number of calls that are added to the daily sums at a time."""
 
 BUCKETS = Buckets.__struct_fields__
 """A call's token count columns."""
-SUMS = ("calls", *BUCKETS, "estimated_calls", "estimated", "estimated_prompt", "reported")
-"""A daily sum's columns.
+PRICED = ("cost", "listed", "unpriced", "whole", "basis")
+"""A call's columns for its `Cost`. Amounts are in USD * 10**12.
 
-`estimated_prompt` is the actual number of prompt tokens in calls with an estimate. `reported` is
-the reported cost in USD * 10**12.
+`unpriced` is the number of tokens without a price. `basis` is `none` if nothing has a price, and
+NULL if the call has not been priced yet.
 """
 PROMPT_SQL = "input + cache_read + cache_write_5m + cache_write_1h + cache_write"
+_SUM_SQL = {
+    "calls": "1",
+    **{name: name for name in BUCKETS},
+    "estimated_calls": "estimated IS NOT NULL",
+    "estimated": "coalesce(estimated, 0)",
+    "estimated_prompt": f"iif(estimated IS NULL, 0, {PROMPT_SQL})",
+    "cost": "coalesce(cost, 0)",
+    "reported": "coalesce(reported, 0)",
+    "agent_cost": "coalesce(agent_cost, 0)",
+    "listed": "coalesce(listed, 0)",
+    "unpriced_tokens": "unpriced",
+    "priced_calls": "cost IS NOT NULL",
+    "partly_priced_calls": "cost IS NOT NULL AND NOT whole",
+    "derived_calls": "basis IS 'derived'",
+    "reported_calls": "reported IS NOT NULL",
+    "listed_calls": "listed IS NOT NULL",
+}
+"""What a call adds to each column of the daily sums."""
+SUMS = tuple(_SUM_SQL)
+"""A daily sum's columns. `estimated_prompt` is the prompt tokens of the calls with an estimate."""
 
 
 class ForeignLedgerError(LedgerError):
@@ -203,7 +225,7 @@ class ForeignLedgerError(LedgerError):
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create a new ledger's tables, or import a ledger from the last development version.
+    """Create a new ledger's tables, or add prices to the calls of a ledger of version 3.
 
     Several processes can call this at the same time.
 
@@ -230,19 +252,11 @@ def _version_of(connection: sqlite3.Connection) -> int:
 
 
 def _statements_to_prepare(connection: sqlite3.Connection, version: int) -> Iterable[str]:
-    if version == VERSION - 1:
-        return ["ALTER TABLE event ADD COLUMN rank INTEGER", _COPIES]
+    if version == 3:
+        return [*_migration_statements(connection), *_sum_statements()]
     if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
-        return _creation_statements()
-    raise ForeignLedgerError("it was not created by this version or the previous version")
-
-
-# A call that forks have copied belongs to several sessions. `event` names its owner, and this table
-# names the others.
-_COPIES = (
-    "CREATE TABLE copy (event INTEGER NOT NULL, session INTEGER NOT NULL, "
-    "PRIMARY KEY (event, session)) WITHOUT ROWID"
-)
+        return [*_creation_statements(), *_sum_statements()]
+    raise ForeignLedgerError("it was not created by this version or by version 0.1.0")
 
 
 def _creation_statements() -> Iterator[str]:
@@ -258,35 +272,90 @@ def _creation_statements() -> Iterator[str]:
         "UNIQUE (model, category, provider, tier))"
     )
     # `at` is in ms since 1970. `day` is the call's date in the time zone of the machine that
-    # recorded it. `reported` is in USD * 10**12. `key` is a hash of the request id. Indexing hashes
-    # instead of ids makes the index two thirds smaller.
+    # recorded it. `key` is a hash of the request id. Indexing hashes instead of ids makes the index
+    # two thirds smaller.
     yield (
         "CREATE TABLE event (id INTEGER PRIMARY KEY, key INTEGER, request TEXT, "
         "at INTEGER NOT NULL, day INTEGER NOT NULL, session INTEGER NOT NULL, "
-        "kind INTEGER NOT NULL, band INTEGER NOT NULL, "
-        f"{', '.join(f'{name} INTEGER NOT NULL' for name in BUCKETS)}, "
-        "estimated INTEGER, reported INTEGER, telemetry TEXT, rank INTEGER)"
+        f"kind INTEGER NOT NULL, {', '.join(f'{name} INTEGER NOT NULL' for name in BUCKETS)}, "
+        f"estimated INTEGER, reported INTEGER, telemetry TEXT, {', '.join(_ADDED_COLUMNS)})"
     )
     yield "CREATE UNIQUE INDEX event_key ON event (key) WHERE key IS NOT NULL"
-    yield _COPIES
-    yield from _sum_statements()
+    yield "CREATE INDEX event_at ON event (at)"
+    yield from _ADDED_TABLES
+
+
+_ADDED_COLUMNS = (
+    "rank INTEGER",
+    "agent_cost INTEGER",
+    "cost INTEGER",
+    "listed INTEGER",
+    "unpriced INTEGER NOT NULL DEFAULT 0",
+    "whole INTEGER NOT NULL DEFAULT 0",
+    "basis TEXT",
+)
+"""The columns that were added after version 3."""
+_ADDED_TABLES = (
+    # A call that forks have copied belongs to several sessions. `event` names its owner, and this
+    # table names the others.
+    "CREATE TABLE copy (event INTEGER NOT NULL, session INTEGER NOT NULL, "
+    "PRIMARY KEY (event, session)) WITHOUT ROWID",
+    # `sidecar.cost.repricing` explains these columns.
+    "CREATE TABLE pricing (fingerprint TEXT NOT NULL, first INTEGER NOT NULL, "
+    "last INTEGER NOT NULL)",
+    "INSERT INTO pricing VALUES ('', 0, 0)",
+    "CREATE INDEX event_unpriced ON event (id) WHERE basis IS NULL",
+)
+
+
+def _migration_statements(connection: sqlite3.Connection) -> Iterator[str]:
+    """Yield the statements that add columns for prices to a ledger of version 3.
+
+    Its column `reported` is the agent's own cost if `band` is not -1. All calls are priced later,
+    by `sidecar.cost.repricing`.
+    """
+    shipping = "SELECT 1 FROM sqlite_master WHERE name = 'event_amended'"
+    ships = connection.execute(shipping).fetchone() is not None
+    for trigger in ("event_fold", "event_changed_before", "event_changed_after"):
+        yield f"DROP TRIGGER {trigger}"
+    yield "DROP VIEW event_sums"
+    yield "DROP TABLE daily"
+    yield "DROP TABLE folded"
+    yield "DROP TRIGGER IF EXISTS event_amended"
+    for column in _ADDED_COLUMNS:
+        yield f"ALTER TABLE event ADD COLUMN {column}"
+    yield "UPDATE event SET agent_cost = reported, reported = NULL WHERE band <> -1"
+    yield "ALTER TABLE event DROP COLUMN band"
+    if ships:
+        yield AMENDED_TRIGGER
+    yield from _ADDED_TABLES
+
+
+AMEND = (
+    "INSERT INTO amended SELECT {id}, {change} WHERE 1 "
+    "ON CONFLICT (event) DO UPDATE SET change = excluded.change"
+)
+"""Queues a call to be shipped again (`sidecar.cost.shipping`)."""
+NEXT_CHANGE = "1 + (SELECT coalesce(max(change), 0) FROM amended)"
+_SHIPPED = (*BUCKETS, "cost", "unpriced", "whole", "basis")
+# A call's first price is not a change, because calls are shipped only after they have been priced.
+AMENDED_TRIGGER = (
+    "CREATE TRIGGER IF NOT EXISTS event_amended AFTER UPDATE ON event WHEN OLD.basis IS NOT NULL "
+    f"AND ({', '.join(f'OLD.{name}' for name in _SHIPPED)}) IS NOT "
+    f"({', '.join(f'NEW.{name}' for name in _SHIPPED)}) "
+    f"BEGIN {AMEND.format(id='NEW.id', change=NEXT_CHANGE)}; END"
+)
 
 
 def _sum_statements() -> Iterator[str]:
     """Yield the statements that create the daily sums and their triggers.
 
     The sums contain the calls up to `folded.upto`. Readers add the few later calls, because
-    updating a sum with each call would double the recording time. `utc` is the UTC day, because
-    prices change at midnight UTC. Calls are never deleted.
+    updating a sum with each call would double the recording time. Calls are never deleted.
     """
-    yield "CREATE INDEX event_at ON event (at)"
     yield (
-        f"CREATE VIEW event_sums AS SELECT id, at, at / {QUARTER_MS} AS slot, day, "  # noqa: S608
-        f"at / {DAY_MS} AS utc, session, kind, band, {PROMPT_SQL} AS prompt, "
-        f"1 AS calls, {', '.join(BUCKETS)}, "
-        "estimated IS NOT NULL AS estimated_calls, coalesce(estimated, 0) AS estimated, "
-        f"iif(estimated IS NULL, 0, {PROMPT_SQL}) AS estimated_prompt, "
-        "coalesce(reported, 0) AS reported FROM event"
+        "CREATE VIEW event_sums AS SELECT id, at, day, session, kind, "  # noqa: S608
+        f"{', '.join(f'{sql} AS {name}' for name, sql in _SUM_SQL.items())} FROM event"
     )
     yield (
         f"CREATE TABLE daily ({', '.join(f'{name} INTEGER NOT NULL' for name in _DAILY_KEYS)}, "
@@ -295,6 +364,9 @@ def _sum_statements() -> Iterator[str]:
     )
     yield "CREATE TABLE folded (upto INTEGER NOT NULL)"
     yield "INSERT INTO folded (upto) VALUES (0)"
+    upto = f"(SELECT coalesce(max(id), 0) / {FOLD_EVERY} * {FOLD_EVERY} FROM event)"  # noqa: S608
+    yield _fold_statement(upto)
+    yield f"UPDATE folded SET upto = {upto}"  # noqa: S608
     yield (
         f"CREATE TRIGGER event_fold AFTER INSERT ON event WHEN NEW.id % {FOLD_EVERY} = 0 "  # noqa: S608
         f"BEGIN {_fold_statement('NEW.id')}; UPDATE folded SET upto = NEW.id; END"
@@ -310,7 +382,7 @@ def _sum_statements() -> Iterator[str]:
         )
 
 
-_DAILY_KEYS = ("day", "utc", "session", "kind", "band")
+_DAILY_KEYS = ("day", "session", "kind")
 _DAILY_COLUMNS = ", ".join((*_DAILY_KEYS, *SUMS))
 
 
@@ -330,9 +402,10 @@ FILE_NAME = LEDGER_FILES[0]
 _PICO = Decimal(10) ** 12
 
 _EventRow = tuple[Any, ...]
+_AMENDED = (*BUCKETS, "reported", "agent_cost", *PRICED)
 _EVENT_COLUMNS = (
-    *("key", "request", "at", "day", "session", "kind", "band"),
-    *(*BUCKETS, "estimated", "reported", "telemetry", "rank"),
+    *("key", "request", "at", "day", "session", "kind", "estimated", "telemetry", "rank"),
+    *_AMENDED,
 )
 _MARKS = ", ".join("?" * len(_EVENT_COLUMNS))
 _INSERT = (
@@ -340,14 +413,64 @@ _INSERT = (
     "ON CONFLICT (key) WHERE key IS NOT NULL DO NOTHING"
 )
 _KEYS_AFTER = "SELECT key FROM event WHERE id > ?"
-_AMENDED = ("band", *BUCKETS, "reported")
-_AMEND = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _AMENDED)} WHERE id = ?"  # noqa: S608
 _OWNED = ("at", "day", "session", "kind", "telemetry", "rank")
 """The columns that a call has from the session that owns it."""
-_CHANGE_OWNER = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _OWNED)} WHERE id = ?"  # noqa: S608
+_OWNED_FIELDS = (
+    *("at", "session", "workspace", "agent", "model", "provider", "category", "tier"),
+    *("telemetry_id", "rank"),
+)
 _KEY_MASK = 2**62 - 1
-_PROMPT_PARTS = BUCKETS.index("output")
-"""The number of buckets that are part of the prompt."""
+
+EVENT_COLUMNS = (
+    "at, workspace, session.name, agent, provider.name, model, category, tier, request, telemetry, "
+    f"rank, estimated, {', '.join(_AMENDED)}"
+)
+"""The columns to select from `EVENT_TABLES` for `event_of_row`."""
+EVENT_TABLES = (
+    "event JOIN session ON session.id = event.session JOIN kind ON kind.id = event.kind "
+    "JOIN provider ON provider.id = kind.provider"
+)
+
+
+def event_of_row(row: tuple[Any, ...]) -> LedgerEvent:
+    """Return the call in a row with the columns `EVENT_COLUMNS`."""
+    at, workspace, session, agent, provider, model, category, tier, request, *others = row
+    telemetry, rank, estimated, *numbers = others
+    buckets = numbers[: len(BUCKETS)]
+    reported, agent_cost, cost, listed, unpriced, whole, basis = numbers[len(BUCKETS) :]
+    priced = None
+    if basis is not None:
+        basis = None if basis == _NO_PRICE else basis
+        priced = Cost(_usd(cost), unpriced, bool(whole), basis, _usd(listed))
+    return LedgerEvent(
+        at=datetime.fromtimestamp(at / 1000, UTC),
+        model=model,
+        provider=provider,
+        buckets=Buckets.of(buckets),
+        category=category,
+        tier=tier,
+        workspace=workspace,
+        session=session,
+        agent=agent,
+        request_id=request,
+        telemetry_id=telemetry,
+        estimated_tokens=estimated,
+        reported_cost=_usd(reported),
+        agent_cost=_usd(agent_cost),
+        rank=rank,
+        cost=priced,
+    )
+
+
+_NO_PRICE = "none"
+
+
+def price_columns(cost: Cost | None) -> tuple[Any, ...]:
+    """Return the values of the columns `PRICED` for a cost, or for a call without a price yet."""
+    if cost is None:
+        return None, None, 0, False, None
+    basis = cost.basis or _NO_PRICE
+    return _pico(cost.usd), _pico(cost.listed), cost.unpriced_tokens, cost.whole, basis
 
 
 class Recorded(NamedTuple):
@@ -411,14 +534,18 @@ def _worktree_rows(connection: sqlite3.Connection) -> list[tuple[str, str]]:
 class Ledger:
     """A ledger of model calls. Its file is opened on first use. Thread-safe."""
 
-    def __init__(self, path: Path, zone: tzinfo | None = None) -> None:
+    def __init__(
+        self, path: Path, zone: tzinfo | None = None, prices: Prices | None = None
+    ) -> None:
         """Create a ledger without opening its file.
 
         Args:
             path: The ledger's file.
             zone: The time zone that determines local days; defaults to this machine's.
+            prices: The prices of recorded calls; defaults to the list in the package.
         """
         self.path = path
+        self.prices = Prices() if prices is None else prices
         self._zone = zone
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
@@ -446,6 +573,7 @@ class Ledger:
             BadParamsError: The event is invalid.
             LedgerError: Storage failed.
         """
+        self.prices.load()
         with self._lock, translated(self.path):
             connection = self._open()
             row = self._row_of(connection, event)
@@ -472,17 +600,62 @@ class Ledger:
         by_agent = event.agent if event.agent != PROTOCOL else None
         with nested(connection):
             while (stored := _event_by_key(connection, row[0])) is not None:
-                number, request, provider, agent, *numbers = stored
-                if request == event.request_id and (
-                    provider == event.provider or agent == by_agent
+                number, known = stored
+                if known.request_id == event.request_id and (
+                    known.provider == event.provider or known.agent == by_agent
                 ):
                     if amend:
-                        _amend_event(connection, row, number, numbers)
-                        _add_session(connection, row, number)
+                        self._amend_event(connection, number, known, event)
                     return Recorded(str(event.request_id), True)
                 row = (row[0] + 1, *row[1:])
             connection.execute(_INSERT, row)
         return Recorded(str(event.request_id), False)
+
+    def _amend_event(
+        self, connection: sqlite3.Connection, number: int, known: LedgerEvent, seen: LedgerEvent
+    ) -> None:
+        """Merge another version of a recorded call into the ledger, and price the result.
+
+        A cost that was reported earlier is kept if the new version of the call has none.
+        """
+        merged, columns = known, list[str]()
+        if _size(seen) > _size(known):
+            reported = known.reported_cost if seen.reported_cost is None else seen.reported_cost
+            own = known.agent_cost if seen.agent_cost is None else seen.agent_cost
+            merged = msgspec.structs.replace(
+                merged, buckets=seen.buckets, reported_cost=reported, agent_cost=own
+            )
+            columns += _AMENDED
+        if self._add_session(connection, number, known, seen):
+            owned = {name: getattr(seen, name) for name in _OWNED_FIELDS}
+            merged = msgspec.structs.replace(merged, **owned)
+            columns += (*_OWNED, *PRICED)
+        if columns:
+            row = self._row_of(connection, msgspec.structs.replace(merged, cost=None))
+            values = dict(zip(_EVENT_COLUMNS, row, strict=True))
+            changes = ", ".join(f"{name} = :{name}" for name in dict.fromkeys(columns))
+            connection.execute(
+                f"UPDATE event SET {changes} WHERE id = :id",  # noqa: S608
+                {**values, "id": number},
+            )
+
+    def _add_session(
+        self, connection: sqlite3.Connection, number: int, known: LedgerEvent, seen: LedgerEvent
+    ) -> bool:
+        """Store that another session also has a call. Return whether it becomes the call's owner.
+
+        The result does not depend on the order in which the sessions are read.
+        """
+        if seen.rank is None or known.rank is None:  # a client has reported the call
+            return False
+        owner, other = self._session_id(connection, known), self._session_id(connection, seen)
+        is_earlier = _owner_order(seen) < _owner_order(known)
+        if is_earlier:
+            owner, other = other, owner
+        if owner != other:
+            connection.execute("INSERT OR IGNORE INTO copy VALUES (?, ?)", (number, other))
+            connection.execute("DELETE FROM copy WHERE event = ? AND session = ?", (number, owner))
+        return is_earlier
 
     def record_many(
         self,
@@ -490,6 +663,7 @@ class Ledger:
         *,
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
+        can_wait: bool = True,
     ) -> RecordedBatch:
         """Record many calls in one transaction. Calls with invalid values are skipped.
 
@@ -497,7 +671,11 @@ class Ledger:
             events: The calls.
             amend: Whether to update calls that have already been recorded (see `record`).
             also: Called in the same transaction, for example to store how far a file has been read.
+            can_wait: Whether to wait until the price list is loaded. Otherwise, the calls are
+                priced later (`sidecar.cost.repricing`) if the list is not loaded yet.
         """
+        if can_wait:
+            self.prices.load()
         with self.transaction() as connection, large_cache(connection):
             before = connection.total_changes
             calls, refused = self._rows_of(connection, events)
@@ -658,11 +836,12 @@ class Ledger:
             return _Reader(connect_reader(self.path), self._inode)
 
     def _row_of(self, connection: sqlite3.Connection, event: LedgerEvent) -> _EventRow:
-        numbers = checked_numbers(event)
+        checked_numbers(event)
         request = event.request_id
         check_names(requestId=request or "", telemetryId=event.telemetry_id or "")
-        is_reported = event.reported_cost is not None
-        cost = event.reported_cost if is_reported else event.agent_cost
+        cost = event.cost
+        if cost is None and self.prices.is_loaded:
+            cost = self.prices.cost(event)
         return (
             None if request is None else _hash_request(request),
             request,
@@ -670,12 +849,10 @@ class Ledger:
             local_day(event.at, self._zone),
             self._session_id(connection, event),
             self._kind_id(connection, event),
-            REPORTED if is_reported else band(sum(numbers[:_PROMPT_PARTS])),
-            *numbers,
             event.estimated_tokens,
-            None if cost is None else _to_pico(cost),
             event.telemetry_id,
             event.rank,
+            *_amended_values(event, cost),
         )
 
     def _session_id(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
@@ -701,8 +878,8 @@ class Ledger:
 class MemoryLedger(Ledger):
     """A ledger in memory, used if the state folder is unusable."""
 
-    def __init__(self, zone: tzinfo | None = None) -> None:
-        super().__init__(Path(":memory:"), zone)
+    def __init__(self) -> None:
+        super().__init__(Path(":memory:"))
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -723,8 +900,12 @@ def usd(pico: int) -> Decimal:
     return Decimal(pico) / _PICO
 
 
-def _to_pico(cost: Decimal) -> int:
-    return int((cost * _PICO).to_integral_value(rounding=ROUND_HALF_EVEN))
+def _usd(pico: int | None) -> Decimal | None:
+    return None if pico is None else usd(pico)
+
+
+def _pico(cost: Decimal | None) -> int | None:
+    return None if cost is None else int((cost * _PICO).to_integral_value(ROUND_HALF_EVEN))
 
 
 def _name_id(connection: sqlite3.Connection, table: str, **columns: object) -> int:
@@ -741,62 +922,28 @@ def _hash_request(request: str) -> int:
     return int.from_bytes(digest) & _KEY_MASK
 
 
-def _event_by_key(connection: sqlite3.Connection, key: int) -> tuple[Any, ...] | None:
+def _event_by_key(connection: sqlite3.Connection, key: int) -> tuple[int, LedgerEvent] | None:
     found = connection.execute(
-        "SELECT event.id, request, provider.name, agent, band, reported, "  # noqa: S608
-        f"{', '.join(BUCKETS)} FROM event JOIN session ON session.id = event.session "
-        "JOIN kind ON kind.id = event.kind JOIN provider ON provider.id = kind.provider "
-        "WHERE key = ?",
+        f"SELECT event.id, {EVENT_COLUMNS} FROM {EVENT_TABLES} WHERE key = ?",  # noqa: S608
         (key,),
     ).fetchone()
-    return None if found is None else tuple(found)
+    return None if found is None else (found[0], event_of_row(found[1:]))
 
 
-def _amend_event(
-    connection: sqlite3.Connection, row: _EventRow, event: int, stored: Sequence[Any]
-) -> None:
-    seen = dict(zip(_EVENT_COLUMNS, row, strict=True))
-    known = dict(zip(("band", "reported", *BUCKETS), stored, strict=True))
-    if (_output_tokens(seen), seen["reported"] or 0) <= (
-        _output_tokens(known),
-        known["reported"] or 0,
-    ):
-        return
-    if seen["reported"] is None and known["reported"] is not None:
-        is_reported = known["band"] == REPORTED
-        band = REPORTED if is_reported else seen["band"]
-        seen |= {"reported": known["reported"], "band": band}
-    connection.execute(_AMEND, (*(seen[name] for name in _AMENDED), event))
+def _amended_values(event: LedgerEvent, cost: Cost | None) -> tuple[Any, ...]:
+    """Return the values of the columns `_AMENDED`."""
+    costs = _pico(event.reported_cost), _pico(event.agent_cost)
+    return *msgspec.structs.astuple(event.buckets), *costs, *price_columns(cost)
 
 
-def _add_session(connection: sqlite3.Connection, row: _EventRow, event: int) -> None:
-    """Add a session that also has a call. If it is the earliest, it becomes the call's owner.
-
-    The result does not depend on the order in which the sessions are read.
-    """
-    seen = dict(zip(_EVENT_COLUMNS, row, strict=True))
-    session, rank = connection.execute(
-        "SELECT session, rank FROM event WHERE id = ?", (event,)
-    ).fetchone()
-    if seen["rank"] is None or rank is None:  # a client has reported the call
-        return
-    other = seen["session"]
-    names = dict(
-        connection.execute(
-            "SELECT id, name || char(10) || workspace FROM session WHERE id IN (?, ?)",
-            (session, other),
-        )
-    )
-    if (seen["rank"], names[other]) < (rank, names[session]):
-        connection.execute(_CHANGE_OWNER, (*(seen[name] for name in _OWNED), event))
-        session, other = other, session
-    if session != other:
-        connection.execute("INSERT OR IGNORE INTO copy VALUES (?, ?)", (event, other))
-        connection.execute("DELETE FROM copy WHERE event = ? AND session = ?", (event, session))
+def _owner_order(event: LedgerEvent) -> tuple[int, str]:
+    return event.rank or 0, f"{event.session}\n{workspace_key(event.workspace)}"
 
 
-def _output_tokens(numbers: dict[str, Any]) -> int:
-    return int(numbers["output"] + numbers["reasoning"])
+def _size(event: LedgerEvent) -> tuple[int, Decimal]:
+    """Return what grows when an agent completes a call: its output, then its cost."""
+    costs = event.reported_cost, event.agent_cost
+    return event.buckets.completion, next((one for one in costs if one is not None), Decimal(0))
 
 
 def workspace_key(named: str) -> str:

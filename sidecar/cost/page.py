@@ -22,15 +22,8 @@ from sidecar.cost.days import EPOCH, TimeRange, day_name, range_text, time_range
 from sidecar.cost.events import PROTOCOL
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
-from sidecar.cost.reports import (
-    Tallies,
-    Tally,
-    costliest_sessions,
-    derived_note,
-    describe_basis,
-    tally_calls,
-)
-from sidecar.cost.sums import Scope, calls_condition
+from sidecar.cost.reports import derived_note, describe_basis, tally_calls
+from sidecar.cost.sums import Scope, Tallies, Tally, calls_condition
 from sidecar.counting.count import method_mark
 from sidecar.text.pages import (
     COLORS,
@@ -151,13 +144,7 @@ class PageSource(ABC):
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
         """Return the tallies of the calls in a time range, grouped by the given keys."""
 
-    def costliest(
-        self,
-        times: TimeRange,
-        by: Sequence[CostKey],
-        most: int,
-        total: Tally,  # noqa: ARG002
-    ) -> TopGroups:
+    def costliest(self, times: TimeRange, by: Sequence[CostKey], most: int) -> TopGroups:
         """Return the groups with the highest cost.
 
         For calls without a value for a key, an empty string is used.
@@ -166,7 +153,6 @@ class PageSource(ABC):
             times: The time range.
             by: The keys to group by.
             most: The maximum number of groups.
-            total: The sum of all calls in the time range.
         """
         return _first_groups(_by_cost(self.tallies(times, by).items()), most)
 
@@ -207,21 +193,10 @@ class LedgerSource(PageSource):
         return f"Cost of {folder_name(workspace)}" if workspace else "Cost of all workspaces"
 
     def basis(self, times: TimeRange) -> str:
-        scope, notes = self._scope_in(times), set[str]()
-        tally_calls(self.connection, self.prices, scope, ("model",), notes)
-        return describe_basis(self.connection, scope, notes)
+        return describe_basis(self.connection, self.prices, self._scope_in(times))
 
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
         return tally_calls(self.connection, self.prices, self._scope_in(times), by)
-
-    def costliest(
-        self, times: TimeRange, by: Sequence[CostKey], most: int, total: Tally
-    ) -> TopGroups:
-        if "session" not in by:
-            return super().costliest(times, by, most, total)
-        scope = self._scope_in(times)
-        tallies, others = costliest_sessions(self.connection, self.prices, scope, most)
-        return TopGroups(_by_cost(tallies.items()), others, total - sum(tallies.values(), Tally()))
 
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
         return _recent_prompts(self.connection, self._scope_in(times))
@@ -430,7 +405,7 @@ class _Report:
         """
         if key in ("agent", "user", "team", "session"):
             by: Sequence[CostKey] = ("session", "agent") if key == "session" else (key,)
-            return self._source.costliest(self._times, by, _MOST_ROWS, self.total)
+            return self._source.costliest(self._times, by, _MOST_ROWS)
         found: Groups = {}
         for (model, day), tally in self._by_day.items():
             name = (model or "",) if key == "model" else (_span_name(str(day), key),)

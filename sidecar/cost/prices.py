@@ -1,15 +1,20 @@
-"""Looks up model prices in the user's `[[price]]` entries and in the price list."""
+"""Computes the costs of calls from the user's `[[price]]` entries and the price list."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from sidecar.cost.events import Basis, Cost
+from sidecar.messages.usage import MOST_USD
 from sidecar.models.names import CREDIT_PROVIDERS, LOCAL_PROVIDERS, matches, parse, undated_name
-from sidecar.models.price_list import find_tariff, price_list
+from sidecar.models.price_list import find_tariff, is_loaded, list_version, price_list
 from sidecar.models.tariffs import Tariff, UnitPrices, UserTariff
 
 if TYPE_CHECKING:
@@ -18,51 +23,47 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Price
     from sidecar.cost.events import Buckets, LedgerEvent
 
-
-Basis = Literal["reported", "agent", "list", "own"]
-
-
-class Cost(NamedTuple):
-    """The cost of calls, and how much of their usage has no price."""
-
-    usd: Decimal | None
-    """The cost in USD of everything with a price, or None if nothing has a price."""
-    unpriced_tokens: int = 0
-    whole: bool = True
-    """Whether all tokens and searches have a price."""
-    is_derived: bool = False
-    """Whether a service tier's prices were derived from the standard prices."""
-    basis: Basis | None = None
-    """Where the amount comes from: the vendor, the agent, the price list or the user's `[[price]]`.
-
-    None if nothing has a price, and for the sum of several costs.
-    """
-
-
-def add_costs(costs: Sequence[Cost]) -> Cost:
-    """Return the sum of several costs, without what could not be priced."""
-    known = [cost.usd for cost in costs if cost.usd is not None]
-    return Cost(
-        sum(known, Decimal(0)) if known or not costs else None,
-        sum(cost.unpriced_tokens for cost in costs),
-        all(cost.whole for cost in costs),
-        any(cost.is_derived for cost in costs),
-    )
+_PICO = Decimal("1e-12")
+"""The unit of costs in the ledger, in USD."""
 
 
 class Prices:
     """The prices of all models. The price list is loaded on first use. Thread-safe."""
 
     def __init__(self, entries: Sequence[Price] = (), stored_list: Path | None = None) -> None:
-        self._entries = [(entry.models, UserTariff(entry)) for entry in entries]
-        self._stored_list = stored_list
+        self._entries, self._stored_list = tuple(entries), stored_list
+        self._own = [(entry.models, UserTariff(entry)) for entry in entries]
         self._found: dict[tuple[str, str], Tariff | None] = {}
+        self._version = ""
         self._lock = threading.Lock()
+
+    @property
+    def is_loaded(self) -> bool:
+        return bool(self._found) or is_loaded(self._stored_list)
+
+    def load(self) -> None:
+        """Load the price list, which takes up to 0.8 s, unless it is loaded."""
+        if not self.is_loaded:
+            price_list(self._stored_list)
+
+    def fingerprint(self) -> str:
+        """Return a text that identifies these prices.
+
+        If the price list has changed since the last call, it is loaded again.
+        """
+        version = list_version(self._stored_list)
+        with self._lock:
+            if version != self._version:
+                self._version = version
+                self._found.clear()
+        self.load()
+        content = msgspec.json.encode((version, self._entries))
+        return hashlib.sha256(content).hexdigest()[:16]
 
     def tariff(self, model: str, provider: str) -> Tariff | None:
         """Return a provider's tariff for a model, or None if unknown.
 
-        A `[[price]]` entry takes precedence over the price list. Loading the list takes 0.7 s.
+        A `[[price]]` entry takes precedence over the price list.
         """
         key = (model, provider)
         with self._lock:
@@ -87,14 +88,17 @@ class Prices:
         The reported cost takes precedence over the tariff, and the tariff takes precedence over the
         cost that the agent computed.
         """
-        if event.reported_cost is not None:
-            return Cost(event.reported_cost, basis="reported")
         cost = self._cost_by_tariff(
             event.buckets, event.model, event.provider, event.at, event.tier
         )
-        if cost.usd is None and event.agent_cost:
-            return Cost(event.agent_cost, basis="agent")
-        return cost
+        if cost.usd is not None and cost.usd > MOST_USD:  # a wrong price or a damaged token count
+            cost = Cost(None, event.buckets.prompt + event.buckets.completion, whole=False)
+        if event.reported_cost is not None:
+            listed = cost.usd if cost.whole else None
+            cost = Cost(event.reported_cost, basis="reported", listed=listed)
+        elif cost.usd is None and event.agent_cost:
+            cost = Cost(event.agent_cost, basis="agent")
+        return cost._replace(usd=_rounded(cost.usd), listed=_rounded(cost.listed))
 
     def price(
         self,
@@ -115,12 +119,13 @@ class Prices:
         tariff = self.tariff(model, provider)
         prices = None if tariff is None else tariff.prices(at, tier, buckets.prompt)
         cost = cost_of(prices, buckets)
-        if cost.usd is None:
+        if prices is None or cost.usd is None:
             return cost
-        return cost._replace(basis="own" if isinstance(tariff, UserTariff) else "list")
+        basis: Basis = "own" if isinstance(tariff, UserTariff) else "list"
+        return cost._replace(basis="derived" if prices.is_derived else basis)
 
     def _own_tariff(self, model: str) -> Tariff | None:
-        return next((tariff for globs, tariff in self._entries if matches(model, globs)), None)
+        return next((tariff for globs, tariff in self._own if matches(model, globs)), None)
 
     def _listed_tariff(self, model: str, provider: str) -> Tariff | None:
         if provider in LOCAL_PROVIDERS | CREDIT_PROVIDERS:
@@ -155,7 +160,12 @@ def cost_of(unit: UnitPrices | None, buckets: Buckets, calls: int = 1) -> Cost:
         usd += number * (price or Decimal(0))
         priced = priced or bool(number and price is not None)
         whole = whole and (not number or price is not None)
-    return Cost(usd if priced or whole else None, unpriced, whole, unit.is_derived)
+    return Cost(usd if priced or whole else None, unpriced, whole)
+
+
+def _rounded(usd: Decimal | None) -> Decimal | None:
+    """Round an amount to the unit of the ledger. Most amounts have no more decimal places."""
+    return None if usd is None else usd.quantize(_PICO, ROUND_HALF_EVEN)
 
 
 def _token_parts(unit: UnitPrices, b: Buckets) -> tuple[tuple[int, Decimal | None], ...]:

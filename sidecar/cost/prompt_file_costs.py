@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cost.events import REPORTED, Buckets, typical_prompt
-from sidecar.cost.ledger import DAY_MS, PROMPT_SQL
+from sidecar.cost.events import Buckets
+from sidecar.cost.ledger import PROMPT_SQL
 from sidecar.cost.prices import Prices, cost_of
 from sidecar.cost.sums import Scope, calls_condition, kinds_in
 
@@ -37,11 +38,11 @@ class CallGroup(NamedTuple):
     """The bucket of the first prompt tokens: `cache_read`, `cache_write_1h`, `cache_write` or
     `input`.
     """
-    calls: int
     unit: UnitPrices | None
     """The calls' prices, or None if unknown."""
     largest_file: int = 0
     """The size, in tokens, of the largest prompt file that fits in the prompt of each call."""
+    calls: int = 0
 
 
 class PromptFileCost(NamedTuple):
@@ -74,30 +75,21 @@ def group_calls(
     steps_sql = " ".join(f"WHEN {PROMPT_SQL} >= {int(size)} THEN {int(size)}" for size in steps)
     largest = f"CASE {steps_sql} ELSE 0 END" if steps_sql else "0"
     where, values = calls_condition(scope)
+    groups: Counter[CallGroup] = Counter()
     with ledger.reader() as connection:
         kinds = kinds_in(connection)
+        tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
         rows = connection.execute(
-            f"SELECT agent, kind, band, at / {DAY_MS} AS utc, {_CACHE_BUCKET} AS bucket, "  # noqa: S608
-            f"{largest} AS largest, count(*) FROM event JOIN session ON session.id = event.session "
-            f"WHERE {where} GROUP BY 1, 2, 3, 4, 5, 6",
+            f"SELECT agent, kind, at, {PROMPT_SQL}, {_CACHE_BUCKET}, {largest} "  # noqa: S608
+            f"FROM event JOIN session ON session.id = event.session WHERE {where}",
             values,
-        ).fetchall()
-    return [
-        CallGroup(
-            agent, bucket, calls, _unit_prices_at(prices, kinds[kind], band, day), largest_file
         )
-        for agent, kind, band, day, bucket, largest_file, calls in rows
-    ]
-
-
-def _unit_prices_at(
-    prices: Prices, kind: tuple[str, str, str, str], band: int, day: int
-) -> UnitPrices | None:
-    provider, model, _, tier = kind
-    tariff = prices.tariff(model, provider)
-    at = datetime.fromtimestamp(day * DAY_MS // 1000, UTC)
-    prompt = typical_prompt(0 if band == REPORTED else band)
-    return None if tariff is None else tariff.prices(at, tier, prompt)
+        for agent, kind, at, prompt, bucket, largest_file in rows:
+            tariff, tier = tariffs[kind], kinds[kind][3]
+            moment = datetime.fromtimestamp(at / 1000, UTC)
+            unit = None if tariff is None else tariff.prices(moment, tier, prompt)
+            groups[CallGroup(agent, bucket, unit, largest_file)] += 1
+    return [group._replace(calls=calls) for group, calls in groups.items()]
 
 
 def prompt_file_cost(

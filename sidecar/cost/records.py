@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from sidecar.cost.events import PROTOCOL, LedgerEvent, milliseconds
+from sidecar.cost.events import PROTOCOL, Cost, LedgerEvent, milliseconds
 from sidecar.cost.export import source_of
 from sidecar.known_agents import AGENTS
 from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS
 
 if TYPE_CHECKING:
-    from sidecar.cost.prices import Cost
     from sidecar.cost.protocol import FileCost
 
 SERVICE = "token-sidecar"
@@ -158,17 +157,16 @@ def call_id(event: LedgerEvent, row: int, installation: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
 
 
-def record_of(event: LedgerEvent, cost: Cost, row: int, change: int, identity: Identity) -> Record:
+def record_of(event: LedgerEvent, row: int, change: int, identity: Identity) -> Record:
     """Return a call's log record.
 
     Args:
         event: The call.
-        cost: The call's cost at current prices.
         row: The call's row id in the ledger.
         change: The number of the call's last amendment, or 0 if the call was never amended.
         identity: The identity under which the call is shipped.
     """
-    buckets = event.buckets
+    buckets, cost = event.buckets, event.cost or Cost(None, whole=False)
     known: dict[str, str | int | None] = {
         "event.name": EVENT,
         "gen_ai.operation.name": "chat",

@@ -27,8 +27,16 @@ import msgspec
 
 from sidecar import typed
 from sidecar.config.private_files import locked
-from sidecar.cost.export import COLUMNS, TABLES, event_of_row
-from sidecar.cost.ledger import DAY_MS, explained
+from sidecar.cost.ledger import (
+    AMEND,
+    AMENDED_TRIGGER,
+    DAY_MS,
+    EVENT_COLUMNS,
+    EVENT_TABLES,
+    NEXT_CHANGE,
+    event_of_row,
+    explained,
+)
 from sidecar.cost.records import Identity, Record, export_request, record_of
 from sidecar.endpoints.http import (
     LOCAL_HOSTS,
@@ -52,7 +60,6 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings, Team
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import Ledger
-    from sidecar.cost.prices import Prices
 
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 """A function that runs blocking work on a thread."""
@@ -100,18 +107,9 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS file_report (destination TEXT, workspace TEXT, day INTEGER "
     "NOT NULL, PRIMARY KEY (destination, workspace)) WITHOUT ROWID",
 )
-_AMEND = (
-    "INSERT INTO amended SELECT {id}, {change} WHERE 1 "
-    "ON CONFLICT (event) DO UPDATE SET change = excluded.change"
-)
-_NEXT_CHANGE = "1 + (SELECT coalesce(max(change), 0) FROM amended)"
-_TRIGGER = (
-    "CREATE TRIGGER IF NOT EXISTS event_amended AFTER UPDATE ON event "
-    f"BEGIN {_AMEND.format(id='NEW.id', change=_NEXT_CHANGE)}; END"
-)
 _SELECT = (
-    f"SELECT event.id, coalesce(amended.change, 0), {COLUMNS} "  # noqa: S608
-    f"FROM {TABLES} LEFT JOIN amended ON amended.event = event.id WHERE "
+    f"SELECT event.id, coalesce(amended.change, 0), {EVENT_COLUMNS} "  # noqa: S608
+    f"FROM {EVENT_TABLES} LEFT JOIN amended ON amended.event = event.id WHERE "
 )
 _CHANGED = (
     "event.id IN (SELECT event FROM amended WHERE change > ? AND event <= ? ORDER BY change "
@@ -190,14 +188,12 @@ class Shipped(NamedTuple):
 class ShippingQueue:
     """Calls that a destination has not accepted yet. Thread-safe. All methods block."""
 
-    def __init__(
-        self, ledger: Ledger, prices: Prices, identity: Identity, destination: str
-    ) -> None:
-        self.ledger, self.prices, self.identity = ledger, prices, identity
+    def __init__(self, ledger: Ledger, identity: Identity, destination: str) -> None:
+        self.ledger, self.identity = ledger, identity
         self._destination = destination
 
     def next_batch(self, limit: int = BATCH, after: Cursor | None = None) -> Batch:
-        """Return the next calls, with amended calls first.
+        """Return the next calls, with amended calls first. Calls without a price wait.
 
         Args:
             limit: The maximum number of calls.
@@ -297,7 +293,7 @@ class ShippingQueue:
         Raises:
             LedgerError: Storage failed.
         """
-        statement = _AMEND.format(id="?", change=f"max(?, {_NEXT_CHANGE})")
+        statement = AMEND.format(id="?", change=f"max(?, {NEXT_CHANGE})")
         with self.ledger.transaction() as connection:
             connection.executemany(
                 statement, ((row, min(sent, _LARGEST_CHANGE)) for row, sent in versions.items())
@@ -367,12 +363,11 @@ class ShippingQueue:
         self, connection: sqlite3.Connection, which: str, *values: float
     ) -> list[QueuedCall]:
         calls = []
-        found = connection.execute(_SELECT + which, values)
-        for row, change, *columns in found:
+        for row, change, *columns in connection.execute(_SELECT + which, values):
             event = event_of_row(tuple(columns))
-            cost = self.prices.cost(event)
-            record = record_of(event, cost, row, change, self.identity)
-            calls.append(QueuedCall(row, change, record))
+            if event.cost is None:  # it will be priced soon
+                break
+            calls.append(QueuedCall(row, change, record_of(event, row, change, self.identity)))
         return calls
 
 
@@ -416,7 +411,7 @@ def open_queue(
             connection.execute(
                 "INSERT OR REPLACE INTO current_destination VALUES (?, ?)", (endpoint, destination)
             )
-    return ShippingQueue(book.ledger, book.prices, identity, destination)
+    return ShippingQueue(book.ledger, identity, destination)
 
 
 def collector_root(endpoint: str) -> str:
@@ -468,7 +463,7 @@ def _salt_of(team: Team) -> str:
 
 def _prepare(connection: sqlite3.Connection) -> tuple[str, str]:
     """Create the ledger's tables for shipping, and return the ledger's random id and secret."""
-    for statement in (*_SCHEMA, _TRIGGER):
+    for statement in (*_SCHEMA, AMENDED_TRIGGER):
         connection.execute(statement)
     return (
         _random_value(connection, "installation"),

@@ -1,4 +1,4 @@
-"""Reads sums of recorded calls. The same prices apply to all calls in a sum.
+"""Adds up recorded calls.
 
 Whole days are read from the stored daily sums. The rest of a time range is computed from
 individual calls.
@@ -6,23 +6,24 @@ individual calls.
 
 from __future__ import annotations
 
-from operator import add
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+import operator
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from sidecar.cost.days import END_MS, LAST_DAY, TimeRange
-from sidecar.cost.events import Buckets
-from sidecar.cost.ledger import BUCKETS, DAY_MS, QUARTER_MS, SUMS
+from sidecar.cost.events import Buckets, Cost
+from sidecar.cost.ledger import BUCKETS, DAY_MS, SUMS, usd
+from sidecar.known_agents import LOWER_BOUND_AGENTS
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping
 
 _HOUR_MS = 3_600_000
 _EARLIEST_MS, _LATEST_MS = 14 * _HOUR_MS, 12 * _HOUR_MS
 """How long before or after midnight UTC a local day can start, in milliseconds."""
-SLOTS_A_DAY = DAY_MS // QUARTER_MS
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,54 +42,97 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None = None
 
 
-Owner = Literal["session", "agent", "workspace"]
+class Tally(msgspec.Struct, frozen=True):
+    """The sums of a group of calls. Tallies are combined with `+`. Amounts are in USD."""
 
+    calls: int = 0
+    buckets: Buckets = Buckets()
+    estimated_calls: int = 0
+    """The number of calls whose prompt was estimated before sending."""
+    estimated: int = 0
+    """The estimated prompt tokens of the calls with an estimate."""
+    estimated_prompt: int = 0
+    """The reported prompt tokens of the calls with an estimate."""
+    cost: Decimal = Decimal(0)
+    reported: Decimal = Decimal(0)
+    """The part of `cost` that vendors reported."""
+    agent_cost: Decimal = Decimal(0)
+    """The cost that agents computed from their price lists."""
+    listed: Decimal = Decimal(0)
+    """The total list price of the calls with both a reported cost and a list price."""
+    unpriced_tokens: int = 0
+    priced_calls: int = 0
+    """The number of calls that are at least partly priced."""
+    partly_priced_calls: int = 0
+    derived_calls: int = 0
+    """The number of calls in a service tier with a price derived from the standard price."""
+    reported_calls: int = 0
+    """The number of calls with a reported cost."""
+    listed_calls: int = 0
+    omitting_calls: int = 0
+    """The number of calls of agents whose files omit other calls."""
 
-class Grouping(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects how calls are grouped. Calls of different kinds are never grouped together."""
+    @classmethod
+    def of_row(cls, numbers: Sequence[int]) -> Tally:
+        """Return the tally with the values of the columns `SUMS` and `omitting_calls`."""
+        sums: dict[str, Any] = dict(zip((*SUMS, "omitting_calls"), numbers, strict=True))
+        buckets = Buckets.of([sums.pop(name) for name in BUCKETS])
+        amounts: dict[str, Any] = {name: usd(sums.pop(name)) for name in _AMOUNTS}
+        return cls(**sums, **amounts, buckets=buckets)
 
-    changes: tuple[int, ...] = ()
-    """The UTC days on which prices change. Calls before and after a change are summed separately.
-    """
-    by_clock: frozenset[int] = frozenset()
-    """Call kinds whose prices depend on the time of day."""
-    by_prompt: frozenset[int] = frozenset()
-    """The call kinds with a price threshold that is missing from `THRESHOLDS`."""
-    by_band: frozenset[int] = frozenset()
-    """The call kinds whose price thresholds are all in `THRESHOLDS`. Kinds without thresholds have
-    a single band.
-    """
-    owner: Owner | None = None
-    """If set, calls are also grouped by session, by agent or by workspace."""
-    days: bool = False
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            *map(operator.add, msgspec.structs.astuple(self), msgspec.structs.astuple(other))
+        )
 
-
-class Sum(msgspec.Struct, frozen=True):
-    """A sum of calls to which the same prices apply."""
-
-    kind: int
-    band: int
-    epoch: int
-    """The number of price changes before the calls were made."""
-    clock: int
-    """The quarter-hour of the UTC day, or 0 if the price does not depend on the time of day."""
-    owner: int | str
-    """The session's id, the agent or the workspace, depending on `Grouping.owner`, or 0 if that is
-    None.
-    """
-    day: int
-    """The local day, counted from 1970-01-01, or 0 if the sums are not grouped by day."""
-    calls: int
-    buckets: Buckets
-    estimated_calls: int
-    estimated: int
-    estimated_prompt: int
-    reported: int
-    """The reported cost in USD, multiplied by 10**12."""
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(
+            *map(operator.sub, msgspec.structs.astuple(self), msgspec.structs.astuple(other))
+        )
 
     @property
-    def price_key(self) -> PriceKey:
-        return self.kind, self.band, self.epoch, self.clock
+    def unpriced(self) -> bool:
+        """Whether any call, or any part of a call, has no price."""
+        return bool(self.partly_priced_calls) or self.priced_calls < self.calls
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the cost is a lower bound: calls have no price, or agents omit calls."""
+        return self.unpriced or self.omitting_calls > 0
+
+    @property
+    def total(self) -> Cost:
+        """The cost of all calls."""
+        has_price = self.priced_calls > 0 or not self.calls
+        usd = self.cost if has_price else None
+        return Cost(usd, self.unpriced_tokens, whole=not self.unpriced)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """The cost of everything with a price, or None if nothing has a price."""
+        return float(self.cost) if self.priced_calls else None
+
+    @property
+    def listed_usd(self) -> float | None:
+        """The total list price of the calls with a reported cost.
+
+        None if no call has a reported cost, or if the list price of one of these calls is unknown.
+        """
+        is_known = self.listed_calls == self.reported_calls > 0
+        return float(self.listed) if is_known else None
+
+
+_AMOUNTS = ("cost", "reported", "agent_cost", "listed")
+Tallies = dict[tuple[Any, ...], Tally]
+"""The tally of each group, keyed by the values of the grouping keys."""
+
+_KEY_SQL = {
+    "kind": "part.kind",
+    "day": "part.day",
+    "session": "owner.name",
+    "agent": "owner.agent",
+    "workspace": "owner.workspace",
+}
 
 
 class _Part(NamedTuple):
@@ -106,153 +150,45 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
     return {row[0]: tuple(row[1:]) for row in rows}
 
 
-def read_sums(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> Iterator[Sum]:
-    """Yield one sum for each group of calls in scope."""
-    added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    rows = (
-        row
-        for query in _queries(connection, scope, grouping)
-        for row in connection.execute(_sums_sql(query), query.values)
-    )
-    for row in rows:
-        key, values = row[:_KEYS], row[_KEYS:]
-        known = added.get(key)
-        added[key] = values if known is None else tuple(map(add, known, values))
-    for key, (calls, *sums) in added.items():
-        if calls:
-            buckets = Buckets.of(sums[: len(BUCKETS)])
-            yield Sum(*(*key, calls, buckets, *sums[len(BUCKETS) :]))
-
-
-_KEYS = Sum.__struct_fields__.index("calls")
-"""The number of key columns at the start of a row."""
-_PRICE_KEYS = Sum.__struct_fields__.index("owner")
-"""The number of key columns that determine the price."""
-
-
-def _sums_sql(query: _Query) -> str:
-    # Do not group by constant columns, because SQLite would also sort by them.
-    kept = [str(number) for number, key in enumerate(query.keys, 1) if not key.isdigit()]
-    sums = ", ".join(f"sum({name})" for name in SUMS)
-    return f"SELECT {', '.join(query.keys)}, {sums} {query.rows} GROUP BY {', '.join(kept)}"
-
-
-PriceKey = tuple[int, int, int, int]
-"""The kind, band, epoch and clock of a `Sum`, which determine the price."""
-
-
-def price_keys(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> set[PriceKey]:
-    """Return the distinct price keys of the calls in scope."""
-    return {
-        row
-        for query in _queries(connection, scope, grouping)
-        for row in connection.execute(
-            f"SELECT DISTINCT {', '.join(query.keys[:_PRICE_KEYS])} {query.rows}", query.values
-        )
-    }
-
-
-def agents_in_scope(connection: sqlite3.Connection, scope: Scope) -> list[str]:
-    """Return the agents with calls in scope, in alphabetical order."""
-    queries = _queries(connection, scope, Grouping())
-    if not queries:
-        return []
-    sessions = " UNION ".join(f"SELECT session {query.rows}" for query in queries)
-    rows = connection.execute(
-        f"SELECT DISTINCT agent FROM session WHERE id IN ({sessions}) ORDER BY 1",  # noqa: S608
-        [value for query in queries for value in query.values],
-    )
-    return [agent for (agent,) in rows]
-
-
-def rank_sessions(
-    connection: sqlite3.Connection,
-    scope: Scope,
-    grouping: Grouping,
-    prices: Mapping[PriceKey, Mapping[str, float]],
-    most: int,
-) -> list[tuple[str, str, int]]:
-    """Return the costliest sessions, highest cost first.
-
-    Each row contains a session's name, its agent, and the total number of sessions.
-
-    SQLite adds up approximate costs, because pricing each session exactly takes much longer.
+def read_tallies(connection: sqlite3.Connection, scope: Scope, keys: Sequence[str]) -> Tallies:
+    """Return the tallies of the calls in scope, highest cost first.
 
     Args:
         connection: The ledger.
-        scope: The calls to compare.
-        grouping: The keys that separate calls with different prices.
-        prices: For each price key, the price in USD of one unit of each of `SUMS`.
-        most: The maximum number of sessions, or -1 for all sessions.
+        scope: The calls to add up.
+        keys: What to group by: `kind`, `day`, `session`, `agent` or `workspace`.
     """
-    queries = _queries(connection, scope, grouping)
-    if not queries:
-        return []
-    parts = " UNION ALL ".join(
-        f"SELECT session, {_cost_sql(query, prices)} AS cost {query.rows}" for query in queries
+    names = ", ".join(_KEY_SQL[key] for key in keys)
+    sums = ", ".join(f"sum({name})" for name in SUMS)
+    calls, values = _calls_sql(connection, scope)
+    rows = connection.execute(
+        f"SELECT {names}, {sums}, sum(iif(agent IN ({_LOWER_BOUND}), calls, 0)) "  # noqa: S608
+        f"FROM ({calls}) AS part JOIN session AS owner ON owner.id = part.session "
+        f"GROUP BY {names} HAVING sum(calls) > 0 ORDER BY sum(cost) DESC, {names}",
+        values,
     )
-    return connection.execute(
-        "SELECT name, agent, count(*) OVER () FROM session JOIN "  # noqa: S608
-        f"(SELECT session, total(cost) AS cost FROM ({parts}) GROUP BY session) ON session = id "
-        "GROUP BY name, agent ORDER BY total(cost) DESC, name, agent LIMIT ?",
-        (*(value for query in queries for value in query.values), most),
-    ).fetchall()
+    count = len(keys)
+    return {row[:count]: Tally.of_row(row[count:]) for row in rows}
 
 
-def _cost_sql(query: _Query, prices: Mapping[PriceKey, Mapping[str, float]]) -> str:
-    """Return an SQL expression for a row's cost."""
-    kind, *others = query.keys[:_PRICE_KEYS]
-    by_kind: dict[int, list[str]] = {}
-    for key, units in prices.items():
-        same = " AND ".join(
-            f"{name} = {value}" for name, value in zip(others, key[1:], strict=True)
-        )
-        cost = " + ".join(f"{name} * {price!r}" for name, price in units.items() if price)
-        by_kind.setdefault(key[0], []).append(f"WHEN {same} THEN {cost or 0}")
-    cases = (f"WHEN {number} THEN CASE {' '.join(each)} END" for number, each in by_kind.items())
-    return f"CASE {kind} {' '.join(cases)} ELSE 0 END"
+_LOWER_BOUND = ", ".join(f"'{agent}'" for agent in sorted(LOWER_BOUND_AGENTS))
 
 
-class _Query(NamedTuple):
-    """An SQL query for some of the calls in scope."""
-
-    keys: tuple[str, ...]
-    """SQL expressions for the keys of a `Sum`."""
-    rows: str
-    """The FROM and WHERE clauses."""
-    values: tuple[object, ...]
+def read_total(connection: sqlite3.Connection, scope: Scope) -> Tally:
+    """Return the tally of all calls in scope."""
+    return sum(read_tallies(connection, scope, ("agent",)).values(), Tally())
 
 
-def _queries(connection: sqlite3.Connection, scope: Scope, grouping: Grouping) -> list[_Query]:
-    """Return queries that together select all calls in scope.
-
-    Two queries may return sums with the same key. The caller must add up such sums.
-    """
-    # Two subqueries are needed, because SQLite uses the index only for a query with a single min or
-    # max.
-    first, last = connection.execute(
-        "SELECT (SELECT min(at) FROM event), (SELECT max(at) FROM event)"
-    ).fetchone()
-    if first is None:
-        return []
-    changes = tuple(day for day in grouping.changes if first // DAY_MS < day <= last // DAY_MS)
-    past = sum(day <= first // DAY_MS for day in grouping.changes)
-    epoch = " + ".join([str(past), *(f"(utc >= {day:d})" for day in changes)])
-    one_by_one = grouping.by_clock | grouping.by_prompt
-    others = _kind_condition("NOT IN", one_by_one)
-    queries = [
-        _query_of_part(part, scope, grouping, epoch, others)
-        for part in _parts_of_range(connection, scope.times)
-    ]
-    part = _Part("event_sums", *time_condition(scope.times))
-    clock = grouping.by_clock - grouping.by_prompt
-    for kinds, exact in ((clock, False), (grouping.by_prompt, True)):
-        if kinds:
-            only = _kind_condition("IN", kinds)
-            queries.append(
-                _query_of_part(part, scope, grouping, epoch, only, clocked=True, exact=exact)
-            )
-    return queries
+def _calls_sql(connection: sqlite3.Connection, scope: Scope) -> tuple[str, list[object]]:
+    """Return a query for sums of the calls in scope, and the query's parameters."""
+    owner, names = owner_condition(scope, "session")
+    parts = list(_parts_of_range(connection, scope.times))
+    columns = ", ".join(("session", "kind", "day", *SUMS))
+    text = " UNION ALL ".join(
+        f"SELECT {columns} FROM {part.source} WHERE {part.where}{owner}"  # noqa: S608
+        for part in parts
+    )
+    return text, [value for part in parts for value in (*part.values, *names)]
 
 
 def _parts_of_range(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:
@@ -299,36 +235,6 @@ def time_condition(times: TimeRange) -> tuple[str, tuple[int, ...]]:
     return "at >= ? AND at < ? AND day BETWEEN ? AND ?", (start, end, *days)
 
 
-def _query_of_part(
-    part: _Part,
-    scope: Scope,
-    grouping: Grouping,
-    epoch: str,
-    kinds: str,
-    *,
-    clocked: bool = False,
-    exact: bool = False,
-) -> _Query:
-    band = f"iif({_kind_condition('IN', grouping.by_band)}, band, 0)"
-    keys = (
-        "kind",
-        f"iif(band < 0, band, {'max(prompt - 1, 0)' if exact else band})",
-        epoch,
-        f"slot % {SLOTS_A_DAY}" if clocked else "0",
-        _owner_key(grouping.owner, part.source),
-        "day" if grouping.days else "0",
-    )
-    owner, names = owner_condition(scope, "session")
-    rows = f"FROM {part.source} WHERE {part.where} AND {kinds}{owner}"
-    return _Query(keys, rows, (*part.values, *names))
-
-
-def _owner_key(owner: Owner | None, source: str) -> str:
-    if owner in (None, "session"):
-        return owner or "0"
-    return f"(SELECT {owner} FROM session WHERE session.id = {source}.session)"  # noqa: S608
-
-
 def calls_condition(scope: Scope) -> tuple[str, tuple[object, ...]]:
     """Return an SQL condition for the calls in scope, and the condition's parameters."""
     times, moments = time_condition(scope.times)
@@ -359,8 +265,3 @@ def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]
 
 
 _IN_FOLDER = "workspace = ? OR substr(workspace, 1, ?) = ?"
-
-
-def _kind_condition(operator: str, kinds: Iterable[int]) -> str:
-    numbers = ", ".join(str(int(kind)) for kind in sorted(kinds))
-    return f"kind {operator} ({numbers})"

@@ -21,7 +21,8 @@ from sidecar import typed
 from sidecar.cost.days import END_MS, TimeRange, day_name, time_range
 from sidecar.cost.events import Buckets
 from sidecar.cost.page import PageSource, TopGroups
-from sidecar.cost.reports import SPANS, Tallies, Tally, add_charts, build_report, ordered_keys
+from sidecar.cost.reports import SPANS, add_charts, build_report, ordered_keys
+from sidecar.cost.sums import Tallies, Tally
 from sidecar.endpoints.http import (
     LOCAL_HOSTS,
     ClientSettingsError,
@@ -503,13 +504,7 @@ class TeamSource(PageSource):
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
         return self.store.tallies(times, by, agent=self.agent)
 
-    def costliest(
-        self,
-        times: TimeRange,
-        by: Sequence[CostKey],
-        most: int,
-        total: Tally,  # noqa: ARG002 - the store adds up the others
-    ) -> TopGroups:
+    def costliest(self, times: TimeRange, by: Sequence[CostKey], most: int) -> TopGroups:
         return self.store.costliest(times, by, most, self.agent)
 
     def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:

@@ -1,15 +1,15 @@
 """Reads context windows and prices from the genai-prices package, offline.
 
-Prices are selected in the same way as in genai-prices. However, genai-prices is not used to
-calculate costs, because it would treat the sum of many calls as a single huge prompt.
+Prices are selected in the same way as in genai-prices. Costs are computed in `sidecar.cost.prices`,
+which can also price a part of a call, and tiers without a listed price.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime, time
 from decimal import Decimal
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from sidecar.config.file_stamps import FileStamp
     from sidecar.config.stored_prices import ListFile
 
-_EPOCH = date(1970, 1, 1)
 _REGIONAL_FACTOR = {"us": Decimal("1.1")}
 """Token prices are multiplied by this factor if a call is restricted to a region.
 
@@ -51,6 +50,25 @@ Codex records the tier in its settings even if it leaves it out of the request f
 
 _lock = threading.Lock()
 _loaded: dict[tuple[ListFile, FileStamp | None], DataSnapshot] = {}
+
+
+def is_loaded(file: ListFile = None) -> bool:
+    """Return whether `price_list` returns without reading a file."""
+    return (file, stored_prices.version(file)) in _loaded
+
+
+def list_version(file: ListFile = None) -> str:
+    """Return a text that changes whenever the list or the prices in `prices.toml` may change."""
+    return f"{_package_versions()} {stored_prices.version(file)}"
+
+
+@cache
+def _package_versions() -> str:
+    from importlib.metadata import version
+
+    from sidecar import __version__
+
+    return f"{__version__} {version('genai-prices')}"
 
 
 def price_list(file: ListFile = None) -> DataSnapshot:
@@ -141,14 +159,7 @@ class ListedTariff:
         own = any(model is listed for listed in provider.models)
         self._variants = (model.price_variants or []) if own else []
         self._optional_tiers = _service_tiers(provider) if provider.id in _FALLS_BACK else set()
-        constraints = [*self._constraints()]
-        self.changes = frozenset(
-            (constraint.start_date - _EPOCH).days
-            for constraint in constraints
-            if hasattr(constraint, "start_date")
-        )
-        self.by_clock = any(hasattr(constraint, "start_time") for constraint in constraints)
-        self.thresholds = frozenset(self._thresholds())
+        self._thresholds = self._find_thresholds()
         self._known: dict[tuple[int, int], UnitPrices | None] = {}
         """Cached prices. A key consists of the identity of the listed prices and the number of
         thresholds exceeded.
@@ -205,25 +216,21 @@ class ListedTariff:
 
     def _standard_prices(self, at: datetime, prompt_tokens: int) -> UnitPrices | None:
         listed = self._model.get_prices(at)
-        key = id(listed), sum(prompt_tokens > start for start in self.thresholds)
+        key = id(listed), sum(prompt_tokens > start for start in self._thresholds)
         if key not in self._known:
             self._known[key] = _unit_prices(listed, prompt_tokens)
         return self._known[key]
 
-    def _constraints(self) -> Iterator[Any]:
-        prices = self._model.prices
-        for conditional in prices if isinstance(prices, list) else []:
-            yield conditional.constraint
-        for variant in self._variants:
-            yield variant.constraint
-
-    def _thresholds(self) -> Iterator[int]:
+    def _find_thresholds(self) -> frozenset[int]:
+        """Return the prompt sizes in tokens above which different prices apply."""
         prices = self._model.prices
         sets = [entry.prices for entry in prices] if isinstance(prices, list) else [prices]
-        for model_price in (*sets, *(variant.prices for variant in self._variants)):
-            for value in vars(model_price).values():
-                for tier in getattr(value, "tiers", ()):
-                    yield tier.start
+        return frozenset(
+            tier.start
+            for model_price in (*sets, *(variant.prices for variant in self._variants))
+            for value in vars(model_price).values()
+            for tier in getattr(value, "tiers", ())
+        )
 
 
 def _service_tiers(provider: Provider) -> set[str]:

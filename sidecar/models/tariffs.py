@@ -82,18 +82,6 @@ class Tariff(Protocol):
     def note(self) -> str:
         """What reports say about these prices, or ""."""
 
-    @property
-    def changes(self) -> frozenset[int]:
-        """The days when prices change, in days since 1970 (UTC)."""
-
-    @property
-    def by_clock(self) -> bool:
-        """Whether prices depend on the time of day."""
-
-    @property
-    def thresholds(self) -> frozenset[int]:
-        """The prompt sizes in tokens above which different prices apply."""
-
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
         """Return a call's prices, or None if they are unknown.
 
@@ -105,9 +93,6 @@ class UserTariff:
     """The prices in a `[[price]]` entry of the user's settings. They never change."""
 
     note = ""
-    changes: frozenset[int] = frozenset()
-    by_clock = False
-    thresholds: frozenset[int] = frozenset()
 
     def __init__(self, entry: Price) -> None:
         write = entry.input if entry.cache_write is None else entry.cache_write

@@ -16,6 +16,7 @@ from sidecar.server.features import configuration, cost, counting, diagnostics, 
 from sidecar.server.features.agents import AgentSessionWatcher, HistoryRecorder
 from sidecar.server.features.background import (
     CalibrationSync,
+    CallPricing,
     CallShipping,
     ConversationSharing,
     EndpointRetries,
@@ -68,6 +69,7 @@ class SidecarServer(LanguageServer):
         self.sharing = ConversationSharing(self)
         self.clock = TimedUpdates(self)
         self.shipping = CallShipping(self)
+        self.pricing = CallPricing(self)
         self.team_spending = TeamSpending(self)
         self.calibration_sync = CalibrationSync(self)
         self.providers = ProviderRegistry(self)
@@ -104,6 +106,7 @@ class SidecarServer(LanguageServer):
             self.retries.close_unused_soon()
             self.sharing.forget_closed_soon()
             self.history.settings_changed()
+            self.pricing.price_soon()
             self.shipping.settings_changed()
             self.team_spending.settings_changed()
             self.agent_sessions.on_settings_changed()
@@ -149,6 +152,7 @@ class SidecarServer(LanguageServer):
         self.scheduler.close()
         self.watcher.close()
         self.history.close()
+        self.pricing.close()
         self.services.workers.close()
 
 

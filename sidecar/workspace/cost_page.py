@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.cost.page import Choice, LedgerSource, panel, period_start
 from sidecar.cost.protocol import CostFilesParams, CostPageParams
+from sidecar.cost.repricing import pending_note
 from sidecar.workspace.prompt_files import file_costs
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _read_page(
     note: str,
 ) -> Page:
     book = spending.book
-    with book.ledger.reader() as connection:
+    with book.report_reader() as connection:
         now = datetime.now(UTC)
         source = LedgerSource(
             connection=connection,
@@ -70,6 +71,6 @@ def _read_page(
             scope=spending.scope(),
             now=now,
             label_of=sessions.label,
-            note=note,
+            note=" ".join(filter(None, (note, pending_note(connection)))),
         )
         return panel(source, choice, files)

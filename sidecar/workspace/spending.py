@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sidecar.context.occupancy import Severity
     from sidecar.cost.book import Cancelled, CostBook
     from sidecar.cost.caps import CapReason, CapSpan, CostVerdict
-    from sidecar.cost.prices import Cost
+    from sidecar.cost.events import Cost
     from sidecar.cost.prompt_file_costs import CallGroup
     from sidecar.cost.protocol import (
         CostDetailParams,
@@ -306,13 +306,14 @@ class Spending:
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        from sidecar.cost.reports import cost_by_session
+        from sidecar.cost.sums import read_tallies
 
         scope = self.scope()
         if sessions is not None:
             scope = msgspec.structs.replace(scope, sessions=tuple(sessions))
         with self.book.ledger.reader() as connection:
-            return cost_by_session(connection, self.book.prices, scope)
+            tallies = read_tallies(connection, scope, ("session",))
+        return {name: tally.total for (name,), tally in tallies.items() if name}
 
     def session_costs(self, sessions: Iterable[str]) -> SessionCosts:
         """Return the costs of some sessions. Raises LedgerError."""
@@ -321,11 +322,7 @@ class Spending:
 
     def sessions_by_cost(self) -> list[str]:
         """Return the IDs of the workspace's sessions, highest cost first. Raises LedgerError."""
-        from sidecar.cost.reports import sessions_by_cost
-
-        with self.book.ledger.reader() as connection:
-            rows = sessions_by_cost(connection, self.book.prices, self.scope())
-        return [name for name, _agent, _count in rows]
+        return list(self.cost_by_session())
 
     def _report_rows(
         self, *by: CostKey, since: str | None = None, until: str | None = None
@@ -407,7 +404,7 @@ class Spending:
             LedgerError: The ledger cannot be read.
         """
         from sidecar.cost.caps import judge
-        from sidecar.cost.prices import Cost
+        from sidecar.cost.events import Cost
 
         read_number = next(_READ_NUMBERS)
         spend = self.book.spend(self._uri, session, self._folders)

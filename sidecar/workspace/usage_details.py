@@ -110,7 +110,7 @@ def forecast(
     if not calls:
         return None
     growth, hits = growth_per_call(calls), cache_hit_rate(calls)
-    rate = usd_per_hour(calls, book.prices, now)
+    rate = usd_per_hour(calls, now)
     following = None
     if usage.tokens is not None:
         is_compacted = bool(usage.compacted)

@@ -21,25 +21,24 @@ from sidecar.cli import main
 from sidecar.cli.check import check_paths as run
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.private_files import make_folder
-from sidecar.cost import reports
 from sidecar.server.features import agents as agents_feature
 from sidecar.server.features import configuration
 from sidecar.text.printable import usd_text
 from sidecar.workspace import session_index, sessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.session_index import LOCK_NAME, SessionIndex
+from sidecar.workspace.spending import Spending
 from tests.file_opens import recorded_opens
 from tests.protocol.client import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from sidecar.agents.events import StoredSession
     from sidecar.budget.findings import Finding
     from sidecar.cli.checking.report import ReportedFinding
-    from sidecar.cost.prices import Cost
-    from sidecar.cost.sums import Scope
+    from sidecar.cost.events import Cost
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.workspace.shown_session import Session
     from tests.protocol.client import Client
@@ -408,13 +407,13 @@ async def test_costs_of_all_sessions_are_not_added_up_while_no_list_is_open(
         each.reply()
     await start_and_read(bare, tmp_path)
     before = {row["id"]: row["costUsd"] for row in await bare.request("context/sessions", {})}
-    asked, cost_by_session = list[object](), reports.cost_by_session
+    asked, cost_by_session = list[object](), Spending.cost_by_session
 
-    def recorded(connection: Any, prices: Any, scope: Scope) -> dict[str, Cost]:
-        asked.append(scope.sessions)
-        return cost_by_session(connection, prices, scope)
+    def recorded(spending: Spending, sessions: Iterable[str] | None = None) -> dict[str, Cost]:
+        asked.append(sessions)
+        return cost_by_session(spending, sessions)
 
-    monkeypatch.setattr(reports, "cost_by_session", recorded)
+    monkeypatch.setattr(Spending, "cost_by_session", recorded)
     for each in (other, session):
         each.reply()
     async with asyncio.timeout(60):

@@ -24,6 +24,7 @@ from sidecar.cost.page import LedgerSource, whole_page
 from sidecar.cost.prices import Prices
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.cost.reports import amount, estimate_note, report
+from sidecar.cost.repricing import price_calls
 from sidecar.cost.sums import Scope
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def test_a_corrected_price_corrects_history(book: CostBook, tmp_path: Path) -> N
     priced = CostBook(
         tmp_path / "state", [Price(models=("house-*",), input=Decimal(3), output=Decimal(0))]
     )
+    assert price_calls(priced.ledger)
     assert one_row(priced.detail(CostDetailParams())).cost_usd == 3.0
     priced.close()
 
@@ -366,7 +368,6 @@ def _calls(draw: st.DrawFn) -> LedgerEvent:
     )
 
 
-# The price changes inside a band, so each call must be priced separately.
 HOUSE = [
     {
         "id": "house",
@@ -403,10 +404,11 @@ def test_sums_cost_what_their_calls_cost(
     zone: ZoneInfo,
     session: str | None,
 ) -> None:
-    """Pricing daily totals and pricing each call give the same cost, however calls are grouped."""
+    """A sum of daily totals is the sum of the calls' costs, however calls are grouped."""
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", 5)
     folder = tmp_path_factory.mktemp("ledger")
-    ledger, prices = Ledger(folder / "ledger.db", zone), _prices_with_house(folder)
+    prices = _prices_with_house(folder)
+    ledger = Ledger(folder / "ledger.db", zone, prices)
     ledger.record_many(calls)
     start, end = ((None if t is None else int(t.timestamp() * 1000)) for t in ends)
     times = TimeRange(
@@ -470,18 +472,18 @@ def test_report_says_how_tiers_without_a_listed_price_are_priced(
 def test_report_names_a_list_for_one_region(
     tmp_path: Path, model: str, provider: str, says: str
 ) -> None:
-    ledger = Ledger(tmp_path / "ledger.db")
     call = LedgerEvent(
         at=datetime.now(UTC), model=model, provider=provider, buckets=Buckets(input=1_000)
     )
     own = Price(models=(model,), input=Decimal(1), output=Decimal(1))
     for prices, note in ((Prices(), says), (Prices([own]), "")):
+        ledger = Ledger(tmp_path / "ledger.db", prices=prices)
         ledger.record(call)
         with ledger.reader() as connection:
             basis = report(connection, prices, Scope(), ["model"]).basis
         assert note in basis
         assert bool(basis) == bool(note)
-    ledger.close()
+        ledger.close()
 
 
 def _prices_with_house(folder: Path) -> Prices:

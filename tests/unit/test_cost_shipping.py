@@ -26,8 +26,7 @@ from sidecar.config.load import load
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost import shipping
 from sidecar.cost.book import CostBook
-from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.prices import Cost
+from sidecar.cost.events import Buckets, Cost, LedgerEvent
 from sidecar.cost.protocol import CostRecordParams, FileCost
 from sidecar.cost.records import Identity, file_record, record_of, usd_attribute
 from sidecar.cost.shipping import CollectorError, ShippingError, open_queue, ship
@@ -168,9 +167,9 @@ def test_the_reference_lists_every_attribute_that_leaves_the_machine() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/cost.md").read_text("utf-8")
     section = page[page.index("These attributes are all") : page.index("Without a salt,")]
     identity = Identity(installation="i", secret="s", salt="s", user="jane", team="a")  # noqa: S106
-    whole = msgspec.structs.replace(EVENT, tier="flex", model="unknown", agent="codex")
-    cost_of = Cost(usd=Decimal(1), unpriced_tokens=5)
-    call = record_of(whole, cost_of, 1, 0, identity)
+    cost = Cost(usd=Decimal(1), unpriced_tokens=5)
+    whole = msgspec.structs.replace(EVENT, tier="flex", model="unknown", agent="codex", cost=cost)
+    call = record_of(whole, 1, 0, identity)
     file = FileCost(
         uri="file:///CLAUDE.md", tokens=1, requests=1, cost_usd=1.0, cached_percent=0, text=""
     )

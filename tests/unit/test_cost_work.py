@@ -5,25 +5,18 @@ from __future__ import annotations
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sidecar.cost import ledger as ledger_file
-from sidecar.cost import reports
 from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.events import Buckets, LedgerEvent, milliseconds
+from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger, LedgerError, ReadCancelledError
 from sidecar.cost.prices import Prices
-from sidecar.cost.reports import (
-    Tally,
-    cost_by_session,
-    costliest_sessions,
-    priced_sums,
-    report,
-    tally_calls,
-)
-from sidecar.cost.sums import Grouping, Scope, Sum, read_sums
+from sidecar.cost.reports import report, tally_calls
+from sidecar.cost.sums import Scope, Tally, read_tallies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +26,7 @@ if TYPE_CHECKING:
 
 START = datetime(2026, 6, 1, tzinfo=UTC)
 CALLS = 60
-QUESTIONS = 9
+QUESTIONS = 7
 """The number of SQL statements for a report on whole days."""
 
 
@@ -83,7 +76,7 @@ def count(ledger: Ledger) -> int:
     return int(found)
 
 
-def test_report_of_whole_days_runs_nine_statements(ledger: Ledger) -> None:
+def test_report_of_whole_days_runs_seven_statements(ledger: Ledger) -> None:
     asked: list[str] = []
     scope = Scope(times=TimeRange(local_day(START, UTC)))
     with ledger.reader() as connection:
@@ -94,33 +87,13 @@ def test_report_of_whole_days_runs_nine_statements(ledger: Ledger) -> None:
     assert len(asked) == QUESTIONS, asked
 
 
-def test_days_and_the_calls_after_them_are_priced_together(ledger: Ledger) -> None:
+def test_days_and_the_calls_after_them_are_added_up_together(ledger: Ledger) -> None:
     with ledger.reader() as connection:
         (upto,) = connection.execute("SELECT upto FROM folded").fetchone()
-        found = list(read_sums(connection, Scope(), Grouping()))
+        found = read_tallies(connection, Scope(), ("kind",))
     assert 0 < upto < CALLS
-    assert sorted((one.kind, one.calls) for one in found) == [(1, 30), (2, 30)]
-    assert sum(one.buckets.input for one in found) == sum(range(CALLS))
-
-
-@pytest.mark.parametrize(("model", "sums"), [("gpt-5", 1), ("claude-sonnet-4-5", 2)])
-def test_prompt_sizes_are_separated_only_if_the_price_depends_on_them(
-    ledger: Ledger, model: str, sums: int
-) -> None:
-    ledger.record_many(
-        LedgerEvent(
-            at=START,
-            model=model,
-            provider="openai" if model == "gpt-5" else "anthropic",
-            buckets=Buckets(input=size),
-            session="sizes",
-        )
-        for size in (100, 250_000)
-    )
-    with ledger.reader() as connection:
-        found = list(priced_sums(connection, Prices(), Scope(session="sizes")))
-    assert len(found) == sums
-    assert sum(one.sum.calls for one in found) == 2
+    assert {key: one.calls for key, one in found.items()} == {(1,): 30, (2,): 30}
+    assert sum(one.buckets.input for one in found.values()) == sum(range(CALLS))
 
 
 MODELS = ("gpt-5", "claude-sonnet-4-5", "nobody-knows-me", "reported")
@@ -144,40 +117,19 @@ def many_sessions(ledger: Ledger) -> Ledger:
     return ledger
 
 
-@pytest.mark.parametrize("most", [1, 10, 1_000])
 @pytest.mark.parametrize("times", [TimeRange(), TimeRange(start_ms=milliseconds(START) + 7)])
-def test_costliest_sessions_are_those_of_the_whole_report(
-    many_sessions: Ledger, most: int, times: TimeRange
-) -> None:
+def test_sessions_are_ranked_by_their_exact_costs(many_sessions: Ledger, times: TimeRange) -> None:
     prices, scope = Prices(), Scope(times=times)
+    expected: dict[tuple[str, str], Decimal] = {}
+    for event in read_events(many_sessions, scope):
+        key = event.session, event.agent
+        cost = prices.cost(event).usd or Decimal(0)
+        expected[key] = expected.get(key, Decimal(0)) + cost
     with many_sessions.reader() as connection:
-        everything = tally_calls(connection, prices, scope, ("session", "agent"))
-        shown, others = costliest_sessions(connection, prices, scope, most)
-        costs = cost_by_session(connection, prices, scope)
-        rows = report(connection, prices, scope, ["session"]).rows
-    ranked = sorted(everything, key=lambda name: (-everything[name].cost, name))
-    assert list(shown) == ranked[:most]
-    assert shown == {name: everything[name] for name in ranked[:most]}
-    assert others == len(ranked[most:])
-    found = {name: (float(cost.usd or 0), cost.whole) for name, cost in costs.items()}
-    assert found == {str(row.session): (row.cost_usd or 0, not row.unpriced) for row in rows}
-
-
-def test_only_the_shown_sessions_are_tallied(
-    many_sessions: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = list[Sum]()
-
-    def recorded(*arguments: Any) -> Iterator[Sum]:
-        for one in read_sums(*arguments):
-            found.append(one)
-            yield one
-
-    monkeypatch.setattr(reports, "read_sums", recorded)
-    with many_sessions.reader() as connection:
-        shown, others = costliest_sessions(connection, Prices(), Scope(), 2)
-    assert (len(shown), others > 50) == (2, True)
-    assert len({one.owner for one in found if one.owner}) <= 4, "two agents can use the same name"
+        found = read_tallies(connection, scope, ("session", "agent"))
+    ranked = sorted(expected, key=lambda name: (-expected[name], name))
+    assert list(found) == ranked
+    assert {name: tally.cost for name, tally in found.items()} == expected
 
 
 @pytest.mark.parametrize("key", ["agent", "workspace"])

@@ -10,8 +10,8 @@ import pytest
 from sidecar.agents.events import StoredSession
 from sidecar.context.conversation import Conversation
 from sidecar.context.protocol import ContextUsage, SessionInfo, SessionsParams
-from sidecar.cost import reports
 from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.sums import Tally
 from sidecar.models import catalogue
 from sidecar.server.features.context import _list_sessions as list_sessions
 from sidecar.workspace import sessions
@@ -23,7 +23,6 @@ from tests.unit.context_fakes import FakeCounter
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import ModuleType
 
     from sidecar.context.occupancy import Limit
 
@@ -164,22 +163,22 @@ def test_only_sessions_in_a_list_are_labeled_and_priced(
     )
     registry.set_agent_sessions([StoredSession(id="new", source="codex", updated_at=now())])
     labeled = count_calls(monkeypatch, sessions, "label_of")
-    priced = count_calls(monkeypatch, reports, "cost_of")
+    added_up = count_calls(monkeypatch, Tally, "of_row")
     params = SessionsParams(all=True, limit=3, order="context")
     rows = list_sessions(registry.snapshot(every=True), spending, params)
     assert [(row.id, row.cost_usd is None) for row in rows] == [
         ("s49", False), ("s48", False), ("s47", False)
     ]  # fmt: skip
     assert len(labeled) == len(rows)
-    assert len(priced) == len(rows)
-    priced.clear()
+    assert len(added_up) == len(rows)
+    added_up.clear()
     (row,) = list_sessions(registry.snapshot(), spending, SessionsParams())
-    assert (row.id, len(priced)) == ("new", 0)
+    assert (row.id, len(added_up)) == ("new", 0)
     services.workers.close()
     services.state.close()
 
 
-def count_calls(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[Any]:
+def count_calls(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[Any]:
     """Return a list that records the first argument of each call to a module's function."""
     made, function = list[Any](), getattr(module, name)
 

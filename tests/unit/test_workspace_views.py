@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
-from sidecar.cost.prices import Cost
+from sidecar.cost.events import Cost
 from sidecar.text.tables import align_columns, columns, draw_bar, draw_gauge
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.status import cost_status

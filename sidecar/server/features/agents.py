@@ -296,6 +296,8 @@ class HistoryRecorder:
         for workspace in self._services.roots if changed else ():
             if workspace.has_settings:
                 await self.refresh(workspace)
+        if changed:  # another process may have downloaded new prices
+            self._server.pricing.price_soon()
 
     async def _record_when_idle(self) -> None:
         loop = asyncio.get_running_loop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 from datetime import datetime, time, timedelta
 from functools import partial
 from importlib import import_module
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.errors import SidecarError
+from sidecar.server.progress import progress
 from sidecar.tasks import backoff
 from sidecar.workspace.budgets import model_of
 from sidecar.workspace.counter_choice import has_enabled_endpoints
@@ -52,6 +54,10 @@ SHIP_BATCH = 100
 """Maximum number of calls in a request to a collector."""
 SHIP_PAUSE_SECONDS = 1.0
 """Pause between requests, so that sending a large backlog does not slow down typing."""
+PRICING_SECONDS = 0.5
+"""Delay before recorded calls are priced again after a change of settings."""
+PAUSE_RATIO = 3.0
+"""How long to pause between batches of calls to price, relative to the time that a batch takes."""
 ROUND_SECONDS = 60.0
 """A failure within this time after a retry increases the delay before the next retry."""
 
@@ -312,6 +318,49 @@ class CallShipping:
         if what not in self._warned:
             self._warned.add(what)
             logger.warning("the collector rejected %s: %s", what, reason)
+
+
+class CallPricing:
+    """Prices recorded calls after a change of prices, at low priority."""
+
+    def __init__(self, server: SidecarServer) -> None:
+        self._server, self._services = server, server.services
+        self._stop = threading.Event()
+
+    def price_soon(self) -> None:
+        """Schedule pricing, unless the price list has not been loaded yet."""
+        if self._services.windows.ready:
+            self._server.scheduler.schedule(("pricing",), PRICING_SECONDS, self._price)
+
+    def close(self) -> None:
+        """Stop. The next process continues where this one stopped."""
+        self._stop.set()
+
+    async def _price(self) -> None:
+        workspace = next((root for root in self._services.roots if root.has_settings), None)
+        if workspace is None:
+            return
+        repricing = await self._services.workers.run(
+            partial(import_module, "sidecar.cost.repricing")
+        )
+        ledger, stop = self._services.spending(workspace).book.ledger, threading.Event()
+        self._stop = stop
+        async with progress(self._server, "Computing costs", stop) as report:
+            work = partial(
+                repricing.price_calls, ledger, stop,
+                rest=PAUSE_RATIO, progress=partial(report, "pricing calls"),
+            )  # fmt: skip
+            try:
+                is_changed = await self._services.workers.run(work)
+            except asyncio.CancelledError:
+                stop.set()
+                raise
+            except SidecarError as error:  # the next start continues
+                logger.warning("cannot price recorded calls: %s", error)
+                return
+        for root in tuple(self._services.roots) if is_changed else ():
+            if root.has_settings:
+                await self._server.history.refresh(root)
 
 
 class TeamSpending:

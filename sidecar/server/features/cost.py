@@ -117,7 +117,8 @@ def register(server: SidecarServer) -> None:
                 if not costs.rows:
                     text = workspace.costs.problem or NO_COST
                     costs = msgspec.structs.replace(costs, text=text, overview=text)
-                return Encoded.of(msgspec.structs.replace(costs, note=note))
+                notes = " ".join(filter(None, (note, costs.note)))
+                return Encoded.of(msgspec.structs.replace(costs, note=notes))
 
             await server.history.ensure_recorded(workspace, report)
             try:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
-    from sidecar.cost.prices import Cost
+    from sidecar.cost.events import Cost
     from sidecar.cost.protocol import CostKey
     from sidecar.cost.shipping import QueuedCall
     from tests.collector import Answer
@@ -119,7 +119,7 @@ def queue_of(book: CostBook, user: int) -> ShippingQueue:
         user=f"user{user}",
         team=f"team{user % 2}",
     )
-    return ShippingQueue(book.ledger, book.prices, identity, f"user{user}")
+    return ShippingQueue(book.ledger, identity, f"user{user}")
 
 
 def accepted_queue(

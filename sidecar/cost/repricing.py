@@ -1,0 +1,151 @@
+"""Prices recorded calls again after the price list or the user's `[[price]]` has changed.
+
+The ledger contains the fingerprint of its prices, and the range of calls (`first` to `last`) that
+were priced with them. After a change, the range is empty. It then grows in batches, towards newer
+calls and then towards older ones, until `first` is 0. Each batch is one transaction, so a killed
+process loses nothing, and several processes can share the work.
+
+Newer calls than `last` are usually priced already. They are checked because the process that
+recorded them may have used other prices, or none if it had not loaded the price list yet.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sidecar.cost.ledger import (
+    EVENT_COLUMNS,
+    EVENT_TABLES,
+    PRICED,
+    event_of_row,
+    price_columns,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from sidecar.cost.ledger import Ledger
+
+BATCH = 500
+"""Number of calls per transaction. Other processes can record calls between transactions."""
+_MAX_REST_SECONDS = 1.0
+_UPDATE = f"UPDATE event SET {', '.join(f'{name} = ?' for name in PRICED)} WHERE id = ?"  # noqa: S608
+_UNPRICED = "basis IS NULL AND event.id > ? ORDER BY event.id LIMIT ?"
+_NEWER = "event.id > ? ORDER BY event.id LIMIT ?"
+_OLDER = "event.id < ? ORDER BY event.id DESC LIMIT ?"
+NOTE = "Prices have changed, so the costs of older calls are still being computed."
+
+
+_Row = tuple[Any, ...]
+
+
+class _Range(NamedTuple):
+    """The calls that have the ledger's prices. `first` is 0 if all older calls have them."""
+
+    fingerprint: str
+    first: int
+    last: int
+
+
+def pending_note(connection: sqlite3.Connection) -> str:
+    """Return a note for reports, or an empty string if all calls have the current prices."""
+    return NOTE if _read_range(connection).first > 0 else ""
+
+
+def price_new_calls(ledger: Ledger) -> None:
+    """Price the calls that were recorded before the price list was loaded.
+
+    Raises:
+        LedgerError: The ledger cannot be read or written.
+    """
+    with ledger.reader() as connection:
+        new = _read_calls(connection, _UNPRICED, _read_range(connection).last)
+    while new:
+        with ledger.transaction() as connection:
+            _update_costs(ledger, connection, new)
+            new = _read_calls(connection, _UNPRICED, new[-1][0])
+
+
+def price_calls(
+    ledger: Ledger,
+    stop: threading.Event | None = None,
+    *,
+    rest: float = 0.0,
+    progress: Callable[[float], None] = lambda _: None,
+) -> bool:
+    """Price all calls that may not have the current prices. Returns whether any cost has changed.
+
+    Args:
+        ledger: The calls. Its prices are loaded again if the price list has changed.
+        stop: Set this event to stop. The next process continues.
+        rest: Seconds to pause per second of work.
+        progress: Called with the completed fraction, from 0 to 1.
+
+    Raises:
+        LedgerError: The ledger cannot be read or written.
+    """
+    stop = stop or threading.Event()
+    fingerprint, is_changed = ledger.prices.fingerprint(), False
+    with ledger.reader() as connection:
+        known = _read_range(connection)
+        (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM event").fetchone()
+    if newest == 0 or known == (fingerprint, 0, newest):
+        return False
+    if known.fingerprint != fingerprint:
+        with ledger.transaction() as connection:
+            connection.execute(
+                "UPDATE pricing SET fingerprint = ?, first = ?, last = ?",
+                (fingerprint, newest + 1, newest),
+            )
+    while not stop.is_set():
+        began = time.monotonic()
+        with ledger.transaction() as connection:
+            known = _read_range(connection)
+            if known.fingerprint != fingerprint:  # another process has other prices
+                break
+            count, changed = _price_batch(ledger, connection, known)
+        is_changed |= changed > 0
+        if not count:
+            break
+        progress(1.0 - known.first / max(1, known.last))
+        stop.wait(min(_MAX_REST_SECONDS, (time.monotonic() - began) * rest))
+    return is_changed
+
+
+def _price_batch(ledger: Ledger, connection: sqlite3.Connection, known: _Range) -> tuple[int, int]:
+    """Price the next calls, and return how many were checked and how many have another cost."""
+    rows = _read_calls(connection, _NEWER, known.last)
+    if rows:
+        known = known._replace(last=rows[-1][0])
+    else:
+        rows = _read_calls(connection, _OLDER, known.first)
+        known = known._replace(first=rows[-1][0] if rows else 0)
+    changed = _update_costs(ledger, connection, rows)
+    connection.execute("UPDATE pricing SET first = ?, last = ?", (known.first, known.last))
+    return len(rows), changed
+
+
+def _update_costs(ledger: Ledger, connection: sqlite3.Connection, rows: list[_Row]) -> int:
+    """Price calls, and return how many have another cost now."""
+    updates = []
+    for number, *columns in rows:
+        event = event_of_row(tuple(columns))
+        cost = ledger.prices.cost(event)
+        if cost != event.cost:
+            updates.append((*price_columns(cost), number))
+    connection.executemany(_UPDATE, updates)
+    return len(updates)
+
+
+def _read_calls(connection: sqlite3.Connection, which: str, start: int) -> list[_Row]:
+    return connection.execute(
+        f"SELECT event.id, {EVENT_COLUMNS} FROM {EVENT_TABLES} WHERE {which}",  # noqa: S608
+        (start, BATCH),
+    ).fetchall()
+
+
+def _read_range(connection: sqlite3.Connection) -> _Range:
+    return _Range(*connection.execute("SELECT fingerprint, first, last FROM pricing").fetchone())

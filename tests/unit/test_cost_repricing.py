@@ -1,0 +1,279 @@
+"""Tests that recorded calls get new prices, and that a ledger of version 0.1.0 keeps its calls."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.config.settings import LedgerSettings, Price, Settings
+from sidecar.cost import ledger as ledger_file
+from sidecar.cost import repricing
+from sidecar.cost.book import CostBook
+from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.export import exported, read_events
+from sidecar.cost.ledger import FILE_NAME, SUMS, Ledger, LedgerError
+from sidecar.cost.prices import Prices
+from sidecar.cost.protocol import CostDetailParams
+from sidecar.cost.repricing import NOTE, price_calls
+from sidecar.cost.shipping import ShippingQueue, open_queue
+from sidecar.cost.sums import Scope, read_total
+from tests.unit.test_cost_prices import PRIVATE_LIST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+OLD = (Path(__file__).parents[1] / "fixtures/ledger/0.1.0.sql").read_text("utf-8")
+"""A ledger of version 0.1.0 with nine calls, of which six have been shipped."""
+START = datetime(2026, 11, 20, tzinfo=UTC)
+
+
+def own(price: str, models: str = "house-*") -> tuple[Price, ...]:
+    return (Price(models=(models,), input=Decimal(price), output=Decimal(0)),)
+
+
+def call(number: int, model: str = "house-1") -> LedgerEvent:
+    return LedgerEvent(
+        at=START + timedelta(hours=number),
+        model=model,
+        provider="openai",
+        buckets=Buckets(input=1_000_000),
+        session=f"s{number % 3}",
+        request_id=f"{model}-{number}",
+    )
+
+
+def total(ledger: Ledger) -> Decimal:
+    with ledger.reader() as connection:
+        return read_total(connection, Scope()).cost
+
+
+def assert_exact(ledger: Ledger) -> None:
+    """Check that all calls have their current prices, and that the daily sums contain them."""
+    for event in read_events(ledger, Scope()):
+        assert event.cost == ledger.prices.cost(event)
+    keys, sums = "day, session, kind", ", ".join(f"sum({name})" for name in SUMS)
+    with ledger.reader() as connection:
+        by_call = connection.execute(
+            f"SELECT {keys}, {sums} FROM event_sums WHERE id <= (SELECT upto FROM folded) "  # noqa: S608
+            f"GROUP BY {keys} ORDER BY {keys}"
+        ).fetchall()
+        by_day = connection.execute(
+            f"SELECT {keys}, {', '.join(SUMS)} FROM daily WHERE calls > 0 ORDER BY {keys}"  # noqa: S608
+        ).fetchall()
+    assert by_day == by_call
+
+
+@pytest.fixture
+def open_book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CostBook]]:
+    """Return a function that opens the same ledger with other `[[price]]` entries."""
+    monkeypatch.setattr(ledger_file, "FOLD_EVERY", 4)
+    monkeypatch.setattr(repricing, "BATCH", 3)
+    books = []
+
+    def opened(entries: tuple[Price, ...] = ()) -> CostBook:
+        books.append(CostBook(tmp_path, entries, zone=UTC))
+        return books[-1]
+
+    yield opened
+    for book in books:
+        book.close()
+
+
+@pytest.fixture
+def old_ledger(tmp_path: Path) -> Path:
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    connection.executescript(OLD)
+    connection.close()
+    return tmp_path
+
+
+def test_new_own_price_applies_to_recorded_calls(open_book: Callable[..., CostBook]) -> None:
+    first = open_book()
+    first.ledger.record_many([*map(call, range(10)), call(1, "gpt-5")])
+    assert total(first.ledger) == Decimal("1.25")
+    assert not price_calls(first.ledger), "the calls already have these prices"
+    second = open_book(own("3"))
+    assert price_calls(second.ledger)
+    assert total(second.ledger) == Decimal("31.25")
+    assert_exact(second.ledger)
+    assert not price_calls(second.ledger)
+
+
+@pytest.mark.parametrize("batches", [0, 1, 2])
+def test_report_says_that_older_calls_do_not_have_their_prices_yet(
+    open_book: Callable[..., CostBook], batches: int
+) -> None:
+    open_book().ledger.record_many(map(call, range(10)))
+    book, stop, done = open_book(own("1")), threading.Event(), list[float]()
+
+    def progress(share: float) -> None:
+        done.append(share)
+        if len(done) > batches:
+            stop.set()
+
+    price_calls(book.ledger, stop, progress=progress)
+    found = book.detail(CostDetailParams(by=("day",)))
+    assert (found.note, found.totals.calls) == (NOTE, 10)
+    assert found.totals.cost_usd == 3 * (batches + 1), "the latest calls are priced first"
+    assert price_calls(open_book(own("1")).ledger), "another process continues"
+    assert book.detail(CostDetailParams()).note == ""
+    assert book.detail(CostDetailParams()).totals.cost_usd == 10
+    assert done == sorted(done)
+    assert_exact(book.ledger)
+
+
+def test_calls_of_a_process_with_other_prices_are_priced_again(
+    open_book: Callable[..., CostBook],
+) -> None:
+    stale, current = open_book(own("1")), open_book(own("2"))
+    stale.ledger.record_many(map(call, range(4)))
+    price_calls(current.ledger)
+    stale.ledger.record_many(map(call, range(4, 9)))
+    assert total(current.ledger) == 4 * 2 + 5 * 1
+    assert price_calls(current.ledger)
+    assert total(current.ledger) == 9 * 2
+    assert_exact(current.ledger)
+
+
+def test_repricing_stops_when_another_process_has_newer_prices(
+    open_book: Callable[..., CostBook],
+) -> None:
+    older, newer = open_book(own("1")), open_book(own("2"))
+    older.ledger.record_many(map(call, range(10)))
+
+    def progress(_share: float) -> None:
+        price_calls(newer.ledger)
+
+    price_calls(older.ledger, progress=progress)
+    assert total(newer.ledger) == 20
+    assert_exact(newer.ledger)
+
+
+def test_updated_list_applies_without_a_restart(
+    open_book: Callable[..., CostBook], tmp_path: Path
+) -> None:
+    book = open_book()
+    event = LedgerEvent(
+        at=START, model="house-1", provider="house", buckets=Buckets(input=1_000_000)
+    )
+    book.ledger.record(event)
+    assert total(book.ledger) == 0
+    (tmp_path / "prices.json").write_text(json.dumps(PRIVATE_LIST))
+    assert price_calls(book.ledger)
+    assert total(book.ledger) == 7
+    book.ledger.record(event)
+    assert total(book.ledger) == 14
+
+
+@pytest.mark.parametrize("how", ["report", "background"])
+def test_calls_recorded_before_the_list_is_loaded_are_priced_later(
+    open_book: Callable[..., CostBook], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    book = open_book(own("2"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Prices, "is_loaded", False)
+        book.record_many(map(call, range(6)))
+        queue = open_queue(book, Settings(ledger=LedgerSettings(otel_endpoint="http://a:9")))
+        assert queue is not None
+        assert queue.next_batch().calls == [], "calls without a price are not shipped"
+    assert [event.cost for event in read_events(book.ledger, Scope())] == [None] * 6
+    assert exported(next(read_events(book.ledger, Scope()))).cost_source == "unpriced"
+    if how == "report":
+        assert book.detail(CostDetailParams()).totals.cost_usd == 12
+    else:
+        assert price_calls(book.ledger)
+    assert total(book.ledger) == 12
+    assert [call.change for call in queue.next_batch().calls] == [0] * 6
+
+
+def shipped_rows(queue: ShippingQueue) -> list[tuple[int, str]]:
+    return [
+        (call.row, str(call.record.attributes["token_sidecar.cost_usd"]))
+        for call in queue.next_batch().calls
+    ]
+
+
+def test_shipped_calls_with_another_cost_are_shipped_again(
+    open_book: Callable[..., CostBook],
+) -> None:
+    settings = Settings(ledger=LedgerSettings(otel_endpoint="http://127.0.0.1:9"))
+    first = open_book(own("1"))
+    first.ledger.record_many([call(0), call(1, "gpt-5"), call(2), call(3, "gpt-5")])
+    queue = open_queue(first, settings)
+    assert queue is not None
+    queue.accept(queue.next_batch())
+    price_calls(open_book(own("2")).ledger)
+    assert shipped_rows(queue) == [(3, "2"), (1, "2")]
+    queue.accept(queue.next_batch())
+    price_calls(open_book(own("2", "house*")).ledger)
+    assert shipped_rows(queue) == [], "the prices are written in another way, but are the same"
+
+
+def test_old_ledger_is_priced_once_and_keeps_all_calls(
+    old_ledger: Path, open_book: Callable[..., CostBook]
+) -> None:
+    before = sqlite3.connect(":memory:")
+    before.executescript(OLD)
+    columns = "id, key, request, at, day, session, kind, input, cache_read, output, web_searches"
+    calls = before.execute(f"SELECT {columns}, estimated FROM event").fetchall()  # noqa: S608
+    before.close()
+    book = open_book()
+    with book.ledger.reader() as connection:
+        kept = connection.execute(f"SELECT {columns}, estimated FROM event").fetchall()  # noqa: S608
+    assert kept == calls
+    assert book.detail(CostDetailParams()).totals.calls == 9
+    price_calls(book.ledger)
+    assert_exact(book.ledger)
+    by_request = {event.request_id: exported(event) for event in read_events(book.ledger, Scope())}
+    sources = [by_request.pop(f"request-{number}").cost_source for number in (0, 1, 2, 3, 4, 5, 7)]
+    assert sources == ["list", "list", "reported", "agent", "list", "list", "partly"]
+    assert book.ledger.record(
+        LedgerEvent(
+            at=START, model="gpt-5", provider="openai", buckets=Buckets(), request_id="request-0"
+        )
+    ).duplicate
+    book.close()
+    again = open_book()
+    assert not price_calls(again.ledger)
+    assert not list(old_ledger.glob("*.broken-*"))
+
+
+@pytest.mark.usefixtures("old_ledger")
+def test_first_prices_of_an_old_ledger_do_not_ship_its_calls_again(
+    open_book: Callable[..., CostBook],
+) -> None:
+    book = open_book()
+    price_calls(book.ledger)
+    with book.ledger.reader() as connection:
+        identity = open_queue(
+            book, Settings(ledger=LedgerSettings(otel_endpoint="http://127.0.0.1:9"))
+        )
+        assert connection.execute("SELECT count(*) FROM amended").fetchone() == (0,)
+    assert identity is not None
+    queue = ShippingQueue(book.ledger, identity.identity, "http://127.0.0.1:9 0")
+    assert [call.row for call in queue.next_batch().calls] == [7, 8, 9]
+    price_calls(open_book(own("9", "gpt-5")).ledger)
+    assert sorted(call.row for call in queue.next_batch().calls if call.change) == [1, 5, 6, 8]
+
+
+def test_failed_migration_leaves_the_ledger_as_it_was(
+    old_ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(connection: sqlite3.Connection) -> Iterator[str]:
+        yield from migrate(connection)
+        yield "nonsense"
+
+    old = sqlite3.connect(old_ledger / FILE_NAME)
+    before, migrate = list(old.iterdump()), ledger_file._migration_statements
+    monkeypatch.setattr(ledger_file, "_migration_statements", fail)
+    with pytest.raises(LedgerError):
+        Ledger(old_ledger / FILE_NAME).record(call(1))
+    assert list(old.iterdump()) == before
+    old.close()
