@@ -240,6 +240,14 @@ class ReportedLimit(NamedTuple):
     resets_at: datetime | None = None
 
 
+class ToolCall(NamedTuple):
+    """A call of an MCP tool that is not answered yet."""
+
+    tool: str
+    process: int
+    """The id of the process that started the MCP server. Usually, it is the agent."""
+
+
 class StoreReader(Protocol):
     """Reads one agent's stores. Raises OSError if a store is missing, locked or corrupt."""
 
@@ -289,6 +297,10 @@ class StoreReader(Protocol):
         None means that the agent shows no percentage, or one of the whole window.
         """
         return None
+
+    def made_call(self, path: str, session: str, call: ToolCall) -> bool:  # noqa: ARG002
+        """Return whether the agent's files show that a session made a call."""
+        return False
 
     def limits(self, path: str) -> Iterable[ReportedLimit]:  # noqa: ARG002
         """Read the latest subscription limits that the agent stored."""

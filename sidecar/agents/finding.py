@@ -17,7 +17,7 @@ from sidecar.agents.places import agent_folders, session_folders
 
 if TYPE_CHECKING:
     from sidecar.agents.contents import ContentEntry
-    from sidecar.agents.events import StoredSession
+    from sidecar.agents.events import StoredSession, ToolCall
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
 
@@ -215,6 +215,9 @@ class TwoStores(StoreReader):
 
     def own_full(self, window: int, model: str) -> int | None:
         return self._new.own_full(window, model)
+
+    def made_call(self, path: str, session: str, call: ToolCall) -> bool:
+        return (self._old if self._is_old(path) else self._new).made_call(path, session, call)
 
     def contents(self, path: str, session: str) -> Iterable[ContentEntry]:
         return (self._old if self._is_old(path) else self._new).contents(path, session)

@@ -52,6 +52,7 @@ class Caller(NamedTuple):
     """Possible session ids in the call's `_meta` and in the environment, most specific first."""
     tool_call: str | None = None
     """The id of the model's tool call. The caller's session file contains it, perhaps later."""
+    tool: str = ""
 
     @property
     def agent(self) -> str | None:
@@ -80,20 +81,22 @@ class FoundSession(NamedTuple):
     """Whether the caller's agent wrote the session. False if the client is unknown."""
 
 
-def identify(client: str, meta: Mapping[str, Any] | None, variables: Mapping[str, str]) -> Caller:
+def identify(
+    client: str, meta: Mapping[str, Any] | None, variables: Mapping[str, str], tool: str = ""
+) -> Caller:
     """Return the caller of a tool.
 
     Args:
         client: The name that the client reports.
         meta: The call's `_meta`.
         variables: The server's environment variables.
+        tool: The name of the called tool.
     """
     ids, tool_call = session_ids(meta), (meta or {}).get(_TOOL_CALL_KEY)
     if own := variables.get(_SESSION_VARIABLES.get(Caller(client).agent or "", "")):
         ids = (*ids, own)
-    return Caller(
-        shorten(client, _LONGEST_NAME), ids, tool_call if isinstance(tool_call, str) else None
-    )
+    named = tool_call if isinstance(tool_call, str) else None
+    return Caller(shorten(client, _LONGEST_NAME), ids, named, tool)
 
 
 def session_ids(meta: Mapping[str, Any] | None) -> tuple[str, ...]:

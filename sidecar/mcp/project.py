@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar.agents.events import StoredSession
+from sidecar.agents.events import StoredSession, ToolCall
+from sidecar.agents.registry import reader_of
 from sidecar.budget.rules import Rules
 from sidecar.config.load import find_root, load
 from sidecar.errors import BadParamsError, SidecarError
@@ -38,6 +39,8 @@ LINE_SECONDS = 0.3
 """Maximum number of seconds to wait until the agent has written the tool call to its file."""
 _LINE_POLL_SECONDS = 0.03
 _END_BYTES = 1 << 20
+_MOST_CALLERS = 20
+"""How many of the agent's newest sessions may have made a call that names no session."""
 
 
 class Project:
@@ -101,36 +104,42 @@ class Project:
     async def find_session(self, caller: Caller) -> FoundSession | None:
         """Read the sessions, and return the caller's session, or None if it is not found.
 
-        Claude Code may write a tool call to its session file only after it has called the tool.
-        The line names the caller's session and contains its newest usage, so wait for it briefly.
+        If the call does not name its session, the agent's files may show which session made it.
+        Claude Code names it, but may write the call to its session file only after it has called
+        the tool. Wait for the files briefly, because they then also contain the newest usage.
         """
         await self._read_sessions(caller)
-        if caller.tool_call is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LINE_SECONDS):
-                    named = await self._wait_for_line(caller, caller.tool_call)
-                caller = caller._replace(session_ids=(named, *caller.session_ids))
-            await self._read_sessions(caller)
+        found = find_session(self.services.sessions(self.workspace).rows(), caller)
+        is_certain = found is None or found.row.id in caller.session_ids or not found.is_callers
+        if is_certain and caller.tool_call is None:
+            return found
+        waits = caller.tool_call is not None or (found is not None and found.others > 0)
+        named, ends = None, dict[str, int]()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINE_SECONDS):
+                while (named := await self._find_call(caller, ends)) is None and waits:
+                    await asyncio.sleep(_LINE_POLL_SECONDS)
+                    await self._read_sessions(caller)
+        if named is not None:
+            caller = caller._replace(session_ids=(named, *caller.session_ids))
+        await self._read_sessions(caller)
         return find_session(self.services.sessions(self.workspace).rows(), caller)
 
     async def _read_sessions(self, caller: Caller) -> None:
         billed = self._billed & {caller.agent}
         await self.services.agents.find_sessions(self.workspace, billed)
 
-    async def _wait_for_line(self, caller: Caller, tool_call: str) -> str:
-        """Return the id of the session with this tool call, once its file contains the call."""
-        while True:
-            sessions = self.services.sessions(self.workspace)
-            paths = {}
-            for row in sessions.rows():
-                session = sessions.find(row.id) if row.source == caller.agent else None
-                if isinstance(session, StoredSession) and session.path:
-                    paths[row.id] = session.path
-            find = partial(_find_in_ends, paths, tool_call.encode("utf-8", "replace"))
-            if (named := await self.services.workers.run(find)) is not None:
-                return named
-            await asyncio.sleep(_LINE_POLL_SECONDS)
-            await self._read_sessions(caller)
+    async def _find_call(self, caller: Caller, ends: dict[str, int]) -> str | None:
+        """Return the id of the only session that has the call in its files, or None."""
+        sessions = self.services.sessions(self.workspace)
+        found = (sessions.find(row.id) for row in sessions.rows() if row.source == caller.agent)
+        stored = [session for session in found if isinstance(session, StoredSession)]
+        if caller.tool_call is not None:
+            paths = {session.id: session.path for session in stored if session.path}
+            text = caller.tool_call.encode("utf-8", "replace")
+            return await self.services.workers.run(partial(find_in_ends, paths, text, ends))
+        call = ToolCall(caller.tool, os.getppid())
+        return await self.services.workers.run(partial(_only_caller, stored, call))
 
     async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, str | None]:
         """Return a session's context usage, including a forecast.
@@ -185,21 +194,43 @@ class Project:
         self._billed.add(agent)
         return True
 
-    async def caller_usage(self, caller: Caller) -> ContextUsage | None:
+    async def caller_usage(
+        self, caller: Caller
+    ) -> tuple[ContextUsage, FoundSession] | tuple[None, None]:
         """Return the usage of the caller's session, or None if the session is unknown."""
         found = await self.find_session(caller)
         if found is None or not found.is_callers:
-            return None
+            return None, None
         sessions = self.services.sessions(self.workspace)
         session = sessions.find(found.row.id)
-        return None if session is None else sessions.usage(session)
+        return (None, None) if session is None else (sessions.usage(session), found)
 
 
-def _find_in_ends(paths: Mapping[str, str], text: bytes) -> str | None:
-    """Return the key of the first file with this text in its last part, or None."""
+def find_in_ends(paths: Mapping[str, str], text: bytes, ends: dict[str, int]) -> str | None:
+    """Return the key of the first file with this text in its last part, or None.
+
+    Args:
+        paths: The files' paths.
+        text: The text.
+        ends: How far each file has been searched. It is updated, so the next search reads only
+            what was appended.
+    """
     for name, path in paths.items():
         with suppress(OSError), open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
-            if text in file.read(_END_BYTES):
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - _END_BYTES, min(size, ends.get(path, 0)) - len(text)))
+            data = file.read(_END_BYTES)
+            ends[path] = file.tell()
+            if text in data:
                 return name
     return None
+
+
+def _only_caller(sessions: Sequence[StoredSession], call: ToolCall) -> str | None:
+    """Return the id of the only session that made a call, or None if several or none did."""
+    callers = list[str]()
+    for session in sessions[:_MOST_CALLERS]:
+        with suppress(OSError):
+            if reader_of(session.source).made_call(session.path, session.id, call):
+                callers.append(session.id)
+    return callers[0] if len(callers) == 1 else None

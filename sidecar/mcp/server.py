@@ -113,7 +113,7 @@ async def _call_tool(
 
     client = context.session.client_params
     name = client.client_info.name if client is not None else ""
-    caller = identify(name, dict(context.meta or {}), os.environ)
+    caller = identify(name, dict(context.meta or {}), os.environ, params.name)
     call = Call(caller, await _client_roots(context.session), context.session.report_progress)
     try:
         answer = await tools.run(params.name, params.arguments or {}, call)

@@ -108,7 +108,7 @@ class Tools:
         project = self._project
         if (arguments.path is None) == (arguments.text is None):
             raise BadParamsError("pass either `path` or `text`")
-        usage = await project.caller_usage(call.caller)
+        usage, found = await project.caller_usage(call.caller)
         default = project.workspace.model_in_session(usage.model if usage else None)
         model = arguments.model or default
         if arguments.text is not None:
@@ -139,6 +139,9 @@ class Tools:
                 data["contextFullPercent"] = round(full, 2)
                 now = f", which is {percent_text(full)} full"
             parts.append(f"Reading it would use {_share_text(share)} of your usable context{now}")
+            if found and (notes := _doubts(found, call.caller)):
+                data["notes"] = notes
+                parts += [note.rstrip(".") for note in notes]
         lines, largest = [f"{'. '.join(parts)}."], list[dict[str, Any]]()
         if is_folder and counted_files:
             lines.append("Largest files:")
@@ -292,7 +295,7 @@ class Tools:
             raise BadParamsError(f"depth must be between 1 and {_MAX_DEPTH}")
         project = self._project
         folder = await self._resolve(arguments.folder, call)
-        usage = await project.caller_usage(call.caller)
+        usage, _ = await project.caller_usage(call.caller)
         model = project.workspace.model_in_session(usage.model if usage else None)
         files = await self._count_path(folder, model, call)
         top = build_token_map(_relative_counts(files, folder), arguments.depth)
@@ -377,8 +380,11 @@ def _doubts(found: FoundSession, caller: Caller) -> list[str]:
         ]
     if found.others:
         others = counted(found.others, "other running session")
-        agent = found.row.source
-        return [f"This is the newest {agent} session in this folder; there are {others}."]
+        return [
+            f"This is the newest running {found.row.source} session in this folder. It may not be "
+            f"yours: {found.row.source} does not say which session asks, and there "
+            f"{'is' if found.others == 1 else 'are'} {others}."
+        ]
     return []
 
 

@@ -31,6 +31,7 @@ class RecordingReader:
         self.contents, self.limits = reader.contents, reader.limits
         self.current_contents = reader.current_contents
         self.compacts_at, self.own_full = reader.compacts_at, reader.own_full
+        self.made_call = reader.made_call
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         found = self._reader.read(store, state)

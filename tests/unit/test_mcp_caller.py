@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from sidecar.context.protocol import SessionRow
 from sidecar.mcp.caller import Caller, find_session, identify, session_ids
+from sidecar.mcp.project import find_in_ends
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def row(name: str, source: str, state: Literal["running", "idle", "ended"] = "idle") -> SessionRow:
@@ -145,3 +150,21 @@ def test_unknown_client_gets_the_newest_running_session(client: str) -> None:
     assert session is not None
     assert (session.row.id, session.others, session.is_callers) == ("b", 1, False)
     assert find_session([row("c", "pi"), row("d", "codex", "ended")], Caller(client)) is None
+
+
+def test_search_for_a_call_reads_only_what_was_appended(tmp_path: Path) -> None:
+    path, ends = tmp_path / "a.jsonl", dict[str, int]()
+    paths = {"missing": str(tmp_path / "missing"), "a": str(path)}
+    path.write_bytes(b"x" * (2 << 20))
+    assert find_in_ends(paths, b"toolu_1", ends) is None
+    with path.open("r+b") as file:
+        file.seek(-100, 2)
+        file.write(b"toolu_1")
+        file.seek(0, 2)
+        file.write(b" tool")
+    assert find_in_ends(paths, b"toolu_1", ends) is None
+    with path.open("ab") as file:
+        file.write(b"u_1")
+    assert find_in_ends(paths, b"toolu_1", ends) == "a"
+    path.write_bytes(b"toolu_2")
+    assert find_in_ends(paths, b"toolu_2", ends) == "a"

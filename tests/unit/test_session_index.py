@@ -268,6 +268,7 @@ class SlowReader:
         self.contents, self.limits = self._reader.contents, self._reader.limits
         self.current_contents = self._reader.current_contents
         self.compacts_at, self.own_full = self._reader.compacts_at, self._reader.own_full
+        self.made_call = self._reader.made_call
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         found = self._reader.read(store, state)

@@ -39,6 +39,7 @@ from sidecar.agents.places import editor_folders
 from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
 
 if TYPE_CHECKING:
+    from sidecar.agents.events import ToolCall
     from sidecar.agents.places import Places
     from sidecar.agents.stores import ContextTrack
     from sidecar.messages.usage import Usage
@@ -269,6 +270,8 @@ class _ContentFile(Record):
 
 
 class _Manifest(Record):
+    pid: int | None = None
+    """The process that runs the session."""
     cwd: str | None = None
     workspace_root: str | None = None
     model: str | None = None
@@ -333,6 +336,9 @@ class ClineSessions(DocumentReader):
             )
         sessions = [session.snapshot()] if is_lead and store.live else []
         return StoreContents(calls, sessions)
+
+    def made_call(self, path: str, session: str, call: ToolCall) -> bool:  # noqa: ARG002
+        return _read_manifest(path).pid == call.process
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
         tools = dict[str, str]()

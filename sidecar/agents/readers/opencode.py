@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from sidecar.agents.contents import ContentEntry
-    from sidecar.agents.events import StoredSession
+    from sidecar.agents.events import StoredSession, ToolCall
     from sidecar.agents.places import Places
     from sidecar.messages.usage import Usage
 
@@ -161,6 +161,7 @@ Raises:
 
 
 class _ToolState(Record):
+    status: str | None = None
     input: msgspec.Raw = msgspec.Raw(b"")
     output: msgspec.Raw = msgspec.Raw(b"")
 
@@ -173,6 +174,7 @@ class _Part(Record):
 
 
 _decode_part = typed.decoder(_Part)
+_RUNNING = "running"
 
 
 def part_entries(role: str | None, data: bytes) -> Iterator[ContentEntry]:
@@ -376,6 +378,19 @@ class _Databases(OneDatabase):
 
     def window(self, places: Places, session: StoredSession) -> int | None:
         return own_window(places, self._files, session.cwd or "", session.model or "")
+
+    def made_call(self, path: str, session: str, call: ToolCall) -> bool:
+        """Return whether the session's newest message has a running call of the tool.
+
+        Messages before it may contain calls that were interrupted, which stay `running`.
+        """
+        with read_only(path) as connection:
+            return any(
+                part.state is not None
+                and part.state.status == _RUNNING
+                and (part.tool or "").endswith(call.tool)
+                for part in _newest_parts(connection, session)
+            )
 
     def _events_of_rows(self, connection: sqlite3.Connection, state: _State) -> StoreContents:
         """Return the completed calls in all changed messages, and the changed sessions.
@@ -607,6 +622,20 @@ def _newest_messages(
         if rows:
             yield from rows
             return
+
+
+def _newest_parts(connection: sqlite3.Connection, session: str) -> Iterator[_Part]:
+    """Yield the parts of a session's newest message. Ids increase with time."""
+    if not {"id", "message_id", "session_id", "data"} <= columns(connection, "part"):
+        return
+    rows = connection.execute(
+        "SELECT CAST(data AS BLOB) FROM part WHERE session_id = ?1 AND message_id ="
+        " (SELECT message_id FROM part WHERE session_id = ?1 ORDER BY id DESC LIMIT 1)",
+        (session,),
+    )
+    for (data,) in rows:
+        with suppress(msgspec.DecodeError):
+            yield _decode_part(data)
 
 
 def _read_contents(connection: sqlite3.Connection, session: str) -> Iterator[ContentEntry]:

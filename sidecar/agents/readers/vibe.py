@@ -39,7 +39,7 @@ from sidecar.agents.places import agent_folders
 from sidecar.agents.stores import DocumentReader, Lines, SessionState, StoreContents, read_store
 
 if TYPE_CHECKING:
-    from sidecar.agents.events import StoredSession
+    from sidecar.agents.events import StoredSession, ToolCall
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
     from sidecar.messages.usage import Usage
@@ -194,6 +194,12 @@ class _Meta(_Description):
         return self.config.model_name if self.config else None
 
 
+class _Lease(Record):
+    """What the process that runs a session writes while it does."""
+
+    process_id: int | None = None
+
+
 class _Model(Record):
     alias: str | None = None
     name: str | None = None
@@ -258,6 +264,11 @@ class VibeSessions(FileStores):
         alias = (meta.config or _ModelName()).active_model
         named = (one for one in models if alias in (one.alias, one.name))
         return next((one.max_context_length for one in named), None)
+
+    def made_call(self, path: str, session: str, call: ToolCall) -> bool:
+        active = Path(path).parents[2] / "active"
+        lease = try_decode_file(active / f"{session}.lock.json", _Lease)
+        return lease is not None and lease.process_id == call.process
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return window * 80 // 100

@@ -100,7 +100,7 @@ class Agent(ABC):
 
 class Codex(Agent):
     name = "codex"
-    package = Package("npm", "@openai/codex", "0.169.0", "codex")
+    package = Package("npm", "@openai/codex", "0.171.0", "codex")
     in_ci = True
     window = WINDOW * 95 // 100
     side_calls: ClassVar[dict[str, Kind]] = {"CONTEXT CHECKPOINT COMPACTION": "summary"}
@@ -333,7 +333,7 @@ class KimiCode(Agent):
 
 class ClaudeCode(Agent):
     name = "claude-code"
-    package = Package("npm", "@anthropic-ai/claude-code", "2.1.330", "claude")
+    package = Package("npm", "@anthropic-ai/claude-code", "2.1.332", "claude")
     model = "claude-sonnet-4-5"
     compact_command = "/compact"
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset({"summary"})
@@ -453,7 +453,7 @@ class Vibe(Agent):
     # to read the journal first.
     reply_seconds = 0.5
     records_reasoning = False
-    package = Package("pypi", "mistral-vibe", "3.0.2", "vibe", python=(3, 12))
+    package = Package("pypi", "mistral-vibe", "3.0.3", "vibe", python=(3, 12))
     model = "devstral-2512"
     side_calls: ClassVar[dict[str, Kind]] = {
         "You are performing a CONTEXT CHECKPOINT COMPACTION": "summary"
