@@ -141,7 +141,7 @@ def test_each_of_two_running_sessions_gets_its_own_numbers(scene: Scene) -> None
     )
     other = scene.start(OTHER)
     is_busy = scene.vendor.wait_until(
-        lambda calls: sum(call.finished_at is not None for call in calls) > 1, 60
+        lambda calls: sum(call.finished_at is not None for call in calls) > 1, 180
     )
     assert is_busy, other.wait(1).output
     tool = NAMES[scene.agent.name]
@@ -151,7 +151,7 @@ def test_each_of_two_running_sessions_gets_its_own_numbers(scene: Scene) -> None
         Reply("", (wait,), prompt_tokens=OWN_TOKENS + 100),
         Reply("", (tool,), prompt_tokens=OWN_TOKENS + 200),
     )
-    asking = scene.start(ASK).wait(60)
+    asking = scene.start(ASK).wait(180)
     assert asking.code == 0, asking.output
     own = [call for call in scene.vendor.billed("main") if ASK in "".join(call.request.user_texts)]
     assert [len(call.reply.tools) for call in own[:4]] == [1, 1, 1, 0], asking.output
