@@ -302,8 +302,8 @@ class StoreReader(Protocol):
         """Return whether the agent's files show that a session made a call."""
         return False
 
-    def limits(self, path: str) -> Iterable[ReportedLimit]:  # noqa: ARG002
-        """Read the latest subscription limits that the agent stored."""
+    def limits(self, places: Places) -> Iterable[ReportedLimit]:  # noqa: ARG002
+        """Read the latest subscription limits in the agent's files, if it stores them."""
         return ()
 
     def contents(self, path: str, session: str) -> Iterable[ContentEntry]:  # noqa: ARG002

@@ -186,9 +186,13 @@ def _read_ledger(
     *,
     with_labels: bool,
 ) -> CostReport:
+    from sidecar.config.paths import state_dir
+    from sidecar.workspace.plan_limits import block_ends
+
     update_ledger(book, settings, scope["workspace"])
     folders = _workspace_paths(book, scope["workspace"])
-    report = book.detail(params, agent=scope["agent"], folders=folders)
+    ends = block_ends(settings.agents, state_dir()) if "block" in params.by else {}
+    report = book.detail(params, agent=scope["agent"], folders=folders, block_ends=ends)
     if with_labels and "session" in params.by:
         return _name_sessions(report, _session_labels(book, settings, params, scope))
     return report

@@ -81,11 +81,10 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     if not (name or sent.session):
         return ""
     settings, limits = load(root).settings, sent.rate_limits
-    ends_at = limits.five_hour.reset if limits and limits.five_hour else None
     with contextlib.closing(CostBook(state_dir(), settings.prices)) as book:
         session = _read_session(sent, settings, book.ledger)
         costs = _read_costs(book, settings, sent.session, root)
-        sums = _ledger_texts(book, AGENT, ends_at, is_behind=not costs.read)
+        sums = _ledger_texts(book, AGENT, settings, is_behind=not costs.read)
     cost = format_session_cost(costs, SessionInfo.of(sent.session, AGENT, session.updated_at))
     if costs.session_usd(sent.session) is None:  # the ledger has no calls of this session
         own = sent.cost_usd
@@ -156,15 +155,15 @@ def _read_costs(book: CostBook, settings: Settings, session: str, root: Path | N
     return costs
 
 
-def _ledger_texts(
-    book: CostBook, agent: str, ends_at: datetime | None, *, is_behind: bool
-) -> list[str]:
+def _ledger_texts(book: CostBook, agent: str, settings: Settings, *, is_behind: bool) -> list[str]:
     """Return today's cost, and the cost and remaining time of the current five-hour block.
 
     The costs are lower bounds if `is_behind` is true.
     """
+    from sidecar.config.paths import state_dir
     from sidecar.cost.ledger import LedgerError
     from sidecar.cost.protocol import CostDetailParams
+    from sidecar.workspace.plan_limits import block_ends
 
     texts = []
     try:
@@ -174,7 +173,8 @@ def _ledger_texts(
             cost = None if is_unpriced else today.totals.cost_usd
             is_partial = is_behind or any(row.partial for row in today.rows)
             texts.append(f"{cost_text(cost, is_partial=is_partial)} today")
-        block = book.current_block(agent, ends_at)
+        ends = block_ends(settings.agents, state_dir())
+        block = book.current_block(agent, ends.get(agent))
     except LedgerError:
         return []
     if block is not None:
@@ -207,15 +207,15 @@ def _context_text(sent: StatuslineInput, session: StoredSession, settings: Setti
 
 def _quota_texts(limits: RateLimits | None) -> list[str]:
     names = {300: "5h", 7 * 24 * 60: "7d"}
-    reported = limits.reported(datetime.now(UTC)) if limits else []
-    return [f"{names[one.minutes]} {percent_text(one.used_percent)}" for one in reported]
+    now, reported = datetime.now(UTC), limits.reported() if limits else []
+    current = [one for one in reported if one.resets_at is None or one.resets_at > now]
+    return [f"{names[one.minutes]} {percent_text(one.used_percent)}" for one in current]
 
 
 def _session_line(folder: Path) -> str:
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
     from sidecar.workspace.status import context_status
-    from sidecar.workspace.usage_details import end_of_block
     from sidecar.workspace.views import format_session_cost
 
     try:
@@ -233,8 +233,8 @@ def _session_line(folder: Path) -> str:
             parts.append(format_session_cost(costs, session))
         if session is not None and session.source != "protocol":
             book = view.services.spending(view.workspace).book
-            ends_at = end_of_block(usage.forecast.limits if usage.forecast else ())
-            parts += _ledger_texts(book, session.source, ends_at, is_behind=not costs.read)
+            settings = view.workspace.settings
+            parts += _ledger_texts(book, session.source, settings, is_behind=not costs.read)
         parts.append(costs.caps_text.rstrip("."))
     return " · ".join(filter(None, parts))
 

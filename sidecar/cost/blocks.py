@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from sidecar.cost.days import TimeRange
-from sidecar.cost.sums import Scope, calls_condition
+from sidecar.cost.days import END_MS, TimeRange
+from sidecar.cost.ledger import DAY_MS
+from sidecar.cost.sums import Scope, calls_condition, read_tallies
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Iterator, Mapping
 
 _HOUR_MS = 3_600_000
-_HOURS = 5
+_BLOCK_MS = 5 * _HOUR_MS
 _SEARCHED_MS = 3 * 24 * _HOUR_MS
 """How far back to look for the start of the first block."""
 
@@ -36,25 +38,56 @@ class Block(NamedTuple):
         return times._replace(start_ms=begin, end_ms=end)
 
 
-def blocks_with_calls(connection: sqlite3.Connection, scope: Scope) -> list[Block]:
-    """Return the five-hour blocks that contain calls in scope, oldest first.
+def blocks_with_calls(
+    connection: sqlite3.Connection, agent: str, times: TimeRange, ends_at: datetime | None = None
+) -> list[Block]:
+    """Return an agent's five-hour blocks that overlap a time range and have calls, oldest first.
 
     A block starts at the top of the hour in which its first call was made. The first call after its
-    end starts a new block. Calls in other workspaces also start blocks, because a subscription's
-    limit covers all of them.
+    end starts a new block. Calls in all workspaces start blocks, because a subscription's limit
+    covers all of them.
+
+    Args:
+        connection: A connection to the ledger.
+        agent: The agent.
+        times: The time range. Blocks may start earlier.
+        ends_at: When a block ends, as last reported by the agent. It starts five hours before that.
     """
-    since = max(0, scope.times.start_ms - _SEARCHED_MS)
-    every = Scope(agent=scope.agent, times=scope.times._replace(start_ms=since))
-    where, values = calls_condition(every)
-    hours = connection.execute(
-        f"SELECT DISTINCT at / {_HOUR_MS} AS hour FROM event WHERE {where} ORDER BY hour",  # noqa: S608
+    since = max(0, times.start_ms, times.first_day * DAY_MS) - _SEARCHED_MS
+    since = max(0, since - since % _HOUR_MS)
+    if ends_at is None:
+        blocks = _blocks_between(connection, agent, since, END_MS)
+    else:
+        end = int(ends_at.timestamp() * 1000)
+        reported = Block(end - _BLOCK_MS, end)
+        blocks = _blocks_between(connection, agent, since, reported.begin_ms)
+        blocks += [reported] if _hours_with_calls(connection, agent, *reported) else []
+        blocks += _blocks_between(connection, agent, max(since, end), END_MS)
+    return [block for block in blocks if block.end_ms > times.start_ms]
+
+
+def _blocks_between(
+    connection: sqlite3.Connection, agent: str, start_ms: int, end_ms: int
+) -> list[Block]:
+    blocks: list[Block] = []
+    for hour_ms in _hours_with_calls(connection, agent, start_ms, end_ms):
+        begin = max(hour_ms, start_ms)
+        if not blocks or begin >= blocks[-1].end_ms:
+            blocks.append(Block(begin, min(begin + _BLOCK_MS, end_ms)))
+    return blocks
+
+
+def _hours_with_calls(
+    connection: sqlite3.Connection, agent: str, start_ms: int, end_ms: int
+) -> list[int]:
+    """Return the start of each hour with calls, in milliseconds since 1970."""
+    times = TimeRange(start_ms=start_ms, end_ms=end_ms)
+    where, values = calls_condition(Scope(agent=agent, times=times))
+    rows = connection.execute(
+        f"SELECT DISTINCT at / {_HOUR_MS} FROM event WHERE {where} ORDER BY 1",  # noqa: S608
         values,
     )
-    blocks: list[Block] = []
-    for (hour,) in hours:
-        if not blocks or hour * _HOUR_MS >= blocks[-1].end_ms:
-            blocks.append(Block(hour * _HOUR_MS, (hour + _HOURS) * _HOUR_MS))
-    return [block for block in blocks if block.end_ms > scope.times.start_ms]
+    return [hour * _HOUR_MS for (hour,) in rows]
 
 
 def current_block(
@@ -63,24 +96,34 @@ def current_block(
     ends_at: datetime | None = None,
     now: datetime | None = None,
 ) -> Block | None:
-    """Return an agent's current five-hour block, or None if there is none.
+    """Return an agent's current five-hour block, or None if it has no calls.
 
     Args:
         connection: A connection to the ledger.
         agent: The agent.
-        ends_at: When the block ends, if the agent reports it.
+        ends_at: See `blocks_with_calls`.
         now: The current time.
     """
-    now = now or datetime.now(UTC)
-    if ends_at is not None and now < ends_at <= now + timedelta(hours=_HOURS):
-        end = int(ends_at.timestamp() * 1000)
-        return Block(end - _HOURS * _HOUR_MS, end)
-    scope = Scope(times=TimeRange(start_ms=int(now.timestamp() * 1000)), agent=agent)
-    newest = next(reversed(blocks_with_calls(connection, scope)), None)
-    is_current = newest is not None and now.timestamp() * 1000 < newest.end_ms
-    return newest if is_current else None
+    at = int((now or datetime.now(UTC)).timestamp() * 1000)
+    blocks = blocks_with_calls(connection, agent, TimeRange(start_ms=at), ends_at)
+    return next((block for block in blocks if block.begin_ms <= at), None)
 
 
-def scope_of_block(scope: Scope, block: Block) -> Scope:
-    """Return a scope restricted to the calls in a block."""
-    return msgspec.structs.replace(scope, times=block.within(scope.times))
+def scope_of_block(scope: Scope, agent: str, block: Block) -> Scope:
+    """Return a scope restricted to an agent's calls in a block."""
+    return msgspec.structs.replace(scope, agent=agent, times=block.within(scope.times))
+
+
+def scopes_by_block(
+    connection: sqlite3.Connection, scope: Scope, ends_at: Mapping[str, datetime]
+) -> Iterator[tuple[str, Scope]]:
+    """Yield the name of each agent's blocks, with a scope that selects the calls in the block.
+
+    Args:
+        connection: A connection to the ledger.
+        scope: The calls to select.
+        ends_at: For some agents, when a block ends (see `blocks_with_calls`).
+    """
+    for (agent,) in read_tallies(connection, scope, ["agent"]):
+        for block in blocks_with_calls(connection, agent, scope.times, ends_at.get(agent)):
+            yield block.name, scope_of_block(scope, agent, block)

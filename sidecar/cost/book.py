@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, tzinfo
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.config.stored_prices import STORED_LIST
@@ -145,6 +146,7 @@ class CostBook:
         agent: str | None = None,
         folders: Iterable[str] = (),
         cancelled: Cancelled | None = None,
+        block_ends: Mapping[str, datetime] = MappingProxyType({}),
     ) -> CostReport:
         """Return the report for `cost/detail`.
 
@@ -153,6 +155,7 @@ class CostBook:
             agent: The agent whose calls to report; defaults to all agents.
             folders: Additional folders of the workspace.
             cancelled: Called repeatedly. If it returns true, the report is cancelled.
+            block_ends: For some agents, when a five-hour block ends.
 
         Raises:
             BadParamsError: The params are invalid.
@@ -162,7 +165,7 @@ class CostBook:
 
         made, scope = overview if params.charts else report, self.scope(params, agent, folders)
         with self.report_reader(cancelled) as connection:
-            return made(connection, self.prices, scope, params.by)
+            return made(connection, self.prices, scope, params.by, block_ends)
 
     @contextmanager
     def report_reader(self, cancelled: Cancelled | None = None) -> Iterator[sqlite3.Connection]:
@@ -247,7 +250,7 @@ class CostBook:
             block = current_block(connection, agent, ends_at, now)
             if block is None:
                 return None
-            total = read_total(connection, scope_of_block(Scope(agent=agent), block))
+            total = read_total(connection, scope_of_block(Scope(), agent, block))
         return (
             BlockCost(
                 began_at=datetime.fromtimestamp(block.begin_ms / 1000, UTC),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.cost.blocks import blocks_with_calls, scope_of_block
+from sidecar.cost.blocks import scopes_by_block
 from sidecar.cost.days import day_name, every_day, week_name
 from sidecar.cost.events import PROTOCOL
 from sidecar.cost.protocol import (
@@ -31,6 +32,7 @@ from sidecar.text.tables import align_columns, draw_bar
 
 if TYPE_CHECKING:
     import sqlite3
+    from datetime import datetime
 
     from sidecar.cost.prices import Prices
 
@@ -40,27 +42,40 @@ def report(
     prices: Prices,
     scope: Scope,
     by: Sequence[CostKey],
+    block_ends: Mapping[str, datetime] = MappingProxyType({}),
 ) -> CostReport:
     """Return a report with one row per group of calls, and with totals.
+
+    Args:
+        connection: The ledger.
+        prices: The prices.
+        scope: The calls to report.
+        by: The keys to group by.
+        block_ends: For some agents, when a five-hour block ends.
 
     Raises:
         BadParamsError: A key is unknown.
     """
     keys = ordered_keys(by)
-    tallies = tally_calls(connection, prices, scope, keys)
+    tallies = tally_calls(connection, prices, scope, keys, block_ends)
     found = build_report(keys, tallies, describe_basis(connection, prices, scope))
     return msgspec.structs.replace(found, note=pending_note(connection))
 
 
 def tally_calls(
-    connection: sqlite3.Connection, prices: Prices, scope: Scope, keys: Sequence[CostKey]
+    connection: sqlite3.Connection,
+    prices: Prices,
+    scope: Scope,
+    keys: Sequence[CostKey],
+    block_ends: Mapping[str, datetime] = MappingProxyType({}),
 ) -> Tallies:
-    """Return the tally of each group, keyed by the values of the grouping keys."""
+    """Return the tally of each group, keyed by the values of the grouping keys.
+
+    For `block_ends`, see `report`.
+    """
+    parts: Iterable[tuple[str, Scope]] = [("", scope)]
     if "block" in keys:
-        blocks = blocks_with_calls(connection, scope)
-        parts = [(block.name, scope_of_block(scope, block)) for block in blocks]
-    else:
-        parts = [("", scope)]
+        parts = scopes_by_block(connection, scope, block_ends)
     kinds = kinds_in(connection) if {"model", "category"} & set(keys) else {}
     models = {number: prices.priced_name(kind[1], kind[0]) for number, kind in kinds.items()}
     columns = list(dict.fromkeys(_COLUMNS.get(key, key) for key in keys if key != "block"))
@@ -266,9 +281,12 @@ def overview(
     prices: Prices,
     scope: Scope,
     by: Sequence[CostKey],
+    block_ends: Mapping[str, datetime] = MappingProxyType({}),
 ) -> CostReport:
     """Return a report with a table, charts and a plain text version of both."""
-    return add_charts(lambda keys: report(connection, prices, scope, keys), ordered_keys(by))
+    return add_charts(
+        lambda keys: report(connection, prices, scope, keys, block_ends), ordered_keys(by)
+    )
 
 
 def add_charts(report_by: Callable[[list[CostKey]], CostReport], keys: list[CostKey]) -> CostReport:

@@ -76,8 +76,8 @@ class RateLimits(msgspec.Struct, frozen=True):
     five_hour: Quota | None = None
     seven_day: Quota | None = None
 
-    def reported(self, now: datetime) -> list[ReportedLimit]:
-        """Return the limits that have a valid percentage and have not been reset by `now`."""
+    def reported(self) -> list[ReportedLimit]:
+        """Return the limits that have a valid percentage, including those that have been reset."""
         # Imported late to keep server startup fast.
         from sidecar.agents.events import ReportedLimit
 
@@ -88,7 +88,6 @@ class RateLimits(msgspec.Struct, frozen=True):
             if quota is not None
             and quota.used_percentage is not None
             and 0 <= quota.used_percentage <= _MAX_PERCENT
-            and (quota.reset is None or quota.reset > now)
         ]
 
 

@@ -277,8 +277,11 @@ class Spending:
             ReadCancelledError: `cancelled` returned true.
             LedgerError: The ledger cannot be read.
         """
+        from sidecar.workspace.plan_limits import block_ends
+
         placed = msgspec.structs.replace(params, workspace=self._uri or None)
-        return self.book.detail(placed, folders=self._folders, cancelled=cancelled)
+        ends = block_ends(self._settings.agents, self._state.folder) if "block" in params.by else {}
+        return self.book.detail(placed, folders=self._folders, cancelled=cancelled, block_ends=ends)
 
     def scope(self) -> Scope:
         """Return a filter for this workspace's calls."""

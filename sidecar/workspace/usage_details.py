@@ -16,7 +16,6 @@ from sidecar.workspace.shown_session import PROTOCOL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from sidecar.agents.events import ReportedLimit
     from sidecar.context.conversation import Conversation
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from sidecar.cost.book import CostBook
     from sidecar.workspace.shared import SharedServices
     from sidecar.workspace.workspace import Workspace
-
-
-_BLOCK_MINUTES = 300
 
 
 async def add_forecast(
@@ -38,48 +34,24 @@ async def add_forecast(
     """Add a forecast to the usage if the ledger contains calls from the session."""
     if usage.session is None or usage.session.id not in workspace.costs.sessions:
         return usage
+    from sidecar.workspace.plan_limits import current_limits
+
     book, state = services.spending(workspace).book, services.state.folder
-    path = (isinstance(session, StoredSession) and session.path) or None
+    source, settings = usage.session.source, workspace.settings.agents
+    is_agents = isinstance(session, StoredSession)
     found = await services.workers.run(
-        lambda: forecast(book, usage, limits=read_limits(usage, path, state))
+        lambda: forecast(
+            book, usage, limits=current_limits(source, settings, state) if is_agents else ()
+        )
     )
     return msgspec.structs.replace(usage, forecast=found)
-
-
-def read_limits(
-    usage: ContextUsage, path: str | None, state: Path, now: datetime | None = None
-) -> list[PlanLimit]:
-    """Return the current subscription limits of a session's agent. This function blocks.
-
-    Claude Code reports the limits to its status line, and Codex writes them to its files.
-    Limits that have already been reset are skipped.
-    """
-    from sidecar.agents.registry import reader_of
-    from sidecar.workspace.claude_statusline import load
-
-    source, now = usage.session.source if usage.session else "", now or datetime.now(UTC)
-    found: list[ReportedLimit] = []
-    if source == "claude-code" and (saved := load(state).rate_limits) is not None:
-        found = saved.reported(now)
-    elif path is not None:
-        with suppress(OSError):
-            found = list(reader_of(source).limits(path))
-    return [
-        PlanLimit(
-            minutes=limit.minutes,
-            used_percent=limit.used_percent,
-            resets_at=_as_iso(limit.resets_at),
-        )
-        for limit in sorted(found, key=lambda limit: limit.minutes)
-        if limit.resets_at is not None and limit.resets_at > now
-    ]
 
 
 def forecast(
     book: CostBook,
     usage: ContextUsage,
     now: datetime | None = None,
-    limits: Sequence[PlanLimit] = (),
+    limits: Sequence[ReportedLimit] = (),
 ) -> Forecast | None:
     """Return a forecast for a session, or None if it has no recorded calls.
 
@@ -126,7 +98,14 @@ def forecast(
         cached_until=_as_iso(until),
         cache_hit_percent=None if hits is None else round(100 * hits, 1),
         usd_per_hour=_as_float(rate),
-        limits=list(limits),
+        limits=[
+            PlanLimit(
+                minutes=limit.minutes,
+                used_percent=limit.used_percent,
+                resets_at=_as_iso(limit.resets_at),
+            )
+            for limit in limits
+        ],
         block=_current_block(book, session.source, limits, now),
     )
 
@@ -156,18 +135,12 @@ def tokens_until_compaction(usage: ContextUsage) -> int | None:
     return end - tokens
 
 
-def end_of_block(limits: Sequence[PlanLimit]) -> datetime | None:
-    """Return when the current five-hour block ends, or None if no limit says so."""
-    five_hours = next((one for one in limits if one.minutes == _BLOCK_MINUTES), None)
-    if five_hours is None or five_hours.resets_at is None:
-        return None
-    return datetime.fromisoformat(five_hours.resets_at)
-
-
 def _current_block(
-    book: CostBook, agent: str, limits: Sequence[PlanLimit], now: datetime
+    book: CostBook, agent: str, limits: Sequence[ReportedLimit], now: datetime
 ) -> UsageBlock | None:
-    ends_at = end_of_block(limits)
+    from sidecar.workspace.plan_limits import end_of_block
+
+    ends_at = end_of_block(limits, now)
     if ends_at is None:
         return None
     with suppress(SidecarError):

@@ -22,6 +22,7 @@ from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.models import catalogue
+from sidecar.text.printable import cost_text
 from sidecar.workspace.agents import NOT_KEPT
 from sidecar.workspace.claude_statusline import (
     FILE_NAME,
@@ -132,7 +133,8 @@ def test_only_window_and_limits_are_stored(root: Path, home: ClaudeHome) -> None
         home.truth.context[session.id],
         session.id,
     )
-    run("statusline", told=told(session.id))
+    sent = told(session.id)
+    run("statusline", told=sent)
     after = json.loads(run("usage", "--json"))
     assert (after["tokens"], after["limit"], after["limitSource"]) == (
         before["tokens"],
@@ -145,7 +147,7 @@ def test_only_window_and_limits_are_stored(root: Path, home: ClaudeHome) -> None
     assert kept["sessions"][session.id]["used_percentage"] == 42.6
     assert kept["rate_limits"]["five_hour"]["used_percentage"] == 23.5
     written = (state_dir() / FILE_NAME).stat().st_mtime_ns
-    run("statusline", told=told(session.id))
+    run("statusline", told=sent)
     assert (state_dir() / FILE_NAME).stat().st_mtime_ns == written
 
 
@@ -825,3 +827,36 @@ def test_every_view_shows_the_same_numbers(root: Path, home: ClaudeHome, model: 
     hours, minutes = re.findall(r"(\d+) h (\d+) min left", first[-1])[0]
     left = ends_at - datetime.now().astimezone()
     assert abs(left - timedelta(hours=int(hours), minutes=int(minutes))) < timedelta(minutes=2)
+
+
+@pytest.mark.parametrize("resets_in", [timedelta(minutes=95), timedelta(hours=3), None])
+def test_a_reported_reset_ends_the_block_in_every_view(
+    root: Path, home: ClaudeHome, resets_in: timedelta | None
+) -> None:
+    """The last reset has passed, and Claude Code has not reported the next one."""
+    now = datetime.now(UTC)
+    resets_at = now + (resets_in or -timedelta(minutes=75))
+    home.clock.now = now - timedelta(hours=3, minutes=50)
+    _reply(home.session(root), "claude-opus-5", 50_000)
+    home.clock.now = now - timedelta(minutes=30)
+    session = home.session(root)
+    _reply(session, "claude-opus-5", 90_000)
+    run("cost")
+    limits = {"five_hour": {"used_percentage": 23.5, "resets_at": resets_at.timestamp()}}
+    sent = _sent(session, 1_000_000, "claude-opus-5", 90_000)
+    sent |= {"workspace": {"project_dir": str(root)}, "rate_limits": limits}
+    lines = [run("statusline", told=sent), run("statusline")]
+    *_, row = json.loads(run("cost", "--by", "block", "--json"))["rows"]
+    began = datetime.strptime(row["block"], "%Y-%m-%d %H:%M").astimezone(UTC)
+    ends = began + timedelta(hours=5)
+    if resets_in is not None:
+        assert abs(ends - resets_at) < timedelta(minutes=1)
+        view = json.loads(run("usage", "--json"))
+        assert view["forecast"]["block"]["costUsd"] == row["costUsd"]
+    else:
+        assert began >= resets_at.replace(second=0, microsecond=0)
+    for line in lines:
+        cost, hours, minutes = re.findall(r"block (\S+), (\d+) h (\d+) min left", line)[0]
+        assert cost == cost_text(row["costUsd"], is_partial=row["partial"])
+        left = timedelta(hours=int(hours), minutes=int(minutes))
+        assert abs(ends - datetime.now(UTC) - left) < timedelta(minutes=2)

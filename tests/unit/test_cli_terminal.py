@@ -257,7 +257,7 @@ def test_a_command_like_no_other_is_answered_without_one() -> None:
 @pytest.mark.usefixtures("project")
 def test_the_line_of_a_session_shows_today_and_the_block() -> None:
     line = CliRunner().invoke(main, ["statusline"]).output
-    assert re.search(r"ctx 44 % · \$[\d.]+ · ≥\$[\d.]+ today · block \$[\d.]+, .+ left\n$", line)
+    assert re.search(r"ctx 44 % · \$[\d.]+ · ≥?\$[\d.]+ today · block \$[\d.]+, .+ left\n$", line)
 
 
 @pytest.mark.usefixtures("project")

@@ -5,22 +5,22 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from benchmarks.agents.codex import CodexHome
+from sidecar.agents.events import ReportedLimit
+from sidecar.config.settings import Agents
 from sidecar.context.protocol import ContextUsage, Forecast, PlanLimit, SessionInfo
 from sidecar.context.view import block_text, context_rows, limit_name, next_input_text
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.forecast import growth_per_call, session_calls
 from sidecar.workspace.claude_statusline import Quota, RateLimits, StatuslineInput, save
-from sidecar.workspace.usage_details import forecast, read_limits
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from sidecar.workspace.plan_limits import current_limits
+from sidecar.workspace.usage_details import forecast
 
 START = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 WINDOW = 200_000
@@ -264,7 +264,7 @@ def test_limits_and_block_are_those_of_claude_codes_status_line(tmp_path: Path) 
     )
     save(tmp_path, StatuslineInput(session_id="s", rate_limits=quotas))
     usage = usage_of(22_000, at)
-    limits = read_limits(usage, None, tmp_path, at)
+    limits = current_limits("claude-code", Agents(), tmp_path, at)
     assert [(limit.minutes, limit.used_percent) for limit in limits] == [(300, 23.5)]
     prediction = forecast(book, usage, at, limits)
     assert prediction is not None
@@ -291,15 +291,15 @@ def test_block_with_unpriced_calls_is_a_lower_bound(tmp_path: Path) -> None:
             buckets=Buckets(input=9),
         )
     )
-    ends = (at + timedelta(hours=3)).isoformat()
-    limit = PlanLimit(minutes=300, used_percent=1.0, resets_at=ends)
+    limit = ReportedLimit(300, 1.0, at + timedelta(hours=3))
     prediction = forecast(book, usage_of(20_000, at), at, [limit])
     assert prediction is not None
     assert block_text(prediction, at).startswith("≥$0.075, ")
 
 
 def test_limits_of_codex_are_those_of_its_newest_lines(tmp_path: Path) -> None:
-    thread = CodexHome(tmp_path / ".codex").thread(tmp_path)
+    home = Path.home() / ".codex"
+    thread = CodexHome(home).thread(tmp_path)
     now = datetime.now(UTC)
     ends = (now + timedelta(hours=2)).timestamp()
     for used in (3.0, 12.5):
@@ -308,9 +308,10 @@ def test_limits_of_codex_are_those_of_its_newest_lines(tmp_path: Path) -> None:
         limits = {"primary": primary, "secondary": secondary}
         thread.event("token_count", info=None, rate_limits=limits)
         thread.event("agent_message", message="words " * 20_000)
-    usage = ContextUsage(session=SessionInfo.of(thread.id, "codex", now))
-    found = read_limits(usage, str(thread.path), tmp_path, now)
+    found = current_limits("codex", Agents(), tmp_path, now)
     assert [(one.minutes, one.used_percent) for one in found] == [(300, 12.5), (10_080, 40.0)]
-    later = now + timedelta(hours=3)
-    assert read_limits(usage, str(thread.path), tmp_path, later) == []
-    assert read_limits(usage, str(tmp_path / "gone.jsonl"), tmp_path, now) == []
+    assert current_limits("codex", Agents(), tmp_path, now + timedelta(hours=3)) == []
+    CodexHome(home).thread(tmp_path).event("agent_message", message="no limits yet")
+    assert current_limits("codex", Agents(), tmp_path, now) == found
+    thread.path.unlink()
+    assert current_limits("codex", Agents(), tmp_path, now) == []

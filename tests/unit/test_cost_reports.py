@@ -583,6 +583,65 @@ def test_basis_names_only_agents_with_calls_in_the_period(book: CostBook) -> Non
     assert "codex" not in found.basis
 
 
+@pytest.mark.parametrize(
+    ("ends_after", "calls"),
+    [
+        # Calls are made after 0:10, 2:20, 4:10, 5:20 and 11:20 hours.
+        (None, {0: 3, 300: 1, 660: 1}),
+        (timedelta(hours=5, minutes=15), {0: 1, 15: 2, 315: 1, 660: 1}),  # reset within an hour
+        (timedelta(hours=4), {-60: 2, 240: 2, 660: 1}),  # the block began before its first call
+        (timedelta(hours=10), {0: 3, 300: 1, 660: 1}),  # as computed
+        (timedelta(hours=8, minutes=30), {0: 2, 210: 2, 660: 1}),
+        (timedelta(days=-9), {0: 3, 300: 1, 660: 1}),  # long past
+        (timedelta(days=2), {0: 3, 300: 1, 660: 1}),  # a block without calls
+    ],
+)
+def test_a_reported_reset_ends_the_block_in_reports(
+    book: CostBook, ends_after: timedelta | None, calls: dict[int, int]
+) -> None:
+    start = datetime(2026, 11, 20, 9, tzinfo=UTC)
+    for minutes in (10, 140, 250, 320, 680):
+        _record_for("codex", book, start + timedelta(minutes=minutes))
+    _record_for("claude-code", book, start + timedelta(minutes=100))
+    ends = {} if ends_after is None else {"codex": start + ends_after}
+    found = book.detail(CostDetailParams(by=("agent", "block")), block_ends=ends)
+    names = {
+        f"{(start + timedelta(minutes=minutes)).astimezone():%Y-%m-%d %H:%M}": number
+        for minutes, number in calls.items()
+    }
+    assert {row.block: row.calls for row in found.rows if row.agent == "codex"} == names
+    # Another agent's calls and resets do not matter: its subscription is another one.
+    other = f"{(start + timedelta(hours=1)).astimezone():%Y-%m-%d %H:%M}"
+    assert [row.block for row in found.rows if row.agent == "claude-code"] == [other]
+    for minutes in (10, 140, 250, 320, 680):
+        now = start + timedelta(minutes=minutes)
+        block = book.current_block("codex", ends.get("codex"), now)
+        assert block is not None
+        assert f"{block.began_at.astimezone():%Y-%m-%d %H:%M}" in names
+
+
+@pytest.mark.parametrize(
+    ("since", "calls"),
+    [("2026-11-20", [1, 1]), ("2026-11-20T00:30", [1, 1]), ("2026-11-20T02:00:00", [1])],
+)
+def test_a_block_that_began_before_the_range_keeps_its_start(
+    book: CostBook, since: str, calls: list[int]
+) -> None:
+    midnight = datetime(2026, 11, 20).astimezone()
+    for hours in (-2.5, 1, 2.25):
+        _record_for("codex", book, midnight + timedelta(hours=hours))
+    found = book.detail(CostDetailParams(by=("block",), since=since))
+    blocks = ["2026-11-19 21:00", "2026-11-20 02:00"][-len(calls) :]
+    assert [(row.block, row.calls) for row in found.rows] == [*zip(blocks, calls, strict=True)]
+
+
+def _record_for(agent: str, book: CostBook, at: datetime) -> None:
+    call = LedgerEvent(
+        at=at, model="gpt-5", provider="openai", buckets=Buckets(input=100), agent=agent
+    )
+    book.ledger.record(call)
+
+
 def test_a_block_is_five_hours_from_the_hour_of_its_first_call(book: CostBook) -> None:
     first = datetime(2026, 11, 20, 9, 40, tzinfo=UTC)
     later = [timedelta(0), timedelta(hours=4), timedelta(hours=4, minutes=20), timedelta(days=1)]

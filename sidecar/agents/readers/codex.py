@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from heapq import nlargest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -443,6 +444,8 @@ class _LimitsLine(Record):
 _limits_line = typed.decoder(_LimitsLine)
 _LIMITS_WITHIN = 256 << 10
 """The number of bytes at the end of a file that are searched for limits."""
+_FILES_WITH_LIMITS = 5
+"""The number of newest files that are searched for limits."""
 
 
 class Codex(LineReader):
@@ -464,21 +467,11 @@ class Codex(LineReader):
         line = record_at(store.path, title_at, decode)
         return line.payload.thread_name if line and line.payload else None
 
-    def limits(self, path: str) -> list[ReportedLimit]:
-        """Return the latest limits in the file. Skips compressed files because they are too old."""
-        if path.endswith(".zst"):
-            return []
-        found = _RateLimits()
-        lines = (one for one in last_lines(path, _LIMITS_WITHIN) if b'"rate_limits"' in one)
-        data = b"".join(line + b"\n" for line in lines)
-        for one in Lines(path, data, 0).records(_limits_line):
-            found = (one.payload and one.payload.rate_limits) or found
-        return [
-            ReportedLimit(limit.window_minutes, limit.used_percent, time_from_ms(at))
-            for limit in (found.primary, found.secondary)
-            if limit is not None and limit.window_minutes and limit.used_percent is not None
-            for at in (1000 * (limit.resets_at or 0),)
-        ]
+    def limits(self, places: Places) -> list[ReportedLimit]:
+        """Return the latest limits in the newest files. Compressed files are too old."""
+        stores = (store for store in self.find(places) if not store.path.endswith(".zst"))
+        newest = nlargest(_FILES_WITH_LIMITS, stores, key=lambda store: store.mtime_ns)
+        return next(filter(None, (_limits_in(store.path) for store in newest)), [])
 
     def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
         return _entries_of_file(path)
@@ -488,6 +481,21 @@ class Codex(LineReader):
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return window * 90 // 95  # Codex reports 95% of the window, and compacts at 90%
+
+
+def _limits_in(path: str) -> list[ReportedLimit]:
+    """Return the latest limits in a file."""
+    found = _RateLimits()
+    lines = (one for one in last_lines(path, _LIMITS_WITHIN) if b'"rate_limits"' in one)
+    data = b"".join(line + b"\n" for line in lines)
+    for one in Lines(path, data, 0).records(_limits_line):
+        found = (one.payload and one.payload.rate_limits) or found
+    return [
+        ReportedLimit(limit.window_minutes, limit.used_percent, time_from_ms(at))
+        for limit in (found.primary, found.secondary)
+        if limit is not None and limit.window_minutes and limit.used_percent is not None
+        for at in (1000 * (limit.resets_at or 0),)
+    ]
 
 
 READER = Codex()
