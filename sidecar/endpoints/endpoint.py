@@ -16,7 +16,7 @@ from cachetools import LRUCache
 
 from sidecar.defects import log_defect
 from sidecar.endpoints import http, lmstudio, servers
-from sidecar.endpoints.chats import Chat
+from sidecar.endpoints.chats import Chat, ChatMessage, Tools
 from sidecar.endpoints.clouds import bearer, find_cloud
 from sidecar.endpoints.http import Connection, detach_from_caller, set_deadline
 from sidecar.endpoints.outcome import (
@@ -56,7 +56,6 @@ from sidecar.tasks import SharedTasks, backoff
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint as EndpointSettings
-    from sidecar.endpoints.chats import ChatMessage, Tools
 
 _INLINE_CHARACTERS = 16_384
 _SPECIAL = re.compile(
@@ -120,6 +119,10 @@ class ModelState:
     """The tokens that a message has besides its text, if the server counts only chats."""
     last: dict[Aspect, tuple[int, int]] = field(default_factory=dict)
     """The size and token count of the last input."""
+    late: int = 0
+    """The number of consecutive counts that did not come in time, with pauses between them."""
+    pause_until: float = 0.0
+    """Until this time, a count that did not come in time is not requested again."""
 
     def remember(self, result: ProbeResult) -> None:
         """Store a result, and determine how long it is valid."""
@@ -134,6 +137,15 @@ class ModelState:
         self.result, self.valid_until = result, now + min(delays, default=math.inf)
         if "supported" in kinds:
             self.awake_until = now + SHORTEST_IDLE
+
+    def record_answer(self, *, is_late: bool) -> None:
+        """Record whether a count came in time, and determine when to request it again if not."""
+        now = time.monotonic()
+        if not is_late:
+            self.late = 0
+        elif now >= self.pause_until:
+            self.late += 1
+            self.pause_until = now + backoff(self.late, *DELAYS["unreachable"])
 
     def seconds_left(self) -> float:
         """Return how long the result is still valid, in seconds, or 0.0 if it has expired."""
@@ -221,6 +233,16 @@ class DeclaredEndpoint:
         if result is None or result.text.status not in ("unreachable", "loading"):
             return None
         return self._models[model].seconds_left()
+
+    def record_answer(self, model: str, *, is_late: bool) -> None:
+        """Record whether a count came in time."""
+        if model in self._models:
+            self._models[model].record_answer(is_late=is_late)
+
+    def seconds_paused(self, model: str) -> float:
+        """Return how many seconds to wait before a late count is requested again."""
+        state = self._models.get(model)
+        return max(0.0, state.pause_until - time.monotonic()) if state else DELAYS["unreachable"][0]
 
     def known_limit(self, model: str) -> int | None:
         """Return the last context window that the server reported for a model, or None."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sidecar.defects import log_defect
-from sidecar.endpoints.endpoint import DELAYS, DeclaredEndpoint
+from sidecar.endpoints.endpoint import DeclaredEndpoint
 from sidecar.endpoints.http import IsWanted, abandon_unless, always
 from sidecar.endpoints.outcome import (
     ENDPOINTS_OFF,
@@ -29,7 +29,7 @@ from sidecar.endpoints.outcome import (
     undeclared_reason,
 )
 from sidecar.models.names import matches
-from sidecar.tasks import SharedTasks, backoff
+from sidecar.tasks import SharedTasks
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint as EndpointSettings
@@ -178,18 +178,15 @@ class Endpoints:
         times = [endpoint.unavailable_for(model) for endpoint in self._endpoints_for(model)]
         return min((seconds for seconds in times if seconds is not None), default=None)
 
-    def retry_delay(self, model: str, kind: MissKind, tries: int) -> float | None:
+    def retry_delay(self, model: str, kind: MissKind) -> float | None:
         """Return how many seconds to wait before repeating a failed count, or None to give up.
 
-        Args:
-            model: The model's name.
-            kind: The reason for the failure.
-            tries: The number of consecutive failures.
+        The time increases with each consecutive failure.
         """
         away = self.unavailable_for(model)
         if away is not None or kind not in _TEMPORARY:
             return away
-        return backoff(tries, *DELAYS["unreachable"])
+        return max([one.seconds_paused(model) for one in self._endpoints_for(model)], default=None)
 
     async def probe_if_due(self, model: str) -> None:
         """Probe those of a model's servers that have no valid probe result."""
@@ -249,7 +246,12 @@ class Endpoints:
         declared = self._endpoints_for(model)
         if not declared:
             return Miss(undeclared_reason(model), "undeclared")
-        return await self._await_within(partial(self._try_all, declared, count), seconds, wanted)
+        answer = await self._await_within(partial(self._try_all, declared, count), seconds, wanted)
+        for endpoint in declared:
+            endpoint.record_answer(
+                model, is_late=isinstance(answer, Miss) and answer.kind == "late"
+            )
+        return answer
 
     async def _try_all(
         self,

@@ -338,7 +338,7 @@ class Counts(CounterChooser):
 
     def report_miss(self, model: str, settings: Settings, kind: MissKind) -> bool:
         """Report that an endpoint failed to count text. Returns whether a retry is planned."""
-        may_later = self.endpoints(settings).retry_delay(model, kind, 1) is not None
+        may_later = self.endpoints(settings).retry_delay(model, kind) is not None
         if may_later:
             self._publish(Event("missed", missed=MissedCount(model, settings, kind)))
         return may_later

@@ -9,7 +9,7 @@ import threading
 from datetime import datetime, time, timedelta
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.errors import SidecarError
@@ -58,8 +58,6 @@ PRICING_SECONDS = 0.5
 """Delay before recorded calls are priced again after a change of settings."""
 PAUSE_RATIO = 3.0
 """How long to pause between batches of calls to price, relative to the time that a batch takes."""
-ROUND_SECONDS = 60.0
-"""A failure within this time after a retry increases the delay before the next retry."""
 
 
 def update_contexts_soon(server: SidecarServer, event: Event) -> None:
@@ -78,17 +76,11 @@ def update_contexts_soon(server: SidecarServer, event: Event) -> None:
             server.scheduler.schedule(("context", workspace), CONTEXT_SECONDS, work)
 
 
-class _Round(NamedTuple):
-    tries: int = 0
-    over_at: float = 0.0
-
-
 class EndpointRetries:
     """Retries unavailable or slow endpoints while a document or conversation uses them."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
-        self._rounds: dict[JobKey, _Round] = {}
 
     def close_unused_soon(self) -> None:
         """Schedule closing the endpoints that have been removed from all settings."""
@@ -96,30 +88,20 @@ class EndpointRetries:
 
     async def _close_unused(self) -> None:
         used = [workspace.settings for workspace in self._services.roots]
-        endpoints = {settings.endpoints for settings in used}
-        self._rounds = {key: row for key, row in self._rounds.items() if key[2] in endpoints}
         await self._services.counts.close_unused_endpoints(used)
 
     def retry_later(self, model: str, settings: Settings, kind: MissKind) -> None:
-        """Schedule a retry, unless the failure is permanent.
-
-        The delay increases with each consecutive failure.
-        """
-        key: JobKey = ("endpoint", model, settings.endpoints)
-        last = self._rounds.get(key, _Round())
-        if asyncio.get_running_loop().time() > last.over_at:
-            last = _Round()
-        seconds = self._services.counts.endpoints(settings).retry_delay(model, kind, last.tries + 1)
+        """Schedule a retry, unless the failure is permanent."""
+        seconds = self._services.counts.endpoints(settings).retry_delay(model, kind)
         if seconds is not None and self._is_used(model, settings):
-            work = partial(self._ask_again, key, model, settings, last.tries + 1)
+            key: JobKey = ("endpoint", model, settings.endpoints)
+            work = partial(self._ask_again, model, settings)
             self._scheduler.schedule(key, seconds + GRACE_SECONDS, work)
 
-    async def _ask_again(self, key: JobKey, model: str, settings: Settings, tries: int) -> None:
+    async def _ask_again(self, model: str, settings: Settings) -> None:
         endpoints = self._services.counts.endpoints(settings)
         if not self._is_used(model, settings):
-            self._rounds.pop(key, None)
             return
-        self._rounds[key] = _Round(tries, asyncio.get_running_loop().time() + ROUND_SECONDS)
         await endpoints.probe_if_due(model)
         if endpoints.unavailable_for(model) is not None:
             self.retry_later(model, settings, "unreachable")
