@@ -11,17 +11,15 @@ import msgspec
 
 from sidecar import typed
 from sidecar.config.toml import KeyPath, find_value_spans
-from sidecar.counting.count import tokens_text
+from sidecar.counting.count import Measure, tokens_text
 from sidecar.counting.fit import character_boundary, fit
-from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Lines, find_sections
+from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Lines, Part, find_sections
 
 if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.findings import Finding
     from sidecar.config.settings import Truncation
-    from sidecar.counting.count import Measure
     from sidecar.counting.tokenizer_interface import Tokenizer
-    from sidecar.text.outline import Part
 
 
 FixKind = Literal["fit", "move", "drop", "raise", "ignore"]

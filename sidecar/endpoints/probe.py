@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.endpoints import servers
-from sidecar.endpoints.http import without_secrets
+from sidecar.endpoints.http import Answer, Connection, without_secrets
 from sidecar.endpoints.outcome import (
     URL_IN_DOUBT,
     WINDOW_ONLY,
@@ -39,7 +39,6 @@ from sidecar.models.names import same_model
 
 if TYPE_CHECKING:
     from sidecar.endpoints.clouds import Cloud
-    from sidecar.endpoints.http import Answer, Connection
 
 PROBE_TEXTS = (
     "hello world",

@@ -184,7 +184,7 @@ def clip_of(block: Mapping[str, Any]) -> Clip:
     The length is read from the data (WAV, MP4, and MP3 with a constant bitrate). If `videoMetadata`
     selects a part of a video, the length of that part is returned.
     """
-    source = _source(block)
+    source = _mapping(block, *_SOURCES) or block
     media, cut = _media(block, source), _mapping(block, "videoMetadata", "video_metadata")
     start, end = (_seconds(cut.get(name)) for name in ("startOffset", "endOffset"))
     data = next((source[key] for key in _DATA if key in source), None)
@@ -198,10 +198,6 @@ def clip_of(block: Mapping[str, Any]) -> Clip:
 
 _DATA = ("data", "bytes", "file_data", "fileData")
 _SOURCES = ("input_audio", "inlineData", "inline_data", "fileData", "file_data", "source", "file")
-
-
-def _source(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _mapping(block, *_SOURCES) or block
 
 
 def _mapping(block: Mapping[str, Any], *names: str) -> Mapping[str, Any]:

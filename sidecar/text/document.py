@@ -28,12 +28,11 @@ from sidecar.text.pieces import (
     merge_counted,
     split_pieces,
 )
-from sidecar.text.positions import Position, Range, index_of_unit, join_surrogates, units
+from sidecar.text.positions import Encoding, Position, Range, index_of_unit, join_surrogates, units
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sidecar.text.positions import Encoding
 
 SPARE_PIECES = 64
 """Small pieces are joined once a document has this many more pieces than its length requires."""

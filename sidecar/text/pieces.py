@@ -13,12 +13,11 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.text.cuts import next_cut
-from sidecar.text.positions import units
+from sidecar.text.positions import Encoding, units
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from sidecar.text.positions import Encoding
 
 PIECE_CHARACTERS = 2_048
 """Approximate number of characters in a piece. Counting a piece takes 0.1 ms."""
