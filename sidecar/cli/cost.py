@@ -25,11 +25,10 @@ from sidecar.cli.output import (
 from sidecar.cli.ship import ship
 from sidecar.models.names import short_names
 from sidecar.text.printable import HOW_RECORDED, compact_number, cost_text, printable, usd_text
-from sidecar.text.tables import columns, draw_bar
+from sidecar.text.tables import align_columns, columns, draw_bar
 
 if TYPE_CHECKING:
-    from rich.console import JustifyMethod
-    from rich.table import Table
+    from rich.console import Console
 
     from sidecar.config.settings import Settings
     from sidecar.cost.book import CostBook
@@ -51,12 +50,6 @@ EPOCH = "1970-01-01"
 """The start of a time range that includes all calls."""
 _LAYOUTS = ((120, 5, 24), (100, 5, 12), (100, 4, 12), (0, 3, 8), (0, 3, 0), (0, 2, 0))
 """The minimum terminal width, number of fields and bar width of each table layout, widest first."""
-_WRAPPED_WIDTH = 24
-"""Minimum width of a column whose values are wrapped."""
-_GAP = 2
-"""The width of the space between two columns."""
-_LONG_KEYS = frozenset({"model", "session", "workspace", "user"})
-"""The keys whose values may be wrapped."""
 _FIELD_TITLES = {
     "calls": "calls",
     "prompt_tokens": "prompt",
@@ -456,11 +449,7 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
 
     console = Console(highlight=False, markup=False)
     names = _row_names(report, params)
-    for least, fields, bar in _LAYOUTS:
-        table, needed = _build_table(report, params, names, fields, bar)
-        if console.width >= max(least, needed):
-            break
-    console.print(table)
+    _print_rows(console, report, params, names)
     if any(row.reported_cost_usd for row in report.rows):
         console.print("* cost reported by the vendor, at least in part", style="dim")
     for row, keys in zip(report.rows, names, strict=True):
@@ -484,51 +473,53 @@ def _print_table(report: CostReport, params: CostDetailParams) -> None:
         )
 
 
-def _build_table(
-    report: CostReport, params: CostDetailParams, names: list[list[str]], shown: int, bar_width: int
-) -> tuple[Table, int]:
-    """Return a table with the first `shown` fields, and the width that it needs.
-
-    It has no bars if `bar_width` is 0.
-    """
-    from rich.table import Table
+def _print_rows(
+    console: Console, report: CostReport, params: CostDetailParams, names: list[list[str]]
+) -> None:
     from rich.text import Text
 
+    for least, fields, bar in _LAYOUTS:
+        rows = _table_rows(report, params, names, fields, bar)
+        lines = align_columns(rows, left=len(params.by), width=console.width)
+        if console.width >= max(least, *map(columns, lines)):
+            break
+    for index, line in enumerate(lines):
+        is_total = index == len(report.rows) + 1
+        text = Text(to_encodable(line), "bold" if is_total else "" if index else "dim")
+        text.highlight_regex(r"[█▏▎▍▌▋▊▉]+$", "cyan")
+        console.print(text, soft_wrap=True)
+
+
+def _table_rows(
+    report: CostReport, params: CostDetailParams, names: list[list[str]], shown: int, bar_width: int
+) -> list[list[str]]:
+    """Return the heads, the rows and the total, with the first `shown` fields.
+
+    The last column contains the bars. It is empty if `bar_width` is 0.
+    """
     totals = report.totals
     fields = [*_FIELD_TITLES][:shown]
     if not totals.cache_write_tokens and "cache_write_tokens" in fields:
         fields.remove("cache_write_tokens")
-    table = Table(
-        box=None, pad_edge=False, header_style="dim", footer_style="bold",
-        show_footer=len(report.rows) > 1,
-    )  # fmt: skip
+    heads = [*params.by, *map(_FIELD_TITLES.__getitem__, fields), "cost", ""]
+    most = max(row.cost_usd or 0.0 for row in report.rows) or 1.0
+    shares = [(row.cost_usd or 0.0) / most for row in report.rows]
+    bars = [draw_bar(share, bar_width) if bar_width else "" for share in shares]
+    rows = [
+        [*keys, *_number_cells(row, fields), bar]
+        for row, keys, bar in zip(report.rows, names, bars, strict=True)
+    ]
+    if len(rows) == 1:
+        return [heads, *rows]
     sums = (
         totals.calls, totals.prompt_tokens, totals.output_tokens, totals.cache_read_tokens,
         totals.cache_write_tokens,
     )  # fmt: skip
     is_partial = any(row.partial for row in report.rows)
     is_priced = any(row.cost_usd is not None for row in report.rows)
-    total = cost_text(totals.cost_usd if is_priced else None, is_partial=is_partial)
-    heads = [*params.by, *map(_FIELD_TITLES.__getitem__, fields), "cost"]
-    blank = [""] * (len(params.by) - 1)
-    feet = ["total", *blank, *map(compact_number, sums[: len(fields)]), to_encodable(total)]
-    rows = [
-        [*keys, *_number_cells(row, fields)] for row, keys in zip(report.rows, names, strict=True)
-    ]
-    needed = bar_width
-    for head, foot, *cells in zip(heads, feet, *rows, strict=True):
-        longest, wraps = max(map(columns, (head, foot, *cells))), head in _LONG_KEYS
-        needed += min(longest, _WRAPPED_WIDTH) if wraps else longest
-        justify: JustifyMethod = "left" if head in params.by else "right"
-        table.add_column(head, foot, justify=justify, overflow="fold", no_wrap=not wraps)
-    if bar_width:
-        table.add_column("", no_wrap=True)
-    max_cost = max(row.cost_usd or 0.0 for row in report.rows)
-    for row, cells in zip(report.rows, rows, strict=True):
-        share = (row.cost_usd or 0.0) / max_cost if max_cost else 0.0
-        bar = Text(to_encodable(draw_bar(share, bar_width)), style="cyan")
-        table.add_row(*map(Text, cells), *([bar] if bar_width else []))
-    return table, needed + _GAP * (len(table.columns) - 1)
+    cost = cost_text(totals.cost_usd if is_priced else None, is_partial=is_partial)
+    numbers = map(compact_number, sums[: len(fields)])
+    return [heads, *rows, ["total", *[""] * (len(params.by) - 1), *numbers, cost, ""]]
 
 
 def _row_names(report: CostReport, params: CostDetailParams) -> list[list[str]]:
@@ -548,7 +539,7 @@ def _number_cells(row: CostRow, fields: list[str]) -> list[str]:
     numbers = [compact_number(getattr(row, field)) for field in fields]
     if row.note:
         numbers[1] += f" {row.note}"
-    priced = to_encodable(cost_text(row.cost_usd, is_partial=row.partial))
+    priced = cost_text(row.cost_usd, is_partial=row.partial)
     return [*numbers, priced + ("*" if row.reported_cost_usd else "")]
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import RenderableType
-    from rich.table import Table
 
     from sidecar.cli.sessions import SessionsView
     from sidecar.context.protocol import ContextUsage, SessionRow
@@ -163,7 +162,7 @@ def _render(
 
     body: RenderableType
     if isinstance(shown, list) and shown:
-        body = _sessions_table(shown, view, width)
+        body = _sessions_text(shown, view, width)
     elif not isinstance(shown, list) and shown.session is not None:
         body = _usage_text(shown, width)
     else:
@@ -189,37 +188,32 @@ def _usage_text(usage: ContextUsage, width: int) -> RenderableType:
     return text
 
 
-def _sessions_table(rows: list[SessionRow], view: SessionsView, width: int) -> Table:
-    from rich.table import Table
+def _sessions_text(rows: list[SessionRow], view: SessionsView, width: int) -> RenderableType:
+    """Return a table of sessions. Only their names are shortened."""
     from rich.text import Text
 
+    from sidecar.text.tables import GAP, align_cells, align_columns
     from sidecar.workspace.views import all_row_cells, size_text
 
-    now = datetime.now(UTC)
-    every = all_row_cells(rows, view.workspace.costs, now)
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("session")  # only this column may shrink
-    table.add_column("context", no_wrap=True)
-    table.add_column("cost", justify="right", no_wrap=True)
-    table.add_column("updated", justify="right", no_wrap=True)
-    table.add_column("model", overflow="fold", max_width=16)
+    cells = all_row_cells(rows, view.workspace.costs, datetime.now(UTC))
     more = ["agent"] * (width >= _AGENT_WIDTH) + ["id"] * (width >= _WIDE)
-    for name in more:
-        table.add_column(name, no_wrap=True)
-    bar = 16 if width >= _WIDE else 8
-    for row, cells in zip(rows, every, strict=True):
-        style = _STYLES[row.severity]
-        label = Text(no_wrap=True, overflow="ellipsis")
-        label.append(to_encodable("● ") if row.shown else "  ", "green")
-        label.append(printable(row.label), "bold" if row.shown else "")
+    table, ends = [("  session", "context", "cost", "updated")], [["model", *more]]
+    for row, each in zip(rows, cells, strict=True):
+        name = f"{'●' if row.shown else ' '} {printable(row.label)}"
+        size, age = size_text(row, 16 if width >= _WIDE else 8), each.age.removesuffix(" ago")
+        table.append((name, to_encodable(size), each.cost, age))
         last = {"agent": row.source, "id": printable(row.id[:8])}
-        table.add_row(
-            label,
-            Text(to_encodable(size_text(row, bar)), style),
-            cells.cost,
-            Text(cells.age.removesuffix(" ago"), "green" if row.state == "running" else ""),
-            cells.model,
-            *(last[name] for name in more),
-            style="dim" if row.state == "ended" else "",
-        )
-    return table
+        ends.append([each.model, *(last[column] for column in more)])
+    aligned = align_columns(ends, left=len(more) + 1)
+    whole = [(*cells, end) for cells, end in zip(table, aligned, strict=True)]
+    head, *body = align_cells(whole, left=2, width=width)
+    lines = [Text(GAP.join(head), "dim")]
+    for row, (name, size, *numbers, age, end) in zip(rows, body, strict=True):
+        line = Text(style="dim" if row.state == "ended" else "")
+        line.append(to_encodable(name[0]), "green")
+        line.append(to_encodable(name[1:]), "bold" if row.shown else "")
+        line.append(GAP).append(size, _STYLES[row.severity])
+        line.append(GAP).append(GAP.join(numbers))
+        line.append(GAP).append(age, "green" if row.state == "running" else "")
+        lines.append(line.append(GAP).append(end))
+    return Text("\n", no_wrap=True, overflow="crop").join(lines)

@@ -11,24 +11,56 @@ _LABEL = re.compile(r" *(?:\S+(?: \S+)*  +)?")
 """A line's indentation, and the label of a line such as `Session  Fix the parser`."""
 
 
-def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Align a table's columns, and return one line per row.
+GAP = "  "
+"""The space between two columns."""
+_NARROWEST = 24
+"""The least width that names are shortened to."""
+
+
+def align_columns(rows: Sequence[Sequence[str]], left: int = 1, width: int = 0) -> list[str]:
+    """Align a table's columns, and return one line per row. The arguments are those of
+    `align_cells`.
+    """
+    return [GAP.join(cells).rstrip() for cells in align_cells(rows, left, width)]
+
+
+def align_cells(
+    rows: Sequence[Sequence[str]], left: int = 1, width: int = 0
+) -> list[tuple[str, ...]]:
+    """Pad the cells of each column to the same width.
 
     Args:
         rows: The rows, all with the same number of cells.
         left: The number of columns to align left. All other columns except the last are aligned
             right.
+        width: The most columns that a line should occupy, or 0 for any number. In a wider table,
+            the cells of the columns that are aligned left are shortened, the widest first.
     """
     sizes = {cell: columns(cell) for cell in {cell for row in rows for cell in row}}
     widths = [max(sizes[cell] for cell in column) for column in zip(*rows, strict=True)]
-    lines = []
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width if width else 0
+    for _ in range(excess):
+        widest = max(range(left), key=widths.__getitem__)
+        if widths[widest] > _NARROWEST:
+            widths[widest] -= 1
+    aligned = []
     for *cells, last in rows:
         made = []
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=False)):
-            padding = " " * (width - sizes[cell])
-            made.append(cell + padding if index < left else padding + cell)
-        lines.append("  ".join([*made, last]).rstrip())
-    return lines
+        for index, (cell, size) in enumerate(zip(cells, widths, strict=False)):
+            shown = cell if sizes[cell] <= size else shorten_cell(cell, size)
+            padding = " " * (size - columns(shown))
+            made.append(shown + padding if index < left else padding + shown)
+        aligned.append((*made, last))
+    return aligned
+
+
+def shorten_cell(text: str, most: int) -> str:
+    """Return text that occupies at most this many columns. Shortened text ends with `…`."""
+    if columns(text) <= most:
+        return text
+    while text and columns(text) >= most:
+        text = text[:-1]
+    return f"{text}…"
 
 
 def columns(text: str) -> int:

@@ -283,7 +283,7 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = table_on_terminal(monkeypatch, "model")
     assert "358 ~est=150" in shown
     assert "unpriced" in shown
-    assert re.search(r"(?m)^total .*≥<?\$[\d.]+ ", shown), "a call has no price"
+    assert re.search(r"(?m)^total .*≥<?\$[\d.]+$", shown), "a call has no price"
     assert "█" * 24 in shown
     assert "187 tokens have no known price" in shown
 

@@ -153,3 +153,21 @@ def test_gauges_and_columns_are_aligned() -> None:
     ]
     assert [draw_bar(share, 4) for share in (0.0, 0.0001, 0.5, 1.0)] == ["", "▏", "██", "████"]
     assert align_columns([("a", "1", "x"), ("試験", "10", "")]) == ["a      1  x", "試験  10"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a" * 60, "長い名前" * 10, "short"], ids=["long", "wide", "short"]
+)
+@pytest.mark.parametrize("other", ["b" * 50, "b"])
+def test_names_are_shortened_until_a_table_fits(name: str, other: str) -> None:
+    rows = [("name", "other", "tokens", ""), (name, other, "1,234,567", "███")]
+    lines = align_columns(rows, left=2, width=80)
+    assert max(map(columns, lines)) <= 80
+    assert lines[1].endswith("  1,234,567  ███")
+    is_whole = columns(name) + max(5, columns(other)) + 9 + 3 + 6 <= 80
+    assert ("…" in lines[1]) is not is_whole
+
+
+def test_names_keep_24_columns_in_any_table() -> None:
+    (line,) = align_columns([("a" * 60, "b" * 10, "1,234,567", "")], left=2, width=20)
+    assert line == f"{'a' * 23}…  {'b' * 10}  1,234,567"
