@@ -9,6 +9,7 @@ import re
 import struct
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -38,6 +39,19 @@ SCREENS = (
     ("cost", "--by", "session"),
 )
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+@pytest.fixture
+def afternoon() -> Iterator[None]:
+    """Set a time zone in which it is the afternoon, so that all of a day's sessions are today's."""
+    offset = datetime.now(UTC).hour - 15
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", f"<test>{offset}")
+        if hasattr(time, "tzset"):
+            time.tzset()
+        yield
+    if hasattr(time, "tzset"):
+        time.tzset()
 
 
 @pytest.fixture
@@ -254,7 +268,7 @@ def test_a_command_like_no_other_is_answered_without_one() -> None:
     assert "Did you mean" not in CliRunner().invoke(main, ["xyzzy"]).output
 
 
-@pytest.mark.usefixtures("project")
+@pytest.mark.usefixtures("afternoon", "project")
 def test_the_line_of_a_session_shows_today_and_the_block() -> None:
     line = CliRunner().invoke(main, ["statusline"]).output
     assert re.search(r"ctx 44 % · \$[\d.]+ · ≥?\$[\d.]+ today · block \$[\d.]+, .+ left\n$", line)
