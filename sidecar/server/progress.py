@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from threading import Event
 
 from lsprotocol import types
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from threading import Event
-
-    from sidecar.server.server import SidecarServer
+from sidecar.server.client import Client
+from sidecar.tasks import Scheduler
 
 DELAY_SECONDS = 0.5
 _numbers = itertools.count(1)
@@ -21,7 +19,7 @@ _numbers = itertools.count(1)
 
 @asynccontextmanager
 async def progress(
-    server: SidecarServer, title: str, stop: Event | None = None
+    client: Client, scheduler: Scheduler, title: str, stop: Event | None = None
 ) -> AsyncIterator[Callable[[str, float], None]]:
     """Show a progress bar while the block is running.
 
@@ -29,42 +27,43 @@ async def progress(
     0 to 1.
 
     Args:
-        server: The server whose client shows the progress bar.
+        client: The client that shows the progress bar.
+        scheduler: Delays the progress bar, so that quick work does not show one.
         title: The progress bar's title.
         stop: An event to set when the user cancels. If None, the progress bar has no cancel button.
     """
-    loop, client = asyncio.get_running_loop(), server.work_done_progress
+    loop, bar = asyncio.get_running_loop(), client.work_done_progress
     key, token = ("progress", object()), ""  # the token is empty while no bar is shown
 
     async def begin() -> None:
         nonlocal token
         created = f"token-sidecar/{next(_numbers)}"
         try:
-            await client.create_async(created)
+            await bar.create_async(created)
         except Exception:  # the client rejected the progress bar
             return
         token = created
         options = types.WorkDoneProgressBegin(title, cancellable=stop is not None, percentage=0)
-        client.begin(token, options)
+        bar.begin(token, options)
         if stop is not None:
-            client.tokens[token].add_done_callback(lambda _: stop.set())
+            bar.tokens[token].add_done_callback(lambda _: stop.set())
 
     def update(message: str, share: float) -> None:
         if token:
             body = types.WorkDoneProgressReport(message=message, percentage=int(100 * share))
-            client.report(token, body)
+            bar.report(token, body)
 
     def report(message: str, share: float) -> None:
         loop.call_soon_threadsafe(update, message, share)
 
-    window = server.client_capabilities.window
+    window = client.client_capabilities.window
     if window and window.work_done_progress:
-        server.scheduler.schedule(key, DELAY_SECONDS, begin)
+        scheduler.schedule(key, DELAY_SECONDS, begin)
     try:
         yield report
     finally:
-        server.scheduler.cancel(key)
+        scheduler.cancel(key)
         if token:
-            client.end(token, types.WorkDoneProgressEnd())
-            client.tokens.pop(token, None)
+            bar.end(token, types.WorkDoneProgressEnd())
+            bar.tokens.pop(token, None)
             token = ""

@@ -14,36 +14,30 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from enum import Enum
 from functools import partial
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeGuard, get_args, get_origin
+from typing import Any, NamedTuple, Optional, TypeGuard, get_args, get_origin
 
 import attrs
 import msgspec
+from cattrs import Converter
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
+from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, default_converter, lsp_method
 
 from sidecar import typed
 from sidecar.defects import log_defect
 from sidecar.errors import BadParamsError, RequestError, SidecarError
-from sidecar.operating_system import is_alive
+from sidecar.server.feature import Feature, Handler
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
 from sidecar.server.stdio import MAX_DEPTH, InvalidFrame
 from sidecar.text.printable import message as printable
 from sidecar.text.printable import shorten_error
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from cattrs import Converter
-
-    from sidecar.server.server import SidecarServer
-    from sidecar.text.positions import Position
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -313,22 +307,7 @@ def convert_lsp_message(message: dict[str, Any], kind: type[Any], converter: Con
         raise BadParamsError(f"the params of {method} are invalid") from None
 
 
-def find_line_span(span: types.Range) -> tuple[int, int]:
-    """Return the first and last line of a range, even if start and end are swapped."""
-    lines = span.start.line, span.end.line
-    return min(lines), max(lines)
-
-
-def from_position(position: Position) -> types.Position:
-    return types.Position(position.line, position.character)
-
-
 logger = logging.getLogger(__name__)
-
-CLIENT_SECONDS = 3.0
-"""How often to check whether the client process is still running."""
-
-Handler = Callable[[Any], Any]
 
 # Only these pygls handlers are used. The others would store a second copy of each document.
 _BUILT_IN = (
@@ -342,22 +321,27 @@ _BUILT_IN = (
 
 
 class SidecarProtocol(LanguageServerProtocol):
-    """Dispatches parsed messages to handlers. Handlers may be async."""
+    """Dispatches parsed messages to the features' handlers."""
 
-    _server: SidecarServer
-
-    def __init__(self, server: SidecarServer, converter: Converter) -> None:
-        self.custom: dict[str, Handler] = {}
+    def __init__(self, server: LanguageServer, converter: Converter) -> None:
+        self.features: list[Feature] = []
         self.state: str = "new"
+        self.initialized = asyncio.Event()
         self._exit_code: asyncio.Future[int] | None = None
-        self.malformed_handlers: dict[str, Callable[[object], None]] = {}
-        """Handlers for malformed notifications, by method. They receive the params, or None."""
         self._running: dict[int | str, tuple[str, asyncio.Future[Any]]] = {}
         """The method and task of each running request from the client, keyed by request ID.
 
         pygls tracks requests to the client in `_request_futures`.
         """
         super().__init__(server, converter)
+
+    def add(self, feature: Feature) -> None:
+        """Dispatch messages to a feature's handlers."""
+        self.features.append(feature)
+        # pygls' decorators cannot register methods of an object.
+        self.fm.features.update(feature.handlers)
+        self.fm.feature_options.update(feature.options)
+        self.fm.commands.update(feature.commands)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
         """Start a session. Returns a future for the exit code of the process."""
@@ -483,16 +467,14 @@ class SidecarProtocol(LanguageServerProtocol):
             self._report_malformed(method, message.get("params"))
             return
         try:
-            result = _call_handler(handler, params)
+            _call_handler(handler, params)
         except SidecarError as exc:
             logger.warning("ignored a notification: %s", exc)
-            return
-        if inspect.isawaitable(result):
-            self._server.scheduler.run_now((method, object()), lambda: result)
 
     def _report_malformed(self, method: object, params: object) -> None:
-        if isinstance(method, str) and method in self.malformed_handlers:
-            self.malformed_handlers[method](params)
+        for feature in self.features:
+            if isinstance(method, str) and method in feature.malformed_handlers:
+                feature.malformed_handlers[method](params)
 
     def _cancel(self, msg_id: object) -> None:
         if _is_id(msg_id) and msg_id in self._running:
@@ -519,14 +501,11 @@ class SidecarProtocol(LanguageServerProtocol):
 
     def _find_handler(self, method: str, *, is_request: bool) -> Handler | None:
         """Return the handler for a request or notification, or None if there is none."""
-        if method in self.custom:
-            return self.custom[method] if is_request else None
         _, result, *_ = types.METHOD_TO_TYPES.get(method, (None, None))
-        if (result is not None) is not is_request:
+        if (method in REQUESTS or result is not None) is not is_request:
             return None
-        if method in _BUILT_IN:
-            return self.fm.builtin_features[method]  # type: ignore[no-any-return]
-        return self.fm.features.get(method)
+        handlers = self.fm.builtin_features if method in _BUILT_IN else self.fm.features
+        return handlers.get(method)
 
     def _structure_params(self, method: str, message: dict[str, Any]) -> Any:
         if method in REQUESTS:
@@ -576,11 +555,9 @@ class SidecarProtocol(LanguageServerProtocol):
         """Initialize the session and announce the custom methods."""
         result: types.InitializeResult = yield from super().lsp_initialize(params)
         self.state = "running"
-        self._server.services.client = params.client_info.name if params.client_info else ""
-        # A process that is not found may run on another machine or outside of this container.
-        if params.process_id is not None and is_alive(params.process_id):
-            self._end_with_client(params.process_id)
-        self._server.providers.defer_registration(result.capabilities, params.capabilities)
+        for feature in self.features:
+            feature.on_initialize(params)
+            feature.announce(result.capabilities)
         result.capabilities.experimental = {
             "tokenSidecar": {
                 "protocolVersion": PROTOCOL_VERSION,
@@ -590,14 +567,10 @@ class SidecarProtocol(LanguageServerProtocol):
         }
         return result
 
-    def _end_with_client(self, process_id: int) -> None:
-        """End the session when the client process exits, even if the pipe stays open."""
-        if is_alive(process_id):
-            check = partial(self._end_with_client, process_id)
-            self._server.scheduler.schedule(("client process",), CLIENT_SECONDS, check)
-        else:
-            logger.error("the client process has exited; stopping")
-            self.end(1)
+    @lsp_method(types.INITIALIZED)
+    def lsp_initialized(self, *_: Any) -> None:
+        """Allow requests to the client, which LSP forbids before this."""
+        self.initialized.set()
 
     @lsp_method(types.SHUTDOWN)
     def lsp_shutdown(self, *_: Any) -> None:  # type: ignore[override]
@@ -622,16 +595,13 @@ class SidecarProtocol(LanguageServerProtocol):
 
 
 def _call_handler(handler: Handler, params: Any) -> Any:
-    steps = handler(params)
-    if not isinstance(steps, GeneratorType):
-        return steps
-    value = None
-    while True:
-        try:
-            step, args, kwargs = steps.send(value)
-        except StopIteration as stop:
-            return stop.value
-        value = step(*(args or ()), **(kwargs or {}))
+    result = handler(params)
+    if not isinstance(result, GeneratorType):
+        return result
+    try:
+        next(result)  # handlers of pygls yield only to call other handlers, which do not exist
+    except StopIteration as stop:
+        return stop.value
 
 
 def _is_id(value: object) -> TypeGuard[int | str]:

@@ -35,8 +35,8 @@ def run(log_level: str = "WARNING") -> int:
     gc.disable()
 
     set_up_logging(log_level)
+    from sidecar.server.serve import serve_stdio
     from sidecar.server.server import create_server
-    from sidecar.server.stdio import serve_stdio
 
     server = create_server()
     gc.freeze()

@@ -1,182 +1,154 @@
-"""The server class and a factory function. Importing this module does not create a server."""
+"""The server: its features, and the objects that they share."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lsprotocol import types
-from pygls.lsp.server import LanguageServer
-
-from sidecar import __version__
-from sidecar.server.features import configuration, cost, counting, diagnostics, documents, sections
-from sidecar.server.features.agents import AgentSessionWatcher, HistoryRecorder
-from sidecar.server.features.background import (
-    CalibrationSync,
-    CallPricing,
-    CallShipping,
-    ConversationSharing,
-    EndpointRetries,
-    TeamSpending,
-    TimedUpdates,
-    update_contexts_soon,
-)
-from sidecar.server.features.configuration import SettingsLoader
-from sidecar.server.features.diagnostics import DiagnosticsPublisher
-from sidecar.server.features.sections import ProviderRegistry
-from sidecar.server.features.status import StatusPublisher
+from sidecar.server.client import Client
+from sidecar.server.feature import Feature
+from sidecar.server.features.calibration_sync import CalibrationSync
+from sidecar.server.features.call_pricing import CallPricing
+from sidecar.server.features.call_shipping import CallShipping
+from sidecar.server.features.capabilities import Capabilities
+from sidecar.server.features.client_process import ClientProcess
+from sidecar.server.features.code_actions import CodeActions
+from sidecar.server.features.code_lens import CodeLens
+from sidecar.server.features.commands import Commands
+from sidecar.server.features.configuration import Configuration
+from sidecar.server.features.context_updates import ContextUpdates
+from sidecar.server.features.conversation_sharing import ConversationSharing
+from sidecar.server.features.cost import Cost
+from sidecar.server.features.diagnostics import Diagnostics
+from sidecar.server.features.document_symbols import DocumentSymbols
+from sidecar.server.features.documents import Documents
+from sidecar.server.features.endpoint_retries import EndpointRetries
+from sidecar.server.features.hover import Hover
+from sidecar.server.features.inlay_hints import InlayHints
+from sidecar.server.features.models import Models
+from sidecar.server.features.status import Status
+from sidecar.server.features.team_spending import TeamSpending
+from sidecar.server.features.timed_updates import TimedUpdates
+from sidecar.server.features.tokens import Tokens
+from sidecar.server.features.warnings import Warnings
 from sidecar.server.methods import REQUESTS
-from sidecar.server.protocol import SidecarProtocol, strict_converter
+from sidecar.server.progress import progress
 from sidecar.tasks import Scheduler, SharedTasks
-from sidecar.workspace.file_watcher import POLL_SECONDS, FileWatcher
+from sidecar.workspace.agent_reading import AgentSessionWatcher, HistoryRecorder
+from sidecar.workspace.file_watcher import FileWatcher
 from sidecar.workspace.services import Services
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sidecar.workspace.file_watcher import Changes, FindPaths, PathSubscription
-    from sidecar.workspace.workspace import Event
+from sidecar.workspace.workspace import Event
 
 WATCH_SECONDS = 0.5
 """Delay before files are watched. Importing the watcher earlier would delay the first count."""
 
-FEATURES = (configuration, documents, counting, sections, diagnostics, cost)
 
+class SidecarServer:
+    """Serves one client. Features do not know each other: they publish and receive events."""
 
-class SidecarServer(LanguageServer):
-    """A pygls server, with the services that its features use."""
-
-    protocol: SidecarProtocol
-
-    def __init__(self, services: Services) -> None:
+    def __init__(self) -> None:
         _silence_libraries()
-        self.services = services
-        super().__init__(
-            "token-sidecar",
-            __version__,
-            protocol_cls=SidecarProtocol,
-            converter_factory=strict_converter,
-            text_document_sync_kind=types.TextDocumentSyncKind.Incremental,
+        services, client, scheduler = Services(), Client(), Scheduler()
+        watcher = FileWatcher(WATCH_SECONDS)
+        show_progress = partial(progress, client, scheduler)
+        history = HistoryRecorder(services, scheduler, watcher, show_progress)
+        agent_sessions = AgentSessionWatcher(services, scheduler, watcher, history)
+        self.services, self.client, self.scheduler = services, client, scheduler
+        self.protocol, self.watcher = client.protocol, watcher
+        self.history, self.agent_sessions = history, agent_sessions
+        self.features = (
+            ClientProcess(client, scheduler),
+            Configuration(services, client, scheduler, watcher, agent_sessions),
+            Documents(services, scheduler),
+            Status(services, client, scheduler),
+            Warnings(client),
+            Diagnostics(services, client, scheduler, watcher),
+            CodeActions(services, client),
+            InlayHints(services, client, scheduler),
+            CodeLens(services, client, scheduler),
+            DocumentSymbols(services, client, scheduler),
+            Hover(services),
+            Commands(services, client),
+            Tokens(services),
+            Models(services),
+            Capabilities(services),
+            Cost(services, client, scheduler, history),
+            ContextOnDemand(services, scheduler, history, agent_sessions),
+            ContextUpdates(services, scheduler),
+            EndpointRetries(services, scheduler),
+            CalibrationSync(services, scheduler, watcher),
+            ConversationSharing(services, scheduler),
+            CallPricing(services, client, scheduler, history),
+            CallShipping(services, scheduler),
+            TeamSpending(services, scheduler),
+            TimedUpdates(services, scheduler, history),
         )
-        self.scheduler = Scheduler()
-        self.watcher = FileWatcher(WATCH_SECONDS)
-        self.status = StatusPublisher(self)
-        self.diagnostics = DiagnosticsPublisher(self)
-        self.retries = EndpointRetries(self)
-        self.sharing = ConversationSharing(self)
-        self.clock = TimedUpdates(self)
-        self.shipping = CallShipping(self)
-        self.pricing = CallPricing(self)
-        self.team_spending = TeamSpending(self)
-        self.calibration_sync = CalibrationSync(self)
-        self.providers = ProviderRegistry(self)
-        self.history = HistoryRecorder(self)
-        self.agent_sessions = AgentSessionWatcher(self)
+        for feature in self.features:
+            self.protocol.add(feature)
         services.listeners.append(self.on_event)
-        self.configuration = SettingsLoader(self)
-        self._loading = SharedTasks[str, Any]("importing a feature", outlives_waiters=True)
-        self._has_context_feature = False
-
-    def report_server_error(self, error: Exception, source: Any) -> None:
-        """Do nothing. pygls would show a popup, but errors are already logged and answered."""
 
     def on_event(self, event: Event) -> None:
         """Update everything that depends on an event. Events are handled only here."""
-        what, workspace = event.what, event.workspace
-        if event.warning is not None:
-            self.protocol.push("context/warning", event.warning)
-        if event.missed is not None:
-            self.retries.retry_later(*event.missed)
-        if what == "learned":
-            self.calibration_sync.save_soon()
-        if not event.shows:
-            return
-        self.status.on_event(event)
-        self.diagnostics.on_event(event)
-        if what in ("document", "settings", "endpoint", "ledger"):
-            update_contexts_soon(self, event)
-        if what in ("model", "endpoint"):
-            self.providers.refresh()
-        if what == "document":
-            self.history.note_edit()
-        if what == "settings":
-            self.retries.close_unused_soon()
-            self.sharing.forget_closed_soon()
-            self.history.settings_changed()
-            self.pricing.price_soon()
-            self.shipping.settings_changed()
-            self.team_spending.settings_changed()
-            self.agent_sessions.on_settings_changed()
-        if what == "context" and workspace is not None:
-            self.sharing.share_soon(workspace)
-            self.clock.await_session_change(workspace)
-            self.history.context_changed(workspace)
-        self.clock.await_midnight()
-
-    def watch(
-        self,
-        find_paths: FindPaths,
-        notify: Callable[[Changes], object],
-        poll_seconds: float = POLL_SECONDS,
-    ) -> PathSubscription:
-        """Watch files as `FileWatcher.subscribe` does, but call `notify` on the event loop."""
-        loop = asyncio.get_running_loop()
-
-        def deliver(changes: Changes) -> None:
-            loop.call_soon_threadsafe(notify_active, changes)
-
-        def notify_active(changes: Changes) -> None:
-            if subscription.is_active:
-                notify(changes)
-
-        subscription = self.watcher.subscribe(find_paths, deliver, poll_seconds)
-        return subscription
-
-    async def load_context_feature(self) -> None:
-        """Import and register the handlers of `context/*`, if this has not been done yet.
-
-        They are not imported at the start, because that takes 0.1 s.
-        """
-        if self._has_context_feature:
-            return
-        load = partial(self.services.workers.run, import_context_feature)
-        context = await self._loading.run("context", load)
-        if not self._has_context_feature:
-            self._has_context_feature = True
-            context.register(self)
+        for listener in (*self.features, self.history, self.agent_sessions):
+            listener.on_event(event)
 
     def close(self) -> None:
         self.scheduler.close()
         self.watcher.close()
         self.history.close()
-        self.pricing.close()
+        for feature in self.features:
+            feature.close()
         self.services.workers.close()
 
 
-def create_server() -> SidecarServer:
-    server = SidecarServer(Services())
-    for feature in FEATURES:
-        feature.register(server)
-    for method in REQUESTS:
-        server.protocol.custom.setdefault(method, partial(_call_later, server, method))
-    return server
+class ContextOnDemand(Feature):
+    """Imports the handlers of `context/*` when they are needed, because that takes 0.1 s.
 
-
-async def _call_later(server: SidecarServer, method: str, params: Any) -> Any:
-    """Load the handlers of `context/*`, and forward the call.
-
-    Calls that arrive while the handlers are being imported are handled in order, before later
-    calls.
+    Calls that arrive during the import are handled in order, before later calls.
     """
-    await server.load_context_feature()
-    return await server.protocol.custom[method](params)
+
+    def __init__(
+        self,
+        services: Services,
+        scheduler: Scheduler,
+        history: HistoryRecorder,
+        agent_sessions: AgentSessionWatcher,
+    ) -> None:
+        self._services, self._scheduler = services, scheduler
+        self._history, self._agent_sessions = history, agent_sessions
+        self._loading = SharedTasks[str, Feature]("importing a feature", outlives_waiters=True)
+        self._feature: Feature | None = None
+        self.handlers = {
+            method: partial(self._forward, method)
+            for method in REQUESTS
+            if method.startswith("context/")
+        }
+
+    def on_event(self, event: Event) -> None:
+        if self._feature is None and event.what == "settings" and self._services.windows.ready:
+            self._scheduler.schedule(("context feature",), 0.0, self._load_early)
+
+    async def _forward(self, method: str, params: Any) -> Any:
+        feature = self._feature or await self._loading.run("context", self._load)
+        return await feature.handlers[method](params)
+
+    async def _load_early(self) -> None:
+        await self._loading.run("context", self._load)
+
+    async def _load(self) -> Feature:
+        module = await self._services.workers.run(import_context_feature)
+        self._feature = module.Context(self._services, self._history, self._agent_sessions)
+        return self._feature
 
 
 def import_context_feature() -> Any:
     return import_module("sidecar.server.features.context")
+
+
+def create_server() -> SidecarServer:
+    return SidecarServer()
 
 
 def _silence_libraries() -> None:

@@ -13,17 +13,11 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-from sidecar.defects import log_defect
 from sidecar.operating_system import SURE_WRITE_BYTES, is_writable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sidecar.server.server import SidecarServer
-    from sidecar.tasks import Scheduler
+from sidecar.tasks import Scheduler
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 """A frame larger than this ends the session, which prevents clients from exhausting memory."""
@@ -136,8 +130,6 @@ def _is_header(line: bytes) -> bool:
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
 """If the client leaves more than this many bytes unread, the server stops reading input."""
 ROOM_SECONDS = 0.05
-EXIT_SECONDS = 1.5
-"""Time allowed for saving calibrations and stopping threads on exit."""
 _READ_BYTES = 1 << 18
 
 
@@ -215,7 +207,7 @@ Frames = list[bytes | InvalidFrame] | None
 """The frames completed by one read, or None at the end of the input."""
 
 
-def _read_on_thread(fd: int, deliver: Callable[[Frames], None], writer: Writer) -> None:
+def read_on_thread(fd: int, deliver: Callable[[Frames], None], writer: Writer) -> None:
     """Read stdin until it ends. Runs on a separate thread and blocks."""
     framer = Framer()
     try:
@@ -229,7 +221,7 @@ def _read_on_thread(fd: int, deliver: Callable[[Frames], None], writer: Writer) 
     deliver(None)
 
 
-def _read_on_loop(
+def read_on_loop(
     scheduler: Scheduler, fd: int, receive: Callable[[Frames], None], writer: Writer
 ) -> bool:
     """Read stdin on the event loop, which is faster than using a thread.
@@ -264,61 +256,3 @@ def _read_on_loop(
     except (NotImplementedError, OSError):
         return False
     return True
-
-
-def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    if isinstance(exc := context.get("exception"), BaseException):
-        log_defect(exc)
-
-
-async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
-    loop = asyncio.get_running_loop()
-    protocol = server.protocol
-    protocol.set_writer(writer)
-    done = protocol.start(loop)
-    loop.set_exception_handler(_log_exception)
-
-    def receive(frames: Frames) -> None:
-        if frames is None:
-            protocol.end(1)
-            return
-        for frame in frames:
-            protocol.receive(frame)
-
-    def deliver(frames: Frames) -> None:
-        try:
-            loop.call_soon_threadsafe(receive, frames)
-        except RuntimeError:
-            return  # the event loop is closed
-
-    if not _read_on_loop(server.scheduler, stdin, receive, writer):
-        reading = (stdin, deliver, writer)
-        threading.Thread(target=_read_on_thread, args=reading, name="stdin", daemon=True).start()
-    code = await done
-    _end_within(EXIT_SECONDS, code)
-    server.scheduler.close()
-    await server.services.aclose()
-    return code
-
-
-def _end_within(seconds: float, code: int) -> None:
-    """Exit after the given number of seconds, even if a worker thread is blocked."""
-    timer = threading.Timer(seconds, os._exit, (code,))
-    timer.daemon = True
-    timer.start()
-
-
-def serve_stdio(server: SidecarServer) -> int:
-    """Serve on stdio until `exit` or the end of the input.
-
-    Returns the exit code required by LSP.
-    """
-    stdin, stdout = redirect_stdio()
-    writer = Writer(stdout)
-    try:
-        return asyncio.run(_run(server, stdin, writer))
-    except KeyboardInterrupt:
-        return 1
-    finally:
-        writer.close()
-        server.close()

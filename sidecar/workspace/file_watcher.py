@@ -6,6 +6,7 @@ not report changes, so the thread also compares file times every `TICK_SECONDS`.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import math
@@ -157,6 +158,25 @@ class FileWatcher:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="files", daemon=True)
             self._thread.start()
+        return subscription
+
+    def watch(
+        self,
+        find_paths: FindPaths,
+        notify: Callable[[Changes], object],
+        poll_seconds: float = POLL_SECONDS,
+    ) -> PathSubscription:
+        """Follow paths as `subscribe` does, but call `notify` on the running event loop."""
+        loop = asyncio.get_running_loop()
+
+        def deliver(changes: Changes) -> None:
+            loop.call_soon_threadsafe(notify_active, changes)
+
+        def notify_active(changes: Changes) -> None:
+            if subscription.is_active:
+                notify(changes)
+
+        subscription = self.subscribe(find_paths, deliver, poll_seconds)
         return subscription
 
     def close(self) -> None:

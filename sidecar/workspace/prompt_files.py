@@ -24,8 +24,10 @@ import msgspec
 from sidecar.cost.prompt_file_costs import CallGroup, PromptFileCost, prompt_file_cost
 from sidecar.cost.protocol import CostFilesParams, FileCost
 from sidecar.counting.count import Count, method_mark, tokens_text
+from sidecar.errors import SidecarError
 from sidecar.text.printable import cost_text, counted, percent_text, printable
 from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.workspace import path_of
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
@@ -316,6 +318,18 @@ def file_records(files: Iterable[FileCost], root: str, identity: Identity) -> li
             public = name if name in _PUBLIC_NAMES else ""
             records.append(file_record(file, public, root, time.time_ns(), identity))
     return records
+
+
+async def describe_prompt_file_cost(services: Services, uri: str) -> str:
+    """Describe a prompt file's recorded cost. Returns "" for other files."""
+    path, workspace = path_of(uri), services.roots.of_document(uri)
+    if path is None or not is_prompt_file(workspace, Path(path)):
+        return ""
+    try:
+        rows = await file_costs(services, workspace, CostFilesParams(uris=[uri]))
+    except SidecarError:  # the error is shown in cost reports
+        return ""
+    return rows[0].text if rows else ""
 
 
 def is_prompt_file(workspace: Workspace, path: Path) -> bool:

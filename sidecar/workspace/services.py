@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING
 from sidecar.models import catalogue
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.shared import SharedServices
-from sidecar.workspace.workspace import find_linked_root
+from sidecar.workspace.workspace import Event, find_linked_root
 
 if TYPE_CHECKING:
+    from sidecar.budget.findings import Finding
+    from sidecar.context.occupancy import Severity
+    from sidecar.cost.team import TeamStoreError
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.text.document import TextDocument
     from sidecar.text.positions import Encoding
     from sidecar.workspace.agents import AgentSessions
-    from sidecar.workspace.budgets import Budgets
+    from sidecar.workspace.budgets import Budgets, Subject
     from sidecar.workspace.conversations import Conversations
     from sidecar.workspace.counts import CountedPart, PartCounts
     from sidecar.workspace.sessions import SessionRegistry
+    from sidecar.workspace.spending import TeamOutage
     from sidecar.workspace.state import SharedConversations
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
@@ -62,6 +66,8 @@ class Services(SharedServices):
     """Set when the settings of all roots have been read, or after a time limit."""
     parts: dict[str, PartCounts] = field(default_factory=dict)
     """The latest token counts of the sections and blocks in each open document."""
+    severities: dict[str, Severity] = field(default_factory=dict)
+    """The worst severity of each open document's exceeded budgets. Missing if there are none."""
 
     _sessions: dict[Workspace, SessionRegistry] = field(default_factory=dict)
     _conversations: dict[Workspace, Conversations] = field(default_factory=dict)
@@ -126,26 +132,49 @@ class Services(SharedServices):
         self.parts[uri] = now
         return parts
 
+    async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
+        """Check an open document. Return its text with its budget rules, and the findings."""
+        await self.configured.wait()
+        snapshot, workspace = self.documents.snapshot(uri), self.roots.of_document(uri)
+        subject = self.budgets.subject(snapshot, workspace)
+        return subject, await self.budgets.findings(subject, workspace)
+
     async def read_pinned(self, pinned: PinnedDocument) -> TextDocument:
         """Wait for the settings, then return the pinned document."""
         await self.configured.wait()
         return await pinned.document(self.workers)
 
+    def document_changed(self, uri: str) -> None:
+        """Publish that a document was opened, edited, closed or assigned to another root."""
+        self.counts.document_edited(uri)
+        self.publish(Event("document", self.roots.of_document(uri), uri))
+
     def close_document(self, uri: str) -> None:
         self.documents.close(uri)
         self.parts.pop(uri, None)
+        self.severities.pop(uri, None)
         self.roots.unlink(uri)
 
-    async def link_document(self, uri: str) -> bool:
-        """Find the root of a document that is outside all roots as its URI names it.
-
-        Returns:
-            Whether the document is inside a root after all links are resolved.
-        """
+    async def link_document(self, uri: str) -> None:
+        """If a document is outside all roots, find its root after resolving links in its path."""
         if self.roots.of_document(uri) is not self.roots.outside or not self.roots.paths:
-            return False
+            return
         linked = await self.workers.run(partial(find_linked_root, uri, self.roots.paths))
-        return uri in self.documents and self.roots.link(uri, linked)
+        if uri in self.documents and self.roots.link(uri, linked):
+            self.document_changed(uri)
+
+    def begin_team_outage(self, workspace: Workspace, error: TeamStoreError) -> TeamOutage:
+        """Show that the team's store is unavailable, until it has been read successfully."""
+        is_new = workspace.costs.team_outage is None
+        outage = workspace.costs.set_team_outage(is_unreachable=error.is_unreachable)
+        if is_new:
+            self.publish(Event("ledger", workspace))
+        return outage
+
+    def end_team_outage(self, workspace: Workspace) -> None:
+        """Stop showing an outage after the team's store has been read."""
+        if workspace.costs.set_team(workspace.costs.team):
+            self.publish(Event("ledger", workspace))
 
     def tokenizers(self) -> list[Tokenizer]:
         """Return the tokenizers for the default models of all roots."""

@@ -129,10 +129,12 @@ class Workspace:
 
 EventKind = Literal[
     "document",
+    "severity",  # another severity is the worst of a document's exceeded budgets
     "settings",
     "model",
     "context",
     "ledger",
+    "shared ledger",  # another process has written to the ledger
     "endpoint",  # an endpoint has counted text, or a calibration has changed
     "missed",  # an endpoint failed to count, but may be asked again
     "learned",  # a calibration has changed and needs to be written
@@ -149,20 +151,20 @@ class MissedCount(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A state change, handled by `SidecarServer.on_event`."""
+    """A state change, which `SidecarServer.on_event` passes to all features."""
 
     what: EventKind
     workspace: Workspace | None = None
     """The affected workspace, or None for all workspaces."""
     uri: str | None = None
-    """The document that was opened, edited or closed."""
+    """The affected document, if it is only one."""
     warning: ContextWarning | None = None
     missed: MissedCount | None = None
 
     @property
     def shows(self) -> bool:
         """Whether the event may change what the editor displays."""
-        return self.what not in ("missed", "learned", "warning")
+        return self.what not in ("missed", "learned", "warning", "shared ledger")
 
     def concerns(self, workspace: Workspace) -> bool:
         """Return whether the event affects a workspace."""

@@ -17,6 +17,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from sidecar.context.conversation import Conversation
+from sidecar.server.features.status import Status
 from sidecar.server.server import create_server
 from sidecar.workspace.documents import FollowedText, Snapshot
 from tests.protocol.client import Client
@@ -107,7 +108,7 @@ class Stress:
             assert services.documents[uri].text == text
             workspace = services.roots.of_document(uri)
             fresh = await services.counts.count(Snapshot(text=text), None, workspace)
-            sent = server.status._sent[uri]
+            sent = self.client.feature(Status)._sent[uri]
             assert sent is not None
             assert sent.document is not None
             assert sent.document.tokens == fresh.tokens, (uri, sent.document.tokens, fresh.tokens)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sidecar.server.stdio import Framer, InvalidFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from sidecar.server.feature import Feature
     from sidecar.server.server import SidecarServer
 
 URI = "file:///ws/doc.md"
@@ -19,6 +20,7 @@ USER = {"role": "user", "content": "How many tokens is this question?"}
 REPLY = {"role": "assistant", "content": "Not many."}
 
 Message = dict[str, Any]
+F = TypeVar("F", bound="Feature")
 
 
 class RpcError(Exception):
@@ -73,6 +75,10 @@ class Client:
         else:
             self.orphans.append(message)
         self._news.set()
+
+    def feature(self, kind: type[F]) -> F:
+        """Return the server's feature of this class."""
+        return next(one for one in self.server.features if isinstance(one, kind))
 
     # Sending
     def send(self, message: object) -> None:

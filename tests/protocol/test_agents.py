@@ -21,10 +21,10 @@ from sidecar.cli import main
 from sidecar.cli.check import check_paths as run
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.private_files import make_folder
-from sidecar.server.features import agents as agents_feature
 from sidecar.server.features import configuration
+from sidecar.server.features.status import Status
 from sidecar.text.printable import usd_text
-from sidecar.workspace import session_index, sessions
+from sidecar.workspace import agent_reading, session_index, sessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.session_index import LOCK_NAME, SessionIndex
 from sidecar.workspace.spending import Spending
@@ -54,7 +54,7 @@ def home(tmp_path: Path) -> ClaudeHome:
 async def test_costs_are_recorded_while_the_user_is_idle(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents_feature, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(agent_reading, "IDLE_SECONDS", 0.05)
     session = everyday(home, tmp_path)
     await bare.initialize(tmp_path.as_uri())
     shown = await bare.take("status/update", lambda status: bool(status["cost"]))
@@ -69,8 +69,8 @@ async def test_costs_of_the_shown_session_are_recorded_without_a_request(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While another process is reading the session files, the cost is shown as "being read"."""
-    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
-    monkeypatch.setattr(agents_feature, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agent_reading, "RETRY_SECONDS", 0.05)
     session = home.session(tmp_path)
     session.user()
     session.reply()
@@ -101,7 +101,7 @@ async def test_costs_of_hidden_sessions_are_updated(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session list shows up-to-date costs, even for sessions that are not pinned."""
-    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 0.01)
     other, pinned = home.session(tmp_path), home.session(tmp_path)
     for session in (other, pinned):
         session.user()
@@ -133,8 +133,8 @@ async def test_calls_of_agents_that_delete_sessions_are_recorded_at_once(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gemini CLI may delete a session the next time it starts."""
-    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1_000.0)
-    monkeypatch.setattr(agents_feature, "IDLE_SECONDS", 1_000.0)
+    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 1_000.0)
+    monkeypatch.setattr(agent_reading, "IDLE_SECONDS", 1_000.0)
     gemini = GeminiHome(tmp_path / "home" / ".gemini")
     gemini.clock.now = datetime.now(UTC) - timedelta(minutes=50)
     session = gemini.session(tmp_path)
@@ -150,8 +150,8 @@ async def test_calls_of_agents_that_delete_sessions_are_recorded_at_once(
 async def test_unrecorded_costs_are_not_shown_as_zero(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1_000.0)
-    monkeypatch.setattr(agents_feature, "IDLE_SECONDS", 1_000.0)
+    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 1_000.0)
+    monkeypatch.setattr(agent_reading, "IDLE_SECONDS", 1_000.0)
     shown = home.session(tmp_path)
     shown.user()
     shown.reply()
@@ -189,7 +189,7 @@ async def test_background_recording_can_be_cancelled_and_resumed(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The requested workspace's calls are recorded before other workspaces' calls."""
-    monkeypatch.setattr(agents_feature, "PAUSE_RATIO", 1_000.0)
+    monkeypatch.setattr(agent_reading, "PAUSE_RATIO", 1_000.0)
     monkeypatch.setattr(session_index, "_CALLS_AT_ONCE", 20)
     root, *others = [tmp_path / f"root-{number}" for number in range(12)]
     root.mkdir()
@@ -211,7 +211,7 @@ async def test_background_recording_can_be_cancelled_and_resumed(
     await bare.take("$/progress", lambda one: one == ended)
     bare.ignore("$/progress")
     assert mine <= calls_in_the_ledger() < len(home.truth.calls)
-    monkeypatch.setattr(agents_feature, "PAUSE_RATIO", 0.0)
+    monkeypatch.setattr(agent_reading, "PAUSE_RATIO", 0.0)
     await bare.request("cost/detail", {})
     async with asyncio.timeout(60):
         while calls_in_the_ledger() < len(home.truth.calls):
@@ -493,7 +493,7 @@ async def test_agent_session_does_not_affect_budgets(
     bare.ignore("status/update")
     count = await bare.count(uri)
     assert count["model"] != MODEL, "the conversation's model"
-    _, found = await bare.server.diagnostics.findings(uri)
+    _, found = await bare.server.services.findings(uri)
     report, _ = run([str(tmp_path / "AGENTS.md")])
     assert len(found) == 3
 
@@ -501,14 +501,14 @@ async def test_agent_session_does_not_affect_budgets(
         return any(key[0] == job for key in bare.server.scheduler._jobs)
 
     assert sorted(map(verdict, found)) == sorted(map(verdict, report.files[0].findings))
-    sent = bare.server.status._sent[uri]
+    sent = bare.feature(Status)._sent[uri]
     assert sent is not None
     assert sent.document is not None
     assert sent.document.tokens == report.files[0].tokens == count["tokens"]
     async with asyncio.timeout(60):
         while any(map(due, ("settings", "catalogue", "status"))):
             await asyncio.sleep(0.01)
-    sent = bare.server.status._sent[uri]
+    sent = bare.feature(Status)._sent[uri]
     assert sent is not None
     assert sent.document is not None
     assert "| Window | 400,000 tokens (from the model catalogue), " in sent.document.tooltip
@@ -525,7 +525,7 @@ async def test_budgets_use_the_model_that_the_user_chose(
     uri = (tmp_path / "AGENTS.md").as_uri()
     bare.open("some words\n" * 9, uri)
     await bare.request("context/set", {"model": "gpt-4"})
-    _, found = await bare.server.diagnostics.findings(uri)
+    _, found = await bare.server.services.findings(uri)
     assert [one.model for one in found] == ["gpt-4"]
 
 
@@ -555,7 +555,7 @@ async def test_cost_is_updated_without_a_reported_file_name(
 ) -> None:
     """When a poll or a new folder triggers a read, no file names are reported."""
     bare.server.watcher.start_seconds = 3600
-    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
     session.reply()
     await bare.initialize(tmp_path.as_uri())
@@ -571,7 +571,7 @@ async def test_changed_file_is_read_once_for_size_and_costs(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare.server.watcher.start_seconds = 3600
-    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
     session.reply()
     await bare.initialize(tmp_path.as_uri())
@@ -596,7 +596,7 @@ async def test_changed_file_is_read_once_for_size_and_costs(
 async def test_calls_appended_during_recording_are_recorded(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 1.0)  # The files are being watched now.
+    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 1.0)  # The files are being watched now.
     session = home.session(tmp_path)
     session.reply()
     grown, read = threading.Event(), session_index.ingest_all
@@ -630,7 +630,7 @@ async def test_a_selected_session_shows_its_own_cost(
 ) -> None:
     """Tests a session that was never shown, and one that grew while it was hidden."""
     bare.server.watcher.start_seconds = 3600
-    monkeypatch.setattr(agents_feature, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 0.01)
     first, second = home.session(tmp_path), home.session(tmp_path)
     first.reply()
     home.clock.now -= timedelta(minutes=20)  # The first session stays the newest one.

@@ -138,7 +138,7 @@ def _nested() -> list[Any]:
 async def test_unencodable_result_is_answered_with_an_error(
     client: Client, make: Callable[[], object]
 ) -> None:
-    client.server.protocol.custom["tokens/fit"] = lambda _: make()
+    client.server.protocol.fm.features["tokens/fit"] = lambda _: make()
     answer = await client.raw(request(900, "tokens/fit", text="a", maxTokens=1))
     assert answer["error"]["code"] == -32803
     assert answer["error"]["data"]["kind"] == "internal"
@@ -182,7 +182,7 @@ async def test_failing_frame_does_not_affect_later_frames(client: Client) -> Non
         raise _Panic
 
     client.server.protocol.fm.features["textDocument/didSave"] = panic
-    client.server.protocol.custom["tokens/fit"] = panic
+    client.server.protocol.fm.features["tokens/fit"] = panic
     client.notify("textDocument/didSave", {"textDocument": {"uri": "file:///ws/a.md"}})
     answer = await client.raw(request(900, "tokens/fit", text="a", maxTokens=1))
     assert answer["error"]["data"]["kind"] == "internal"

@@ -389,7 +389,7 @@ async def test_document_closed_during_a_pull_leaves_no_severity(
         await asyncio.sleep(0)
     bare.notify("textDocument/didClose", params)
     assert (await pulled)["items"]
-    assert bare.server.diagnostics.severity_of(uri) == "ok"
+    assert bare.server.services.severities.get(uri, "ok") == "ok"
 
 
 async def test_links_count_towards_sums_as_in_check(bare: Client, tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ async def test_links_count_towards_sums_as_in_check(bare: Client, tmp_path: Path
     for name in ("AGENTS.md", "CLAUDE.md"):
         uri = (tmp_path / name).as_uri()
         bare.open(text, uri)
-        _, (finding,) = await bare.server.diagnostics.findings(uri)
+        _, (finding,) = await bare.server.services.findings(uri)
         assert (finding.tokens, finding.files) == (checked.tokens, checked.files)
         bare.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
     assert checked.files == 2
@@ -430,7 +430,7 @@ async def test_other_file_replaced_with_the_same_size_and_times_is_counted_again
         new.write_text(content)
         os.utime(new, (0, 0))
         new.replace(tmp_path / "other.md")
-        _, (finding,) = await bare.server.diagnostics.findings(uri)
+        _, (finding,) = await bare.server.services.findings(uri)
         assert finding.tokens == truth(text) + truth(content)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.server.features.status import Status
 from sidecar.workspace.state import State
 from tests.protocol.client import URI, Client
 from tests.protocol.test_same_count import endpoint, root, settled, started
@@ -38,7 +39,7 @@ async def quiet(client: Client) -> None:
 
 def shown(client: Client) -> int | None:
     """Return the context's token count, as shown in the status, or None."""
-    sent = client.server.status._sent[URI]
+    sent = client.feature(Status)._sent[URI]
     assert sent is not None
     return sent.context.tokens if sent.context else None
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 HINT, LENS = "textDocument/inlayHint", "textDocument/codeLens"
 SYMBOL = "textDocument/documentSymbol"
+REGISTER = "client/registerCapability"
 ON = {"tokenSidecar": {"inlayHints": True}}
 BOTH = {"tokenSidecar": {"inlayHints": True, "codeLens": True}}
 OFF: dict[str, Any] = {"tokenSidecar": {"model": "gpt-5"}}
@@ -75,7 +76,7 @@ async def settled(client: Client) -> None:
     """Wait until the configuration is no longer being reloaded."""
     async with asyncio.timeout(60):
         await asyncio.sleep(0)  # Let the tasks that handle notifications start.
-        while any(client.server.scheduler.is_due((job,)) for job in ("settings", "providers")):
+        while any(key[0] in ("settings", "registration") for key in client.server.scheduler._jobs):
             await asyncio.sleep(0.01)
 
 
@@ -105,22 +106,22 @@ async def test_disabled_providers_are_not_announced(bare: Client) -> None:
 async def test_providers_are_registered_and_unregistered_by_settings(bare: Client) -> None:
     asked = Asked(bare)
     await start(bare, ON, dynamic=True)
-    ((method, params),) = asked
-    assert method == "client/registerCapability"
-    assert methods(params) == [HINT, SYMBOL]
-    assert [each["registerOptions"] for each in params["registrations"]] == [
+    assert [(method, methods(params)) for method, params in asked] == [
+        (REGISTER, [HINT]),
+        (REGISTER, [SYMBOL]),
+    ]
+    new = [registration for _, params in asked for registration in params["registrations"]]
+    assert [each["registerOptions"] for each in new] == [
         {"documentSelector": None},
         {"documentSelector": None, "label": "Tokens"},
     ]
-    ids = [registration["id"] for registration in params["registrations"]]
     await configured(bare, BOTH)
-    method, params = asked[-1]
-    assert (method, methods(params)) == ("client/registerCapability", [LENS])
+    assert [(method, methods(params)) for method, params in asked[2:]] == [(REGISTER, [LENS])]
     await configured(bare, OFF)
-    method, params = asked[-1]
-    assert (method, methods(params)) == ("client/unregisterCapability", [HINT, LENS, SYMBOL])
-    assert {item["id"] for item in params["unregisterations"]} > set(ids)
-    assert len(asked) == 3
+    ended = [params["unregisterations"] for _, params in asked[3:]]
+    assert [[item["method"] for item in items] for items in ended] == [[HINT], [LENS], [SYMBOL]]
+    assert {item["id"] for items in ended for item in items} > {each["id"] for each in new}
+    assert len(asked) == 6
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -160,7 +161,7 @@ async def test_no_request_is_sent_before_initialized(bare: Client) -> None:
     assert asked == []
     bare.notify("initialized", {})
     await settled(bare)
-    assert [methods(each) for _, each in asked] == [[HINT, SYMBOL]]
+    assert [methods(each) for _, each in asked] == [[HINT], [SYMBOL]]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

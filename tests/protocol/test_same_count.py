@@ -14,6 +14,7 @@ from sidecar.counting import calibration_file
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.text_features import kind_of
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
+from sidecar.server.features.status import Status
 from sidecar.server.server import create_server
 from sidecar.workspace.counts import Counts
 from tests.protocol.client import Client
@@ -56,7 +57,7 @@ async def started(root: Path) -> Client:
 
 def shown(client: Client, uri: str) -> int:
     """Return the document's token count, as shown in the status."""
-    sent = client.server.status._sent[uri]
+    sent = client.feature(Status)._sent[uri]
     assert sent is not None
     assert sent.document is not None
     return sent.document.tokens
@@ -65,7 +66,7 @@ def shown(client: Client, uri: str) -> int:
 async def numbers(client: Client, uri: str) -> dict[str, int]:
     """Return the document's token count as reported by each request and notification."""
     await settled(client)
-    _, findings = await client.server.diagnostics.findings(uri)
+    _, findings = await client.server.services.findings(uri)
     identifier = {"textDocument": {"uri": uri}}
     end = {"line": 1000, "character": 0}
     span = {"start": {"line": 0, "character": 0}, "end": end}

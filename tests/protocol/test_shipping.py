@@ -14,7 +14,7 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli.cost import cost
 from sidecar.config.paths import config_file
 from sidecar.cost import shipping
-from sidecar.server.features import background
+from sidecar.server.features import call_shipping
 from tests.collector import Collector
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ CALL = {"model": "claude-haiku-4-5", "usage": {"input_tokens": 10, "output_token
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    monkeypatch.setattr(background, "SHIP_SECONDS", 0.05)
+    monkeypatch.setattr(call_shipping, "SHIP_SECONDS", 0.05)
     collector = Collector()
     config_file().write_text(f'[ledger]\notel-endpoint = "{collector.url}"\n')
     yield collector
@@ -101,7 +101,9 @@ async def test_delay_doubles_while_the_collector_is_unavailable(
     schedule = scheduler.schedule
 
     def recorded(key: JobKey, seconds: float, work: Work) -> None:
-        if key == ("shipping",) and (failures := bare.server.shipping._failures):
+        if key == ("shipping",) and (
+            failures := bare.feature(call_shipping.CallShipping)._failures
+        ):
             delays[failures] = seconds
         schedule(key, seconds, work)
 
@@ -136,7 +138,7 @@ async def test_rejected_calls_do_not_delay_later_ones(
 async def test_a_change_of_settings_ends_the_delay_after_failures(
     bare: Client, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "LONGEST_SHIP_SECONDS", 600.0)
+    monkeypatch.setattr(call_shipping, "LONGEST_SHIP_SECONDS", 600.0)
     collector.answer = lambda _path, _body: (503, b"", {"Retry-After": "600"})
     await bare.initialize()
     bare.ignore("status/update")

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from sidecar.models import catalogue
+from sidecar.server.features.status import Status
 from tests.protocol.client import URI, Client, edit
 from tests.truth import truth
 
@@ -159,10 +160,10 @@ async def test_a_defect_in_the_status_is_logged(
     client.open("hello world")
     await client.take("status/update")
     monkeypatch.setattr(logging.getLogger("sidecar"), "propagate", True)
-    monkeypatch.setattr(client.server.status, "_services", None)
+    monkeypatch.setattr(client.feature(Status), "_send", None)
     client.change(edit((0, 0), (0, 0), "more "))
     async with asyncio.timeout(60):
-        while "status: AttributeError" not in caplog.text:
+        while "status: TypeError" not in caplog.text:
             await asyncio.sleep(0.01)
 
 

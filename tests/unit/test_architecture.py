@@ -167,28 +167,22 @@ def modules_by_name() -> dict[str, Path]:
     return {name.removesuffix(".__init__"): path for path, name in names.items()}
 
 
-def reached(path: Path, *, types: bool) -> set[str]:
-    """Return the modules of this project that a module imports, including imports inside functions.
-
-    Args:
-        types: Whether to include imports for type checkers.
-    """
-    tree = tree_of(path)
-    skipped: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not types:
-            skipped |= {inner for one in node.body for inner in ast.walk(one)}
+def reached(path: Path) -> set[str]:
+    """Return the modules of this project that a module imports, for types and in functions too."""
     known, found = modules_by_name(), set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node not in skipped:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom):
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
             found |= {name if name in known else str(node.module) for name in inner}
     return found & set(known)
 
 
-def in_cycles(*, types: bool) -> set[str]:
-    """Return the modules that import themselves indirectly."""
-    direct = {name: reached(path, types=types) for name, path in modules_by_name().items()}
+def in_cycles() -> set[str]:
+    return cyclic({name: reached(path) for name, path in modules_by_name().items()})
+
+
+def cyclic(direct: dict[str, set[str]]) -> set[str]:
+    """Return the modules that import themselves indirectly, given what each imports directly."""
     above = {name: set(names) - {name} for name, names in direct.items()}
     while True:  # repeat until no more modules are found
         more = {name: names.union(*(above[one] for one in names)) for name, names in above.items()}
@@ -197,13 +191,40 @@ def in_cycles(*, types: bool) -> set[str]:
         above = more
 
 
-def test_no_module_imports_itself_through_others() -> None:
-    assert in_cycles(types=False) == set()
+def test_no_module_imports_itself_through_others_even_for_types() -> None:
+    assert in_cycles() == set()
 
 
-def test_only_features_and_their_server_import_each_other_for_types() -> None:
-    found = {name for name in in_cycles(types=True) if not name.startswith("sidecar.server.")}
+def test_cycles_are_found() -> None:
+    direct = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str](), "e": {"a", "d"}}
+    assert cyclic(direct) == {"b", "c"}
+
+
+FEATURES = [path for path in MODULES if name_of(path).startswith("server/features/")]
+
+
+def test_a_feature_knows_neither_the_server_nor_another_feature() -> None:
+    allowed = {"client", "feature", "lsp", "methods", "progress", "protocol", "section_feature"}
+    found = {
+        (path.stem, name)
+        for path in FEATURES
+        for name in reached(path)
+        if name.startswith("sidecar.server.")
+        and name.removeprefix("sidecar.server.") not in allowed
+    }
     assert found == set()
+    assert "sidecar.server.feature" in reached(PACKAGE / "server/features/hover.py")
+
+
+def test_a_feature_gets_only_what_it_uses() -> None:
+    for path in FEATURES:
+        text = path.read_text("utf-8")
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                parameters = [parameter.arg for parameter in node.args.args]
+                assert "server" not in parameters, path
+                kept = set(re.findall(r"self\._\w+(?=[,:]? .*=)", ast.unparse(node)))
+                assert [name for name in kept if text.count(name) < 2] == [], path
 
 
 def test_model_names_are_matched_in_one_module() -> None:
@@ -244,12 +265,12 @@ def test_no_server_exists_at_module_level() -> None:
 
 # Only these modules create tasks and timers directly. All others use `sidecar.tasks`.
 # - protocol.py runs each request as a task.
-# - stdio.py needs a timer without an event loop, so that the process exits even if a worker hangs.
+# - serve.py needs a timer without an event loop, so that the process exits even if a worker hangs.
 # - lmstudio.py must open and close LM Studio's SDK in the same task.
 TASK_MODULES = {
     "tasks.py",
     "server/protocol.py",
-    "server/stdio.py",
+    "server/serve.py",
     "endpoints/lmstudio.py",
 }
 TASK_CALLS = {"create_task", "ensure_future", "call_later", "call_at", "TaskGroup", "Timer"}

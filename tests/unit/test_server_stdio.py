@@ -42,7 +42,7 @@ async def test_input_is_not_read_while_the_client_reads_nothing(
     writer = Writer(written)
     frames: list[Frames] = []
     loop = asyncio.get_running_loop()
-    stdio._read_on_loop(Scheduler(), taken, frames.append, writer)
+    stdio.read_on_loop(Scheduler(), taken, frames.append, writer)
     os.write(sent, FRAME)
     await until(lambda: frames)
     writer.write(b"x" * (MAX_UNREAD_BYTES + 1_000_000))
@@ -67,7 +67,7 @@ async def test_spurious_wake_up_is_not_the_end_of_input(
     frames: list[Frames] = []
     loop = asyncio.get_running_loop()
     for end in (taken, twin):
-        assert stdio._read_on_loop(Scheduler(), end, frames.append, Writer(written))
+        assert stdio.read_on_loop(Scheduler(), end, frames.append, Writer(written))
     for count in range(1, 4):
         os.write(sent, FRAME)
         while len(frames) < count:

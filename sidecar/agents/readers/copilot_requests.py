@@ -25,7 +25,7 @@ from sidecar.agents.fields import (
     token_count,
 )
 from sidecar.agents.stores import ContextTrack
-from sidecar.agents.vscode import Uri  # noqa: TC001 - msgspec reads it
+from sidecar.agents.vscode import Uri
 from sidecar.models.catalogue import known_window
 
 if TYPE_CHECKING:

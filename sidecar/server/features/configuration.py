@@ -8,7 +8,8 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 from lsprotocol import types
 from pygls.uris import from_fs_path
@@ -20,17 +21,14 @@ from sidecar.config.paths import LIMIT_VARIABLE, settings_files
 from sidecar.config.settings import Settings
 from sidecar.defects import log_defect
 from sidecar.models import catalogue
-from sidecar.server.features import documents
-from sidecar.tasks import SharedTasks
-from sidecar.workspace.workspace import Event, SettingsChange
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.server.server import SidecarServer
-    from sidecar.text.positions import Encoding
-    from sidecar.workspace.file_watcher import PathSubscription
-    from sidecar.workspace.workspace import Workspace
+from sidecar.server.client import Client
+from sidecar.server.feature import Feature
+from sidecar.tasks import Scheduler, SharedTasks
+from sidecar.text.positions import Encoding
+from sidecar.workspace.agent_reading import AgentSessionWatcher
+from sidecar.workspace.file_watcher import FileWatcher, PathSubscription
+from sidecar.workspace.services import Services
+from sidecar.workspace.workspace import Event, SettingsChange, Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -45,29 +43,70 @@ CATALOGUE_SECONDS = 0.5
 """Delay before context windows and prices are loaded. Keeps the first count fast."""
 
 
-class SettingsLoader:
-    """Updates each workspace's settings from files and from the editor."""
+class Configuration(Feature):
+    """Opens root folders, and updates their settings from files and from the editor."""
 
-    def __init__(self, server: SidecarServer) -> None:
-        self._server = server
-        self._services = server.services
+    def __init__(
+        self,
+        services: Services,
+        client: Client,
+        scheduler: Scheduler,
+        watcher: FileWatcher,
+        agent_sessions: AgentSessionWatcher,
+    ) -> None:
+        self._services, self._client, self._scheduler = services, client, scheduler
+        self._watcher, self._agent_sessions = watcher, agent_sessions
         self._watched: set[Path] = set()
         self._watch: PathSubscription | None = None
-        self._initialized = asyncio.Event()
         self._reading = SharedTasks[object, None]("configuration", outlives_waiters=True)
         self._latest: object = None
         """An object that identifies the latest reload."""
         self._awaited: object = None
         """An object that identifies the reload in progress, or None if there is none."""
         self._stamps: dict[Path, FileStamp | None] = {}
+        self.handlers = {
+            types.WORKSPACE_DID_CHANGE_CONFIGURATION: self._change_settings,
+            types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS: self._change_folders,
+        }
 
-    def initialized(self) -> None:
-        """Allow requests to the client. LSP forbids them before the `initialized` notification."""
-        self._initialized.set()
+    def on_initialize(self, params: types.InitializeParams) -> None:
+        for uri in _root_uris(params):
+            self._services.roots.add(uri)
+        self._services.client = params.client_info.name if params.client_info else ""
+        self._services.encoding = _choose_encoding(params.capabilities)
+        options = params.initialization_options
+        if isinstance(options, dict):
+            section = options.get(SECTION, options)
+            self._apply_section(section if isinstance(section, dict) else {})
+        self.reload()
+
+    def _change_settings(self, params: types.DidChangeConfigurationParams) -> None:
+        section = params.settings.get(SECTION) if isinstance(params.settings, dict) else None
+        if isinstance(section, dict):
+            self._apply_section(section)
+        self.reload()
+
+    def _apply_section(self, section: dict[str, Any]) -> None:
+        for workspace in self._services.roots:
+            workspace.apply_settings(SettingsChange(editor=section))
+
+    def _change_folders(self, params: types.DidChangeWorkspaceFoldersParams) -> None:
+        services = self._services
+        for folder in params.event.removed:
+            services.close_root(folder.uri)
+        for folder in params.event.added:
+            added = services.roots.add(folder.uri)
+            if not added.editor:
+                added.apply_settings(SettingsChange(editor=services.roots.outside.editor))
+        for uri in services.documents:
+            self._scheduler.run_now(("root", uri), partial(services.link_document, uri))
+        # Until this event is set, counts wait for the new roots' settings.
+        services.configured.clear()
+        self.reload()
 
     def reload(self) -> None:
         self._latest = object()
-        self._server.scheduler.run_now(("settings",), self._reload)
+        self._scheduler.run_now(("settings",), self._reload)
 
     async def _reload(self) -> None:
         roots = set(self._services.roots)
@@ -81,15 +120,9 @@ class SettingsLoader:
         # If roots were added, the next reload reads their settings.
         if roots >= set(self._services.roots):
             self._services.configured.set()
-        self._publish()
-        self._server.scheduler.run_now(("catalogue",), self._load_catalogue)
-        self._watch_files(paths)
-        self._server.history.watch_ledger()
-        self._server.calibration_sync.watch()
-
-    def _publish(self) -> None:
         self._services.publish(Event("settings"))
-        self._server.scheduler.run_now(("providers",), self._register_providers)
+        self._scheduler.run_now(("catalogue",), self._load_catalogue)
+        self._watch_files(paths)
 
     async def _wait_for(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run work, and wait up to `READ_SECONDS` for it to finish.
@@ -112,14 +145,9 @@ class SettingsLoader:
     async def _prepare(self) -> None:
         """Read agents' sessions and load tokenizers."""
         # Read sessions first, because loading tokenizers blocks all threads.
-        self._server.agent_sessions.read_all()
-        await self._server.agent_sessions.wait_until_read(SESSIONS_SECONDS)
+        self._agent_sessions.read_all()
+        await self._agent_sessions.wait_until_read(SESSIONS_SECONDS)
         await self._services.counts.snapshots.load(self._services.tokenizers())
-
-    async def _register_providers(self) -> None:
-        await self._initialized.wait()  # LSP forbids requests to the client before this
-        if self._server.protocol.state == "running":
-            self._server.providers.on_settings_changed()
 
     async def _load_catalogue(self) -> None:
         if self._services.windows.ready:
@@ -129,13 +157,12 @@ class SettingsLoader:
         await self._services.load_prices()
         for root in self._services.roots:
             self._load_sums(root)
-        await self._server.load_context_feature()
         self._services.publish(Event("settings"))
 
     def _load_sums(self, workspace: Workspace) -> None:
         # Use one job per root, so that an unresponsive disk delays only one root.
         work = partial(self._services.load_sums, workspace)
-        self._server.scheduler.run_now(("sums", workspace), work)
+        self._scheduler.run_now(("sums", workspace), work)
 
     async def _load(self, workspace: Workspace, reload: object) -> None:
         """Read and apply a root's settings.
@@ -161,17 +188,17 @@ class SettingsLoader:
         for problem in loaded[0].problems:
             logger.warning("configuration: %s", problem)
         if reload is not self._awaited:
-            self._publish()
+            self._services.publish(Event("settings"))
 
     async def _editor_section(self, workspace: Workspace) -> Any:
-        capabilities = self._server.client_capabilities.workspace
+        capabilities = self._client.client_capabilities.workspace
         if capabilities is None or not capabilities.configuration:
             return workspace.editor
         item = types.ConfigurationItem(scope_uri=workspace.uri, section=SECTION)
         try:
             async with asyncio.timeout(CLIENT_SECONDS):
-                await self._initialized.wait()
-                answer = await self._server.workspace_configuration_async(
+                await self._client.initialized.wait()
+                answer = await self._client.workspace_configuration_async(
                     types.ConfigurationParams([item])
                 )
         except Exception:  # the client rejected the request or did not answer in time
@@ -185,10 +212,10 @@ class SettingsLoader:
         if self._watch is not None:
             self._watch.cancel()
         names, self._watched = tuple(map(str, paths)), paths
-        self._watch = self._server.watch(lambda: names, self._files_changed, math.inf)
+        self._watch = self._watcher.watch(lambda: names, self._files_changed, math.inf)
 
     def _files_changed(self, _changes: object) -> None:
-        self._server.scheduler.schedule(("settings files",), 0.0, self._reload_if_changed)
+        self._scheduler.schedule(("settings files",), 0.0, self._reload_if_changed)
 
     async def _reload_if_changed(self) -> None:
         if await self._services.workers.run(partial(_stamps_of, self._watched)) != self._stamps:
@@ -213,59 +240,6 @@ def _has_file(path: Path | None) -> bool:
     return "TOKEN_SIDECAR_CONFIG" in os.environ or any(
         file.exists() for file in settings_files(path)
     )
-
-
-def register(server: SidecarServer) -> None:
-    services, configuration = server.services, server.configuration
-    _register_roots(server)
-
-    @server.feature(types.INITIALIZED)
-    def initialized(_params: types.InitializedParams) -> None:
-        configuration.initialized()
-
-    @server.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)
-    def changed(params: types.DidChangeConfigurationParams) -> None:
-        section = params.settings.get(SECTION) if isinstance(params.settings, dict) else None
-        if isinstance(section, dict):
-            for workspace in services.roots:
-                workspace.apply_settings(SettingsChange(editor=section))
-        configuration.reload()
-
-
-def _register_roots(server: SidecarServer) -> None:
-    services = server.services
-
-    @server.feature(types.INITIALIZE)
-    def initialize(params: types.InitializeParams) -> None:
-        for uri in _root_uris(params):
-            services.roots.add(uri)
-        services.encoding = _choose_encoding(params.capabilities)
-        server.diagnostics.pull_if_needed(params.capabilities)
-        _apply_options(server, params.initialization_options)
-        server.configuration.reload()
-
-    @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
-    def folders_changed(params: types.DidChangeWorkspaceFoldersParams) -> None:
-        for folder in params.event.removed:
-            closed = services.close_root(folder.uri)
-            server.scheduler.cancel(("session age", closed))
-        for folder in params.event.added:
-            added = services.roots.add(folder.uri)
-            if not added.editor:
-                added.apply_settings(SettingsChange(editor=services.roots.outside.editor))
-        for uri in services.documents:
-            documents.find_root_soon(server, uri)
-        # Until this event is set, counts wait for the new roots' settings.
-        services.configured.clear()
-        server.configuration.reload()
-
-
-def _apply_options(server: SidecarServer, options: object) -> None:
-    if isinstance(options, dict):
-        section = options.get("tokenSidecar", options)
-        for workspace in server.services.roots:
-            editor = section if isinstance(section, dict) else {}
-            workspace.apply_settings(SettingsChange(editor=editor))
 
 
 def _root_uris(params: types.InitializeParams) -> list[str]:

@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from sidecar.agents.events import StoredSession
-from sidecar.context.protocol import ContextUsage, SessionRow
+from sidecar.context import protocol as p
+from sidecar.context.protocol import (
+    AssembleResult,
+    ContextUsage,
+    FitResult,
+    PreflightResult,
+    ResponseResult,
+    SessionRow,
+)
 from sidecar.context.usage import calibration_info
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.usage import MOST_TOKENS, Usage, normalize_usage
+from sidecar.server.feature import Feature
 from sidecar.server.protocol import Encoded
+from sidecar.text.pages import Page
+from sidecar.workspace.agent_reading import AgentSessionWatcher, HistoryRecorder
 from sidecar.workspace.changes import (
     AppendTurns,
     ApplyReply,
@@ -26,7 +37,11 @@ from sidecar.workspace.changes import (
     Undo,
     check_prompt_and_cost,
 )
+from sidecar.workspace.conversations import Conversations
+from sidecar.workspace.services import Services
+from sidecar.workspace.sessions import SessionsSnapshot
 from sidecar.workspace.shown_session import PROTOCOL
+from sidecar.workspace.spending import Spending
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.views import (
     add_view_to_usage,
@@ -36,50 +51,142 @@ from sidecar.workspace.views import (
     session_rows,
     usage_page,
 )
-
-if TYPE_CHECKING:
-    from sidecar.context import protocol as p
-    from sidecar.context.protocol import AssembleResult, FitResult, PreflightResult, ResponseResult
-    from sidecar.server.server import SidecarServer
-    from sidecar.text.pages import Page
-    from sidecar.workspace.conversations import Conversations
-    from sidecar.workspace.sessions import SessionsSnapshot
-    from sidecar.workspace.spending import Spending
-    from sidecar.workspace.workspace import Workspace
-
-T = TypeVar("T")
+from sidecar.workspace.workspace import Workspace
 
 
-def register(server: SidecarServer) -> None:
-    handlers: dict[str, Callable[[Conversations, Any], Awaitable[Any]]] = {
-        "context/set": _set,
-        "context/append": _append,
-        "context/usage": partial(_usage, server),
-        "context/page": partial(_page, server),
-        "context/sessions": partial(_sessions, server),
-        "context/select": partial(_select, server),
-        "context/reset": _reset,
-        "context/fit": partial(_fit, server),
-        "context/undo": partial(_undo, server),
-        "context/assemble": _assemble,
-        "context/response": _response,
-        "context/preflight": partial(_preflight, server),
-    }
-    for method, handler in handlers.items():
-        server.protocol.custom[method] = partial(_serve, server, handler)
+class Context(Feature):
+    """Finds the conversation that a request means, and turns the request into a change of it."""
 
+    def __init__(
+        self, services: Services, history: HistoryRecorder, agent_sessions: AgentSessionWatcher
+    ) -> None:
+        self._services, self._history, self._agent_sessions = services, history, agent_sessions
+        serve: dict[str, Callable[[Conversations, Any], Awaitable[Any]]] = {
+            "context/set": _set,
+            "context/append": _append,
+            "context/usage": self._usage,
+            "context/page": self._page,
+            "context/sessions": self._sessions,
+            "context/select": self._select,
+            "context/reset": _reset,
+            "context/fit": self._fit,
+            "context/undo": self._undo,
+            "context/assemble": _assemble,
+            "context/response": _response,
+            "context/preflight": self._preflight,
+        }
+        self.handlers = {method: partial(self._serve, work) for method, work in serve.items()}
 
-async def _serve(
-    server: SidecarServer,
-    handler: Callable[[Conversations, Any], Awaitable[T]],
-    params: p.SessionParams | p.SessionsParams,
-) -> T:
-    session = getattr(params, "session", None)
-    if session is not None and not session.isprintable():
-        raise BadParamsError("a session id must be printable text")
-    services = server.services
-    await services.configured.wait()
-    return await handler(services.conversations(services.workspace(params.workspace)), params)
+    async def _serve(
+        self,
+        work: Callable[[Conversations, Any], Awaitable[Any]],
+        params: p.SessionParams | p.SessionsParams,
+    ) -> Any:
+        session = getattr(params, "session", None)
+        if session is not None and not session.isprintable():
+            raise BadParamsError("a session id must be printable text")
+        services = self._services
+        await services.configured.wait()
+        return await work(services.conversations(services.workspace(params.workspace)), params)
+
+    async def _find_all_sessions(self, workspace: Workspace) -> None:
+        if await self._services.agents.find_all_sessions(workspace):
+            self._history.add_up_soon(workspace)
+
+    async def _find_session(self, conversations: Conversations, session: str | None) -> None:
+        await conversations.restore()
+        sessions, workspace = conversations.sessions, conversations.workspace
+        if session is None or sessions.find(session) or conversations.is_changing(session):
+            return
+        await self._find_all_sessions(workspace)
+        stored = sessions.find(session)
+        if isinstance(stored, StoredSession) and stored.model is not None:
+            await conversations.services.counts.load_window_and_price(
+                stored.model, workspace.settings
+            )
+
+    async def _usage(self, conversations: Conversations, params: p.UsageParams) -> ContextUsage:
+        await self._find_session(conversations, params.session)
+        await _read_cost(conversations, params.session)
+        session = await conversations.find_counted(params.session)
+        workspace = conversations.workspace
+        if session is None:
+            return add_view_to_usage(None, workspace.costs)
+        usage = conversations.sessions.usage(session)
+        if params.contents:
+            usage = await add_contents(self._services, session, usage)
+        return add_view_to_usage(
+            await add_forecast(self._services, workspace, session, usage), workspace.costs
+        )
+
+    async def _page(self, conversations: Conversations, params: p.UsageParams) -> Page:
+        usage = await self._usage(conversations, msgspec.structs.replace(params, contents=True))
+        return usage_page(usage, conversations.workspace.costs)
+
+    async def _sessions(self, conversations: Conversations, params: p.SessionsParams) -> Encoded:
+        workspace = conversations.workspace
+        await conversations.recount()
+        if params.all:
+            await self._find_all_sessions(workspace)
+            if conversations.sessions.has_unfollowed_session:
+                self._agent_sessions.read_all()
+        services, snapshot = (
+            conversations.services,
+            conversations.sessions.snapshot(every=params.all),
+        )
+        if models := snapshot.models_without_limit:
+            for model in models:
+                await services.counts.load_window_and_price(model, workspace.settings)
+            snapshot = conversations.sessions.snapshot(every=params.all)
+        if any(one.source != PROTOCOL for one in snapshot.sessions.values()):
+            self._history.record_soon(workspace)
+        work = partial(_list_sessions, snapshot, services.spending(workspace), params)
+        return await services.workers.run(lambda: Encoded.of(work()))
+
+    async def _select(self, conversations: Conversations, params: p.SelectParams) -> ContextUsage:
+        await self._find_session(conversations, params.session)
+        if params.session is not None:
+            await _read_cost(conversations, params.session)
+            await conversations.find_counted(params.session)  # reads the name
+        conversations.sessions.select(params.session)
+        await conversations.refresh()
+        return conversations.sessions.context.usage or ContextUsage()
+
+    async def _fit(self, conversations: Conversations, params: p.FitParams) -> FitResult:
+        await self._find_session(conversations, params.session)
+        name = conversations.id_with_text(params.session)
+        keep_turns = conversations.workspace.settings.context.keep_turns
+        _, result = await conversations.apply(
+            Fit(session=name, params=params, keep_turns=keep_turns)
+        )
+        return msgspec.structs.replace(result, text=format_fit_result(result))
+
+    async def _undo(self, conversations: Conversations, params: p.UndoParams) -> ContextUsage:
+        await self._find_session(conversations, params.session)
+        name = conversations.id_with_text(params.session)
+        conversation, undone = await conversations.apply(Undo(session=name))
+        usage = conversations.sessions.shown_usage(conversation)
+        return msgspec.structs.replace(usage, text=format_undo_result(usage, undone))
+
+    async def _preflight(
+        self, conversations: Conversations, params: p.PreflightParams
+    ) -> PreflightResult:
+        await self._find_session(conversations, params.session)
+        draft = await conversations.draft_for_preflight(params.session, params.model)
+        services, workspace = conversations.services, conversations.workspace
+        judge = partial(
+            check_prompt_and_cost,
+            draft,
+            params,
+            conversations.alternatives(draft.conversation),
+            services.spending(workspace),
+            workspace.settings.context.warn_at,
+        )
+        result, cost_verdict = await services.workers.run(judge)
+        session = draft.conversation.id
+        if message := services.report_new_caps(workspace, cost_verdict.reasons, session):
+            conversations.sessions.warn("cap", message, conversations.sessions.context.usage)
+        return result
 
 
 async def _set(conversations: Conversations, params: p.SetParams) -> ContextUsage:
@@ -133,24 +240,6 @@ def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
     return normalized
 
 
-async def _find_all_sessions(server: SidecarServer, workspace: Workspace) -> None:
-    if await server.services.agents.find_all_sessions(workspace):
-        server.history.add_up_soon(workspace)
-
-
-async def _find_session(
-    server: SidecarServer, conversations: Conversations, session: str | None
-) -> None:
-    await conversations.restore()
-    sessions, workspace = conversations.sessions, conversations.workspace
-    if session is None or sessions.find(session) or conversations.is_changing(session):
-        return
-    await _find_all_sessions(server, workspace)
-    stored = sessions.find(session)
-    if isinstance(stored, StoredSession) and stored.model is not None:
-        await conversations.services.counts.load_window_and_price(stored.model, workspace.settings)
-
-
 async def _read_cost(conversations: Conversations, session: str | None) -> None:
     """Update a session's cost, which may be outdated if the session is not displayed."""
     if session is None:
@@ -161,48 +250,6 @@ async def _read_cost(conversations: Conversations, session: str | None) -> None:
         workspace.costs.update_sessions(
             await services.workers.run(partial(spending.session_costs, [session]))
         )
-
-
-async def _usage(
-    server: SidecarServer, conversations: Conversations, params: p.UsageParams
-) -> ContextUsage:
-    await _find_session(server, conversations, params.session)
-    await _read_cost(conversations, params.session)
-    session = await conversations.find_counted(params.session)
-    workspace = conversations.workspace
-    if session is None:
-        return add_view_to_usage(None, workspace.costs)
-    usage = conversations.sessions.usage(session)
-    if params.contents:
-        usage = await add_contents(server.services, session, usage)
-    return add_view_to_usage(
-        await add_forecast(server.services, workspace, session, usage), workspace.costs
-    )
-
-
-async def _page(server: SidecarServer, conversations: Conversations, params: p.UsageParams) -> Page:
-    usage = await _usage(server, conversations, msgspec.structs.replace(params, contents=True))
-    return usage_page(usage, conversations.workspace.costs)
-
-
-async def _sessions(
-    server: SidecarServer, conversations: Conversations, params: p.SessionsParams
-) -> Encoded:
-    workspace = conversations.workspace
-    await conversations.recount()
-    if params.all:
-        await _find_all_sessions(server, workspace)
-        if conversations.sessions.has_unfollowed_session:
-            server.agent_sessions.read_all()
-    services, snapshot = conversations.services, conversations.sessions.snapshot(every=params.all)
-    if models := snapshot.models_without_limit:
-        for model in models:
-            await services.counts.load_window_and_price(model, workspace.settings)
-        snapshot = conversations.sessions.snapshot(every=params.all)
-    if any(one.source != PROTOCOL for one in snapshot.sessions.values()):
-        server.history.record_soon(workspace)
-    work = partial(_list_sessions, snapshot, services.spending(workspace), params)
-    return await services.workers.run(lambda: Encoded.of(work()))
 
 
 def _list_sessions(
@@ -218,18 +265,6 @@ def _list_sessions(
     return session_rows(first.rows(), costs)
 
 
-async def _select(
-    server: SidecarServer, conversations: Conversations, params: p.SelectParams
-) -> ContextUsage:
-    await _find_session(server, conversations, params.session)
-    if params.session is not None:
-        await _read_cost(conversations, params.session)
-        await conversations.find_counted(params.session)  # reads the name
-    conversations.sessions.select(params.session)
-    await conversations.refresh()
-    return conversations.sessions.context.usage or ContextUsage()
-
-
 async def _reset(conversations: Conversations, params: p.ResetParams) -> ContextUsage:
     await conversations.restore()
     sessions = conversations.sessions
@@ -243,26 +278,6 @@ async def _reset(conversations: Conversations, params: p.ResetParams) -> Context
     conversation, _ = await conversations.apply(change)
     text = format_reset_result(agent, is_reset=stored is None or not stored.is_empty)
     return msgspec.structs.replace(sessions.shown_usage(conversation), text=text)
-
-
-async def _fit(
-    server: SidecarServer, conversations: Conversations, params: p.FitParams
-) -> FitResult:
-    await _find_session(server, conversations, params.session)
-    name = conversations.id_with_text(params.session)
-    keep_turns = conversations.workspace.settings.context.keep_turns
-    _, result = await conversations.apply(Fit(session=name, params=params, keep_turns=keep_turns))
-    return msgspec.structs.replace(result, text=format_fit_result(result))
-
-
-async def _undo(
-    server: SidecarServer, conversations: Conversations, params: p.UndoParams
-) -> ContextUsage:
-    await _find_session(server, conversations, params.session)
-    name = conversations.id_with_text(params.session)
-    conversation, undone = await conversations.apply(Undo(session=name))
-    usage = conversations.sessions.shown_usage(conversation)
-    return msgspec.structs.replace(usage, text=format_undo_result(usage, undone))
 
 
 async def _assemble(conversations: Conversations, params: p.AssembleParams) -> AssembleResult:
@@ -282,24 +297,3 @@ async def _response(conversations: Conversations, params: p.ResponseParams) -> R
     conversation, result = await conversations.apply(change)
     calibration = conversations.sessions.calibration_of(conversation)
     return msgspec.structs.replace(result, calibration=calibration_info(calibration))
-
-
-async def _preflight(
-    server: SidecarServer, conversations: Conversations, params: p.PreflightParams
-) -> PreflightResult:
-    await _find_session(server, conversations, params.session)
-    draft = await conversations.draft_for_preflight(params.session, params.model)
-    services, workspace = conversations.services, conversations.workspace
-    judge = partial(
-        check_prompt_and_cost,
-        draft,
-        params,
-        conversations.alternatives(draft.conversation),
-        services.spending(workspace),
-        workspace.settings.context.warn_at,
-    )
-    result, cost_verdict = await services.workers.run(judge)
-    session = draft.conversation.id
-    if message := services.report_new_caps(workspace, cost_verdict.reasons, session):
-        conversations.sessions.warn("cap", message, conversations.sessions.context.usage)
-    return result

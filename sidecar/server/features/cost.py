@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.errors import SidecarError
+from sidecar.config.settings import Team
+from sidecar.server.client import Client
+from sidecar.server.feature import Feature
 from sidecar.server.progress import progress
 from sidecar.server.protocol import Encoded
+from sidecar.tasks import Scheduler
+from sidecar.workspace.agent_reading import HistoryRecorder
+from sidecar.workspace.services import Services
 from sidecar.workspace.views import NO_COST
-from sidecar.workspace.workspace import path_of
+from sidecar.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from sidecar.config.settings import Team
     from sidecar.cost.protocol import (
         CostDetailParams,
         CostFilesParams,
@@ -27,33 +30,13 @@ if TYPE_CHECKING:
         CostReport,
         FileCost,
     )
-    from sidecar.server.server import SidecarServer
     from sidecar.text.pages import Page
-    from sidecar.workspace.workspace import Workspace
 
 NO_TEAM = "The team's store contains no matching calls."
 INCOMPLETE = "Agents' session files are still being read, so this report is incomplete."
 
 MAIN = "main"
 """The category of calls made directly by a conversation."""
-
-
-async def describe_prompt_file_cost(server: SidecarServer, uri: str) -> str:
-    """Describe a prompt file's recorded cost. Returns "" for other files."""
-    services, path = server.services, path_of(uri)
-    workspace = services.roots.of_document(uri)
-    if path is None or workspace.path is None:
-        return ""
-    from sidecar.cost.protocol import CostFilesParams
-    from sidecar.workspace.prompt_files import file_costs, is_prompt_file
-
-    if not is_prompt_file(workspace, Path(path)):
-        return ""
-    try:
-        rows = await file_costs(services, workspace, CostFilesParams(uris=[uri]))
-    except SidecarError:  # the error is shown in cost reports
-        return ""
-    return rows[0].text if rows else ""
 
 
 def _read_team(team: Team, params: CostDetailParams) -> CostReport:
@@ -64,32 +47,29 @@ def _read_team(team: Team, params: CostDetailParams) -> CostReport:
     return costs if costs.rows else msgspec.structs.replace(costs, text=NO_TEAM, overview=NO_TEAM)
 
 
-async def _team_detail(server: SidecarServer, params: CostDetailParams) -> CostReport:
-    from sidecar.cost.team import TeamStoreError
-
-    workspace = server.services.find_workspace_or_first(params.workspace)
-    team = workspace.settings.team
-    try:
-        costs = await server.services.workers.run(partial(_read_team, team, params))
-    except TeamStoreError as error:
-        if team.store is None or not error.is_unreachable:
-            raise
-        outage = server.team_spending.begin_outage(workspace, error)
-        raise TeamStoreError(f"Team store {outage.text}") from None
-    server.team_spending.end_outage(workspace)
-    return costs
-
-
 def _note(workspace: Workspace) -> str:
     if workspace.costs.read or workspace.path is None:
         return ""
     return workspace.costs.problem or INCOMPLETE
 
 
-def register(server: SidecarServer) -> None:
-    services = server.services
+class Cost(Feature):
+    """Handles `cost/*`."""
 
-    async def record(params: CostRecordParams) -> CostRecorded:
+    def __init__(
+        self, services: Services, client: Client, scheduler: Scheduler, history: HistoryRecorder
+    ) -> None:
+        self._services, self._history = services, history
+        self._progress = partial(progress, client, scheduler)
+        self.handlers = {
+            "cost/record": self._record,
+            "cost/detail": self._detail,
+            "cost/page": self._page,
+            "cost/files": self._files,
+        }
+
+    async def _record(self, params: CostRecordParams) -> CostRecorded:
+        services = self._services
         await services.configured.wait()
         workspace = services.workspace(params.workspace)
         sessions = services.known_sessions(workspace)
@@ -104,13 +84,14 @@ def register(server: SidecarServer) -> None:
         services.update_costs(workspace, spent)
         return recorded
 
-    async def detail(params: CostDetailParams) -> CostReport | Encoded:
+    async def _detail(self, params: CostDetailParams) -> CostReport | Encoded:
+        services = self._services
         await services.configured.wait()
         if params.scope == "team":
-            return await _team_detail(server, params)
+            return await self._team_detail(params)
         workspace = services.workspace(params.workspace)
         stop, spending = threading.Event(), services.spending(workspace)
-        async with progress(server, "Cost report") as report:
+        async with self._progress("Cost report") as report:
 
             def work(note: str) -> Encoded:
                 costs = spending.detail(params, stop.is_set)
@@ -120,33 +101,44 @@ def register(server: SidecarServer) -> None:
                 notes = " ".join(filter(None, (note, costs.note)))
                 return Encoded.of(msgspec.structs.replace(costs, note=notes))
 
-            await server.history.ensure_recorded(workspace, report)
+            await self._history.ensure_recorded(workspace, report)
             try:
                 return await services.workers.run(partial(work, _note(workspace)))
             except asyncio.CancelledError:
                 stop.set()
                 raise
 
-    async def page(params: CostPageParams) -> Page:
+    async def _team_detail(self, params: CostDetailParams) -> CostReport:
+        from sidecar.cost.team import TeamStoreError
+
+        workspace = self._services.find_workspace_or_first(params.workspace)
+        team = workspace.settings.team
+        try:
+            costs = await self._services.workers.run(partial(_read_team, team, params))
+        except TeamStoreError as error:
+            if team.store is None or not error.is_unreachable:
+                raise
+            outage = self._services.begin_team_outage(workspace, error)
+            raise TeamStoreError(f"Team store {outage.text}") from None
+        self._services.end_team_outage(workspace)
+        return costs
+
+    async def _page(self, params: CostPageParams) -> Page:
         from sidecar.workspace.cost_page import cost_page
 
+        services = self._services
         await services.configured.wait()
         workspace = services.workspace(params.workspace)
-        async with progress(server, "Cost report") as report:
-            await server.history.ensure_recorded(workspace, report)
+        async with self._progress("Cost report") as report:
+            await self._history.ensure_recorded(workspace, report)
             await services.agents.ensure_older_sessions(workspace)
             return await cost_page(services, workspace, params, _note(workspace))
 
-    async def files(params: CostFilesParams) -> list[FileCost]:
+    async def _files(self, params: CostFilesParams) -> list[FileCost]:
         from sidecar.workspace.prompt_files import file_costs
 
-        await services.configured.wait()
-        workspace = services.workspace(params.workspace)
-        async with progress(server, "Prompt file costs") as report:
-            await server.history.ensure_recorded(workspace, report)
-            return await file_costs(services, workspace, params)
-
-    server.protocol.custom["cost/files"] = files
-    server.protocol.custom["cost/record"] = record
-    server.protocol.custom["cost/detail"] = detail
-    server.protocol.custom["cost/page"] = page
+        await self._services.configured.wait()
+        workspace = self._services.workspace(params.workspace)
+        async with self._progress("Prompt file costs") as report:
+            await self._history.ensure_recorded(workspace, report)
+            return await file_costs(self._services, workspace, params)

@@ -7,81 +7,79 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.counting.count import Count
 from sidecar.counting.tokenizer_interface import INLINE_CHARACTERS
-from sidecar.tasks import PATIENCE_SECONDS, wait_or_fall_back
+from sidecar.server.client import Client
+from sidecar.server.feature import Feature
+from sidecar.tasks import PATIENCE_SECONDS, Scheduler, wait_or_fall_back
 from sidecar.workspace.budgets import find_lowest_budget, model_of
 from sidecar.workspace.counts import seconds_until_pause
+from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.services import Services
 from sidecar.workspace.status import (
     StatusUpdate,
     document_status,
     status_update,
     worse_severity,
 )
-
-if TYPE_CHECKING:
-    from sidecar.counting.count import Count
-    from sidecar.server.server import SidecarServer
-    from sidecar.workspace.documents import Snapshot
-    from sidecar.workspace.workspace import Event, Workspace
+from sidecar.workspace.workspace import Event, Workspace
 
 DEBOUNCE_SECONDS = 0.075
 
 
-class StatusPublisher:
+class Status(Feature):
     """Sends each open document's status. If none is open, sends a workspace's status."""
 
-    def __init__(self, server: SidecarServer) -> None:
-        self._server = server
-        self._services = server.services
+    def __init__(self, services: Services, client: Client, scheduler: Scheduler) -> None:
+        self._services, self._client, self._scheduler = services, client, scheduler
         self._sent: dict[str, StatusUpdate | None] = {}
         """The last update sent for each open document."""
         self._last_without_document: StatusUpdate | None = None
         self._last_workspace: Workspace | None = None
         """The last workspace whose status was sent while no document was open."""
 
-    def opened(self, uri: str) -> None:
-        self._forget(uri)
-        self._last_without_document = None
-        self._sent[uri] = None
-        if self._services.configured.is_set():
-            self._refresh_now(uri)
-
-    def changed(self, uri: str) -> None:
-        if uri in self._sent:
-            work = partial(self._refresh, uri)
-            self._server.scheduler.schedule(("status", uri), DEBOUNCE_SECONDS, work)
-
-    def _refresh_now(self, uri: str) -> None:
-        self._server.scheduler.run_now(("status", uri), partial(self._refresh, uri))
-
-    def closed(self, uri: str) -> None:
-        """Forget a closed document. If it was the last one, show a workspace's context."""
-        self._forget(uri)
-        if not self._sent:
-            self._update_without_document(self._services.roots.of_document(uri))
-
-    def _forget(self, uri: str) -> None:
-        self._sent.pop(uri, None)
-        self._server.scheduler.cancel(("status", uri))
-
     def on_event(self, event: Event) -> None:
-        """Update the statuses that an event may affect."""
+        if not event.shows:
+            return
         if event.uri is not None:
-            self.changed(event.uri)
+            self._document_changed(event.uri)
             return
         if not self._sent and self._services.configured.is_set():
             self._update_without_document(event.workspace)
         for uri, sent in self._sent.items():
             if not event.concerns(self._services.roots.of_document(uri)):
                 continue
-            if sent is None and not self._server.scheduler.is_due(("status", uri)):
+            if sent is None and not self._scheduler.is_due(("status", uri)):
                 self._refresh_now(uri)
             else:
-                self.changed(uri)
+                self._refresh_soon(uri)
+
+    def _document_changed(self, uri: str) -> None:
+        if uri not in self._services.documents:
+            self._closed(uri)
+        elif uri in self._sent:
+            self._refresh_soon(uri)
+        else:
+            self._last_without_document = self._sent[uri] = None
+            if self._services.configured.is_set():
+                self._refresh_now(uri)
+
+    def _closed(self, uri: str) -> None:
+        """Forget a closed document. If it was the last one, show a workspace's context."""
+        self._sent.pop(uri, None)
+        self._scheduler.cancel(("status", uri))
+        if not self._sent:
+            self._update_without_document(self._services.roots.of_document(uri))
+
+    def _refresh_soon(self, uri: str) -> None:
+        work = partial(self._refresh, uri)
+        self._scheduler.schedule(("status", uri), DEBOUNCE_SECONDS, work)
+
+    def _refresh_now(self, uri: str) -> None:
+        self._scheduler.run_now(("status", uri), partial(self._refresh, uri))
 
     def _refresh(self, uri: str) -> Awaitable[None] | None:
         services = self._services
@@ -122,12 +120,12 @@ class StatusPublisher:
         if documents[uri].is_synced and documents.snapshot(uri) is snapshot:
             self._send(uri, count)
         else:
-            self.changed(uri)
+            self._refresh_soon(uri)
 
     def _send(self, uri: str, count: Count | None) -> None:
         workspace = self._services.roots.of_document(uri)
         version = self._services.documents[uri].version
-        document_part, severity = None, self._server.diagnostics.severity_of(uri)
+        document_part, severity = None, self._services.severities.get(uri, "ok")
         if count is not None:
             budget = find_lowest_budget(self._services.documents.snapshot(uri), workspace)
             document_part = document_status(count, budget, workspace.loaded)
@@ -135,7 +133,7 @@ class StatusPublisher:
         update = status_update(workspace, uri, version, document_part, severity)
         if not _is_same(self._sent[uri], update):
             self._sent[uri] = update
-            self._server.protocol.push("status/update", update)
+            self._client.protocol.push("status/update", update)
 
     def _update_without_document(self, changed: Workspace | None) -> None:
         """Send a workspace's status while no document is open.
@@ -153,7 +151,7 @@ class StatusPublisher:
             return
         if not _is_same(self._last_without_document, update):
             self._last_without_document, self._last_workspace = update, workspace
-            self._server.protocol.push("status/update", update)
+            self._client.protocol.push("status/update", update)
 
 
 def _is_same(before: StatusUpdate | None, after: StatusUpdate) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.client import SERVER, StdioClient
-from sidecar.server.stdio import EXIT_SECONDS
+from sidecar.server.serve import EXIT_SECONDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ HELD = """
 import os, sys
 from sidecar.server.features import configuration
 from sidecar.server.server import create_server
-from sidecar.server.stdio import serve_stdio
+from sidecar.server.serve import serve_stdio
 from sidecar.workspace import counts
 configuration.READ_SECONDS = 0.5
 fifo = sys.argv[1]
@@ -101,7 +101,7 @@ def test_the_server_counts_quotes_nothing_and_exits(root: Path, kind: str) -> No
     [
         "configuration._load_settings = held",
         "configuration._load_settings = broken",
-        "configuration._modification_times = held",
+        "configuration._stamps_of = held",
         "counts._load_tokenizers = held",
     ],
 )
@@ -136,15 +136,15 @@ def test_settings_from_a_slow_disk_apply_when_they_arrive(root: Path) -> None:
 
 # Logs to stderr when the exit deadline is set, and when the process is terminated at the deadline.
 ENDING = """
-from sidecar.server import stdio
-armed, ended = stdio._end_within, os._exit
+from sidecar.server import serve
+armed, ended = serve._end_within, os._exit
 def arming(seconds, code):
     os.write(2, b"armed for %d ms\\n" % (1000 * seconds))
     armed(seconds, code)
 def ending(code):
     os.write(2, b"ended with workers at work\\n")
     ended(code)
-stdio._end_within, os._exit = arming, ending
+serve._end_within, os._exit = arming, ending
 """
 POOLS = {
     "others": "for _ in range(8): server.services.workers._blocking_pool.submit(held)",

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 PRINTS = """
 from sidecar.server.server import create_server
-from sidecar.server.stdio import serve_stdio
+from sidecar.server.serve import serve_stdio
 server = create_server()
-plain = server.protocol.custom["tokens/count"]
+plain = server.protocol.fm.features["tokens/count"]
 def noisy(params):
     print("a stray print")
     return plain(params)
-server.protocol.custom["tokens/count"] = noisy
+server.protocol.fm.features["tokens/count"] = noisy
 raise SystemExit(serve_stdio(server))
 """
 

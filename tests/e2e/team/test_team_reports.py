@@ -29,7 +29,7 @@ from sidecar.cost.protocol import CostDetailParams
 from sidecar.cost.records import Identity, Record
 from sidecar.cost.shipping import ShippingQueue, open_queue
 from sidecar.cost.team import TeamStore, TeamStoreError
-from sidecar.server.features import background
+from sidecar.server.features import team_spending
 from sidecar.server.server import create_server
 from tests.clickhouse import ClickHouse
 from tests.collector import Collector
@@ -516,7 +516,7 @@ def test_a_store_with_an_older_schema_is_reported(own_store: ClickHouse) -> None
 async def test_the_status_warns_of_the_teams_caps(
     store: ClickHouse, monkeypatch: pytest.MonkeyPatch, caps: str, severity: str
 ) -> None:
-    monkeypatch.setattr(background, "TEAM_FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(team_spending, "FIRST_SECONDS", 0.0)
     configure(store, monkeypatch, f'team = "team1"\n[cost]\n{caps}\n')
     client = Client(create_server())
     await client.initialize()
@@ -571,8 +571,8 @@ async def forwarded(url: str, port: int = 0) -> AsyncIterator[int]:
 async def test_an_outage_of_the_store_is_shown_until_it_is_over(
     store: ClickHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "TEAM_FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(background, "TEAM_SECONDS", 0.2)
+    monkeypatch.setattr(team_spending, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(team_spending, "INTERVAL_SECONDS", 0.2)
     configure(store, monkeypatch, "[cost]\nteam-soft-cap-usd = 1000\n")
     client = Client(create_server())
 

@@ -13,33 +13,45 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from sidecar.config.paths import LEDGER_FILES
+from sidecar.config.settings import Agents
 from sidecar.errors import SidecarError
 from sidecar.known_agents import AGENTS, DELETING_AGENTS
 from sidecar.operating_system import release_memory
-from sidecar.server.progress import progress
+from sidecar.tasks import Scheduler
 from sidecar.workspace.agents import unusable_ledger
+from sidecar.workspace.file_watcher import Changes, FileWatcher, PathSubscription
+from sidecar.workspace.services import Services
+from sidecar.workspace.spending import Spending
+from sidecar.workspace.workspace import Event, Workspace
 
 if TYPE_CHECKING:
-    from sidecar.config.settings import Agents
-    from sidecar.server.server import SidecarServer
-    from sidecar.workspace.file_watcher import Changes, PathSubscription
     from sidecar.workspace.session_index import IngestResult
-    from sidecar.workspace.spending import Spending
-    from sidecar.workspace.workspace import Workspace
+
+ShowProgress = Callable[
+    [str, threading.Event], AbstractAsyncContextManager[Callable[[str, float], None]]
+]
+"""Shows a progress bar, given its title and an event to set when the user cancels."""
 
 
 class AgentSessionWatcher:
     """Reads each workspace's agent sessions, and reads them again when their files change."""
 
-    def __init__(self, server: SidecarServer) -> None:
-        self._server, self._services = server, server.services
+    def __init__(
+        self,
+        services: Services,
+        scheduler: Scheduler,
+        watcher: FileWatcher,
+        history: HistoryRecorder,
+    ) -> None:
+        self._services, self._scheduler = services, scheduler
+        self._watcher, self._history = watcher, history
         self._changed: WeakKeyDictionary[Workspace, frozenset[str]] = WeakKeyDictionary()
         """Files that need to be read, keyed by workspace. An empty set means all files."""
         self._watched: list[tuple[Agents, str]] = []
@@ -50,10 +62,11 @@ class AgentSessionWatcher:
         self._idle = asyncio.Event()
         """An event that is set while no files need to be read."""
 
-    def on_settings_changed(self) -> None:
-        """Read all sessions again, and watch their files with the current settings."""
-        self.read_all()
-        self._watch()
+    def on_event(self, event: Event) -> None:
+        """If settings have changed, read all sessions again, and watch their files."""
+        if event.what == "settings":
+            self.read_all()
+            self._watch()
 
     def read_all(self) -> None:
         """Start reading the sessions in all workspaces."""
@@ -77,7 +90,7 @@ class AgentSessionWatcher:
             self._changed[workspace] = frozenset()
         else:
             self._changed[workspace] = paths | (pending or frozenset())
-        self._server.scheduler.schedule(("agents", workspace), 0.0, partial(self._read, workspace))
+        self._scheduler.schedule(("agents", workspace), 0.0, partial(self._read, workspace))
 
     async def _read(self, workspace: Workspace) -> None:
         try:
@@ -91,7 +104,7 @@ class AgentSessionWatcher:
         changed = self._changed.pop(workspace, None)
         if changed is None:
             return
-        agents, history = self._services.agents, self._server.history
+        agents, history = self._services.agents, self._history
         recorded_agents = history.recorded_agents(workspace)
         if changed:
             has_new_costs = await agents.read_changed(workspace, changed, recorded_agents)
@@ -111,7 +124,7 @@ class AgentSessionWatcher:
         if self._subscription is not None:
             self._subscription.cancel()
         self._watched = roots
-        self._subscription = self._server.watch(
+        self._subscription = self._watcher.watch(
             partial(_paths_to_watch, roots), self._on_files_changed
         )
 
@@ -144,8 +157,15 @@ PAUSE_RATIO = 1.0
 class HistoryRecorder:
     """Records agents' past calls and adds up their costs."""
 
-    def __init__(self, server: SidecarServer) -> None:
-        self._server, self._services = server, server.services
+    def __init__(
+        self,
+        services: Services,
+        scheduler: Scheduler,
+        watcher: FileWatcher,
+        show_progress: ShowProgress,
+    ) -> None:
+        self._services, self._scheduler = services, scheduler
+        self._watcher, self._show_progress = watcher, show_progress
         self._order = asyncio.Lock()
         self._stop = threading.Event()
         self._is_background = False
@@ -157,17 +177,23 @@ class HistoryRecorder:
         self._watch: PathSubscription | None = None
         self._edited_at = 0.0
 
-    def note_edit(self) -> None:
-        """Postpone background reading until `IDLE_SECONDS` after the last edit."""
-        self._edited_at = asyncio.get_running_loop().time()
+    def on_event(self, event: Event) -> None:
+        """Record calls when settings or the shown session change, but not while the user types."""
+        if event.what == "document":
+            self._edited_at = asyncio.get_running_loop().time()
+        elif event.what == "settings":
+            self._settings_changed()
+        elif event.what == "context" and event.workspace is not None:
+            self._context_changed(event.workspace)
 
-    def settings_changed(self) -> None:
+    def _settings_changed(self) -> None:
         self._complete = False
         for workspace in self._services.roots:
             workspace.costs.set_history(read=self._is_recorded(workspace))
-        self._server.scheduler.schedule(("idle",), IDLE_SECONDS, self._record_when_idle)
+        self._scheduler.schedule(("idle",), IDLE_SECONDS, self._record_when_idle)
+        self._watch_ledger()
 
-    def context_changed(self, workspace: Workspace) -> None:
+    def _context_changed(self, workspace: Workspace) -> None:
         """Schedule the recording of calls after an agent's session is shown.
 
         If the agent's calls are already recorded, schedule adding up their costs instead.
@@ -184,7 +210,7 @@ class HistoryRecorder:
         """Schedule low-priority recording of a workspace's sessions."""
         if workspace.path is not None and not self._is_recorded(workspace):
             work = partial(self._read_costs, workspace)
-            self._server.scheduler.schedule(("costs", workspace), SHOWN_SECONDS, work)
+            self._scheduler.schedule(("costs", workspace), SHOWN_SECONDS, work)
 
     def close(self) -> None:
         """Stop recording. The next process continues where this one stopped."""
@@ -201,7 +227,7 @@ class HistoryRecorder:
         if not self._is_recorded(workspace):
             await self._read(workspace, partial(report, "reading session files"))
         if not self._complete and self._is_recorded(workspace):
-            self._server.scheduler.schedule(("history",), 0.0, self._read_others)
+            self._scheduler.schedule(("history",), 0.0, self._read_others)
 
     async def _read_costs(self, workspace: Workspace) -> None:
         if not self._is_recorded(workspace):
@@ -209,7 +235,7 @@ class HistoryRecorder:
         if not self._is_recorded(workspace) and workspace.settings.agents.enabled:
             # Another process is recording the calls, or a cost request has interrupted this task.
             work = partial(self._read_costs, workspace)
-            self._server.scheduler.schedule(("costs", workspace), RETRY_SECONDS, work)
+            self._scheduler.schedule(("costs", workspace), RETRY_SECONDS, work)
 
     async def _read(
         self, workspace: Workspace, report: Callable[[float], None], *, pause_ratio: float = 0.0
@@ -257,7 +283,7 @@ class HistoryRecorder:
     def add_up_soon(self, workspace: Workspace) -> None:
         """Schedule adding up a workspace's costs."""
         work = partial(self.refresh, workspace)
-        self._server.scheduler.schedule(("spent", workspace), SUM_SECONDS, work)
+        self._scheduler.schedule(("spent", workspace), SUM_SECONDS, work)
 
     def _is_recorded(self, workspace: Workspace) -> bool:
         return self._recorded.get(workspace) == workspace.settings.agents
@@ -272,16 +298,14 @@ class HistoryRecorder:
             return
         self._services.update_costs(workspace, spent)
 
-    def watch_ledger(self) -> None:
+    def _watch_ledger(self) -> None:
         """Watch the ledger for calls recorded by other processes."""
         if self._watch is None:
             folder = self._services.state.folder
             paths = tuple(str(folder / name) for name in LEDGER_FILES)
-            self._watch = self._server.watch(
+            self._watch = self._watcher.watch(
                 lambda: paths,
-                lambda _: self._server.scheduler.schedule(
-                    ("ledger",), SUM_SECONDS, self._refresh_changed
-                ),
+                lambda _: self._scheduler.schedule(("ledger",), SUM_SECONDS, self._refresh_changed),
                 math.inf,
             )
 
@@ -297,13 +321,13 @@ class HistoryRecorder:
             if workspace.has_settings:
                 await self.refresh(workspace)
         if changed:  # another process may have downloaded new prices
-            self._server.pricing.price_soon()
+            self._services.publish(Event("shared ledger"))
 
     async def _record_when_idle(self) -> None:
         loop = asyncio.get_running_loop()
         left = self._edited_at + IDLE_SECONDS - loop.time()
         if self._edited_at and left > 0:
-            self._server.scheduler.schedule(("idle",), left, self._record_when_idle)
+            self._scheduler.schedule(("idle",), left, self._record_when_idle)
             return
         for workspace in self._services.roots:
             if workspace.has_settings:
@@ -317,7 +341,7 @@ class HistoryRecorder:
             stop = self._stop = threading.Event()
             self._is_background = True
             try:
-                async with progress(self._server, "Reading agents' sessions", stop) as report:
+                async with self._show_progress("Reading agents' sessions", stop) as report:
                     ingested = await self._ingest(
                         workspace,
                         stop,

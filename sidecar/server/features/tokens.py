@@ -1,85 +1,43 @@
-"""Handles requests for counts, models and endpoint capabilities."""
+"""Handles `tokens/*`: counts, and texts shortened to a number of tokens."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from sidecar.counting.model_list import ModelInfo, choices, search
+from sidecar.counting.count import Count
 from sidecar.errors import BadParamsError
-from sidecar.server.methods import (
-    CountParams,
-    CountResult,
-    FitTextParams,
-    FitTextResult,
-    ModelsParams,
-)
+from sidecar.server.feature import Feature
+from sidecar.server.methods import CountParams, CountResult, FitTextParams, FitTextResult
 from sidecar.workspace.budgets import model_of
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.services import PinnedDocument
+from sidecar.workspace.services import PinnedDocument, Services
 from sidecar.workspace.views import format_comparison
-from sidecar.workspace.workspace import Event
-
-if TYPE_CHECKING:
-    from sidecar.counting.count import Count
-    from sidecar.endpoints.outcome import Capability
-    from sidecar.server.methods import CapabilitiesParams, ProbeParams
-    from sidecar.server.server import SidecarServer
-    from sidecar.workspace.services import Services
-    from sidecar.workspace.workspace import Workspace
+from sidecar.workspace.workspace import Workspace
 
 
-def register(server: SidecarServer) -> None:
-    services = server.services
-    _register_capabilities(server)
+class Tokens(Feature):
+    """Pins documents when a request arrives, so that later edits do not affect it."""
 
-    def count(params: CountParams) -> Awaitable[CountResult] | CountResult:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.handlers = {"tokens/count": self._count, "tokens/fit": self._fit}
+
+    def _count(self, params: CountParams) -> Awaitable[CountResult] | CountResult:
         _check_params(params)
-        if (result := _count_now(services, params)) is not None:
+        if (result := _count_now(self._services, params)) is not None:
             return result
         if params.messages is not None:
-            return _count_messages(services, params, params.messages)
-        return _count_text(services, params, _pin(services, params))
+            return _count_messages(self._services, params, params.messages)
+        return _count_text(self._services, params, _pin(self._services, params))
 
-    def fit(params: FitTextParams) -> Awaitable[FitTextResult]:
-        _check_fit(params)
-        return fit_pinned(params, _pin(services, params))
-
-    async def fit_pinned(params: FitTextParams, pinned: PinnedDocument | None) -> FitTextResult:
-        snapshot, _, workspace = await _read_text(services, params, pinned)
-        model = _model_for(params, workspace)
-        fitted, counter = await services.counts.fit(
-            snapshot.text, params.max_tokens, params.mode, params.marker, model, workspace.settings
-        )
-        return FitTextResult(
-            **msgspec.structs.asdict(fitted),
-            model=model,
-            method=counter.method,
-            tokenizer=counter.tokenizer,
-            error_percent=counter.error_percent,
-        )
-
-    async def models(params: ModelsParams) -> list[ModelInfo]:
-        await services.configured.wait()
-        workspace = services.find_workspace_or_first(params.workspace)
-        describe = services.counts.tokenizers(workspace.settings).describe
-        if not params.choices:
-            return await services.workers.run(partial(search, params.query, describe))
-        declared = services.counts.endpoints(workspace.settings).models()
-        spending, model = services.spending(workspace), workspace.model
-
-        def list_choices() -> list[ModelInfo]:
-            return choices(params.query, describe, (model, *spending.recent_models(), *declared))
-
-        return await services.workers.run(list_choices)
-
-    server.protocol.custom["tokens/count"] = count
-    server.protocol.custom["tokens/fit"] = fit
-    server.protocol.custom["models/list"] = models
+    def _fit(self, params: FitTextParams) -> Awaitable[FitTextResult]:
+        if (params.text is None) == (params.text_document is None):
+            raise BadParamsError("give exactly one of textDocument and text")
+        return _fit_text(self._services, params, _pin(self._services, params))
 
 
 def _check_params(params: CountParams) -> None:
@@ -100,11 +58,6 @@ def _model_for(params: CountParams | FitTextParams, workspace: Workspace) -> str
 
 def _uri_of(params: CountParams | FitTextParams) -> str | None:
     return params.text_document.uri if params.text_document else None
-
-
-def _check_fit(params: FitTextParams) -> None:
-    if (params.text is None) == (params.text_document is None):
-        raise BadParamsError("give exactly one of textDocument and text")
 
 
 def _pin(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
@@ -200,26 +153,18 @@ def _make_result(
     return CountResult(**fields, version=version, ranges=ranges, models=models, text=text)
 
 
-def _register_capabilities(server: SidecarServer) -> None:
-    services = server.services
-
-    def workspace_of(params: CapabilitiesParams | ProbeParams) -> Workspace:
-        if params.workspace is None and params.text_document is not None:
-            return services.roots.of_document(params.text_document.uri)
-        return services.find_workspace_or_first(params.workspace)
-
-    async def list_capabilities(params: CapabilitiesParams) -> list[Capability]:
-        await services.configured.wait()
-        return services.counts.endpoints(workspace_of(params).settings).capabilities()
-
-    async def probe(params: ProbeParams) -> list[Capability]:
-        await services.configured.wait()
-        workspace = workspace_of(params)
-        capabilities = await services.counts.endpoints(workspace.settings).probe(
-            params.endpoint, params.model or workspace.model
-        )
-        services.publish(Event("endpoint"))
-        return capabilities
-
-    server.protocol.custom["capabilities/list"] = list_capabilities
-    server.protocol.custom["capabilities/probe"] = probe
+async def _fit_text(
+    services: Services, params: FitTextParams, pinned: PinnedDocument | None
+) -> FitTextResult:
+    snapshot, _, workspace = await _read_text(services, params, pinned)
+    model = _model_for(params, workspace)
+    fitted, counter = await services.counts.fit(
+        snapshot.text, params.max_tokens, params.mode, params.marker, model, workspace.settings
+    )
+    return FitTextResult(
+        **msgspec.structs.asdict(fitted),
+        model=model,
+        method=counter.method,
+        tokenizer=counter.tokenizer,
+        error_percent=counter.error_percent,
+    )

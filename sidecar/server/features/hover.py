@@ -1,0 +1,58 @@
+"""Hovers with the token counts of a section for several models, and of the document."""
+
+from __future__ import annotations
+
+from lsprotocol import types
+
+from sidecar.server.feature import Feature
+from sidecar.text.printable import markdown
+from sidecar.workspace.budgets import find_lowest_budget, model_of
+from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.services import Services
+from sidecar.workspace.status import document_status
+from sidecar.workspace.views import format_comparison_as_markdown
+
+COMPARED = ("gpt-5", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-pro")
+"""Models to compare with the document's model, one per tokenizer family."""
+
+
+class Hover(Feature):
+    """Describes the document on its first line, and a section on the section's first line."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.handlers = {types.TEXT_DOCUMENT_HOVER: self._hover}
+
+    async def _hover(self, params: types.HoverParams) -> types.Hover | None:
+        uri, line = params.text_document.uri, params.position.line
+        text = await self._compare_section(uri, line)
+        if line == 0:
+            text = "\n\n".join(filter(None, (await self._describe_document(uri), text)))
+        if not text:
+            return None
+        return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))
+
+    async def _describe_document(self, uri: str) -> str:
+        from sidecar.workspace.prompt_files import describe_prompt_file_cost
+
+        services = self._services
+        await services.configured.wait()
+        snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+        count = await services.counts.count(snapshot, model_of(uri, workspace), workspace)
+        tooltip = document_status(
+            count, find_lowest_budget(snapshot, workspace), workspace.loaded
+        ).tooltip
+        cost = await describe_prompt_file_cost(services, uri)
+        return f"{tooltip}\n\nSent with every request: {markdown(cost)}" if cost else tooltip
+
+    async def _compare_section(self, uri: str, line: int) -> str:
+        services = self._services
+        parts = (counted.part for counted in await services.count_parts_of_document(uri))
+        part = next((part for part in parts if part.start_line == line), None)
+        if part is None:
+            return ""
+        document, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+        section = Snapshot(text=document.text[part.start : part.end])
+        models = dict.fromkeys((model_of(uri, workspace), *COMPARED))
+        counts = [await services.counts.count(section, model, workspace) for model in models]
+        return format_comparison_as_markdown(part.title, counts)
