@@ -25,7 +25,7 @@ from sidecar.cli.output import (
 from sidecar.cli.ship import ship
 from sidecar.models.names import short_names
 from sidecar.text.printable import HOW_RECORDED, compact_number, cost_text, printable, usd_text
-from sidecar.text.tables import align_columns, columns, draw_bar
+from sidecar.text.tables import GAP, align_cells, draw_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,8 +48,10 @@ NO_CALLS = f"No calls recorded yet. {HOW_RECORDED}"
 NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see all recorded calls."
 EPOCH = "1970-01-01"
 """The start of a time range that includes all calls."""
-_LAYOUTS = ((120, 5, 24), (100, 5, 12), (100, 4, 12), (0, 3, 8), (0, 3, 0), (0, 2, 0))
-"""The minimum terminal width, number of fields and bar width of each table layout, widest first."""
+_BARS = ((120, 24), (100, 12), (0, 8))
+"""The minimum terminal width for each width of the bars, widest first."""
+_FEWEST_FIELDS = 3
+"""Bars are left out if there is not enough room for this many columns of numbers beside them."""
 _FIELD_TITLES = {
     "calls": "calls",
     "prompt_tokens": "prompt",
@@ -478,11 +480,13 @@ def _print_rows(
 ) -> None:
     from rich.text import Text
 
-    for least, fields, bar in _LAYOUTS:
-        rows = _table_rows(report, params, names, fields, bar)
-        lines = align_columns(rows, left=len(params.by), width=console.width)
-        if console.width >= max(least, *map(columns, lines)):
+    width = console.width
+    for bar in (next(bar for least, bar in _BARS if width >= least), 0):
+        rows = _table_rows(report, params, names, bar)
+        table = align_cells(rows, left=len(params.by), width=width)
+        if len(table[0]) - len([*params.by, "cost", "bar"]) >= _FEWEST_FIELDS:
             break
+    lines = [GAP.join(cells).rstrip() for cells in table]
     for index, line in enumerate(lines):
         is_total = index == len(report.rows) + 1
         text = Text(to_encodable(line), "bold" if is_total else "" if index else "dim")
@@ -491,15 +495,15 @@ def _print_rows(
 
 
 def _table_rows(
-    report: CostReport, params: CostDetailParams, names: list[list[str]], shown: int, bar_width: int
+    report: CostReport, params: CostDetailParams, names: list[list[str]], bar_width: int
 ) -> list[list[str]]:
-    """Return the heads, the rows and the total, with the first `shown` fields.
+    """Return the heads, the rows and the total.
 
     The last column contains the bars. It is empty if `bar_width` is 0.
     """
     totals = report.totals
-    fields = [*_FIELD_TITLES][:shown]
-    if not totals.cache_write_tokens and "cache_write_tokens" in fields:
+    fields = [*_FIELD_TITLES]
+    if not totals.cache_write_tokens:
         fields.remove("cache_write_tokens")
     heads = [*params.by, *map(_FIELD_TITLES.__getitem__, fields), "cost", ""]
     most = max(row.cost_usd or 0.0 for row in report.rows) or 1.0

@@ -163,9 +163,13 @@ class CostBook:
         """
         from sidecar.cost.reports import overview
 
-        made, scope = overview if params.charts else report, self.scope(params, agent, folders)
+        scope = self.scope(params, agent, folders)
         with self.report_reader(cancelled) as connection:
-            return made(connection, self.prices, scope, params.by, block_ends)
+            if params.charts:
+                return overview(
+                    connection, self.prices, scope, params.by, block_ends, params.width or 0
+                )
+            return report(connection, self.prices, scope, params.by, block_ends)
 
     @contextmanager
     def report_reader(self, cancelled: Cancelled | None = None) -> Iterator[sqlite3.Connection]:

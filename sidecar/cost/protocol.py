@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from sidecar.counting.count import Method
 from sidecar.messages.usage import Usage
@@ -230,6 +230,10 @@ class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     by: tuple[CostKey, ...] = DEFAULT_KEYS
     charts: bool = False
     """Whether to add a table and charts (by day, model and agent), and a plain-text version."""
+    width: Annotated[int, Meta(ge=1)] | None = None
+    """The most columns of a line in the plain-text version's table. A table that is wider gets
+    shorter names, and then fewer columns of numbers.
+    """
 
 
 class CostPageParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -282,14 +282,20 @@ def overview(
     scope: Scope,
     by: Sequence[CostKey],
     block_ends: Mapping[str, datetime] = MappingProxyType({}),
+    width: int = 0,
 ) -> CostReport:
-    """Return a report with a table, charts and a plain text version of both."""
+    """Return a report with a table, charts and a plain text version of both.
+
+    If `width` is not 0, the text's table is fitted to it.
+    """
     return add_charts(
-        lambda keys: report(connection, prices, scope, keys, block_ends), ordered_keys(by)
+        lambda keys: report(connection, prices, scope, keys, block_ends), ordered_keys(by), width
     )
 
 
-def add_charts(report_by: Callable[[list[CostKey]], CostReport], keys: list[CostKey]) -> CostReport:
+def add_charts(
+    report_by: Callable[[list[CostKey]], CostReport], keys: list[CostKey], width: int = 0
+) -> CostReport:
     """Create a report grouped by `keys`, and add a table, charts and a plain text version."""
     found = report_by(keys)
     charts = []
@@ -297,7 +303,7 @@ def add_charts(report_by: Callable[[list[CostKey]], CostReport], keys: list[Cost
         rows = report_by([key]).rows
         charts.append(CostChart(by=key, title=title, bars=_cost_bars(key, rows)))
     made = msgspec.structs.replace(found, table=_cost_table(found, keys), charts=charts)
-    return msgspec.structs.replace(made, overview=_render_text(made))
+    return msgspec.structs.replace(made, overview=_render_text(made, width))
 
 
 def _cost_bars(key: CostKey, rows: list[CostRow]) -> list[CostBar]:
@@ -358,12 +364,12 @@ def _number_cells(row: CostRow) -> list[str]:
     return [calls, f"{prompt} {row.note}" if row.note else prompt, *rest, cost]
 
 
-def _render_text(found: CostReport) -> str:
+def _render_text(found: CostReport, width: int) -> str:
     table, parts = found.table, []
     if table is None or not found.rows:
         return ""
     rows = [table.heads, *table.rows, *([table.total] if table.total else [])]
-    parts.append(align_columns([[*row, ""] for row in rows], left=table.names))
+    parts.append(align_columns([[*row, ""] for row in rows], left=table.names, width=width))
     for chart in found.charts:
         bars = [(one.label, one.text, draw_bar(one.share, _BAR_CELLS)) for one in chart.bars]
         parts.append([chart.title, *align_columns(bars)])

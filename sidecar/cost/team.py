@@ -198,7 +198,7 @@ class TeamStore:
             found = self.tallies(times, keys, agent=agent, session=params.session)
             return build_report(keys, found, BASIS)
 
-        return add_charts(report_by, keys) if params.charts else report_by(keys)
+        return add_charts(report_by, keys, params.width or 0) if params.charts else report_by(keys)
 
     def tallies(
         self,

@@ -9,12 +9,10 @@ from unicodedata import east_asian_width
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LABEL = re.compile(r" *(?:\S+(?: \S+)*  +)?")
 """A line's indentation, and the label of a line such as `Session  Fix the parser`."""
-
-
 GAP = "  "
 """The space between two columns."""
 _NARROWEST = 24
-"""The least width that names are shortened to."""
+"""The width that names are shortened to before columns are left out."""
 
 
 def align_columns(rows: Sequence[Sequence[str]], left: int = 1, width: int = 0) -> list[str]:
@@ -33,16 +31,17 @@ def align_cells(
         rows: The rows, all with the same number of cells.
         left: The number of columns to align left. All other columns except the last are aligned
             right.
-        width: The most columns that a line should occupy, or 0 for any number. In a wider table,
-            the cells of the columns that are aligned left are shortened, the widest first.
+        width: The most columns that a line should occupy, or 0 for any number. A wider table gets
+            shorter names in its left columns, and then fewer columns of numbers. The first one and
+            the last two columns stay.
     """
     sizes = {cell: columns(cell) for cell in {cell for row in rows for cell in row}}
     widths = [max(sizes[cell] for cell in column) for column in zip(*rows, strict=True)]
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width if width else 0
-    for _ in range(excess):
-        widest = max(range(left), key=widths.__getitem__)
-        if widths[widest] > _NARROWEST:
-            widths[widest] -= 1
+    if width and _shrink(widths, left, width, _NARROWEST):
+        while len(widths) > left + 3 and _line_width(widths) > width:
+            del widths[-3]
+            rows = [[*row[:-3], *row[-2:]] for row in rows]
+        _shrink(widths, left, width, 1)
     aligned = []
     for *cells, last in rows:
         made = []
@@ -54,13 +53,30 @@ def align_cells(
     return aligned
 
 
+def _line_width(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _shrink(widths: list[int], left: int, width: int, least: int) -> bool:
+    """Shrink the left columns, the widest first. Returns whether the line is still too wide."""
+    for _ in range(_line_width(widths) - width):
+        widest = max(range(left), key=widths.__getitem__)
+        if widths[widest] <= least:
+            return True
+        widths[widest] -= 1
+    return False
+
+
 def shorten_cell(text: str, most: int) -> str:
     """Return text that occupies at most this many columns. Shortened text ends with `…`."""
     if columns(text) <= most:
         return text
-    while text and columns(text) >= most:
-        text = text[:-1]
-    return f"{text}…"
+    room = most - 1
+    for end, character in enumerate(text):
+        room -= columns(character)
+        if room < 0:
+            return f"{text[:end]}…"
+    return text
 
 
 def columns(text: str) -> int:

@@ -87,6 +87,18 @@ def test_many_days_and_models_stay_a_chart(book: CostBook) -> None:
     assert models.bars[-1].label == "9 others"
 
 
+@pytest.mark.parametrize("width", [200, 80, 40])
+def test_plain_text_fits_the_width(book: CostBook, width: int) -> None:
+    for model in ("gpt-5", "an-unknown-model-with-a-long-name-" * 3):
+        record(book, model)
+    report = book.detail(CostDetailParams(charts=True, width=width))
+    table = report.overview.split("\n\n")[0].split("\n")
+    assert max(map(len, table)) <= width
+    assert table[0].endswith("Cost")
+    assert ("Cache read" in table[0]) == (width > 40)
+    assert ("…" in report.overview) == (width < 200)
+
+
 def test_plain_text_has_each_row_once_and_escapes_names(book: CostBook) -> None:
     record(book)
     record(book, "evil\x1b[2J\u202e")

@@ -168,6 +168,17 @@ def test_names_are_shortened_until_a_table_fits(name: str, other: str) -> None:
     assert ("…" in lines[1]) is not is_whole
 
 
-def test_names_keep_24_columns_in_any_table() -> None:
-    (line,) = align_columns([("a" * 60, "b" * 10, "1,234,567", "")], left=2, width=20)
-    assert line == f"{'a' * 23}…  {'b' * 10}  1,234,567"
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (0, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa  1  22  333  4444  $5  ██"),
+        (50, "aaaaaaaaaaaaaaaaaaaaaaa…  1  22  333  4444  $5  ██"),
+        (49, "aaaaaaaaaaaaaaaaaaaaaaa…  1  22  333  $5  ██"),
+        (34, "aaaaaaaaaaaaaaaaaaaaaa…  1  $5  ██"),
+        (13, "a…  1  $5  ██"),
+        (1, "…  1  $5  ██"),
+    ],
+)
+def test_narrow_tables_have_short_names_and_then_fewer_numbers(width: int, line: str) -> None:
+    row = ("a" * 30, "1", "22", "333", "4444", "$5", "██")
+    assert align_columns([row], width=width) == [line]

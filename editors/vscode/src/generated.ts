@@ -221,6 +221,7 @@ export interface CostDetailParams {
   until?: string | null;
   by?: ("agent" | "block" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace")[];
   charts?: boolean;
+  width?: number | null;
 }
 
 /**

@@ -686,13 +686,6 @@ def test_the_log_level_is_a_setting(open_editor: Callable[..., Editor]) -> None:
     assert command[-3:-1] == ["--log-level", "debug"]
 
 
-def test_wide_characters_are_shortened_by_the_columns_that_they_need(shared_ready: Editor) -> None:
-    table = "return require('token_sidecar.report').table_lines({ { ('試'):rep(60), '1' } }, 1)"
-    (line,) = shared_ready.lua(table)
-    assert re.fullmatch("試+… +1", line)
-    assert shared_ready.lua("return vim.o.columns - vim.fn.strdisplaywidth(...)", line) == 5
-
-
 def report_rows(editor: Editor, text: str) -> list[str]:
     """Show a text in a report's window, and return the window's rows on the screen."""
     editor.lua("require('token_sidecar.report').open('Context', ...)", text)

@@ -153,14 +153,8 @@ end
 
 --- Shows the cost report. If the editor is too narrow for the table, the report shows fewer columns.
 local function cost()
-  workspace_ask()('cost/detail', { charts = true }, function(result)
-    local sections, found = vim.split(result.overview, '\n\n'), result.table
-    if found and #found.rows > 0 then
-      local rows = vim.list_extend({ found.heads }, found.rows)
-      if #found.total > 0 then table.insert(rows, found.total) end
-      sections[1] = table.concat(report.table_lines(rows, found.names), '\n')
-    end
-    report.open('Cost', table.concat(sections, '\n\n'))
+  workspace_ask()('cost/detail', { charts = true, width = report.columns() }, function(result)
+    report.open('Cost', result.overview)
   end)
 end
 

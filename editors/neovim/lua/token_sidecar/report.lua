@@ -1,5 +1,4 @@
 -- Shows reports from the server in a floating window.
-local format = require('token_sidecar.format')
 
 local M = {}
 
@@ -13,43 +12,8 @@ local HIGHLIGHTS = {
   { '\\~\\?\\$[0-9.,]\\+', 'TokenSidecarCost' },
 }
 
---- Aligns the rows of a table: names to the left, numbers to the right. If the table is too wide for the editor,
---- number columns are removed from right to left until it fits. The first number column and the last column are kept.
---- If that is not enough, the first name in each row is shortened.
----@param rows string[][]
----@param names integer number of leading columns that are names
----@return string[] lines
-function M.table_lines(rows, names)
-  local widths, line = {}, {}
-  for _, row in ipairs(rows) do
-    for index, cell in ipairs(row) do
-      widths[index] = math.max(widths[index] or 0, vim.fn.strdisplaywidth(cell))
-    end
-  end
-  local total = -2
-  for _, width in ipairs(widths) do
-    total = total + width + 2
-  end
-  if total > vim.o.columns - MARGIN_COLUMNS - 1 and #widths > names + 2 then
-    local function without_last_but_one(row)
-      local kept = vim.list_slice(row)
-      table.remove(kept, #kept - 1)
-      return kept
-    end
-    return M.table_lines(vim.tbl_map(without_last_but_one, rows), names)
-  end
-  widths[1] = math.max(1, math.min(widths[1], widths[1] + vim.o.columns - MARGIN_COLUMNS - 1 - total))
-  for number, row in ipairs(rows) do
-    local cells = {}
-    for index, cell in ipairs(row) do
-      cell = format.truncate(cell, widths[index])
-      local padding = (' '):rep(widths[index] - vim.fn.strdisplaywidth(cell))
-      table.insert(cells, index <= names and cell .. padding or padding .. cell)
-    end
-    line[number] = (table.concat(cells, '  '):gsub(' +$', ''))
-  end
-  return line
-end
+--- Returns how many columns a line can have that is not wrapped.
+function M.columns() return math.max(1, vim.o.columns - MARGIN_COLUMNS - 1) end
 
 --- Returns whether a line is a table row with at least three cells, which must not be wrapped.
 local function is_row(line) return vim.trim(line):find('  .-%S  ') ~= nil end

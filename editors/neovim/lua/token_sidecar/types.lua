@@ -172,6 +172,7 @@
 ---@field until? string
 ---@field by? ("agent"|"block"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace")[]
 ---@field charts? boolean
+---@field width? integer
 
 --- Requests the costs of prompt files.
 ---@class token_sidecar.CostFilesParams
