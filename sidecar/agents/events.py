@@ -23,7 +23,7 @@ import msgspec
 from sidecar.messages.usage import Usage
 
 if TYPE_CHECKING:
-    from sidecar.agents.contents import ContentEntry
+    from sidecar.agents.context_sizes import ContextSizes
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
 
@@ -99,6 +99,8 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended: bool = False
     rank: int = 0
     """If several stores contain the same session, the one with the highest rank is used."""
+    sizes: bytes | None = None
+    """The sizes of the context's parts, as packed by `ContextSizes.pack`, or None if unknown."""
 
     def state(self, now: datetime) -> Activity:
         """Return whether the session is running, idle or ended, based on its last line."""
@@ -204,6 +206,8 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     """If several stores contain the same session, the one with the highest rank is used."""
     title_at: str | None = None
     """Where the store keeps the title. The format is specific to the reader."""
+    sizes: bytes | None = None
+    """The sizes of the context's parts, as packed by `ContextSizes.pack`, or None if unknown."""
 
 
 class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,10 +310,9 @@ class StoreReader(Protocol):
         """Read the latest subscription limits in the agent's files, if it stores them."""
         return ()
 
-    def contents(self, path: str, session: str) -> Iterable[ContentEntry]:  # noqa: ARG002
-        """Read a session's parts in order. The result is empty if the store contains no text."""
-        return ()
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:  # noqa: ARG002
+        """Add a session's parts to `sizes` in order. Nothing is added if they are not stored.
 
-    def current_contents(self, path: str, session: str) -> Iterable[ContentEntry]:
-        """Read at least the parts since the last compaction, as `contents` does."""
-        return self.contents(path, session)
+        Used to find the first prompt, and for the sizes if `read` cannot add them up.
+        """
+        return

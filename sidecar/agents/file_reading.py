@@ -21,7 +21,6 @@ LONGEST_LINE = 64 << 20
 """The maximum line length in bytes. Only the start of a longer line is read."""
 HEAD = 1 << 20
 _LINE_HEAD = 64 << 10
-_MOST_SEARCHED = 256 << 20
 _TAIL = 32 << 10
 
 
@@ -88,25 +87,6 @@ def last_lines(path: str, most: int) -> list[bytes]:
         file.seek(start)
         lines = file.read(most).split(b"\n")[:-1]
     return lines[1:] if start else lines
-
-
-def last_line_with(text: bytes, file: IO[bytes]) -> int:
-    """Return the position of the last line that contains a text.
-
-    Returns 0 if no line does, or the size of the file if no line in its last 256 MB does.
-    """
-    size = start = file.seek(0, os.SEEK_END)
-    found, data = False, b""
-    while start and size - start < _MOST_SEARCHED:
-        length = min(start, CHUNK)
-        start -= length
-        file.seek(start)
-        data = file.read(length) + data[: len(text)]
-        at = len(data) if found else data.rfind(text)
-        found = found or at >= 0
-        if found and (end := data.rfind(b"\n", 0, at)) >= 0:
-            return start + end + 1
-    return 0 if start == 0 else size
 
 
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:

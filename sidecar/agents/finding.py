@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from sidecar.agents.events import Store, StoreRead, StoreReader
 from sidecar.agents.places import agent_folders, session_folders
 
 if TYPE_CHECKING:
-    from sidecar.agents.contents import ContentEntry
+    from sidecar.agents.context_sizes import ContextSizes
     from sidecar.agents.events import StoredSession, ToolCall
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
@@ -219,8 +219,8 @@ class TwoStores(StoreReader):
     def made_call(self, path: str, session: str, call: ToolCall) -> bool:
         return (self._old if self._is_old(path) else self._new).made_call(path, session, call)
 
-    def contents(self, path: str, session: str) -> Iterable[ContentEntry]:
-        return (self._old if self._is_old(path) else self._new).contents(path, session)
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:
+        (self._old if self._is_old(path) else self._new).measure(path, session, sizes)
 
     def _reader_of(self, stored: Store | StoredSession) -> StoreReader:
         return self._old if self._is_old(stored.path) else self._new

@@ -38,6 +38,8 @@ Rules for readers:
 - Give every call a `request` id that stays the same when its line is read again.
 - Do not store titles. Set `SessionState.title_at` to the position of the title's line
   (`lines.position`), and let `title` read the line with `record_at`.
+- Add the parts of the conversation to `SessionState.sizes` in order. If they are in another file or
+  table, implement `measure` instead.
 - Let `Lines.records` count what cannot be decoded. Raise OSError if a store is missing, locked or
   incomplete.
 
@@ -62,6 +64,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.broken_lines import whole_objects
+from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
@@ -72,7 +75,7 @@ from sidecar.agents.events import (
     StoreRead,
 )
 from sidecar.agents.fields import provider_of
-from sidecar.agents.file_reading import HEAD, chunks, first_lines, last_line_with, open_quietly
+from sidecar.agents.file_reading import HEAD, chunks, first_lines, open_quietly
 from sidecar.agents.finding import FileStores
 from sidecar.errors import SidecarError
 
@@ -154,6 +157,7 @@ class SessionState(msgspec.Struct):
     parent: str | None = None
     ended: bool = False
     rank: int = 0
+    sizes: ContextSizes = msgspec.field(default_factory=ContextSizes)
 
     def touch(self, at: datetime | None) -> None:
         """Update the times of the first and last line. None is ignored."""
@@ -246,6 +250,7 @@ class SessionState(msgspec.Struct):
             ended=self.ended,
             rank=self.rank,
             title_at=self.title_at,
+            sizes=self.sizes.pack(),
         )
 
 
@@ -326,6 +331,9 @@ class SessionLines(msgspec.Struct):
 
     session: SessionState
 
+    def read(self, lines: Lines) -> Iterable[CallFinished]:
+        raise NotImplementedError
+
     def snapshots(self) -> Iterable[SessionSnapshot]:
         return (self.session.snapshot(),)
 
@@ -369,6 +377,16 @@ class LineReader(FileStores):
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_lines(store, state, partial(self.begin, store))
+
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:  # noqa: ARG002
+        store = self.make_store(path)
+        state = self.begin(store) if store else None
+        if isinstance(state, SessionLines):
+            state.session.sizes = sizes
+            with open_quietly(path) as file:
+                for data, _ in chunks(file):
+                    for _ in state.read(Lines(path, data, 0)):
+                        pass
 
 
 class StoreContents(NamedTuple):
@@ -442,21 +460,13 @@ def reader_state(state: bytes, kind: type[T]) -> T | None:
     return None if cursor is None else _unpack_or_none(cursor.state, kind)
 
 
-def read_records(path: str, decode: typed.Decoder[T], since: bytes = b"") -> Iterator[T]:
+def read_records(path: str, decode: typed.Decoder[T]) -> Iterator[T]:
     """Yield the records in a line-based file. What cannot be decoded is skipped.
-
-    Args:
-        path: The file.
-        decode: Decodes a record.
-        since: If given, the first record is that of the last line with this text. If only the start
-            of a very large file may contain the text, the result is empty.
 
     Raises:
         OSError: The file cannot be read.
     """
     with open_quietly(path) as file:
-        if since and not path.endswith(_COMPRESSED):
-            file.seek(last_line_with(since, file))
         for data, _ in chunks(file):
             yield from Lines(path, data, 0).records(decode)
 

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_VERSION = 3
+_VERSION = 4
 _CALLS_AT_ONCE = 2_000
 _STORES_AT_ONCE = 200
 _MAX_REST_SECONDS = 0.5
@@ -625,6 +625,7 @@ def _merge_rows(rows: Sequence[_Row]) -> StoredSession:
         active=session.active,
         ended=session.ended,
         rank=session.rank,
+        sizes=session.sizes,
         unread_names=tuple((row.store, row.session.title_at) for row in rows),
     )
 
@@ -654,6 +655,7 @@ def _with_missing_values(
         branch=first("branch"),
         began_at=first("began_at"),
         active=first("active"),
+        sizes=first("sizes"),
     )
 
 
@@ -716,9 +718,9 @@ def _first_prompt(session: StoredSession) -> str | None:
 @lru_cache(maxsize=256)
 def _read_first_prompt(agent: str, path: str, session: str, _mtime_ns: int) -> str | None:
     """Read a session's first prompt. The result is cached until the session changes."""
-    from sidecar.agents.contents import first_prompt
+    from sidecar.agents.context_sizes import first_prompt
 
-    return first_prompt(reader_of(agent).contents(path, session))
+    return first_prompt(partial(reader_of(agent).measure, path, session))
 
 
 def _rank_of_call(call: CallFinished, session: SessionSnapshot | None) -> int:

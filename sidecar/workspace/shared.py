@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sidecar.context.protocol import ContextWarning
 from sidecar.text.printable import message as printable
 from sidecar.workspace.calibrations import CalibrationStore
-from sidecar.workspace.context_contents import ContentsReader
+from sidecar.workspace.context_sizes import SizesReader
 from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents
 from sidecar.workspace.spending import Spending
@@ -39,7 +39,7 @@ class SharedServices:
     def __post_init__(self) -> None:
         self._reported_caps = set[tuple[object, ...]]()
         self.workers = Workers()
-        self.contents = ContentsReader(self.workers)
+        self.sizes = SizesReader(self.workers)
         self.windows = Windows(self.state)
         self.calibrations = CalibrationStore(self.state.folder)
         self.counts = Counts(

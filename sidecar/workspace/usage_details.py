@@ -12,6 +12,7 @@ import msgspec
 from sidecar.agents.events import StoredSession
 from sidecar.context.protocol import Forecast, PlanLimit, UsageBlock
 from sidecar.errors import SidecarError
+from sidecar.workspace.context_sizes import label_parts
 from sidecar.workspace.shown_session import PROTOCOL
 
 if TYPE_CHECKING:
@@ -164,8 +165,10 @@ def _as_float(amount: object) -> float | None:
 async def add_contents(
     services: SharedServices, session: Conversation | StoredSession, usage: ContextUsage
 ) -> ContextUsage:
-    """Add a breakdown of the context if the agent's session file contains the messages."""
+    """Add a breakdown of the context if the agent stores the messages."""
     if not isinstance(session, StoredSession) or not session.path or usage.tokens is None:
         return usage
-    found = await services.contents.parts(session.source, session.path, session.id, usage.tokens)
-    return msgspec.structs.replace(usage, contents=found)
+    from sidecar.agents.context_sizes import unpack
+
+    sizes = unpack(session.sizes) or await services.sizes.sizes(session)
+    return msgspec.structs.replace(usage, contents=label_parts(sizes, usage.tokens))

@@ -757,10 +757,9 @@ async def test_prompt_files_cost_only_what_the_chosen_days_did(
     assert (printed["requests"], printed["costUsd"]) == (1, row["costUsd"])
 
 
-async def test_a_session_file_is_not_read_for_a_closed_view(
+async def test_a_session_file_is_not_read_again_for_what_fills_the_context(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
-    """The messages are needed only for an open context view, not for the status."""
     session = everyday(home, tmp_path)
     await start_and_read(bare, tmp_path)
     with recorded_opens(session.path) as reads:
@@ -768,9 +767,10 @@ async def test_a_session_file_is_not_read_for_a_closed_view(
             await bare.request("context/usage", {})
             await bare.request("context/sessions", {})
             await bare.request("cost/detail", {})
-        assert reads == []
-        await bare.request("context/page", {})
-    assert len(reads) == 1
+            await bare.request("context/page", {})
+        usage = await bare.request("context/usage", {"contents": True})
+    assert reads == []
+    assert sum(part["tokens"] for part in usage["contents"]) == usage["tokens"]
 
 
 async def test_session_files_are_read_once_for_all_cost_reports(

@@ -28,8 +28,7 @@ class RecordingReader:
         self.agent = reader.agent
         self.folders, self.find, self.store_at = reader.folders, reader.find, reader.store_at
         self.title, self.window = reader.title, reader.window
-        self.contents, self.limits = reader.contents, reader.limits
-        self.current_contents = reader.current_contents
+        self.limits, self.measure = reader.limits, reader.measure
         self.compacts_at, self.own_full = reader.compacts_at, reader.own_full
         self.made_call = reader.made_call
 

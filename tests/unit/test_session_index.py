@@ -265,8 +265,8 @@ class SlowReader:
         self.folders, self.find = self._reader.folders, self._reader.find
         self.store_at = self._reader.store_at
         self.title, self.window = self._reader.title, self._reader.window
-        self.contents, self.limits = self._reader.contents, self._reader.limits
-        self.current_contents = self._reader.current_contents
+        self.limits = self._reader.limits
+        self.measure = self._reader.measure
         self.compacts_at, self.own_full = self._reader.compacts_at, self._reader.own_full
         self.made_call = self._reader.made_call
 

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from sidecar.agents.contents import ContentEntry, ContentKind, PromptSize, message_parts
+from sidecar.agents.context_sizes import Content, ContextSizes
 from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import (
     CamelRecord,
@@ -61,6 +59,7 @@ class _Message(CamelRecord):
     role: str | None = None
     message_id: int | str | None = None
     usage: _Usage | None = None
+    content: Content = None
 
 
 class _Tree(Record):
@@ -95,6 +94,13 @@ class _Thread(Record):
             if one.usage is not None:
                 yield str(number if one.message_id is None else one.message_id), one.usage
 
+    def add_parts(self, sizes: ContextSizes) -> None:
+        for message in self.messages or ():
+            if message.usage is not None:
+                sizes.add_prompt(message.usage.usage.prompt_tokens)
+            is_reply = message.role == "assistant"
+            sizes.add_message(message.content, "assistant" if is_reply else "user")
+
 
 class Amp(DocumentReader):
     agent = AGENT
@@ -121,28 +127,14 @@ class Amp(DocumentReader):
                 one.model,
                 workspace=folders[0] if folders else "",
             )
+        thread.add_parts(session.sizes)
         return StoreContents(calls, [session.snapshot()])
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
         return decode_file(store.path, _Thread).title
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        tools = dict[str, str]()
-        for message in decode_file(path, _ContentThread).messages or ():
-            if message.usage is not None:
-                yield PromptSize(message.usage.usage.prompt_tokens)
-            kind: ContentKind = "assistant" if message.role == "assistant" else "user"
-            yield from message_parts(message.content, kind, tools)
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:  # noqa: ARG002
+        decode_file(path, _Thread).add_parts(sizes)
 
 
 READER = Amp()
-
-
-class _ContentMessage(Record):
-    role: str | None = None
-    content: msgspec.Raw = msgspec.Raw(b"")
-    usage: _Usage | None = None
-
-
-class _ContentThread(Record):
-    messages: list[_ContentMessage] | None = None

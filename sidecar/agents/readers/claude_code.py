@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import Compaction, ContentKind, Part, PromptSize, message_parts
+from sidecar.agents.context_sizes import Content, ContextSizes, PartKind
 from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot, Store
 from sidecar.agents.fields import (
     CamelRecord,
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from sidecar.agents.contents import ContentEntry
     from sidecar.agents.events import StoredSession
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
@@ -129,6 +128,7 @@ class MessageUsage(PartUsage):
 class ClaudeMessage(Record):
     id: str | None = None
     model: str | None = None
+    content: Content = None
     stop_reason: str | None = None
     usage: MessageUsage | None = None
 
@@ -197,6 +197,7 @@ class TranscriptLine(CamelRecord):
     model_usage: dict[str, ModelUsage] | None = None
     """The usage of each model if this is a `cost-state` line."""
     message: ClaudeMessage | None = None
+    attachment: msgspec.Raw = msgspec.Raw(b"")
 
     @property
     def is_copy(self) -> bool:
@@ -236,6 +237,18 @@ class TranscriptLine(CamelRecord):
         if self.type != "assistant" or message is None or message.usage is None:
             return None
         return None if message.model == _SYNTHETIC else (message, message.usage)
+
+    def add_parts(self, sizes: ContextSizes) -> None:
+        """Add the parts of the conversation in this line."""
+        if self.type == "attachment":
+            sizes.add("instructions", self.attachment)
+        elif self.message is not None and self.type in ("user", "assistant"):
+            kind: PartKind = "assistant" if self.type == "assistant" else "user"
+            if self.is_compact_summary:
+                kind = "summary"
+            elif self.is_meta:
+                kind = "instructions"
+            sizes.add_message(self.message.content, kind)
 
 
 decode = typed.decoder(TranscriptLine)
@@ -282,54 +295,6 @@ def tier_of(usage: MessageUsage) -> str:
     """Return the service tier, including fast mode and region. All three affect the price."""
     tier = normal_tier(usage.speed) or normal_tier(usage.service_tier)
     return tier + region_suffix(usage.inference_geo)
-
-
-class _ContentMessage(ClaudeMessage):
-    content: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _ContentLine(CamelRecord):
-    type: str | None = None
-    subtype: str | None = None
-    is_sidechain: bool | None = None
-    is_compact_summary: bool | None = None
-    is_meta: bool | None = None
-    attachment: msgspec.Raw = msgspec.Raw(b"")
-    message: _ContentMessage | None = None
-
-
-decode_content_line = typed.decoder(_ContentLine)
-
-
-def _entries_of_file(path: str, since: bytes = b"") -> Iterator[ContentEntry]:
-    tools = dict[str, str]()
-    for line in read_records(path, decode_content_line, since):
-        yield from content_entries(line, tools)
-
-
-def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
-    """Yield the conversation parts in a line.
-
-    Args:
-        line: The line.
-        tools: Tool names, keyed by call id. The tools called in the line are added.
-    """
-    if line.is_sidechain:
-        return
-    if line.subtype == "compact_boundary" or line.is_compact_summary:
-        yield Compaction()
-    if line.type == "attachment":
-        yield Part("instructions", line.attachment)
-    if line.message is None or line.type not in ("user", "assistant"):
-        return
-    if line.type == "assistant" and line.message.usage is not None:
-        yield PromptSize(_size_of_last_call(line.message, line.message.usage).prompt)
-    kind: ContentKind = "assistant" if line.type == "assistant" else "user"
-    if line.is_compact_summary:
-        kind = "summary"
-    elif line.is_meta:
-        kind = "instructions"
-    yield from message_parts(line.message.content, kind, tools)
 
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
@@ -502,12 +467,6 @@ class ClaudeCode(LineReader):
         line = record_at(store.path, title_at, decode)
         return line.title if line else None
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        return _entries_of_file(path)
-
-    def current_contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        return _entries_of_file(path, since=b'"compact_boundary"')
-
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
         small = places.variable("CLAUDE_CODE_DISABLE_1M_CONTEXT")
         return _SMALL_WINDOW if small else None
@@ -589,13 +548,17 @@ class _Transcript(SessionLines):
             session.active = not line.ends_turn
         if line.subtype == "compact_boundary":
             self.costs.compacted_model = session.model
+            session.sizes.compact()
             left = line.compact_metadata.post_tokens if line.compact_metadata else None
             session.track = session.track.compaction().estimate(left or 0, None)
         elif line.is_compact_summary:
+            session.sizes.compact()
             if not session.track.is_estimate:
                 session.track = session.track.compaction()
         elif call is not None and not line.is_api_error_message:
             self._measure(*call)
+        if self.is_live:
+            line.add_parts(session.sizes)
 
     def _measure(self, message: ClaudeMessage, usage: MessageUsage) -> None:
         session, reading = self.session, _size_of_last_call(message, usage)
@@ -606,6 +569,7 @@ class _Transcript(SessionLines):
         if message.model != session.model:
             session.window = None
         session.window = window_of_prompt(reading.prompt) or session.window
+        session.sizes.add_prompt(reading.prompt)
         self.message, session.model = message.id, message.model
         session.track = session.track.call(reading)
 

@@ -11,7 +11,7 @@ a JSON string that contains both the prompt and the usage of the call. Only the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import ContentEntry, ContentKind, PromptSize, message_parts
+from sidecar.agents.context_sizes import Content, ContextSizes
 from sidecar.agents.events import CallFinished, CallSize, Store
 from sidecar.agents.fields import (
     CamelRecord,
@@ -166,24 +166,25 @@ class Tasks(DocumentReader):
             )
         return StoreContents(calls, [session.snapshot()])
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        """Yield the parts of the latest request, which are in `api_conversation_history.json`."""
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:  # noqa: ARG002
+        """Add the parts of the latest request, which are in `api_conversation_history.json`."""
         shown = decode_file(path, list[_Message])
-        sizes = [one.numbers.usage.prompt_tokens for one in shown if one.numbers]
+        prompts = iter([one.numbers.usage.prompt_tokens for one in shown if one.numbers])
         if any(one.say == "condense_context" for one in shown):
             return  # it is unknown which messages each request contained
-        tools, calls = dict[str, str](), iter(sizes)
         sent = Path(path).with_name("api_conversation_history.json")
         for message in decode_file(str(sent), list[_SentMessage]):
-            if message.role == "assistant" and (size := next(calls, None)) is not None:
-                yield PromptSize(size, has_all_before=True)
-            kind: ContentKind = "assistant" if message.role == "assistant" else "user"
-            yield from message_parts(message.content, kind, tools)
+            if message.role == "assistant" and (size := next(prompts, None)) is not None:
+                sizes.add_prompt(size, has_all_before=True)
+            message.add_parts(sizes)
 
 
 class _SentMessage(Record):
     role: str | None = None
-    content: msgspec.Raw = msgspec.Raw(b"")
+    content: Content = None
+
+    def add_parts(self, sizes: ContextSizes) -> None:
+        sizes.add_message(self.content, "assistant" if self.role == "assistant" else "user")
 
 
 def reported_usd(cost: Number) -> Decimal | None:
@@ -240,7 +241,7 @@ class _Model(Record):
     provider: str | None = None
 
 
-class _Reply(CamelRecord):
+class _Reply(_SentMessage, rename="camel"):
     id: str | None = None
     ts: Number = None
     model_info: _Model | None = None
@@ -258,15 +259,11 @@ class _File(CamelRecord):
     session_id: str | None = None
     messages: list[_Reply] | None = None
 
-
-class _ContentReply(CamelRecord):
-    role: str | None = None
-    content: msgspec.Raw = msgspec.Raw(b"")
-    metrics: _Metrics | None = None
-
-
-class _ContentFile(Record):
-    messages: list[_ContentReply] | None = None
+    def add_parts(self, sizes: ContextSizes) -> None:
+        for message in self.messages or ():
+            if message.metrics is not None:
+                sizes.add_prompt(message.metrics.usage.prompt_tokens)
+            message.add_parts(sizes)
 
 
 class _Manifest(Record):
@@ -316,6 +313,7 @@ class ClineSessions(DocumentReader):
         is_lead = document.agent in (None, _LEAD)
         session.model, provider = manifest.model, manifest.provider
         calls = list[CallFinished]()
+        document.add_parts(session.sizes)
         for reply in document.messages or ():
             usage, at = reply.usage, time_from_ms(reply.ts)
             session.touch(at)
@@ -340,14 +338,8 @@ class ClineSessions(DocumentReader):
     def made_call(self, path: str, session: str, call: ToolCall) -> bool:  # noqa: ARG002
         return _read_manifest(path).pid == call.process
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        tools = dict[str, str]()
-        for message in decode_file(path, _ContentFile).messages or ():
-            usage = message.metrics.usage if message.metrics else None
-            if usage is not None:
-                yield PromptSize(usage.prompt_tokens)
-            kind: ContentKind = "assistant" if message.role == "assistant" else "user"
-            yield from message_parts(message.content, kind, tools)
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:  # noqa: ARG002
+        decode_file(path, _File).add_parts(sizes)
 
 
 READER = TwoStores(

@@ -25,17 +25,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import Block, Compaction, Part, PromptSize
 from sidecar.agents.events import CallFinished, CallSize, ReportedLimit, SessionSnapshot, Store
 from sidecar.agents.fields import Record, TokenCount, parse_iso_time, provider_of, time_from_ms
 from sidecar.agents.file_reading import last_lines
 from sidecar.agents.finding import list_folder
-from sidecar.agents.stores import LineReader, Lines, SessionState, read_records, record_at
+from sidecar.agents.stores import (
+    LineReader,
+    Lines,
+    SessionLines,
+    SessionState,
+    read_records,
+    record_at,
+)
 from sidecar.messages.billing import normal_tier
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
-    from sidecar.agents.contents import ContentEntry
+    from sidecar.agents.context_sizes import ContextSizes
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
 
@@ -90,6 +96,14 @@ class Payload(Record):
 
     type: str | None = None
     id: str | None = None
+    role: str | None = None
+    content: msgspec.Raw = msgspec.Raw(b"")
+    name: str | None = None
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+    input: msgspec.Raw = msgspec.Raw(b"")
+    action: msgspec.Raw = msgspec.Raw(b"")
+    call_id: str | None = None
+    output: msgspec.Raw = msgspec.Raw(b"")
     timestamp: str | None = None
     cwd: str | None = None
     git: _Git | None = None
@@ -134,6 +148,25 @@ class Payload(Record):
             or (spawned.group(1).decode("utf-8", "replace") if spawned else None)
         )
 
+    def add_parts(self, sizes: ContextSizes) -> None:
+        """Add the parts of the conversation in a `response_item` line."""
+        kind = self.type or ""
+        if kind == "message" and self.role == "assistant":
+            sizes.add("assistant", self.content)
+        elif kind == "message":
+            is_own = self.role != "user" or _INSTRUCTIONS.match(memoryview(self.content))
+            sizes.add("instructions" if is_own else "user", self.content)
+        elif kind.endswith("_output"):
+            sizes.add("result", self.output, sizes.end_call(self.call_id))
+        elif kind.endswith("_call"):
+            tool = sizes.begin_call(self.call_id, self.name or kind.removesuffix("_call"))
+            for text in (self.arguments, self.input, self.action):
+                sizes.add("call", text, tool)
+
+
+_INSTRUCTIONS = re.compile(rb'\[\s*\{[^{}]{0,80}"text"\s*:\s*"(?:<[a-z]|# AGENTS\.md)')
+"""Matches instructions that Codex sends as user messages."""
+
 
 class _Metadata(Record):
     compaction_output: bool | None = None
@@ -165,8 +198,11 @@ def usage_of(parts: UsageParts) -> Usage:
     return usage_from_prompt(prompt, cached, written, 0, output, reasoning)
 
 
-class RolloutState(msgspec.Struct):
-    """What the reader remembers about a rollout file between reads."""
+class RolloutState(SessionLines):
+    """What the reader remembers about a rollout file between reads.
+
+    The session includes lines that were copied from a parent thread.
+    """
 
     thread: str
     owner: str | None = None
@@ -243,65 +279,6 @@ class RolloutState(msgspec.Struct):
         now, then = total.parts, before
         prompt, cached, written, output, reasoning = map(operator.sub, now, then)
         return prompt, cached, written, output, reasoning
-
-
-class _Item(Block):
-    role: str | None = None
-    call_id: str | None = None
-    action: msgspec.Raw = msgspec.Raw(b"")
-    output: msgspec.Raw = msgspec.Raw(b"")
-    info: Info | None = None
-    usage: Tokens | None = None
-
-
-class _ContentLine(Record):
-    type: str | None = None
-    payload: _Item | None = None
-
-
-decode_content_line = typed.decoder(_ContentLine)
-_INSTRUCTIONS = re.compile(rb'\[\s*\{[^{}]{0,80}"text"\s*:\s*"(?:<[a-z]|# AGENTS\.md)')
-"""Matches instructions that Codex sends as user messages."""
-
-
-def _entries_of_file(path: str, since: bytes = b"") -> Iterator[ContentEntry]:
-    tools = dict[str, str]()
-    for line in read_records(path, decode_content_line, since):
-        yield from content_entries(line, tools)
-
-
-def content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
-    """Yield the conversation parts in a line.
-
-    Args:
-        line: The line.
-        tools: Tool names, keyed by call id. Calls in the line are added.
-    """
-    item = line.payload
-    if line.type == "compacted":
-        yield Compaction()
-    elif item is not None and line.type == "response_item":
-        yield from _parts_of_item(item, tools)
-    elif item is not None:
-        newest = item.info.last_token_usage if item.info else item.usage
-        if newest is not None:
-            yield PromptSize(newest.parts[0])
-
-
-def _parts_of_item(item: _Item, tools: dict[str, str]) -> Iterator[Part]:
-    kind = item.type or ""
-    if kind == "message" and item.role == "assistant":
-        yield Part("assistant", item.content)
-    elif kind == "message":
-        is_own = item.role != "user" or _INSTRUCTIONS.match(bytes(item.content))
-        yield Part("instructions" if is_own else "user", item.content)
-    elif kind.endswith("_output"):
-        yield Part("result", item.output, tools.get(item.call_id or "", ""))
-    elif kind.endswith("_call"):
-        name = item.name or kind.removesuffix("_call")
-        tools[item.call_id or ""] = name
-        for given in (item.arguments, item.input, item.action):
-            yield Part("call", given, name)
 
 
 _PAUSE = timedelta(seconds=2)
@@ -461,7 +438,7 @@ class Codex(LineReader):
 
     def begin(self, store: Store) -> _Rollout:
         session = SessionState("", ended=_FOLDERS[1] in Path(store.path).parts)
-        return _Rollout(_thread_of(store.path), session=session)
+        return _Rollout(session, _thread_of(store.path))
 
     def title(self, store: Store, title_at: str) -> str | None:
         line = record_at(store.path, title_at, decode)
@@ -472,12 +449,6 @@ class Codex(LineReader):
         stores = (store for store in self.find(places) if not store.path.endswith(".zst"))
         newest = nlargest(_FILES_WITH_LIMITS, stores, key=lambda store: store.mtime_ns)
         return next(filter(None, (_limits_in(store.path) for store in newest)), [])
-
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        return _entries_of_file(path)
-
-    def current_contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        return _entries_of_file(path, since=b'"compacted"')
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return window * 90 // 95  # Codex reports 95% of the window, and compacts at 90%
@@ -502,8 +473,6 @@ READER = Codex()
 
 
 class _Rollout(RolloutState):
-    session: SessionState = msgspec.field(default_factory=lambda: SessionState(""))
-    """The conversation in the file, including lines that were copied from a parent thread."""
     summary: str | None = None
     """The id of the response that contains the latest compaction's summary."""
     awaits_summary: bool = False
@@ -520,6 +489,7 @@ class _Rollout(RolloutState):
             self.session.touch(parse_iso_time(line.timestamp))
             if line.type == "response_item":
                 self.awaits_summary = self.awaits_summary or line.is_summary
+                line.payload.add_parts(self.session.sizes)
             else:
                 yield from self._apply(line, line.payload, lines)
 
@@ -552,6 +522,7 @@ class _Rollout(RolloutState):
             session.work_in(settings.cwd)
         elif kind == "compacted":
             session.track, self.summary = session.track.compaction(), payload.compaction_response_id
+            session.sizes.compact()
         elif kind == "thread_rolled_back":
             session.track = session.track.rewind()
         elif kind == "thread_name_updated":
@@ -600,6 +571,7 @@ class _Rollout(RolloutState):
         if tokens is not None:
             # The model is taken from the session's settings.
             prompt, _, _, output, _ = tokens.parts
+            self.session.sizes.add_prompt(prompt)
             reading = CallSize(prompt, output, None, self.session.window)
             self.session.track = self.session.track.call(reading)
 

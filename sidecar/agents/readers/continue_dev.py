@@ -20,13 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import (
-    ContentEntry,
-    ContentKind,
-    Part,
-    PromptSize,
-    message_parts,
-)
+from sidecar.agents.context_sizes import Content, ContextSizes, PartKind
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
@@ -139,20 +133,50 @@ class _MessageUsage(Record):
 class _Message(Record):
     role: str | None = None
     usage: _MessageUsage | None = None
+    content: Content = None
 
 
-class _ToolState(Record):
-    status: str | None = None
+class _ContextItem(Record):
+    content: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Function(Record):
+    name: str | None = None
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ToolCall(Record):
+    function: _Function | None = None
+
+
+class _CalledTool(CamelRecord):
+    tool_call: _ToolCall | None = None
+    output: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Item(CamelRecord):
     message: _Message | None = None
-    tool_call_states: list[_ToolState] | None = None
+    context_items: list[_ContextItem] | None = None
+    tool_call_states: list[_CalledTool] | None = None
 
     @property
     def is_waiting(self) -> bool:
         """Whether the agent continues after this item."""
         return not self.message or self.message.role != "assistant" or bool(self.tool_call_states)
+
+    def add_parts(self, sizes: ContextSizes) -> None:
+        """Add the item's call size and parts."""
+        message = self.message or _Message()
+        if message.usage is not None:
+            sizes.add_prompt(message.usage.usage.prompt_tokens)
+        kinds: dict[str | None, PartKind] = {"user": "user", "system": "instructions"}
+        sizes.add_message(message.content, kinds.get(message.role, "assistant"))
+        for item in self.context_items or ():
+            sizes.add("attachment", item.content)
+        for called in self.tool_call_states or ():
+            function = (called.tool_call and called.tool_call.function) or _Function()
+            sizes.add("call", function.arguments, function.name or "")
+            sizes.add("result", called.output, function.name or "")
 
 
 class _SessionUsage(CamelRecord):
@@ -214,9 +238,9 @@ class ContinueSessions(FileStores):
         store = store_from_path(AGENT, path)
         return msgspec.structs.replace(store, inode=0) if store else None
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        for item in decode_file(path, _ContentSession).history or ():
-            yield from item.entries
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:  # noqa: ARG002
+        for item in decode_file(path, _Session).history or ():
+            item.add_parts(sizes)
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_store(store, state, _State, partial(_read_session, store))
@@ -232,53 +256,6 @@ class ContinueSessions(FileStores):
 READER = TwoStores(ContinueSessions(), ContinueDev(), lambda path: not path.endswith(".json"))
 
 
-class _ContextItem(Record):
-    content: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _Function(Record):
-    name: str | None = None
-    arguments: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _ToolCall(Record):
-    function: _Function | None = None
-
-
-class _ContentMessage(_Message):
-    content: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _CalledTool(CamelRecord):
-    tool_call: _ToolCall | None = None
-    output: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _ContentItem(CamelRecord):
-    message: _ContentMessage | None = None
-    context_items: list[_ContextItem] | None = None
-    tool_call_states: list[_CalledTool] | None = None
-
-    @property
-    def entries(self) -> Iterator[ContentEntry]:
-        """The item's call size, followed by the item's parts."""
-        message = self.message or _ContentMessage()
-        if message.usage is not None:
-            yield PromptSize(message.usage.usage.prompt_tokens)
-        kinds: dict[str | None, ContentKind] = {"user": "user", "system": "instructions"}
-        yield from message_parts(message.content, kinds.get(message.role, "assistant"), {})
-        for item in self.context_items or ():
-            yield Part("attachment", item.content)
-        for called in self.tool_call_states or ():
-            function = (called.tool_call and called.tool_call.function) or _Function()
-            yield Part("call", function.arguments, function.name or "")
-            yield Part("result", called.output, function.name or "")
-
-
-class _ContentSession(CamelRecord):
-    history: list[_ContentItem] | None = None
-
-
 def _read_session(store: Store, state: _State) -> StoreContents:
     document = decode_file(store.path, _Session)
     session = SessionState(
@@ -290,6 +267,8 @@ def _read_session(store: Store, state: _State) -> StoreContents:
     if document.replies:
         newest = document.replies[-1]
         session.track = session.track.call(CallSize.of(newest.usage, newest.model))
+    for item in document.history or ():
+        item.add_parts(session.sizes)
     is_first = not state.replies
     calls = [*_reply_calls(document, session, state)]
     rest = _call_of_unlisted_usage(store, document, session, state, has_new=bool(calls))

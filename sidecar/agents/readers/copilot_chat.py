@@ -39,7 +39,7 @@ from sidecar.agents.vscode import Storage, is_server, local_path, own_window, st
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sidecar.agents.contents import ContentEntry
+    from sidecar.agents.context_sizes import ContextSizes
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
 
@@ -96,8 +96,8 @@ class CopilotChat(StoreReader):
             return decode_file(store.path, Chat).custom_title
         return _title_of_line(store.path, title_at)
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the parts of a session's chat file. `path` may be any of the session's stores."""
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:
+        """Add the parts of a session's chat file. `path` may be any of the session's stores."""
         chat_path = _chat_of(path, session)
         if chat_path is None:
             return
@@ -108,7 +108,7 @@ class CopilotChat(StoreReader):
             for one in read_records(chat_path, mutations.decode):
                 with suppress(msgspec.DecodeError):
                     chat = _apply_line(chat, one)
-        yield from chat.entries()
+        chat.add_to(sizes)
 
 
 @lru_cache(maxsize=256)

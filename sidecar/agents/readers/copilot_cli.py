@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sidecar import typed
-from sidecar.agents.contents import Compaction, ContentEntry, Part, PromptSize
+from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.databases import DatabaseState, OneDatabase, column_time, read_only, rows
 from sidecar.agents.events import CallFinished, CallSize, Category, SessionSnapshot, Store
 from sidecar.agents.fields import (
@@ -113,6 +113,12 @@ class _Record(CamelRecord):
         return _OWN_PROVIDERS.get(self.model_provider or "")
 
 
+class _ToolRequest(CamelRecord):
+    tool_call_id: str | None = None
+    name: str | None = None
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+
+
 class _Data(CamelRecord):
     message_id: str | None = None
     model: str | None = None
@@ -125,6 +131,11 @@ class _Data(CamelRecord):
     parent_tool_call_id: str | None = None
     usage: _Record | None = None
     compaction_tokens_used: _Record | None = None
+    content: msgspec.Raw = msgspec.Raw(b"")
+    transformed_content: msgspec.Raw = msgspec.Raw(b"")
+    tool_requests: list[_ToolRequest] | None = None
+    tool_call_id: str | None = None
+    result: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Event(CamelRecord):
@@ -134,6 +145,23 @@ class _Event(CamelRecord):
     type: str | None = None
     timestamp: str | None = None
     data: _Data | None = None
+
+    def add_parts(self, sizes: ContextSizes) -> None:
+        """Add the parts in an event of the main conversation, and a recorded call's prompt size."""
+        data = self.data or _Data()
+        if self.type == "session.compaction_complete":
+            sizes.compact()
+        elif self.type == _RECORD and data.usage and data.usage.is_conversation:
+            sizes.add_prompt(data.usage.usage.prompt_tokens, has_all_before=True)
+        elif self.type == "user.message":
+            sizes.add("user", bytes(data.transformed_content) or data.content)
+        elif self.type == "assistant.message":
+            sizes.add("assistant", data.content)
+            for request in data.tool_requests or ():
+                tool = sizes.begin_call(request.tool_call_id, request.name)
+                sizes.add("call", request.arguments, tool)
+        elif self.type == "tool.execution_complete":
+            sizes.add("result", data.result, sizes.end_call(data.tool_call_id))
 
 
 _event = typed.decoder(_Event)
@@ -236,8 +264,8 @@ class _Database(OneDatabase):
             cost_usd=credits_to_usd(float(str(nano)) / _NANO) if nano else None,
         )
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        return _contents(os.path.dirname(path), session)
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:
+        _measure(os.path.dirname(path), session, sizes)
 
 
 class _EventFiles(LineReader):
@@ -249,69 +277,26 @@ class _EventFiles(LineReader):
         name = os.path.basename(os.path.dirname(store.path))
         return _Events(SessionState(name, track=ContextTrack(why=NO_USAGE)))
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        return _contents(str(Path(path).parents[2]), session)
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:
+        _measure(str(Path(path).parents[2]), session, sizes)
 
 
 READER = TwoStores(_Database(), _EventFiles(), lambda path: path.endswith(_EVENTS))
 
 
-class _ToolRequest(CamelRecord):
-    tool_call_id: str | None = None
-    name: str | None = None
-    arguments: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _ContentData(CamelRecord):
-    usage: _Record | None = None
-    content: msgspec.Raw = msgspec.Raw(b"")
-    transformed_content: msgspec.Raw = msgspec.Raw(b"")
-    tool_requests: list[_ToolRequest] | None = None
-    tool_call_id: str | None = None
-    result: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _ContentEvent(CamelRecord):
-    type: str | None = None
-    agent_id: str | None = None
-    data: _ContentData | None = None
-
-
-_content_event = typed.decoder(_ContentEvent)
-
-
-def _contents(home: str, session: str) -> Iterator[ContentEntry]:
-    """Yield the parts from a session's events. Without records, rows have the prompts' sizes."""
-    folder, sizes = os.path.join(home, _STATE, session), list[int]()
+def _measure(home: str, session: str, sizes: ContextSizes) -> None:
+    """Add the parts in a session's events. Without records, rows have the prompts' sizes."""
+    folder, prompts = os.path.join(home, _STATE, session), list[int]()
     with suppress(OSError), read_only(os.path.join(home, _STORE)) as connection:
         for row in rows(connection, _TABLE, "session_id = ? ORDER BY id", session):
             if _category_of(row) == "main" and not _is_in_log(row, folder):
-                sizes.append(_usage_of(row).prompt_tokens)
-    left, tools = iter(sizes), dict[str, str]()
-    for event in read_records(os.path.join(folder, _EVENTS), _content_event):
+                prompts.append(_usage_of(row).prompt_tokens)
+    left = iter(prompts)
+    for event in read_records(os.path.join(folder, _EVENTS), _event):
         if event.agent_id is None:
-            yield from _content_entries(event, left, tools)
-
-
-def _content_entries(
-    event: _ContentEvent, sizes: Iterator[int], tools: dict[str, str]
-) -> Iterator[ContentEntry]:
-    data = event.data or _ContentData()
-    if event.type == "session.compaction_complete":
-        yield Compaction()
-    elif event.type == _RECORD and data.usage and data.usage.is_conversation:
-        yield PromptSize(data.usage.usage.prompt_tokens, has_all_before=True)
-    elif event.type == "user.message":
-        yield Part("user", bytes(data.transformed_content) or data.content)
-    elif event.type == "assistant.message":
-        if (size := next(sizes, None)) is not None:
-            yield PromptSize(size, has_all_before=True)
-        yield Part("assistant", data.content)
-        for request in data.tool_requests or ():
-            tools[request.tool_call_id or ""] = request.name or ""
-            yield Part("call", request.arguments, request.name or "")
-    elif event.type == "tool.execution_complete":
-        yield Part("result", data.result, tools.get(data.tool_call_id or "", ""))
+            if event.type == "assistant.message" and (size := next(left, None)) is not None:
+                sizes.add_prompt(size, has_all_before=True)
+            event.add_parts(sizes)
 
 
 def _request_id(at: datetime | None, usage: Usage) -> str:
@@ -382,6 +367,7 @@ class _Events(SessionLines):
             at, data = parse_iso_time(event.timestamp), event.data or _Data()
             session.touch(at)
             if event.agent_id is None:
+                event.add_parts(session.sizes)
                 self._follow(event, data)
             if event.type == _RECORD and data.usage is not None:
                 self.newest = data.usage
@@ -400,7 +386,8 @@ class _Events(SessionLines):
     def snapshots(self) -> Iterable[SessionSnapshot]:
         session = replace(self.session, window=self._window)
         if self.newest is None:
-            return (session.snapshot("lower bound"),)
+            # The sizes of the prompts are in the database.
+            return (replace(session, sizes=ContextSizes()).snapshot("lower bound"),)
         return (replace(session, rank=2).snapshot(),)
 
     def _follow(self, event: _Event, data: _Data) -> None:

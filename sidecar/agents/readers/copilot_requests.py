@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.contents import Compaction, ContentEntry, Part, PromptSize
 from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import (
     CamelRecord,
@@ -31,6 +30,7 @@ from sidecar.models.catalogue import known_window
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from sidecar.agents.context_sizes import ContextSizes
     from sidecar.agents.stores import SessionState
     from sidecar.messages.usage import Usage
 
@@ -312,41 +312,41 @@ class ContentTurn(CopilotTurn):
         made = (self._metadata.summary, *(self._metadata.summaries or ()))
         return {one.tool_call_round_id or "": one.text for one in made if one and one.worked}
 
-    def entries(self, summaries: dict[str, msgspec.Raw]) -> Iterator[ContentEntry]:
-        """Yield the turn's parts in order.
+    def add_to(self, sizes: ContextSizes, summaries: dict[str, msgspec.Raw]) -> None:
+        """Add the turn's parts in order.
 
         Args:
+            sizes: The sizes of the earlier turns.
             summaries: The summaries from all turns, keyed by round id.
         """
         prompt = (self.message or _Prompt()).text
-        yield Part("user", prompt)
+        sizes.add("user", prompt)
         # The rendered message consists of the prompt, instructions and attached files.
-        if around := bytes(self._metadata.rendered_user_message)[len(bytes(prompt)) :]:
-            yield Part("attachment", around)
+        sizes.add("attachment", bytes(self._metadata.rendered_user_message)[len(bytes(prompt)) :])
         rounds = self._metadata.tool_call_rounds or (self._shown_reply(),)
         for one in rounds:
             if one is rounds[-1]:
-                yield PromptSize(self.prompt, has_all_before=True)
-            yield from self._parts_of_round(one)
+                sizes.add_prompt(self.prompt, has_all_before=True)
+            self._add_round(one, sizes)
             text = summaries.get(one.id or "", one.summary)
             if bytes(text) not in _NO_SUMMARY:
-                yield Compaction()
-                yield Part("summary", text)
+                sizes.compact()
+                sizes.add("summary", text)
         if self.compacted:
-            yield Compaction()
+            sizes.compact()
 
     @property
     def _metadata(self) -> _ContentMetadata:
         return (self.result.metadata if self.result else None) or _ContentMetadata()
 
-    def _parts_of_round(self, one: _ContentRound) -> Iterator[Part]:
+    def _add_round(self, one: _ContentRound, sizes: ContextSizes) -> None:
         results = self._metadata.tool_call_results or {}
-        yield Part("assistant", one.response)
-        yield Part("assistant", one.thinking)
+        sizes.add("assistant", one.response)
+        sizes.add("assistant", one.thinking)
         for call in one.tool_calls or ():
-            yield Part("call", call.arguments, call.name or "")
+            sizes.add("call", call.arguments, call.name or "")
             if (result := results.get(call.id or "")) is not None:
-                yield Part("result", result, call.name or "")
+                sizes.add("result", result, call.name or "")
 
     def _shown_reply(self) -> _ContentRound:
         """Return the displayed text as a round. Used for turns that have no recorded rounds."""
@@ -359,11 +359,11 @@ class ContentChat(Chat):
 
     requests: list[ContentTurn | None] | None = None  # type: ignore[assignment]
 
-    def entries(self) -> Iterator[ContentEntry]:
+    def add_to(self, sizes: ContextSizes) -> None:
         turns = [one for one in self.requests or () if one is not None]
         summaries = {name: text for one in turns for name, text in one.summaries.items()}
         for one in turns:
-            yield from one.entries(summaries)
+            one.add_to(sizes, summaries)
 
 
 def calls_of(request: CopilotTurn, session: SessionState, workspace: str) -> Iterator[CallFinished]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import Block, ContentEntry, ContentKind, Part, system_prompt_size
+from sidecar.agents.context_sizes import Block, ContextSizes, PartKind
 from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
@@ -103,8 +103,8 @@ class Crush(OneDatabase):
                     cost_usd=Decimal(repr(cost)),
                 )
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield the estimated size of the system prompt, then the parts since the last summary.
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:
+        """Add the parts since the last summary, and estimate the size of the system prompt.
 
         The size must be estimated, because Crush stores only the size of the newest prompt.
         """
@@ -112,21 +112,18 @@ class Crush(OneDatabase):
             row = next(rows(connection, self.table, "id = ?", session), None) or {}
             order = "session_id = ? ORDER BY created_at, rowid"
             messages = [*rows(connection, "messages", order, session)]
-        summary = row.get("summary_message_id")
+        summary, prompt = row.get("summary_message_id"), token_count(row.get("prompt_tokens"))
         start = next((n for n, one in enumerate(messages) if summary and one["id"] == summary), 0)
-        parts, counted = list[Part](), 0
+        sizes.tokens = counted = 0
         for message in messages[start:]:
-            is_reply = message.get("role") == "assistant"
-            kind: ContentKind = "assistant" if is_reply else "user"
-            if summary and message["id"] == summary:
-                kind = "summary"
-            parts += _content_parts(str(message.get("parts") or "[]"), kind)
-            counted = len(parts) if is_reply else counted
-        tokens = token_count(row.get("prompt_tokens"))
-        if tokens:
-            tokens += token_count(row.get("completion_tokens"))
-            yield system_prompt_size(tokens, parts[:counted])
-        yield from parts
+            kind: PartKind = "assistant" if message.get("role") == "assistant" else "user"
+            is_summary = bool(summary) and message["id"] == summary
+            for part in _parts(str(message.get("parts") or "[]").encode()):
+                part.add_to(sizes, "summary" if is_summary else kind)
+            counted = sizes.tokens if kind == "assistant" else counted
+        if prompt:
+            tokens = prompt + token_count(row.get("completion_tokens"))
+            sizes.set_system_prompt(tokens - counted)
 
 
 READER = Crush()
@@ -141,22 +138,20 @@ class _Part(Record):
     type: str | None = None
     data: _PartData = msgspec.field(default_factory=_PartData)
 
-
-_parts = typed.decoder(list[_Part])
-
-
-def _content_parts(message: str, kind: ContentKind) -> Iterator[Part]:
-    for part in _parts(message.encode()):
-        data = part.data
-        if part.type == "tool_call":
-            yield Part("call", data.input, data.name or "")
-        elif part.type == "tool_result":
-            yield Part("result", data.content, data.name or "")
-        elif part.type in ("binary", "image_url"):
-            yield Part("attachment")
+    def add_to(self, sizes: ContextSizes, kind: PartKind) -> None:
+        data = self.data
+        if self.type == "tool_call":
+            sizes.add("call", data.input, data.name or "")
+        elif self.type == "tool_result":
+            sizes.add("result", data.content, data.name or "")
+        elif self.type in ("binary", "image_url"):
+            sizes.add_attachment()
         else:
             for text in (data.text, data.thinking, data.command, data.output):
-                yield Part(kind, text)
+                sizes.add(kind, text)
+
+
+_parts = typed.decoder(list[_Part])
 
 
 def _make_session(name: str, folder: str, row: dict[str, Any], model: str | None) -> SessionState:

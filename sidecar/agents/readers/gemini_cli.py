@@ -12,12 +12,12 @@ import os
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import ContentEntry, ContentKind, Part, PromptSize
+from sidecar.agents.context_sizes import ContextSizes, PartKind
 from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot, Store, StoreRead
 from sidecar.agents.fields import (
     CamelRecord,
@@ -39,7 +39,6 @@ from sidecar.agents.stores import (
     StartOverError,
     StoreContents,
     read_document,
-    read_records,
     record_at,
 )
 
@@ -72,6 +71,12 @@ class _Tokens(Record):
         return reported_usage(prompt, output, self.cached, reasoning=thoughts)
 
 
+class _ToolCall(CamelRecord):
+    name: str | None = None
+    args: msgspec.Raw = msgspec.Raw(b"")
+    result: msgspec.Raw = msgspec.Raw(b"")
+
+
 class _Message(CamelRecord):
     id: str | None = None
     type: str | None = None
@@ -79,7 +84,7 @@ class _Message(CamelRecord):
     model: str | None = None
     tokens: _Tokens | None = None
     content: msgspec.Raw = msgspec.Raw(b"")
-    tool_calls: msgspec.Raw = msgspec.Raw(b"")
+    tool_calls: list[_ToolCall] | None = None
 
     @property
     def reading(self) -> CallSize | None:
@@ -96,7 +101,18 @@ class _Message(CamelRecord):
         tool calls is empty.
         """
         is_empty = bytes(self.content) in _NOTHING
-        return self.type == "gemini" and not is_empty and bytes(self.tool_calls) in _NOTHING
+        return self.type == "gemini" and not is_empty and not self.tool_calls
+
+    def add_parts(self, sizes: ContextSizes) -> None:
+        if self.type not in ("user", "gemini"):
+            return
+        kind: PartKind = "assistant" if self.type == "gemini" else "user"
+        if b"<session_context>" in bytes(self.content)[:64]:
+            kind = "instructions"
+        sizes.add(kind, self.content)
+        for call in self.tool_calls or ():
+            sizes.add("call", call.args, call.name or "")
+            sizes.add("result", call.result, call.name or "")
 
 
 class _Fields(CamelRecord):
@@ -148,13 +164,12 @@ class GeminiCli(LineReader):
         line = record_at(store.path, title_at, _line)
         return line.title if line else None
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        if path.endswith(".json"):
-            messages = decode_file(path, _ContentFields).messages or []
-        else:
-            messages = _current_messages(path)
-        for message in messages:
-            yield from message.entries
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:
+        if not path.endswith(".json"):
+            super().measure(path, session, sizes)
+            return
+        for message in decode_file(path, _Fields).messages or ():
+            message.add_parts(sizes)
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return window // 2
@@ -163,67 +178,17 @@ class GeminiCli(LineReader):
 READER = GeminiCli()
 
 
-class _ToolCall(CamelRecord):
-    name: str | None = None
-    args: msgspec.Raw = msgspec.Raw(b"")
-    result: msgspec.Raw = msgspec.Raw(b"")
+class _Kept(NamedTuple):
+    """What is remembered about a message, which may change or be removed."""
 
+    id: str
+    reading: CallSize | None
+    sizes: ContextSizes
 
-class _ContentMessage(CamelRecord):
-    id: str | None = None
-    type: str | None = None
-    tokens: _Tokens | None = None
-    content: msgspec.Raw = msgspec.Raw(b"")
-    tool_calls: list[_ToolCall] | None = None
-
-    @property
-    def entries(self) -> Iterator[ContentEntry]:
-        """The message's call size, followed by the message's parts."""
-        if self.type not in ("user", "gemini"):
-            return
-        if self.type == "gemini" and self.tokens is not None:
-            yield PromptSize(self.tokens.usage.prompt_tokens)
-        kind: ContentKind = "assistant" if self.type == "gemini" else "user"
-        if b"<session_context>" in bytes(self.content)[:64]:
-            kind = "instructions"
-        yield Part(kind, self.content)
-        for call in self.tool_calls or ():
-            yield Part("call", call.args, call.name or "")
-            yield Part("result", call.result, call.name or "")
-
-
-class _ContentFields(CamelRecord):
-    messages: list[_ContentMessage] | None = None
-
-
-class _ContentLine(_ContentMessage):
-    set_: _ContentFields | None = msgspec.field(default=None, name="$set")
-    rewind_to: str | None = msgspec.field(default=None, name="$rewindTo")
-
-
-_content_line = typed.decoder(_ContentLine)
-
-
-def _current_messages(path: str) -> list[_ContentMessage]:
-    """Return the messages that remain after all changes in a log."""
-    messages: dict[str, _ContentMessage] = {}
-    for line in read_records(path, _content_line):
-        if line.rewind_to is not None:
-            names = list(messages)
-            start = names.index(line.rewind_to) if line.rewind_to in messages else 0
-            for name in names[start:]:
-                del messages[name]
-        elif line.set_ is not None and line.set_.messages is not None:
-            before = messages
-            messages = {one.id or "": one for one in line.set_.messages}
-            for name, message in messages.items():
-                if name not in before:  # already counted before the conversation was replaced
-                    message.tokens = None if before else message.tokens
-                elif message.tokens is None:
-                    message.tokens = before[name].tokens
-        elif line.id is not None:
-            messages[line.id] = line
-    return list(messages.values())
+    def add_to(self, sizes: ContextSizes) -> None:
+        if self.reading is not None:
+            sizes.add_prompt(self.reading.prompt)
+        sizes.merge(self.sizes)
 
 
 class _Log(SessionLines):
@@ -231,8 +196,10 @@ class _Log(SessionLines):
     is_subagent: bool
     first: str | None = None
     """The first message's id."""
-    messages: list[tuple[str, CallSize | None]] = msgspec.field(default_factory=list)
-    """The id and the call size of each of the latest messages."""
+    messages: list[_Kept] = msgspec.field(default_factory=list)
+    """The latest messages."""
+    older: ContextSizes = msgspec.field(default_factory=ContextSizes)
+    """The sizes of the messages that were dropped from `messages`."""
     has_older: bool = False
     """Whether older messages were dropped from `messages`."""
 
@@ -257,7 +224,12 @@ class _Log(SessionLines):
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
         self.has_older = self.has_older or len(self.messages) > _KEPT
+        for message in self.messages[:-_KEPT]:
+            message.add_to(self.older)
         del self.messages[:-_KEPT]
+        sizes = self.session.sizes = self.older.copy()
+        for message in self.messages:
+            message.add_to(sizes)
         return () if self.is_subagent else super().snapshots()
 
     def apply_fields(self, fields: _Fields) -> Iterable[_Message]:
@@ -287,16 +259,22 @@ class _Log(SessionLines):
 
     def _put(self, message: _Message) -> None:
         name, reading = message.id or "", message.reading
+        kept = self._keep(message, reading)
         start = max(0, len(self.messages) - _KEPT)
         for position in range(start, len(self.messages)):
-            if self.messages[position][0] == name:
-                self.messages[position] = (name, reading)
+            if self.messages[position].id == name:
+                self.messages[position] = kept
                 break
         else:
-            self.messages.append((name, reading))
+            self.messages.append(kept)
         self.first = self.first or name
         self._note(message)
         self._measure()
+
+    def _keep(self, message: _Message, reading: CallSize | None) -> _Kept:
+        sizes = self.session.sizes.new_message()
+        message.add_parts(sizes)
+        return _Kept(message.id or "", reading, sizes)
 
     def _note(self, message: _Message) -> None:
         session = self.session
@@ -308,9 +286,9 @@ class _Log(SessionLines):
             session.rank = 1
 
     def _measure(self) -> bool:
-        readings = [reading for _, reading in self.messages[-_KEPT:] if reading]
+        readings = [one.reading for one in self.messages[-_KEPT:] if one.reading]
         if not readings and len(self.messages) > _KEPT:
-            readings = [reading for _, reading in self.messages if reading]
+            readings = [one.reading for one in self.messages if one.reading]
         track = ContextTrack()
         for reading in readings:
             track = track.call(reading)
@@ -324,18 +302,19 @@ class _Log(SessionLines):
         If the new messages include an earlier reply with token counts, the session was resumed.
         Otherwise, the conversation was compressed.
         """
-        readings = dict(self.messages)
+        readings = {one.id: one.reading for one in self.messages}
         is_new = self.first is None
         is_same = bool(messages) and messages[0].id == self.first
         if is_same and not any(message.type == "gemini" for message in messages):
             return  # when a session is resumed, its first message is written before the rest
-        self.messages = []
+        self.messages, self.older = [], ContextSizes()
         for message in messages:
             reading = readings.get(message.id or "")
             # After a compression, earlier messages may be repeated with their token counts.
             if is_new or (is_same and reading):
                 reading = message.reading or reading
-            self.messages.append((message.id or "", reading if is_new or is_same else None))
+            reading = reading if is_new or is_same else None
+            self.messages.append(self._keep(message, reading))
         self.first = messages[0].id if messages else None
         for message in messages:
             self._note(message)
@@ -343,7 +322,7 @@ class _Log(SessionLines):
             self.session.track = self.session.track.compaction()
 
     def _rewind_to(self, message: str) -> None:
-        names = [name for name, _ in self.messages]
+        names = [one.id for one in self.messages]
         self.messages = self.messages[: names.index(message)] if message in names else []
         if not self._measure():
             if self.has_older:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import ContentEntry, ContentKind, Part, PromptSize, system_prompt_size
 from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
 
+    from sidecar.agents.context_sizes import ContextSizes, PartKind
     from sidecar.agents.places import Places
     from sidecar.messages.usage import Usage
 
@@ -102,28 +102,27 @@ class Goose(OneDatabase):
         session.work_in(column_text(row.get("working_dir")))
         return session
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
-        """Yield a session's parts, with its prompt sizes.
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:
+        """Add a session's parts, with its prompt sizes.
 
         Without a ledger, the system prompt's size is estimated from the context size.
         """
         with read_only(path) as connection:
             requests = [*rows(connection, _LEDGER, "session_id = ? ORDER BY id", session)]
             usages = map(_usage_of_request, requests)
-            sizes = iter([one.prompt_tokens for one in usages if one != _NOTHING])
-            tools, entries, counted = dict[str, str](), list[ContentEntry](), 0
+            prompts = iter([one.prompt_tokens for one in usages if one != _NOTHING])
+            sizes.tokens, counted = None if requests else 0, 0
             for row in rows(connection, "messages", "session_id = ? ORDER BY id", session):
-                kind: ContentKind = "assistant" if row.get("role") == "assistant" else "user"
-                if kind == "assistant" and (size := next(sizes, None)) is not None:
-                    entries.append(PromptSize(size, has_all_before=True))
-                entries += _content_parts(str(row.get("content_json") or "[]"), kind, tools)
-                counted = len(entries) if kind == "assistant" else counted
+                is_reply = row.get("role") == "assistant"
+                if is_reply and (size := next(prompts, None)) is not None:
+                    sizes.add_prompt(size, has_all_before=True)
+                for block in _blocks(str(row.get("content_json") or "[]").encode()):
+                    block.add_to(sizes, "assistant" if is_reply else "user")
+                counted = (sizes.tokens or 0) if is_reply else counted
             totals = next(rows(connection, self.table, "id = ?", session), None)
         newest = self._make_session(session, totals).track.newest if totals else None
         if newest is not None and not requests:
-            known = (one for one in entries[:counted] if isinstance(one, Part))
-            yield system_prompt_size(newest.prompt + newest.output, known)
-        yield from entries
+            sizes.set_system_prompt(newest.prompt + newest.output - counted)
 
 
 READER = Goose()
@@ -146,23 +145,20 @@ class _Block(CamelRecord):
     tool_call: _ToolCall | None = None
     tool_result: msgspec.Raw = msgspec.Raw(b"")
 
+    def add_to(self, sizes: ContextSizes, kind: PartKind) -> None:
+        if self.type == "toolRequest":
+            called = (self.tool_call and self.tool_call.value) or _Called()
+            sizes.add("call", called.arguments, sizes.begin_call(self.id, called.name))
+        elif self.type == "toolResponse":
+            sizes.add("result", self.tool_result, sizes.end_call(self.id))
+        elif self.type == "image":
+            sizes.add_attachment()
+        else:
+            sizes.add(kind, self.text)
+            sizes.add(kind, self.thinking)
+
 
 _blocks = typed.decoder(list[_Block])
-
-
-def _content_parts(content: str, kind: ContentKind, tools: dict[str, str]) -> Iterator[Part]:
-    for block in _blocks(content.encode()):
-        if block.type == "toolRequest":
-            called = (block.tool_call and block.tool_call.value) or _Called()
-            tools[block.id or ""] = called.name or ""
-            yield Part("call", called.arguments, called.name or "")
-        elif block.type == "toolResponse":
-            yield Part("result", block.tool_result, tools.get(block.id or "", ""))
-        elif block.type == "image":
-            yield Part("attachment")
-        else:
-            yield Part(kind, block.text)
-            yield Part(kind, block.thinking)
 
 
 def _usage_of_request(row: dict[str, Any]) -> Usage:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import ContentEntry, Part, PromptSize, message_parts
+from sidecar.agents.context_sizes import Content, ContextSizes
 from sidecar.agents.events import CallFinished, CallSize, Store
 from sidecar.agents.fields import (
     Record,
@@ -98,14 +98,14 @@ class KimiCli(LineReader):
         session.work_in(known or f"md5:{folder.parent.name}")
         return _Wire(session, known or "")
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        tools, before = dict[str, str](), 0
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:  # noqa: ARG002
+        before = 0
         for line in read_records(str(Path(path).with_name("context.jsonl")), _context_line):
             if before and line.role == "assistant":
-                yield PromptSize(before, has_all_before=True)
+                sizes.add_prompt(before, has_all_before=True)
             # Ignore counts that include the reply, and estimates made after a compaction.
             before = line.token_count or 0
-            yield from _parts_of_line(line, tools)
+            line.add_parts(sizes)
 
 
 READER = KimiCli()
@@ -127,26 +127,28 @@ class _ToolCall(Record):
 class _ContextLine(Record):
     role: str | None = None
     token_count: TokenCount = None
-    content: msgspec.Raw = msgspec.Raw(b'""')
+    content: Content = None
     tool_calls: list[_ToolCall] | None = None
     tool_call_id: str | None = None
 
+    @property
+    def is_summary(self) -> bool:
+        first = self.content[:1] if isinstance(self.content, list) else ()
+        return any(_COMPACTED in bytes(block.text)[:_HEAD] for block in first)
+
+    def add_parts(self, sizes: ContextSizes) -> None:
+        if self.role == "tool":
+            sizes.add_message(self.content, "result", sizes.end_call(self.tool_call_id))
+        elif self.role == "user":
+            sizes.add_message(self.content, "summary" if self.is_summary else "user")
+        elif self.role == "assistant":
+            sizes.add_message(self.content, "assistant")
+            for call in self.tool_calls or ():
+                function = call.function or _Function()
+                sizes.add("call", function.arguments, sizes.begin_call(call.id, function.name))
+
 
 _context_line = typed.decoder(_ContextLine)
-
-
-def _parts_of_line(line: _ContextLine, tools: dict[str, str]) -> Iterator[Part]:
-    if line.role == "tool":
-        yield Part("result", line.content, tools.get(line.tool_call_id or "", ""))
-    elif line.role == "user":
-        is_summary = _COMPACTED in bytes(line.content)[:_HEAD]
-        yield from message_parts(line.content, "summary" if is_summary else "user", tools)
-    elif line.role == "assistant":
-        yield from message_parts(line.content, "assistant", tools)
-        for call in line.tool_calls or ():
-            function = call.function or _Function()
-            tools[call.id or ""] = function.name or ""
-            yield Part("call", function.arguments, function.name or "")
 
 
 class _Wire(SessionLines):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import Compaction, ContentEntry, Part, PromptSize
+from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot, Store
 from sidecar.agents.fields import (
     CamelRecord,
@@ -27,7 +27,7 @@ from sidecar.agents.fields import (
     try_decode_toml,
 )
 from sidecar.agents.finding import store_from_path, with_size_of
-from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState, read_records
+from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sidecar.messages.usage import Usage
 
 AGENT = "kimi-code"
+_MOST_PROMPTS = 1_000
 _WIRE, _STATE, _MAIN = "wire.jsonl", "state.json", "main"
 
 
@@ -52,6 +53,28 @@ class _Tokens(CamelRecord):
         return reported_usage(self.input_other, self.output, *cached, includes_cached=False)
 
 
+class _Origin(Record):
+    kind: str | None = None
+
+
+class _Message(Record):
+    content: msgspec.Raw = msgspec.Raw(b"")
+    origin: _Origin | None = None
+
+    @property
+    def is_users(self) -> bool:
+        return self.origin is None or self.origin.kind in (None, "user")
+
+
+class _LoopEvent(CamelRecord):
+    type: str | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    part: msgspec.Raw = msgspec.Raw(b"")
+    args: msgspec.Raw = msgspec.Raw(b"")
+    result: msgspec.Raw = msgspec.Raw(b"")
+
+
 class _Line(CamelRecord):
     type: str | None = None
     time: float | None = None
@@ -60,6 +83,10 @@ class _Line(CamelRecord):
     usage: _Tokens | None = None
     usage_scope: str | None = None
     tokens: TokenCount = None
+    context_summary: msgspec.Raw = msgspec.Raw(b"")
+    kept_user_message_count: int = 0
+    message: _Message | None = None
+    event: _LoopEvent | None = None
 
 
 class _Session(CamelRecord):
@@ -124,17 +151,6 @@ class KimiCode(LineReader):
         named = (one.max_context_size for one in aliases if one.model == session.model)
         return min(filter(None, named), default=None)
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        tools, prompts = dict[str, str](), list[Part]()
-        for line in read_records(path, _content_line):
-            for entry in _content_entries(line, tools):
-                yield entry
-                if isinstance(entry, Part) and entry.kind == "user":
-                    prompts.append(entry)
-            if line.type == "context.apply_compaction":
-                prompts = prompts[len(prompts) - min(len(prompts), line.kept_user_message_count) :]
-                yield from prompts
-
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return min(window * 85 // 100, window - 50_000)
 
@@ -142,63 +158,12 @@ class KimiCode(LineReader):
 READER = KimiCode()
 
 
-class _Origin(Record):
-    kind: str | None = None
-
-
-class _AppendedMessage(Record):
-    role: str | None = None
-    content: msgspec.Raw = msgspec.Raw(b"")
-    origin: _Origin | None = None
-
-
-class _LoopEvent(CamelRecord):
-    type: str | None = None
-    name: str | None = None
-    tool_call_id: str | None = None
-    part: msgspec.Raw = msgspec.Raw(b"")
-    args: msgspec.Raw = msgspec.Raw(b"")
-    result: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _ContentLine(CamelRecord):
-    type: str | None = None
-    usage: _Tokens | None = None
-    usage_scope: str | None = None
-    context_summary: msgspec.Raw = msgspec.Raw(b"")
-    kept_user_message_count: int = 0
-    message: _AppendedMessage | None = None
-    event: _LoopEvent | None = None
-
-
-_content_line = typed.decoder(_ContentLine)
-
-
-def _content_entries(line: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
-    message, event = line.message, line.event
-    if line.type == "context.append_message" and message is not None:
-        is_users = message.origin is None or message.origin.kind in (None, "user")
-        yield Part("user" if is_users else "instructions", message.content)
-    elif line.type == "context.append_loop_event" and event is not None:
-        called = event.tool_call_id or ""
-        if event.type == "content.part":
-            yield Part("assistant", event.part)
-        elif event.type == "tool.call":
-            tools[called] = event.name or ""
-            yield Part("call", event.args, event.name or "")
-        elif event.type == "tool.result":
-            yield Part("result", event.result, tools.get(called, ""))
-    elif line.type == "usage.record" and line.usage and line.usage_scope != "session":
-        yield PromptSize(line.usage.usage.prompt_tokens)
-    elif line.type == "context.apply_compaction":
-        yield Compaction()
-        yield Part("summary", line.context_summary)
-
-
 class _Wire(SessionLines):
     path: str
     is_subagent: bool
     provider: str | None = None
+    prompts: list[int] = msgspec.field(default_factory=list)
+    """The sizes of the latest user messages, some of which a compaction keeps."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         self._read_state_file()
@@ -226,8 +191,13 @@ class _Wire(SessionLines):
             session.active = True
         elif kind == "turn.ended":
             session.active = False
+        elif kind == "context.append_message" and line.message is not None:
+            self._add_message(line.message)
+        elif kind == "context.append_loop_event" and line.event is not None:
+            self._add_event(line.event)
         elif kind == "context.apply_compaction":
             session.track = session.track.compaction()
+            self._compact(line)
         elif kind in ("token_counting.rebased", "token_counting.truncated"):
             # Kimi Code estimates the size after a compaction or an undo.
             session.track = session.track.estimate(line.tokens or 0, session.model)
@@ -235,10 +205,32 @@ class _Wire(SessionLines):
             return self._call(line, line.usage.usage)
         return []
 
+    def _add_message(self, message: _Message) -> None:
+        self.session.sizes.add("user" if message.is_users else "instructions", message.content)
+        if message.is_users:
+            self.prompts = [*self.prompts[1 - _MOST_PROMPTS :], memoryview(message.content).nbytes]
+
+    def _add_event(self, event: _LoopEvent) -> None:
+        sizes = self.session.sizes
+        if event.type == "content.part":
+            sizes.add("assistant", event.part)
+        elif event.type == "tool.call":
+            sizes.add("call", event.args, sizes.begin_call(event.tool_call_id, event.name))
+        elif event.type == "tool.result":
+            sizes.add("result", event.result, sizes.end_call(event.tool_call_id))
+
+    def _compact(self, line: _Line) -> None:
+        sizes, kept = self.session.sizes, max(0, line.kept_user_message_count)
+        sizes.compact()
+        sizes.add("summary", line.context_summary)
+        self.prompts = self.prompts[max(0, len(self.prompts) - kept) :]
+        sizes.merge(ContextSizes({("user", ""): sum(self.prompts)}))
+
     def _call(self, line: _Line, usage: Usage) -> list[CallFinished]:
         session, is_turn = self.session, line.usage_scope != "session"
         if is_turn and usage.prompt_tokens:
             session.track = session.track.call(CallSize.of(usage, session.model))
+            session.sizes.add_prompt(usage.prompt_tokens)
         model = session.model or line.model or "unknown"
         return session.call(
             time_from_ms(line.time),

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import Compaction, Part, PromptSize
 from sidecar.agents.databases import OneDatabase, columns, read_database, read_only
 from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead
 from sidecar.agents.fields import (
@@ -47,7 +46,7 @@ from sidecar.models.names import parse
 if TYPE_CHECKING:
     import sqlite3
 
-    from sidecar.agents.contents import ContentEntry
+    from sidecar.agents.context_sizes import ContextSizes
     from sidecar.agents.events import StoredSession, ToolCall
     from sidecar.agents.places import Places
     from sidecar.messages.usage import Usage
@@ -172,27 +171,20 @@ class _Part(Record):
     text: msgspec.Raw = msgspec.Raw(b"")
     state: _ToolState | None = None
 
+    def add_to(self, sizes: ContextSizes, role: str | None) -> None:
+        if self.type == "compaction":
+            sizes.compact()
+        elif self.type == "tool" and self.state is not None:
+            sizes.add("call", self.state.input, self.tool or "")
+            sizes.add("result", self.state.output, self.tool or "")
+        elif self.type == "file":
+            sizes.add_attachment()
+        elif self.type in ("text", "reasoning"):
+            sizes.add("assistant" if role == "assistant" else "user", self.text)
+
 
 _decode_part = typed.decoder(_Part)
 _RUNNING = "running"
-
-
-def part_entries(role: str | None, data: bytes) -> Iterator[ContentEntry]:
-    """Yield the content entries that represent one part of a message.
-
-    Raises:
-        msgspec.DecodeError: The part is malformed.
-    """
-    part = _decode_part(data)
-    if part.type == "compaction":
-        yield Compaction()
-    elif part.type == "tool" and part.state is not None:
-        yield Part("call", part.state.input, part.tool or "")
-        yield Part("result", part.state.output, part.tool or "")
-    elif part.type == "file":
-        yield Part("attachment")
-    elif part.type in ("text", "reasoning"):
-        yield Part("assistant" if role == "assistant" else "user", part.text)
 
 
 _FOLDERS = {"opencode": (".opencode",), "kilo": (".kilo", ".kilocode")}
@@ -372,9 +364,9 @@ class _Databases(OneDatabase):
     def title(self, store: Store, title_at: str) -> str | None:
         return _read_titles(store).get(title_at)
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:
         with read_only(path) as connection:
-            yield from _read_contents(connection, session)
+            _measure(connection, session, sizes)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
         return own_window(places, self._files, session.cwd or "", session.model or "")
@@ -638,7 +630,7 @@ def _newest_parts(connection: sqlite3.Connection, session: str) -> Iterator[_Par
             yield _decode_part(data)
 
 
-def _read_contents(connection: sqlite3.Connection, session: str) -> Iterator[ContentEntry]:
+def _measure(connection: sqlite3.Connection, session: str, sizes: ContextSizes) -> None:
     needed = {"id", "session_id", "data"}
     if not (needed <= columns(connection, "message") and needed <= columns(connection, "part")):
         return
@@ -656,11 +648,11 @@ def _read_contents(connection: sqlite3.Connection, session: str) -> Iterator[Con
                 known, message = name, decode(data or b"")
                 role = message.role
                 if message.is_summary:
-                    yield Compaction()
+                    sizes.compact()
                 elif role == "assistant" and message.tokens is not None:
-                    yield PromptSize(message.tokens.usage.prompt_tokens)
+                    sizes.add_prompt(message.tokens.usage.prompt_tokens)
             if part is not None:
-                yield from part_entries(role, part)
+                _decode_part(part).add_to(sizes, role)
 
 
 def _time_of_compaction(connection: sqlite3.Connection, session: str) -> int:

@@ -7,20 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from sidecar import typed
-from sidecar.agents.contents import (
-    Compaction,
-    ContentEntry,
-    ContentKind,
-    Part,
-    PromptSize,
-    message_parts,
-)
+from sidecar.agents.context_sizes import Content, ContextSizes
 from sidecar.agents.events import CallFinished, CallSize, Category, SessionSnapshot, Store
 from sidecar.agents.fields import (
     CamelRecord,
@@ -40,7 +33,6 @@ from sidecar.agents.stores import (
     SessionLines,
     SessionState,
     StartOverError,
-    read_records,
     record_at,
 )
 
@@ -95,6 +87,15 @@ class _Message(CamelRecord):
     """The model that answered, if the provider named another one than was requested."""
     stop_reason: str | None = None
     usage: _Usage | None = None
+    content: Content = None
+    tool_name: str | None = None
+
+    def add_to(self, sizes: ContextSizes, content: Content) -> None:
+        """Add the message's parts with the given content, which an extension may have changed."""
+        if self.role == "toolResult":
+            sizes.add_message(content, "result", self.tool_name or "")
+        elif self.role in ("user", "assistant"):
+            sizes.add_message(content, "assistant" if self.role == "assistant" else "user")
 
 
 class _Entry(CamelRecord):
@@ -111,6 +112,11 @@ class _Entry(CamelRecord):
     from_hook: bool | None = None
     """Whether an extension made this summary, possibly with another model."""
     message: _Message | None = None
+    summary: msgspec.Raw = msgspec.Raw(b"")
+    content: Content = None
+    first_kept_entry_id: str | None = None
+    target_id: str | None = None
+    replacement: Content = None
 
     @property
     def reply(self) -> tuple[_Message, Usage] | None:
@@ -119,6 +125,19 @@ class _Entry(CamelRecord):
         if message is None or message.role != "assistant" or message.usage is None:
             return None
         return message, message.usage.tokens
+
+    @property
+    def changes_earlier(self) -> bool:
+        """Whether the entry changes what the model sees of the entries before it."""
+        return self.type == "context_edit" or self.first_kept_entry_id is not None
+
+    def add_parts(self, sizes: ContextSizes) -> None:
+        if self.type in _SUMMARIES:
+            sizes.add("summary", self.summary)
+        elif self.type == "custom_message":
+            sizes.add_message(self.content, "user")
+        elif self.message is not None:
+            self.message.add_to(sizes, self.message.content)
 
 
 class _Model(CamelRecord):
@@ -151,7 +170,7 @@ class Pi(LineReader):
 
     def begin(self, store: Store) -> _Session:
         session = _Session(SessionState(Path(store.path).stem))
-        session.nodes = {}
+        session.steps = {}
         return session
 
     def title(self, store: Store, title_at: str) -> str | None:
@@ -166,81 +185,11 @@ class Pi(LineReader):
         windows = (one.window(session.model or "") for one in providers)
         return min(filter(None, windows), default=None)
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        branch, tools = _with_edits(_newest_branch(path)), dict[str, str]()
-        for number, entry in enumerate(branch):
-            yield from _content_entries(entry, tools)
-            if entry.type == "compaction":
-                kept = [one.id for one in branch[:number]]
-                if entry.first_kept_entry_id in kept:
-                    for one in branch[kept.index(entry.first_kept_entry_id) : number]:
-                        parts = _content_entries(one, tools)
-                        yield from (part for part in parts if isinstance(part, Part))
-
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return window - 16_384
 
 
 READER = Pi()
-
-
-class _ContentMessage(_Message):
-    content: msgspec.Raw = msgspec.Raw(b"")
-    tool_name: str | None = None
-
-
-class _ContentLine(_Entry):
-    summary: msgspec.Raw = msgspec.Raw(b"")
-    content: msgspec.Raw = msgspec.Raw(b"")
-    first_kept_entry_id: str | None = None
-    target_id: str | None = None
-    replacement: msgspec.Raw = msgspec.Raw(b"null")
-    message: _ContentMessage | None = None
-
-
-_content_line = typed.decoder(_ContentLine)
-
-
-def _newest_branch(path: str) -> list[_ContentLine]:
-    """Return the path from the root of the tree to the latest entry."""
-    entries = {one.id: one for one in read_records(path, _content_line) if one.id is not None}
-    branch: list[_ContentLine] = []
-    entry = next(reversed(entries.values()), None)
-    while entry is not None and len(branch) <= len(entries):
-        branch.append(entry)
-        entry = entries.get(entry.parent_id or "")
-    return branch[::-1]
-
-
-def _with_edits(branch: list[_ContentLine]) -> list[_ContentLine]:
-    """Return the entries with the content that the model sees. A removed content is empty."""
-    edits = {one.target_id: one.replacement for one in branch if one.type == "context_edit"}
-    removed, edited = msgspec.Raw(b""), list[_ContentLine]()
-    for entry in branch:
-        if (content := edits.get(entry.id)) is not None:
-            content = removed if bytes(content) == b"null" else content
-            message = entry.message and replace(entry.message, content=content)
-            entry = replace(entry, content=content, message=message)
-        edited.append(entry)
-    return edited
-
-
-def _content_entries(entry: _ContentLine, tools: dict[str, str]) -> Iterator[ContentEntry]:
-    message = entry.message
-    if entry.type == "compaction":
-        yield Compaction()
-        yield Part("summary", entry.summary)
-    elif entry.type == "branch_summary":
-        yield Part("summary", entry.summary)
-    elif entry.type == "custom_message":
-        yield from message_parts(entry.content, "user", tools)
-    elif message is not None and message.role == "toolResult":
-        yield Part("result", message.content, message.tool_name or "")
-    elif message is not None and message.role in ("user", "assistant"):
-        if entry.reply is not None:
-            yield PromptSize(entry.reply[1].prompt_tokens)
-        kind: ContentKind = "assistant" if message.role == "assistant" else "user"
-        yield from message_parts(message.content, kind, tools)
 
 
 class _Node(msgspec.Struct, frozen=True):
@@ -253,6 +202,44 @@ class _Node(msgspec.Struct, frozen=True):
     provider: str | None = None
 
 
+class _Step(NamedTuple):
+    """What is remembered about an entry while a file is read from the start."""
+
+    node: _Node
+    parent: str | None
+    message: _Message | None
+    prompt: int
+    sizes: ContextSizes
+    """The sizes of the entry's parts, or of those that an edit puts in another entry's place."""
+    edited: str | None
+    """The entry that an edit changes."""
+    compacts: bool
+    first_kept: str | None
+    """The first of the earlier entries that a compaction keeps."""
+
+
+def _measure_branch(steps: dict[str, _Step], tip: str | None) -> ContextSizes:
+    """Return the sizes of the context after an entry."""
+    branch, step = dict[str, _Step](), steps.get(tip or "")
+    while tip is not None and step is not None and tip not in branch:
+        branch[tip] = step
+        tip, step = step.parent, steps.get(step.parent or "")
+    names = [*reversed(branch)]
+    edits = {step.edited: step.sizes for step in map(steps.__getitem__, names) if step.edited}
+    compaction = next((name for name in branch if branch[name].compacts), None)
+    if compaction is not None:
+        start, kept = names.index(compaction), branch[compaction].first_kept
+        before = names[names.index(kept) : start] if kept in names[:start] else []
+        names = [compaction, *before, *names[start + 1 :]]
+    sizes = ContextSizes()
+    for name in names:
+        step = branch[name]
+        sizes.add_prompt(step.prompt)
+        if step.edited is None:
+            sizes.merge(edits.get(name, step.sizes))
+    return sizes
+
+
 class _Session(SessionLines, dict=True):
     tip: str | None = None
     has_header: bool = False
@@ -260,18 +247,20 @@ class _Session(SessionLines, dict=True):
     node: _Node = _Node()
 
     @property
-    def nodes(self) -> dict[str, _Node] | None:
-        """The state after each entry, keyed by entry id.
+    def steps(self) -> dict[str, _Step] | None:
+        """The entries, keyed by entry id.
 
         Not saved with the state. Available only while a file is read from the start.
         """
-        return self.__dict__.get("nodes")
+        return self.__dict__.get("steps")
 
-    @nodes.setter
-    def nodes(self, nodes: dict[str, _Node]) -> None:
-        self.__dict__["nodes"] = nodes
+    @steps.setter
+    def steps(self, steps: dict[str, _Step]) -> None:
+        self.__dict__["steps"] = steps
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
+        if self.steps:
+            self.session.sizes = _measure_branch(self.steps, self.tip)
         return super().snapshots() if self.has_header else ()
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
@@ -294,17 +283,47 @@ class _Session(SessionLines, dict=True):
 
     def _extend_branch(self, entry: _Entry) -> None:
         """Update the state. Entries of version 1 have no ids: each follows the one before it."""
-        node = self.node
-        if entry.parent_id != self.tip:
-            if self.nodes is None:
-                raise StartOverError
-            node = self.nodes.get(entry.parent_id or "", _Node())
+        node, steps = self.node, self.steps
+        if steps is None and (entry.parent_id != self.tip or entry.changes_earlier):
+            raise StartOverError
+        if steps is not None and entry.parent_id != self.tip:
+            parent = steps.get(entry.parent_id or "")
+            node = parent.node if parent else _Node()
         self.node, self.tip = _next_node(node, entry), entry.id
+        self._measure(entry)
         session, node = self.session, self.node
         session.track, session.active = node.track, node.active
         session.model = node.model or session.model
-        if self.nodes is not None and entry.id is not None:
-            self.nodes[entry.id] = node
+
+    def _measure(self, entry: _Entry) -> None:
+        steps, sizes = self.steps or {}, self.session.sizes
+        own, edited = sizes.new_message(), None
+        if entry.type == "context_edit" and entry.target_id in steps:
+            edited = entry.target_id
+            message = steps[edited].message or _Message(role="user")
+            message.add_to(own, entry.replacement)
+        else:
+            entry.add_parts(own)
+        prompt = entry.reply[1].prompt_tokens if entry.reply else 0
+        compacts = entry.type == "compaction"
+        if compacts:
+            sizes.compact()
+        sizes.add_prompt(prompt)
+        sizes.merge(own)
+        if self.steps is None or entry.id is None:
+            return
+        if entry.message is not None:
+            entry.message.content = None  # free the text
+        self.steps[entry.id] = _Step(
+            self.node,
+            entry.parent_id,
+            entry.message,
+            prompt,
+            own,
+            edited,
+            compacts,
+            entry.first_kept_entry_id,
+        )
 
     def _call(self, entry: _Entry, before: _Node) -> list[CallFinished]:
         """Return the entry's call.

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.contents import (
-    Compaction,
-    ContentEntry,
-    ContentKind,
-    GeminiPart,
-    Part,
-    PromptSize,
-    gemini_parts,
-)
+from sidecar.agents.context_sizes import GeminiPart, PartKind
 from sidecar.agents.events import CallFinished, CallSize, Store
 from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time, reported_usage
 from sidecar.agents.stores import (
@@ -30,7 +22,6 @@ from sidecar.agents.stores import (
     Lines,
     SessionLines,
     SessionState,
-    read_records,
     record_at,
 )
 
@@ -98,14 +89,11 @@ class _Payload(CamelRecord):
     ui_event: _Event | None = None
     info: _Compression | None = None
     custom_title: str | None = None
-
-
-class _Part(CamelRecord):
-    function_call: msgspec.Raw = msgspec.Raw(b"")
+    compressed_history: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Message(Record):
-    parts: list[_Part] | None = None
+    parts: list[GeminiPart] | None = None
 
 
 class _Origin(CamelRecord):
@@ -129,6 +117,7 @@ class _Line(CamelRecord):
     system_payload: _Payload | None = None
     message: _Message | None = None
     forked_from: _Origin | None = None
+    provenance: str | None = None
 
     @property
     def title(self) -> str | None:
@@ -138,7 +127,15 @@ class _Line(CamelRecord):
     @property
     def calls_tools(self) -> bool:
         parts = (self.message.parts if self.message else None) or ()
-        return any(bytes(part.function_call) not in (b"", b"null") for part in parts)
+        return any(part.function_call is not None for part in parts)
+
+    @property
+    def kind(self) -> PartKind:
+        """The kind of the message's texts."""
+        if self.type == "assistant":
+            return "assistant"
+        is_own = self.type == "user" and self.provenance not in (None, "real_user")
+        return "instructions" if is_own else "user"
 
 
 _line = typed.decoder(_Line)
@@ -156,52 +153,11 @@ class QwenCode(LineReader):
         line = record_at(store.path, title_at, _line)
         return line.title if line else None
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        for line in read_records(path, _content_line):
-            yield from _content_entries(line)
-
-    def current_contents(self, path: str, session: str) -> Iterator[ContentEntry]:  # noqa: ARG002
-        for line in read_records(path, _content_line, since=b'"chat_compression"'):
-            yield from _content_entries(line)
-
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         return min(window * 85 // 100, window - 33_000)
 
 
 READER = QwenCode()
-
-
-class _ContentMessage(Record):
-    parts: list[GeminiPart] | None = None
-
-
-class _CompressedHistory(CamelRecord):
-    compressed_history: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _ContentLine(CamelRecord):
-    type: str | None = None
-    subtype: str | None = None
-    provenance: str | None = None
-    message: _ContentMessage | None = None
-    usage_metadata: _Usage | None = None
-    system_payload: _CompressedHistory | None = None
-
-
-_content_line = typed.decoder(_ContentLine)
-
-
-def _content_entries(line: _ContentLine) -> Iterator[ContentEntry]:
-    if line.subtype == "chat_compression":
-        yield Compaction()
-        if line.system_payload is not None:
-            yield Part("summary", line.system_payload.compressed_history)
-    elif line.message is not None and line.type in ("user", "assistant", "tool_result"):
-        if line.type == "assistant" and line.usage_metadata is not None:
-            yield PromptSize(line.usage_metadata.usage.prompt_tokens)
-        is_own = line.type == "user" and line.provenance not in (None, "real_user")
-        kind: ContentKind = "assistant" if line.type == "assistant" else "user"
-        yield from gemini_parts(line.message.parts or (), "instructions" if is_own else kind)
 
 
 class _Chat(SessionLines):
@@ -227,12 +183,18 @@ class _Chat(SessionLines):
             session.touch(parse_iso_time(line.timestamp))
             session.active = line.type != "assistant" or line.calls_tools
             yield from self._categorize_pending("main")
+            if line.type == "assistant" and line.usage_metadata is not None:
+                session.sizes.add_prompt(line.usage_metadata.usage.prompt_tokens)
+            if line.message is not None:
+                session.sizes.add_gemini_message(line.message.parts or (), line.kind)
         if line.type == "assistant" and line.usage_metadata is not None:
             yield from self._reply(line, line.usage_metadata.usage)
         elif line.subtype == "chat_compression":
             yield from self._categorize_pending("summary")
             left = payload.info.new_token_count if payload.info else None
             session.track = session.track.compaction().estimate(left or 0, session.model)
+            session.sizes.compact()
+            session.sizes.add("summary", payload.compressed_history)
         elif line.subtype == "ui_telemetry":
             event = payload.ui_event
             if event is not None and event.name == _RESPONSE:

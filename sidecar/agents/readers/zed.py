@@ -6,14 +6,13 @@ cumulative usage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sidecar import typed
 from sidecar.agents.compressed import decompress
-from sidecar.agents.contents import ContentEntry, ContentKind, Part, PromptSize
 from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
 
+    from sidecar.agents.context_sizes import ContextSizes, PartKind
     from sidecar.agents.places import Places
     from sidecar.messages.usage import Usage
 
@@ -55,12 +55,53 @@ class _Model(Record):
     model: str | None = None
 
 
+class _Text(Record):
+    text: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ToolUse(Record):
+    name: str | None = None
+    input: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ToolResult(Record):
+    tool_name: str | None = None
+    content: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Mention(Record):
+    content: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Block(Record):
+    text: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Text")
+    thinking: _Text | None = msgspec.field(default=None, name="Thinking")
+    tool_use: _ToolUse | None = msgspec.field(default=None, name="ToolUse")
+    mention: _Mention | None = msgspec.field(default=None, name="Mention")
+    image: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Image")
+
+    def add_to(self, sizes: ContextSizes, kind: PartKind) -> None:
+        sizes.add(kind, self.text)
+        if self.thinking is not None:
+            sizes.add(kind, self.thinking.text)
+        if self.tool_use is not None:
+            sizes.add("call", self.tool_use.input, self.tool_use.name or "")
+        if self.mention is not None:
+            sizes.add("attachment", self.mention.content)
+        if bytes(self.image):
+            sizes.add_attachment()
+
+
 class _User(Record):
     id: str | None = None
+    content: list[_Block] | None = None
 
 
 class _Agent(Record):
-    """A model's reply. Its contents are not decoded."""
+    """A model's reply, with the results of its tool calls."""
+
+    content: list[_Block] | None = None
+    tool_results: dict[str, _ToolResult] | None = None
 
 
 class _Message(Record):
@@ -95,6 +136,24 @@ class _Thread(Record):
                 return known[user.id].usage
         replied = any(isinstance(one, _Message) and one.is_reply for one in messages)
         return _Tokens().usage if replied else None
+
+    def add_parts(self, sizes: ContextSizes) -> None:
+        """Add the thread's parts. A turn's prompt size belongs to the turn's last reply."""
+        prompts, turn = self.request_token_usage, ""
+        messages = [one for one in self.messages or () if isinstance(one, _Message)]
+        for number, message in enumerate(messages):
+            if message.user is not None:
+                turn = message.user.id or ""
+                for block in message.user.content or ():
+                    block.add_to(sizes, "user")
+            elif message.agent is not None:
+                is_last = number + 1 == len(messages) or messages[number + 1].user is not None
+                if is_last and isinstance(prompts, dict) and turn in prompts:
+                    sizes.add_prompt(prompts[turn].usage.prompt_tokens, has_all_before=True)
+                for block in message.agent.content or ():
+                    block.add_to(sizes, "assistant")
+                for result in (message.agent.tool_results or {}).values():
+                    sizes.add("result", result.content, result.tool_name or "")
 
 
 _thread = typed.decoder(_Thread)
@@ -136,6 +195,7 @@ class Zed(OneDatabase):
             if thread.newest is not None:
                 session.track = ContextTrack().call(CallSize.of(thread.newest, model.model))
             if not parent:
+                thread.add_parts(session.sizes)
                 state.sessions[name] = session
             yield from session.call(
                 session.at,
@@ -148,93 +208,13 @@ class Zed(OneDatabase):
                 category="subagent" if parent else "main",
             )
 
-    def contents(self, path: str, session: str) -> Iterator[ContentEntry]:
+    def measure(self, path: str, session: str, sizes: ContextSizes) -> None:
         with read_only(path) as connection:
             for row in rows(connection, self.table, "id = ?", session):
                 try:
-                    yield from _content_entries(_content_thread(_document(row)))
+                    _thread(_document(row)).add_parts(sizes)
                 except msgspec.DecodeError as error:
                     raise OSError("corrupt thread") from error
 
 
 READER = Zed()
-
-
-class _Text(Record):
-    text: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _ToolUse(Record):
-    name: str | None = None
-    input: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _ToolResult(Record):
-    tool_name: str | None = None
-    content: msgspec.Raw = msgspec.Raw(b"")
-    output: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _Mention(Record):
-    content: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _Block(Record):
-    text: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Text")
-    thinking: _Text | None = msgspec.field(default=None, name="Thinking")
-    tool_use: _ToolUse | None = msgspec.field(default=None, name="ToolUse")
-    mention: _Mention | None = msgspec.field(default=None, name="Mention")
-    image: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Image")
-
-
-class _UserContents(Record):
-    id: str | None = None
-    content: list[_Block] | None = None
-
-
-class _AgentContents(Record):
-    content: list[_Block] | None = None
-    tool_results: dict[str, _ToolResult] | None = None
-
-
-class _ContentMessage(Record):
-    user: _UserContents | None = msgspec.field(default=None, name="User")
-    agent: _AgentContents | None = msgspec.field(default=None, name="Agent")
-
-
-class _ContentThread(Record):
-    messages: list[_ContentMessage | str] | None = None
-    request_token_usage: dict[str, _Tokens] | list[_Tokens] | None = None
-
-
-_content_thread = typed.decoder(_ContentThread)
-
-
-def _content_entries(thread: _ContentThread) -> Iterator[ContentEntry]:
-    """Yield a thread's parts. A turn's prompt size is yielded before the turn's last reply."""
-    sizes, turn = thread.request_token_usage, ""
-    messages = [one for one in thread.messages or () if isinstance(one, _ContentMessage)]
-    for number, message in enumerate(messages):
-        if message.user is not None:
-            turn = message.user.id or ""
-            yield from _parts_of_blocks(message.user.content or (), "user")
-        elif message.agent is not None:
-            is_last = number + 1 == len(messages) or messages[number + 1].user is not None
-            if is_last and isinstance(sizes, dict) and turn in sizes:
-                yield PromptSize(sizes[turn].usage.prompt_tokens, has_all_before=True)
-            yield from _parts_of_blocks(message.agent.content or (), "assistant")
-            for result in (message.agent.tool_results or {}).values():
-                yield Part("result", result.content, result.tool_name or "")
-
-
-def _parts_of_blocks(blocks: Iterable[_Block], kind: ContentKind) -> Iterator[Part]:
-    for block in blocks:
-        yield Part(kind, block.text)
-        if block.thinking is not None:
-            yield Part(kind, block.thinking.text)
-        if block.tool_use is not None:
-            yield Part("call", block.tool_use.input, block.tool_use.name or "")
-        if block.mention is not None:
-            yield Part("attachment", block.mention.content)
-        if bytes(block.image):
-            yield Part("attachment")

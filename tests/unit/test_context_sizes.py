@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,18 +18,11 @@ from benchmarks.agents.copilot_cli import CliHome
 from benchmarks.agents.databases import CrushStore, GooseStore, ZedStore
 from benchmarks.agents.opencode import OpenHome
 from benchmarks.agents.truth import Tokens
-from sidecar.agents import file_reading
-from sidecar.agents.contents import Compaction, ContextContents, Part, PromptSize
-from sidecar.agents.file_reading import last_line_with
+from sidecar.agents.context_sizes import ContextSizes, unpack
+from sidecar.agents.events import Store, StoredSession
 from sidecar.agents.registry import reader_of
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.workspace.context_contents import (
-    LARGE_FILE,
-    REREAD_S,
-    ContentsReader,
-    read_contents,
-    split_contents,
-)
+from sidecar.workspace.context_sizes import SizesReader, label_parts, read_sizes
 from sidecar.workspace.workers import Workers
 from tests.file_opens import recorded_opens
 
@@ -497,9 +491,23 @@ def write_older_goose(folder: Path, root: Path, script: Script) -> tuple[str, st
     return path, session
 
 
+def stored(agent: str, path: str, session: str) -> StoredSession:
+    return StoredSession(id=session, source=agent, path=path, updated_at=datetime.now(UTC))
+
+
+def read_with_session(agent: str, path: str, state: bytes = b"") -> tuple[bytes | None, bytes]:
+    """Read a store from a state. Return the packed sizes and the new state."""
+    status = Path(path).stat()
+    store = Store(agent, path, status.st_ino, status.st_size, status.st_mtime_ns)
+    read = reader_of(agent).read(store, state)
+    while not read.is_complete:
+        read = reader_of(agent).read(store, read.state)
+    return next((one.sizes for one in read.sessions if one.sizes), None), read.state
+
+
 def read_parts(agent: str, path: str, session: str, tokens: int) -> dict[str, int]:
-    contents, _ = read_contents(agent, path, session)
-    return {part.label: part.tokens for part in split_contents(contents, tokens)}
+    sizes = unpack(read_with_session(agent, path)[0]) or read_sizes(stored(agent, path, session))
+    return {part.label: part.tokens for part in label_parts(sizes, tokens)}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -570,23 +578,93 @@ def test_copilot_chats_running_turn_shows_the_reply_so_far(tmp_path: Path) -> No
     assert set(parts) == {"System prompt and tools", "User messages", "Assistant messages"}
 
 
+WITH_SESSION = {
+    "claude-code": write_claude,
+    "codex": write_codex,
+    "qwen-code": write_qwen,
+    "gemini-cli": write_gemini,
+    "pi": write_pi,
+    "kimi-code": write_kimi,
+}
+
+
+@pytest.mark.parametrize("agent", [*WITH_SESSION, "continue", "cline", "amp", "zed"])
+def test_sizes_come_from_the_read_that_finds_the_session(agent: str, tmp_path: Path) -> None:
+    others = {"continue": write_continue, "cline": write_cline, "amp": write_amp, "zed": write_zed}
+    (tmp_path / "project").mkdir()
+    write = {**WITH_SESSION, **others}[agent]
+    path, _ = write(tmp_path / "home", tmp_path / "project", Script(1))
+    assert read_with_session(agent, path)[0]
+
+
+@pytest.mark.parametrize("step", [1, 2, 7])
+@pytest.mark.parametrize("agent", WITH_SESSION)
+def test_sizes_are_the_same_for_a_file_that_grows(agent: str, step: int, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    script = Script(step)
+    path, _ = WITH_SESSION[agent](tmp_path / "home", tmp_path / "project", script)
+    whole = unpack(read_with_session(agent, path)[0])
+    lines, state, packed = Path(path).read_bytes().splitlines(keepends=True), b"", None
+    Path(path).write_bytes(b"")
+    for start in range(0, len(lines), step):
+        with Path(path).open("ab") as file:
+            file.writelines(lines[start : start + step])
+        packed, state = read_with_session(agent, path, state)
+    grown = unpack(packed)
+    assert whole is not None
+    assert grown is not None
+    assert grown.sizes == whole.sizes
+    assert grown.split(script.total) == whole.split(script.total) != []
+
+
+@pytest.mark.parametrize("agent", WITH_SESSION)
+def test_saved_state_contains_no_text(agent: str, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    path, _ = WITH_SESSION[agent](tmp_path / "home", tmp_path / "project", Script(1))
+    packed, state = read_with_session(agent, path)
+    assert packed
+    for word in (b"parser", b"returns", b"caching"):
+        assert word not in packed + state
+
+
+def test_hostile_names_and_open_calls_do_not_grow_without_limit() -> None:
+    sizes = ContextSizes()
+    for number in range(3_000):
+        tool = sizes.begin_call(f"{number}" * 99, f"tool{number}" * 99)
+        sizes.add("call", "arguments", tool)
+        sizes.add("result", "text", f"other{number}")
+    assert len(sizes.pack() or b"") < 400_000
+    assert sizes.total == 3_000 * (len("arguments") + len("text"))
+
+
+def test_sizes_are_bytes_and_not_characters() -> None:
+    """Otherwise, the share of a text would depend on whether it is decoded."""
+    decoded, raw = ContextSizes(), ContextSizes()
+    decoded.add("user", "\u8a9e" * 1_000)
+    raw.add("user", json.dumps("\u8a9e" * 1_000, ensure_ascii=False).encode())
+    assert abs(decoded.total - raw.total) <= 2
+
+
 def test_contents_are_unknown_without_a_call() -> None:
-    contents = ContextContents([Part("user", b"x" * 500)])
-    assert contents.split(1_000) == []
+    sizes = ContextSizes()
+    sizes.add("user", b"x" * 500)
+    assert sizes.split(1_000) == []
 
 
 def test_results_of_many_tools_are_added_up() -> None:
-    results = [Part("result", b"x" * 1_000 * size, f"tool{size}") for size in range(1, 10)]
-    contents = ContextContents([PromptSize(1_000), *results])
-    shares = contents.split(20_000)
+    sizes = ContextSizes()
+    sizes.add_prompt(1_000)
+    for size in range(1, 10):
+        sizes.add("result", b"x" * 1_000 * size, f"tool{size}")
+    shares = sizes.split(20_000)
     assert sum(share.tokens for share in shares) == 20_000
-    assert [share.tool for share in shares[:2]] == ["tool9", "tool8"]
+    assert [share.name for share in shares[:2]] == ["tool9", "tool8"]
 
 
 def test_a_missing_or_unsupported_store_has_no_contents(tmp_path: Path) -> None:
-    assert read_parts("claude-code", str(tmp_path / "gone.jsonl"), "s", 10) == {}
-    assert read_parts("goose", str(tmp_path / "gone.db"), "s", 10) == {}
-    assert read_parts("crush", str(tmp_path / "gone.db"), "s", 10) == {}
+    for agent in ("claude-code", "goose", "crush"):
+        sizes = read_sizes(stored(agent, str(tmp_path / "gone"), "s"))
+        assert label_parts(sizes, 10) == []
 
 
 @pytest.mark.parametrize("odd", [7, "text", None, {"type": {}, "name": []}])
@@ -600,87 +678,18 @@ def test_damaged_part_of_a_message_does_not_affect_others(tmp_path: Path, odd: o
     assert read_parts("cline", path, session, script.total) == whole != {}
 
 
-@pytest.mark.parametrize(
-    ("agent", "write"),
-    [("claude-code", write_claude), ("codex", write_codex), ("qwen-code", write_qwen)],
-)
-def test_large_file_is_read_from_its_last_compaction(
-    agent: str, write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The start of the file is a hole, which would take hours to read."""
-    monkeypatch.setattr(file_reading, "CHUNK", 1 << 10)
-    root = tmp_path / "project"
-    root.mkdir()
-    path, session = write(tmp_path / "home", root, script := Script(1))
-    if agent == "codex":
-        lines = Path(path).read_text()
-        Path(path).write_text(f'{lines}{{"type":"compacted","payload":{{}}}}\n{lines}')
-    whole = [*reader_of(agent).contents(path, session)]
-    last = max(number for number, entry in enumerate(whole) if isinstance(entry, Compaction))
-    data = Path(path).read_bytes()
-    with Path(path).open("wb") as file:
-        file.seek(1 << 40)
-        file.write(b"\n" + data)
-    parts = [*reader_of(agent).current_contents(path, session)]
-    assert parts == whole[last:]
-    assert sum(read_parts(agent, path, session, script.total).values()) == script.total
-
-
-def test_part_of_a_file_without_a_compaction_is_not_taken_for_the_context(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"{}\n" * 300_000)
-    with path.open("rb", buffering=0) as file:
-        assert last_line_with(b"compacted", file) == 0
-        monkeypatch.setattr(file_reading, "_MOST_SEARCHED", 500_000)
-        assert last_line_with(b"compacted", file) == path.stat().st_size
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 7, 64, 4096])
-def test_last_line_with_a_text_is_found_across_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    monkeypatch.setattr(file_reading, "CHUNK", chunk)
-    path = tmp_path / "a.jsonl"
-    for lines in (["wanted"], ["a", "xx wanted", "b" * 50], ["wanted", "", "wanted!", "c"], ["no"]):
-        path.write_text("".join(f"{line}\n" for line in lines))
-        found = max((at for at, line in enumerate(lines) if "wanted" in line), default=0)
-        with path.open("rb", buffering=0) as file:
-            assert last_line_with(b"wanted", file) == sum(len(one) + 1 for one in lines[:found])
-
-
-def pad(path: str) -> None:
-    """Make a session file large."""
-    with Path(path).open("a") as file:
-        file.write(json.dumps({"type": "progress", "data": "x" * LARGE_FILE}) + "\n")
-
-
-async def test_a_large_file_is_read_at_most_every_ten_seconds(tmp_path: Path) -> None:
-    """Until a large file is read again, its known parts are scaled to the current context size."""
-    root = tmp_path / "project"
-    root.mkdir()
-    script = Script(1)
-    path, session = write_claude(tmp_path / "home", root, script)
-    now, workers = [100.0], Workers()
-    reader = ContentsReader(workers, now=lambda: now[0])
-
-    async def total(tokens: int) -> int:
-        parts = await reader.parts("claude-code", path, session, tokens)
-        return sum(part.tokens for part in parts)
-
-    with recorded_opens(Path(path)) as reads:
-        for added in range(3):
-            assert await total(script.total + added) == script.total + added
-        assert len(reads) == 3
-
-    pad(path)
-    with recorded_opens(Path(path)) as reads:
-        for added in range(3):
-            assert await total(script.total + added) == script.total + added
-            now[0] += REREAD_S / 3 - 0.1
-        assert len(reads) == 1
-        now[0] += REREAD_S / 3
-        assert await total(script.total) == script.total
-        assert len(reads) == 2
+async def test_sizes_in_a_separate_file_are_read_when_they_are_shown(tmp_path: Path) -> None:
+    """Until they are read again, they are scaled to the current context size."""
+    script, workers = Script(1), Workers()
+    path, session = write_kimi_cli(tmp_path, tmp_path, script)
+    context = Path(path).with_name("context.jsonl")
+    with context.open("a") as file:
+        file.write(json.dumps({"role": "_checkpoint", "content": "x" * 40_000_000}) + "\n")
+    reader = SizesReader(workers)
+    with recorded_opens(context) as reads:
+        for tokens in (script.total, script.total + 9):
+            sizes = await reader.sizes(stored("kimi-cli", path, session))
+            parts = label_parts(sizes, tokens)
+            assert sum(part.tokens for part in parts) == tokens
+    assert len(reads) == 1
     workers.close()
