@@ -302,7 +302,12 @@ def has_rising_ids(merges: list[Any], vocabulary: dict[str, int]) -> bool:
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Uses the `tokenizers` library to count with a `tokenizer.json` file. Thread-safe."""
+    """Uses the `tokenizers` library to count with a `tokenizer.json` file. Thread-safe.
+
+    splintr 0.22 reads such files too. But it refuses some kinds of pre-tokenizers, and its counts
+    differ for unknown characters, for added tokens that strip spaces, and where its Unicode tables
+    do.
+    """
 
     inline_characters = WHOLE_INLINE_CHARACTERS
 
