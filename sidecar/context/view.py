@@ -29,7 +29,7 @@ from sidecar.text.printable import (
     printable,
     usd_text,
 )
-from sidecar.text.tables import align_columns, draw_bar
+from sidecar.text.tables import align_columns, draw_bar, markdown_table
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Show
@@ -277,8 +277,8 @@ def rows_text(rows: Sequence[ViewRow]) -> str:
 
 def rows_markdown(rows: Sequence[ViewRow]) -> str:
     """Render rows as a two-column Markdown table."""
-    body = "\n".join(f"| {_escape(row.label)} | {_escape(row.value)} |" for row in _flatten(rows))
-    return f"| | |\n|---|---|\n{body}"
+    cells = [(_escape(row.label), _escape(row.value)) for row in _flatten(rows)]
+    return markdown_table([("", ""), *cells])
 
 
 def _flatten(rows: Sequence[ViewRow]) -> Iterator[ViewRow]:

@@ -11,6 +11,7 @@ import msgspec
 from sidecar.errors import ERROR_KINDS
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
 from sidecar.server.stdio import MAX_DEPTH, MAX_FRAME_BYTES
+from sidecar.text.tables import markdown_table
 
 _REF = "#/$defs/{name}"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -62,8 +63,8 @@ def markdown() -> str:
         *[_describe_method(m, e) for m, e in schema["notifications"].items()],
     ]
     parts += ["## Types\n", *[_describe_type(n, d) for n, d in schema["$defs"].items()]]
-    kinds = "\n".join(f"| `{kind}` | {text} |" for kind, text in ERROR_KINDS.items())
-    parts.append(f"## Error kinds\n\n| kind | meaning; code |\n|---|---|\n{kinds}\n")
+    kinds = [(f"`{kind}`", text) for kind, text in ERROR_KINDS.items()]
+    parts.append(f"## Error kinds\n\n{markdown_table([('kind', 'meaning; code'), *kinds])}\n")
     return "\n".join(parts)
 
 
@@ -106,12 +107,12 @@ def _describe_method(method: str, entry: dict[str, Any]) -> str:
 def _describe_type(name: str, definition: dict[str, Any]) -> str:
     text = definition["description"]
     rows = [
-        f"| `{key}` | {_type_name(value)} | {_describe_presence(key, value, definition)} |"
+        (f"`{key}`", _type_name(value), _describe_presence(key, value, definition))
         for key, value in definition.get("properties", {}).items()
     ]
     if not rows:
         return f"### {name}\n\n{text}\n\n{_type_name(definition)}\n"
-    table = "| member | type | |\n|---|---|---|\n" + "\n".join(rows)
+    table = markdown_table([("member", "type", ""), *rows], left=2)
     return f"### {name}\n\n{text}\n\n{table}\n"
 
 

@@ -53,6 +53,17 @@ def align_cells(
     return aligned
 
 
+def markdown_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Return a table in Markdown. The first row contains the heads. The cells must be escaped.
+
+    Columns are aligned as in `align_cells`.
+    """
+    last = len(rows[0]) - 1
+    rules = ("---" if index < left or index == last else "---:" for index in range(last + 1))
+    head, *body = ("".join(f"| {cell} " if cell else "| " for cell in cells) for cells in rows)
+    return "\n".join(f"{line}|" for line in (head, f"|{'|'.join(rules)}", *body))
+
+
 def _line_width(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 

@@ -29,7 +29,7 @@ from sidecar.text.printable import (
     shorten,
     usd_text,
 )
-from sidecar.text.tables import align_columns, draw_gauge
+from sidecar.text.tables import align_columns, draw_gauge, markdown_table
 
 if TYPE_CHECKING:
     from sidecar.context.protocol import FitResult, Removed
@@ -57,11 +57,8 @@ def format_comparison(counts: Iterable[Count]) -> str:
 
 def format_comparison_as_markdown(title: str, counts: Sequence[Count]) -> str:
     """Format token counts for several models as a Markdown table."""
-    lines = [f"**{markdown(title)}**\n", _markdown_row(_COLUMNS), "|---|---:|---:|---:|---|"]
-    for count in counts:
-        model, *numbers = _comparison_cells(count)
-        lines.append(_markdown_row((markdown(model), *numbers)))
-    return "\n".join(lines)
+    rows = [(markdown(model), *numbers) for model, *numbers in map(_comparison_cells, counts)]
+    return f"**{markdown(title)}**\n\n{markdown_table([_COLUMNS, *rows])}"
 
 
 def _comparison_cells(count: Count) -> tuple[str, str, str, str, str]:
@@ -72,10 +69,6 @@ def _comparison_cells(count: Count) -> tuple[str, str, str, str, str]:
         "unpriced" if count.input_cost_usd is None else usd_text(count.input_cost_usd),
         count.method,
     )
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 NO_CONTEXT = (
