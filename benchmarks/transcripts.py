@@ -75,10 +75,9 @@ class Reading:
         self.read(one for reader in self.readers for one in reader.find(self.places))
         return time.process_time() - start
 
-    def read(self, stores: Iterable[Store], *, preview: bool = False) -> None:
+    def read(self, stores: Iterable[Store]) -> None:
         """Read everything that is new in these stores."""
-        unread = self.index.unread(stores, preview=preview)
-        self.index.read(self.readers, unread, preview=preview)
+        self.index.read(self.readers, self.index.unread(stores))
 
     def sessions(self, root: Path) -> list[StoredSession]:
         """Return the sessions of a root, newest first."""
@@ -189,7 +188,7 @@ def _first(ours: Reading) -> float:
     roots = Roots.of([ours.home / "work" / "0"])
     stores = [one for reader in ours.readers for one in reader.find(ours.places, roots) if one.live]
     for store in sorted(stores, key=lambda one: -one.mtime_ns):
-        fresh.read([store], preview=True)
+        fresh.read([store])
         if fresh.sessions(ours.home / "work" / "0"):
             break
     took = time.process_time() - start

@@ -53,8 +53,6 @@ class Agent(NamedTuple):
     """
     has_credits: bool = False
     """Whether the agent reports its costs in subscription credits."""
-    deletes_records: bool = False
-    """Whether the agent deletes old records. If so, its records must be read soon."""
 
 
 AGENTS = {
@@ -66,7 +64,7 @@ AGENTS = {
         Agent("copilot-cli", ("$COPILOT_HOME", "~/.copilot"), has_credits=True),
         Agent(
             "gemini-cli", ("$GEMINI_CLI_HOME/.gemini", "~/.gemini"),
-            omits_calls=True, deletes_records=True,
+            omits_calls=True,
         ),
         Agent("opencode", ("{data}/opencode",), database_variable="OPENCODE_DB", omits_calls=True),
         Agent(
@@ -100,7 +98,6 @@ AGENTS = {
                     ("$VIBE_HOME/config.toml", "~/.vibe/config.toml", ".vibe/config.toml"),
                 ),
             ),
-            deletes_records=True,
         ),
         Agent("continue", ("$CONTINUE_GLOBAL_DIR", "~/.continue")),
         Agent(
@@ -141,4 +138,3 @@ AGENTS = {
 
 LOWER_BOUND_AGENTS = frozenset(agent.name for agent in AGENTS.values() if agent.omits_calls)
 CREDIT_AGENTS = frozenset(agent.name for agent in AGENTS.values() if agent.has_credits)
-DELETING_AGENTS = frozenset(agent.name for agent in AGENTS.values() if agent.deletes_records)

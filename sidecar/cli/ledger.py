@@ -47,16 +47,16 @@ def update_costs(book: CostBook) -> None:
 def _ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) -> None:
     from sidecar.agents.registry import Sources
     from sidecar.config.load import find_root
-    from sidecar.workspace.session_index import ingest_all
+    from sidecar.workspace.session_index import read_all
 
     root = find_root(Path.cwd()) if workspace is None else workspace.resolve()
     sources = Sources.of(settings.agents, str(root))
     if sources is None:
         return
     # This also finds agents that keep their sessions in the project.
-    ingest_all(book, sources, mine=True)
+    read_all(book, sources, mine=True)
     if workspace is None:
-        ingest_all(book, sources, mine=False)
+        read_all(book, sources, mine=False)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
 from sidecar.tasks import wait_or_fall_back
 from sidecar.workspace.services import Services
-from sidecar.workspace.session_index import SessionIndex, ingest_all, unread_sessions
+from sidecar.workspace.session_index import IngestControl, SessionIndex, find_unread, read_all
 from sidecar.workspace.sessions import label_of
 from sidecar.workspace.state import read_shared_conversations
 from sidecar.workspace.usage_details import add_contents, add_forecast
@@ -173,17 +173,16 @@ class SessionsView:
         spending = self.services.spending(workspace)
         sources = self.services.agents.known_sources(workspace)
         shown = self.services.sessions(workspace).find(None)
-        unread: frozenset[str] | None = frozenset()
+        unread, read = None, False
         with suppress(SidecarError):  # `token-sidecar cost` reports this error
             if sources is not None:
-                unread = await run(partial(unread_sessions, spending.book, sources))
+                unread = await run(partial(find_unread, spending.book, sources))
                 if unread is not None and self._read_seconds:
                     await self._read_calls(spending.book, sources)
-                    unread = await run(partial(unread_sessions, spending.book, sources))
+                    unread = await run(partial(find_unread, spending.book, sources))
+                read = unread is None
         await self._update_costs(shown.id if shown else "")
-        workspace.costs.set_history(
-            read=unread is None, reading=False, incomplete=unread or frozenset()
-        )
+        workspace.costs.set_history(read=read, reading=False, unread=unread)
 
     async def _update_costs(self, session: str) -> None:
         services, workspace = self.services, self.workspace
@@ -193,7 +192,7 @@ class SessionsView:
     async def _read_calls(self, book: CostBook, sources: Sources) -> None:
         """Record new calls of agents, for a limited time."""
         stop = threading.Event()
-        read = partial(ingest_all, book, sources, mine=True, stop=stop)
+        read = partial(read_all, book, sources, mine=True, control=IngestControl(stop))
         try:
             reading = self.services.workers.run(read)
             await wait_or_fall_back(reading, stop.set, self._read_seconds)

@@ -139,15 +139,15 @@ def _read_costs(book: CostBook, settings: Settings, session: str, root: Path | N
     """Return the session's cost in the ledger, and whether the ledger lacks any calls."""
     from sidecar.agents.registry import Sources
     from sidecar.cost.ledger import LedgerError
-    from sidecar.workspace.session_index import unread_sessions
+    from sidecar.workspace.session_index import find_unread
     from sidecar.workspace.spending import Costs, Spending
     from sidecar.workspace.state import State
 
     costs, state = Costs(reading=False), State()
     sources = None if root is None else Sources.of(settings.agents, str(root))
     with contextlib.suppress(LedgerError):
-        unread = None if sources is None else unread_sessions(book, sources)
-        costs.set_history(read=unread is None, reading=False, incomplete=unread or frozenset())
+        unread = None if sources is None else find_unread(book, sources)
+        costs.set_history(read=unread is None, reading=False, unread=unread)
         uri = None if root is None else root.as_uri()
         with contextlib.closing(state.books):
             spending = Spending(state, settings, uri, settings.model, root)

@@ -231,7 +231,7 @@ class CostBook:
 
     def spend(self, workspace: str, session: str, folders: Iterable[str] = ()) -> Spend:
         """Return three amounts: spent today, spent in the session, and spent in the workspace."""
-        with self.ledger.reader() as connection:
+        with self.report_reader() as connection:
             return spend_so_far(
                 connection,
                 workspace_key(workspace),
@@ -250,7 +250,7 @@ class CostBook:
         """
         from sidecar.cost.blocks import current_block, scope_of_block
 
-        with self.ledger.reader() as connection:
+        with self.report_reader() as connection:
             block = current_block(connection, agent, ends_at, now)
             if block is None:
                 return None

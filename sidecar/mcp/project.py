@@ -52,8 +52,8 @@ class Project:
         self.root = find_root(folder)
         self.workspace: Workspace = self.services.roots.add(self.root.as_uri())
         self._history: SharedTasks[str, bool] = SharedTasks("mcp history", outlives_waiters=True)
-        self._billed: set[str] = set()
-        """The agents whose past calls are in the ledger. New calls are recorded immediately."""
+        self._has_read_all = False
+        """Whether past calls are in the ledger. New calls are recorded when sessions are read."""
 
     async def aclose(self) -> None:
         """Stop the threads and close all files."""
@@ -109,7 +109,7 @@ class Project:
         Claude Code names it, but may write the call to its session file only after it has called
         the tool. Wait for the files briefly, because they then also contain the newest usage.
         """
-        await self._read_sessions(caller)
+        await self._read_sessions()
         found = find_session(self.services.sessions(self.workspace).rows(), caller)
         is_certain = found is None or found.row.id in caller.session_ids or not found.is_callers
         if is_certain and caller.tool_call is None:
@@ -120,15 +120,14 @@ class Project:
             async with asyncio.timeout(LINE_SECONDS):
                 while (named := await self._find_call(caller, ends)) is None and waits:
                     await asyncio.sleep(_LINE_POLL_SECONDS)
-                    await self._read_sessions(caller)
+                    await self._read_sessions()
         if named is not None:
             caller = caller._replace(session_ids=(named, *caller.session_ids))
-        await self._read_sessions(caller)
+        await self._read_sessions()
         return find_session(self.services.sessions(self.workspace).rows(), caller)
 
-    async def _read_sessions(self, caller: Caller) -> None:
-        billed = self._billed & {caller.agent}
-        await self.services.agents.find_sessions(self.workspace, billed)
+    async def _read_sessions(self) -> None:
+        await self.services.agents.find_sessions(self.workspace)
 
     async def _find_call(self, caller: Caller, ends: dict[str, int]) -> str | None:
         """Return the id of the only session that has the call in its files, or None."""
@@ -149,7 +148,7 @@ class Project:
         cost is complete.
         """
         services, workspace = self.services, self.workspace
-        is_complete = await self._read_calls(found.row.source)
+        is_complete = await self._read_calls()
         sessions = services.sessions(workspace)
         session = sessions.find(found.row.id)
         if session is None:
@@ -176,24 +175,19 @@ class Project:
             LedgerError: The ledger cannot be read.
         """
         services = self.services
-        is_complete = await self._read_calls(found.row.source)
+        is_complete = await self._read_calls()
         await services.workers.run(catalogue.warm)
         spending = services.spending(self.workspace)
         spent = await services.workers.run(partial(_spent, spending, found.row.id))
         return spent, None if is_complete else BEING_READ
 
-    async def _read_calls(self, agent: str) -> bool:
-        if agent in self._billed:
-            return True
-        find = self.services.agents.find_sessions
-        try:
-            await self._history.run(
-                agent, partial(find, self.workspace, frozenset({agent})), HISTORY_SECONDS
-            )
-        except TimeoutError:
-            return False
-        self._billed.add(agent)
-        return True
+    async def _read_calls(self) -> bool:
+        if not self._has_read_all:
+            find = partial(self.services.agents.find_all_sessions, self.workspace)
+            with suppress(TimeoutError):
+                await self._history.run("all", find, HISTORY_SECONDS)
+                self._has_read_all = True
+        return self._has_read_all
 
     async def caller_usage(
         self, caller: Caller

@@ -1,9 +1,9 @@
 """Follows coding agents' sessions in open roots, and records their calls in the ledger.
 
-Sessions are read when a root is opened, and read again when their files change. Past calls are
-recorded when the user asks for costs, when an agent's session is shown, or after a minute without
-edits. Recording starts with the workspace that triggered it. Other workspaces follow at low
-priority, with a progress bar that allows the user to cancel.
+Each file is read once, and its new lines when it changes. When a root is opened, its newest files
+are read, and then its other files. Other workspaces' files follow when the user asks for costs or
+makes no edits for a minute. They are read at low priority, with a progress bar that allows the user
+to cancel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from weakref import WeakKeyDictionary
 from sidecar.config.paths import LEDGER_FILES
 from sidecar.config.settings import Agents
 from sidecar.errors import SidecarError
-from sidecar.known_agents import AGENTS, DELETING_AGENTS
 from sidecar.operating_system import release_memory
 from sidecar.tasks import Scheduler
 from sidecar.workspace.agents import unusable_ledger
@@ -104,14 +103,16 @@ class AgentSessionWatcher:
         changed = self._changed.pop(workspace, None)
         if changed is None:
             return
-        agents, history = self._services.agents, self._history
-        recorded_agents = history.recorded_agents(workspace)
+        agents = self._services.agents
         if changed:
-            has_new_costs = await agents.read_changed(workspace, changed, recorded_agents)
+            has_new_costs = await agents.read_changed(workspace, changed)
         else:
-            has_new_costs = await agents.find_sessions(workspace, recorded_agents)
+            has_new_costs = await agents.find_sessions(workspace)
         if has_new_costs:
-            history.add_up_soon(workspace)
+            self._history.add_up_soon(workspace)
+        sources = agents.known_sources(workspace)
+        if sources is not None and sources.readers:
+            self._history.record_soon(workspace)
 
     def _watch(self) -> None:
         roots = [
@@ -145,7 +146,7 @@ logger = logging.getLogger(__name__)
 IDLE_SECONDS = 60.0
 """Time without edits after which recording starts automatically."""
 SHOWN_SECONDS = 2.0
-"""Delay between showing an agent's session and recording its calls."""
+"""Delay between reading the newest session files and the others."""
 RETRY_SECONDS = 60.0
 """Delay before a retry if another process is recording the same sessions."""
 SUM_SECONDS = 0.5
@@ -194,16 +195,11 @@ class HistoryRecorder:
         self._watch_ledger()
 
     def _context_changed(self, workspace: Workspace) -> None:
-        """Schedule the recording of calls after an agent's session is shown.
-
-        If the agent's calls are already recorded, schedule adding up their costs instead.
-        """
+        """Schedule adding up costs if another agent's session is shown."""
         usage = workspace.context.usage
         if usage is None or usage.session is None or usage.session.source == "protocol":
             return
-        self.record_soon(workspace)
-        is_recorded = usage.session.source in self.recorded_agents(workspace)
-        if is_recorded and usage.session.id != self._summed.get(workspace, usage.session.id):
+        if usage.session.id != self._summed.get(workspace, usage.session.id):
             self.add_up_soon(workspace)
 
     def record_soon(self, workspace: Workspace) -> None:
@@ -250,7 +246,6 @@ class HistoryRecorder:
                 if (await ingest).is_complete:
                     self._recorded[workspace] = settings
                     workspace.costs.set_history(read=True)
-                    await self._read_remaining(workspace)
             except asyncio.CancelledError:
                 stop.set()
                 raise
@@ -259,26 +254,6 @@ class HistoryRecorder:
         # Do not refresh earlier, because costs that are not recorded yet would be shown as $0.00.
         if self._is_recorded(workspace):
             await self.refresh(workspace)
-
-    def recorded_agents(self, workspace: Workspace) -> frozenset[str]:
-        """Return the agents whose new calls are recorded immediately.
-
-        Returns all agents if past calls have been recorded. Otherwise, returns only the agents
-        that delete old calls from their files.
-        """
-        return frozenset(AGENTS) if self._is_recorded(workspace) else DELETING_AGENTS
-
-    async def _read_remaining(self, workspace: Workspace) -> None:
-        from sidecar.workspace.session_index import ingest_remaining
-
-        agents, book = self._services.agents, self._services.spending(workspace).book
-        sources = agents.known_sources(workspace) or await agents.sources(workspace)
-        if sources is None:
-            return
-        try:
-            await self._services.workers.run(partial(ingest_remaining, book, sources))
-        except SidecarError as exc:
-            logger.warning("session files: %s", exc)
 
     def add_up_soon(self, workspace: Workspace) -> None:
         """Schedule adding up a workspace's costs."""
@@ -367,14 +342,13 @@ class HistoryRecorder:
     ) -> IngestResult:
         await self._services.configured.wait()
         sources = await self._services.agents.sources(workspace)
-        from sidecar.workspace.session_index import IngestResult, ingest_all
+        from sidecar.workspace.session_index import IngestControl, IngestResult, read_all
 
         if sources is None:
             return IngestResult()
         book = self._services.spending(workspace).book
-        work = partial(
-            ingest_all, book, sources, mine=mine, stop=stop, rest=pause_ratio, progress=report
-        )
+        control = IngestControl(stop, pause_ratio, report)
+        work = partial(read_all, book, sources, mine=mine, control=control)
         try:
             ingested = await self._services.workers.run(work)
         except SidecarError as exc:
@@ -382,6 +356,8 @@ class HistoryRecorder:
             workspace.costs.set_problem(unusable_ledger(exc))
             return IngestResult(is_complete=False)
         workspace.costs.set_problem("")
+        if mine:
+            workspace.costs.set_unread(ingested.unread)
         await self._services.workers.run(release_memory)
         return ingested
 

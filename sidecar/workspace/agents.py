@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import MemoryLedger
     from sidecar.errors import SidecarError
+    from sidecar.workspace.session_index import Unread
     from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.shared import SharedServices
     from sidecar.workspace.spending import Spending
@@ -46,19 +47,18 @@ class LastSearch(NamedTuple):
 
 
 class SessionReader:
-    """Reads a workspace's sessions through the session index. All methods block."""
+    """Reads a workspace's sessions and their calls through the session index. All methods block."""
 
-    def __init__(
-        self, sources: Sources, book: CostBook | MemoryLedger, billed: Collection[str] = ()
-    ) -> None:
+    def __init__(self, sources: Sources, book: CostBook | MemoryLedger) -> None:
         from sidecar.cost.ledger import Ledger
         from sidecar.workspace.session_index import SessionIndex
 
         ledger = book if isinstance(book, Ledger) else book.ledger
         self._sources, self._index = sources, SessionIndex(ledger)
-        self._record, self._billed = book.record_many, billed
         self.has_new_costs = False
         """Whether any calls were recorded or changed."""
+        self.unread: Unread | None = None
+        """What the ledger still lacks after `read_newest` or `read_recent`."""
 
     def sessions(self, since: datetime | None, *, with_names: bool = False) -> list[StoredSession]:
         sources = self._sources
@@ -75,40 +75,26 @@ class SessionReader:
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
         """Read new contents from the given stores. Returns whether any store had new contents.
 
-        Calls from agents that are not in `billed` are recorded only if the store's earlier
-        calls are in the ledger.
-
         Args:
             stores: The stores to read.
-            max_bytes: Limit for the total size of stores whose agents are not in `billed`.
+            max_bytes: Limit for the total size of the stores with new contents.
         """
-        stores = list(stores)
-        billed = [one for one in stores if one.agent in self._billed]
-        others = [one for one in stores if one.live and one.agent not in self._billed]
-        has_read = self._read(billed, preview=False)
-        return self._read(others, preview=True, max_bytes=max_bytes) or has_read
-
-    def _read(
-        self, stores: Sequence[Store], *, preview: bool, max_bytes: int | None = None
-    ) -> bool:
-        if not stores:
-            return False
-        readers = self._sources.readers
-        unread = self._index.unread(stores, preview=preview)
+        unread = self._index.unread(stores)
         if max_bytes is not None:
             sizes = itertools.accumulate(store.size for store in unread)
             unread = [store for store, size in zip(unread, sizes, strict=True) if size <= max_bytes]
-        done = self._index.read(readers, unread, preview=preview, record=self._record)
-        self.has_new_costs |= done.has_new_costs
+        self.has_new_costs |= self._index.read(self._sources.readers, unread).has_new_costs
         return bool(unread)
 
     def read_newest(self, since: datetime) -> None:
         """Read stores, newest first, until one of the workspace's sessions is found."""
-        recent, _ = self._split_by_age(self._read_billed_stores(), since)
-        for store in sorted(recent, key=lambda one: -one.mtime_ns)[:MAX_OLD_STORES]:
+        current = self._current_stores()
+        recent = (one for one in current if one.live and one.mtime_ns >= _nanoseconds(since))
+        for store in _newest_first(recent)[:MAX_OLD_STORES]:
             self.read([store])
             if self.sessions(since):
-                return
+                break
+        self.unread = self._index.find_unread(current)
 
     def read_recent(self, since: datetime) -> None:
         """Read all stores that were modified after `since`.
@@ -116,15 +102,22 @@ class SessionReader:
         If an agent has no session in these stores, also read its older stores, newest first, until
         a session is found.
         """
-        recent, older = self._split_by_age(self._read_billed_stores(), since)
+        recent, older = list[Store](), dict[str, list[Store]]()
+        current = self._current_stores()
+        for store in current:
+            if store.mtime_ns >= _nanoseconds(since):
+                recent.append(store)
+            elif store.live:
+                older.setdefault(store.agent, []).append(store)
         self.read(recent)
         known = {one.source for one in self.sessions(since)}
         for agent, stores in older.items():
-            for store in sorted(stores, key=lambda one: -one.mtime_ns)[:MAX_OLD_STORES]:
+            for store in _newest_first(stores)[:MAX_OLD_STORES]:
                 if agent in known:
                     break
                 if self.read([store]):
                     known |= {one.source for one in self.sessions(since)}
+        self.unread = self._index.find_unread(current)
 
     def read_changed(self, changed: Collection[str]) -> None:
         """Read the stores of changed files, and drop deleted files from the index."""
@@ -133,28 +126,31 @@ class SessionReader:
 
     def read_all(self, max_bytes: int | None) -> None:
         """Read every store that may contain sessions of the workspace, and drop deleted stores."""
-        stores = self._sources.stores()
-        self._index.forget_missing(self._sources.readers, stores, self._sources.roots)
-        self.read(stores, max_bytes)
+        self.read(self._current_stores(), max_bytes)
 
-    def _read_billed_stores(self) -> list[Store]:
-        """Read the stores of agents in `billed`, and return all stores. Drop deleted stores."""
+    def _current_stores(self) -> list[Store]:
+        """Return all stores that may contain sessions of the workspace. Drop deleted stores."""
         stores = self._sources.stores()
         self._index.forget_missing(self._sources.readers, stores, self._sources.roots)
-        self._read([one for one in stores if one.agent in self._billed], preview=False)
         return stores
 
-    def _split_by_age(
-        self, stores: Sequence[Store], since: datetime
-    ) -> tuple[list[Store], dict[str, list[Store]]]:
-        since_ns, recent = int(since.timestamp() * 1e9), list[Store]()
-        older: dict[str, list[Store]] = {}
-        for store in stores:
-            if store.live and store.mtime_ns >= since_ns:
-                recent.append(store)
-            elif store.live:
-                older.setdefault(store.agent, []).append(store)
-        return recent, older
+
+def _newest_first(stores: Iterable[Store]) -> list[Store]:
+    return sorted(stores, key=lambda one: -one.mtime_ns)
+
+
+def _nanoseconds(at: datetime) -> int:
+    return int(at.timestamp() * 1e9)
+
+
+class FoundSessions(NamedTuple):
+    """The result of reading a workspace's sessions."""
+
+    sessions: list[StoredSession]
+    has_new_costs: bool = False
+    """Whether any calls were recorded or changed."""
+    unread: Unread | None = None
+    """What the ledger still lacks, if known."""
 
 
 class AgentSessions:
@@ -171,12 +167,8 @@ class AgentSessions:
         self._memory: MemoryLedger | None = None
         """In-memory replacement for the ledger while the ledger file cannot be used."""
 
-    async def find_sessions(self, workspace: Workspace, billed: Collection[str] = ()) -> bool:
+    async def find_sessions(self, workspace: Workspace) -> bool:
         """Find the workspace's recent sessions.
-
-        Args:
-            workspace: The workspace.
-            billed: The agents whose calls are recorded in the ledger.
 
         Returns:
             Whether any calls were recorded or changed.
@@ -193,13 +185,11 @@ class AgentSessions:
         recorded = False
         if known is None:
             read = partial(SessionReader.read_newest, since=since)
-            recorded = await self._update_sessions(workspace, sources, read, billed)
+            recorded = await self._update_sessions(workspace, sources, read)
         read = partial(SessionReader.read_recent, since=since)
-        return await self._update_sessions(workspace, sources, read, billed) or recorded
+        return await self._update_sessions(workspace, sources, read) or recorded
 
-    async def read_changed(
-        self, workspace: Workspace, changed: Collection[str], billed: Collection[str] = ()
-    ) -> bool:
+    async def read_changed(self, workspace: Workspace, changed: Collection[str]) -> bool:
         """Read the workspace's changed session files.
 
         Returns:
@@ -207,9 +197,9 @@ class AgentSessions:
         """
         known = self._seen.get(workspace)
         if known is None:
-            return await self.find_sessions(workspace, billed)
+            return await self.find_sessions(workspace)
         read = partial(SessionReader.read_changed, changed=tuple(changed))
-        return await self._update_sessions(workspace, known.sources, read, billed)
+        return await self._update_sessions(workspace, known.sources, read)
 
     async def find_all_sessions(self, workspace: Workspace, max_bytes: int | None = None) -> bool:
         """Find all sessions of the workspace, including old ones.
@@ -225,7 +215,7 @@ class AgentSessions:
         sessions, recorded = list[StoredSession](), False
         if sources is not None:
             read = partial(SessionReader.read_all, max_bytes=max_bytes)
-            sessions, recorded = await self._read_sessions(workspace, sources, read, since=None)
+            sessions, recorded, _ = await self._read_sessions(workspace, sources, read, since=None)
         self._searched_with[workspace] = settings
         self._sessions_of(workspace).set_older_agent_sessions(sessions)
         return recorded
@@ -254,22 +244,17 @@ class AgentSessions:
         read: Callable[[SessionReader], None],
         *,
         since: datetime | None,
-        billed: Collection[str] = (),
-    ) -> tuple[list[StoredSession], bool]:
-        """Read a workspace's sessions. If the ledger fails, keep them in memory instead.
-
-        Returns:
-            The sessions, and whether any calls were recorded or changed.
-        """
+    ) -> FoundSessions:
+        """Read a workspace's sessions. If the ledger fails, keep them in memory instead."""
         folder, spending = self._state.folder, self._shared.spending(workspace)
-        work = partial(_read_and_list, sources, folder, spending, read, since, frozenset(billed))
+        work = partial(_read_and_list, sources, folder, spending, read, since)
         found = await self._run(work)
         workspace.costs.set_problem(found if isinstance(found, str) else "")
         if not isinstance(found, str):
             return found
         memory = self._memory_ledger()
         in_memory = partial(_read_into_memory, sources, folder, memory, read, since, found)
-        return await self._run(in_memory), False
+        return FoundSessions(await self._run(in_memory))
 
     def _memory_ledger(self) -> MemoryLedger:
         if self._memory is None:
@@ -284,12 +269,13 @@ class AgentSessions:
         workspace: Workspace,
         sources: Sources,
         read: Callable[[SessionReader], None],
-        billed: Collection[str],
     ) -> bool:
         since = datetime.now(UTC) - RECENT
-        sessions, recorded = await self._read_sessions(
-            workspace, sources, read, since=since, billed=billed
+        sessions, recorded, unread = await self._read_sessions(
+            workspace, sources, read, since=since
         )
+        if unread is not None:
+            workspace.costs.set_unread(unread)
         before = self._seen.get(workspace)
         earlier = before.sessions if before else frozenset[str]()
         recent = frozenset([session.id for session in sessions])
@@ -313,20 +299,17 @@ def _read_and_list(
     spending: Spending,
     read: Callable[[SessionReader], None],
     since: datetime | None,
-    billed: Collection[str],
-) -> tuple[list[StoredSession], bool] | str:
-    """Return the sessions and whether any calls were recorded.
-
-    If the ledger fails, return the reason and what to do.
-    """
+) -> FoundSessions | str:
+    """Return the sessions. If the ledger fails, return the reason and what to do."""
     if not sources.readers:
-        return [], False  # avoids loading the ledger
+        return FoundSessions([])  # avoids loading the ledger
     from sidecar.cost.ledger import LedgerError
 
     try:
-        reading = SessionReader(sources, spending.book, billed)
+        reading = SessionReader(sources, spending.book)
         read(reading)
-        return _sessions_with_windows(reading, since, folder), reading.has_new_costs
+        found = _sessions_with_windows(reading, since, folder)
+        return FoundSessions(found, reading.has_new_costs, reading.unread)
     except LedgerError as error:
         _log.info("agents' sessions cannot be saved: %s", error)
         return unusable_ledger(error)

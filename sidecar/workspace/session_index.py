@@ -31,6 +31,7 @@ from sidecar.agents.events import (
     StoreRead,
     StoreReader,
 )
+from sidecar.agents.fields import time_from_ns
 from sidecar.agents.registry import reader_of
 from sidecar.agents.roots import Roots, resolve, worktrees_around
 from sidecar.agents.stores import REWOUND
@@ -44,13 +45,13 @@ if TYPE_CHECKING:
     from sidecar.agents.places import Places
     from sidecar.agents.registry import Sources
     from sidecar.cost.book import CostBook
-    from sidecar.cost.ledger import Ledger, RecordedBatch
+    from sidecar.cost.ledger import Ledger
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_VERSION = 4
+_VERSION = 5
 _CALLS_AT_ONCE = 2_000
 _STORES_AT_ONCE = 200
 _MAX_REST_SECONDS = 0.5
@@ -62,7 +63,7 @@ _FIELDS = SessionSnapshot.__struct_fields__
 _TABLES = (
     "CREATE TABLE store (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, agent TEXT NOT NULL, "
     "inode INTEGER NOT NULL, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, "
-    "live INTEGER NOT NULL, state BLOB NOT NULL, previewed INTEGER NOT NULL)",
+    "live INTEGER NOT NULL, state BLOB NOT NULL)",
     f"CREATE TABLE agent_session (store INTEGER NOT NULL, {', '.join(_FIELDS)}, "
     "PRIMARY KEY (store, name)) WITHOUT ROWID",
     "CREATE TABLE index_form (version INTEGER NOT NULL)",
@@ -87,16 +88,22 @@ class StoreRow(NamedTuple):
     inode: int
     size: int
     mtime_ns: int
-    previewed: bool = False
-    """Whether only the sessions were read. If so, no calls have been recorded."""
     state: bytes = b""
     """The reader's state, which can be large. Left empty when all rows are loaded at once."""
 
-    def is_current(self, store: Store, *, preview: bool = False) -> bool:
+    def is_current(self, store: Store) -> bool:
         """Return whether the store has been read completely."""
         seen = (self.inode, self.size, self.mtime_ns)
-        same = seen == (store.inode, store.size, store.mtime_ns)
-        return same and (preview or not self.previewed)
+        return seen == (store.inode, store.size, store.mtime_ns)
+
+
+class Unread(NamedTuple):
+    """The calls that the ledger lacks, because session files have not been read yet."""
+
+    sessions: frozenset[str]
+    """The IDs of indexed sessions that may have unread calls."""
+    before: datetime
+    """The time of the newest unread file. The ledger has all later calls."""
 
 
 class IngestResult(NamedTuple):
@@ -109,6 +116,8 @@ class IngestResult(NamedTuple):
     bytes_read: int = 0
     is_complete: bool = True
     """Whether everything was read. False if reading was stopped early."""
+    unread: Unread | None = None
+    """What the ledger still lacks if `read_all` was stopped early."""
     has_new_costs: bool = False
     """Whether any calls were recorded or changed."""
 
@@ -129,7 +138,7 @@ class SessionIndex:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def unread(self, stores: Iterable[Store], *, preview: bool = False) -> list[Store]:
+    def unread(self, stores: Iterable[Store]) -> list[Store]:
         """Return the stores with unread contents, newest first.
 
         Stores whose path is not valid UTF-8 are skipped.
@@ -137,26 +146,24 @@ class SessionIndex:
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        return sorted(self._unread(stores, preview=preview), key=lambda one: -one.mtime_ns)
+        stores = [one for one in stores if _is_utf8(one.path)]
+        few = len(stores) <= _STORES_AT_ONCE
+        with self._ledger.reader() as connection:
+            rows = _store_rows(connection, [one.path for one in stores] if few else None)
+        found = (
+            one for one in stores if not (row := rows.get(one.path)) or not row.is_current(one)
+        )
+        return sorted(found, key=lambda one: -one.mtime_ns)
 
-    def has_unread(self, stores: Iterable[Store]) -> bool:
-        """Return whether any store has unread contents, without opening a store.
-
-        Raises LedgerError.
-        """
-        return bool(self._unread(stores))
-
-    def unread_sessions(self, stores: Iterable[Store]) -> frozenset[str] | None:
-        """Return the indexed sessions that may have unread calls.
-
-        Returns None if no store has unread contents.
+    def find_unread(self, stores: Iterable[Store]) -> Unread | None:
+        """Return what the ledger lacks, or None if no store has unread contents.
 
         The path of a sub-agent's store usually contains the ID of the session that started the
         sub-agent. Otherwise, the store may belong to any of the agent's sessions.
 
         Raises LedgerError.
         """
-        unread = self._unread(stores)
+        unread = self.unread(stores)
         if not unread:
             return None
         with self._ledger.reader() as connection:
@@ -173,27 +180,13 @@ class SessionIndex:
                 of_agent = by_agent.get(store.agent, set())
                 names = {name for name in of_agent if name in store.path} or of_agent
             found |= names
-        return frozenset(found)
-
-    def _unread(self, stores: Iterable[Store], *, preview: bool = False) -> list[Store]:
-        stores = [one for one in stores if _is_utf8(one.path)]
-        few = len(stores) <= _STORES_AT_ONCE
-        with self._ledger.reader() as connection:
-            rows = _store_rows(connection, [one.path for one in stores] if few else None)
-        return [
-            one
-            for one in stores
-            if one.path not in rows or not rows[one.path].is_current(one, preview=preview)
-        ]
+        return Unread(frozenset(found), time_from_ns(unread[0].mtime_ns))
 
     def read(
         self,
         readers: Sequence[StoreReader],
         stores: Iterable[Store],
         control: IngestControl | None = None,
-        *,
-        preview: bool = False,
-        record: Callable[..., RecordedBatch] | None = None,
     ) -> IngestResult:
         """Read new contents from the given stores.
 
@@ -201,15 +194,11 @@ class SessionIndex:
             readers: The readers for the stores' agents.
             stores: The stores in reading order.
             control: Options for stopping or slowing down.
-            preview: Whether to read only sessions if a store's calls have never been
-                recorded.
-            record: Records the calls. Defaults to `Ledger.record_many`.
 
         Raises:
             LedgerError: The ledger cannot be written.
         """
         control = control or IngestControl(threading.Event())
-        record = record or self._ledger.record_many
         by_agent = {one.agent: one for one in readers}
         wanted = list(stores)
         if wanted:
@@ -217,9 +206,9 @@ class SessionIndex:
                 _create_tables(connection)
         whole_size = max(1, sum(one.size for one in wanted))
         done, began = IngestResult(), time.monotonic()
-        readings = _read_stores(by_agent, wanted, self._rows_of, preview=preview)
+        readings = _read_stores(by_agent, wanted, self._rows_of)
         for some in _batches(readings, control.stop):
-            events = [event for one in some if not one.preview for event in one.events()]
+            events = [event for one in some for event in one.events()]
 
             worktrees = _worktrees_of(some)
 
@@ -233,7 +222,7 @@ class SessionIndex:
                 for one in some:
                     _save_reading(connection, one)
 
-            batch = record(events, amend=True, also=also)
+            batch = self._ledger.record_many(events, amend=True, also=also, can_wait=False)
             done = IngestResult(
                 done.calls + len(batch.new),
                 done.refused + batch.refused,
@@ -342,7 +331,7 @@ class SessionIndex:
         self, reader: StoreReader, places: Places, store: Store
     ) -> StoredSession | None:
         """Read a store, and return its newest session without its name. Raises LedgerError."""
-        self.read([reader], self.unread([store], preview=True), preview=True)
+        self.read([reader], self.unread([store]))
         with self._ledger.reader() as connection:
             rows = _join_sessions(connection, "path = ?", (store.path,))
         if not rows:
@@ -362,12 +351,11 @@ class _Reading(NamedTuple):
     before: StoreRow | None
     """The store's row before it was read, or None for a new store."""
     read: StoreRead
-    preview: bool = False
 
     @property
     def has_recorded_calls(self) -> bool:
         """Whether the calls may already be in the ledger under other IDs."""
-        return self.read.has_lost_state and self.before is not None and not self.before.previewed
+        return self.read.has_lost_state and self.before is not None
 
     def events(self) -> Iterator[LedgerEvent]:
         sessions = {session.name: session for session in self.read.sessions}
@@ -386,8 +374,6 @@ def _read_stores(
     readers: dict[str, StoreReader],
     stores: Sequence[Store],
     rows_of: Callable[[Sequence[Store]], dict[str, StoreRow]],
-    *,
-    preview: bool,
 ) -> Iterator[_Reading]:
     for start in range(0, len(stores), _STORES_AT_ONCE):
         some = stores[start : start + _STORES_AT_ONCE]
@@ -395,7 +381,7 @@ def _read_stores(
         for store in some:
             row = rows.get(store.path)
             try:
-                yield from _read_in_steps(readers[store.agent], store, row, preview=preview)
+                yield from _read_in_steps(readers[store.agent], store, row)
             except OSError as error:
                 why = error.strerror or "damaged"
                 _log.info("cannot read a session file (%s): %s", store.agent, why)
@@ -403,23 +389,22 @@ def _read_stores(
                 log_defect(exc, f"{store.agent} session file")
                 # Mark the store as read, so it is not read again until it changes.
                 failed = StoreRead(calls=(), sessions=(), state=row.state if row else b"")
-                yield _Reading(store, row, failed, preview and (row is None or row.previewed))
+                yield _Reading(store, row, failed)
 
 
 def _read_in_steps(
-    reader: StoreReader, store: Store, before: StoreRow | None, *, preview: bool
+    reader: StoreReader, store: Store, before: StoreRow | None
 ) -> Iterator[_Reading]:
-    if before is not None and before.is_current(store, preview=preview):
+    if before is not None and before.is_current(store):
         return
-    preview = preview and (before is None or before.previewed)
-    state = before.state if before and before.previewed == preview else b""
+    state = before.state if before else b""
     while True:
         read = reader.read(store, state)
-        yield _Reading(store, before, read, preview)
+        yield _Reading(store, before, read)
         if read.is_complete:
             return
         number, state = before.id if before else 0, read.state
-        before = StoreRow(number, store.path, store.agent, 0, 0, 0, preview, state)
+        before = StoreRow(number, store.path, store.agent, 0, 0, 0, state)
 
 
 def _worktrees_of(readings: Iterable[_Reading]) -> dict[str, str]:
@@ -464,11 +449,10 @@ def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
     is_current = read.is_complete and read.is_settled
     seen = (store.inode, store.size, store.mtime_ns) if is_current else (0, 0, 0)
     connection.execute(
-        "INSERT INTO store (path, agent, inode, size, mtime_ns, live, state, previewed) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET inode = excluded.inode, "
-        "size = excluded.size, mtime_ns = excluded.mtime_ns, state = excluded.state, "
-        "previewed = excluded.previewed",
-        (store.path, store.agent, *seen, store.live, read.state, one.preview),
+        "INSERT INTO store (path, agent, inode, size, mtime_ns, live, state) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET inode = excluded.inode, "
+        "size = excluded.size, mtime_ns = excluded.mtime_ns, state = excluded.state",
+        (store.path, store.agent, *seen, store.live, read.state),
     )
     (number,) = connection.execute("SELECT id FROM store WHERE path = ?", (store.path,)).fetchone()
     if read.restarted:
@@ -521,14 +505,14 @@ def _create_tables(connection: sqlite3.Connection) -> None:
         return
     known: list[tuple[object, ...]] = []
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'store'").fetchone():
-        known = connection.execute("SELECT path, agent, live, previewed FROM store").fetchall()
+        known = connection.execute("SELECT path, agent, live FROM store").fetchall()
     for table in ("store", "agent_session", "index_form"):
         connection.execute(f"DROP TABLE IF EXISTS {table}")
     for statement in _TABLES:
         connection.execute(statement)
     connection.executemany(
-        "INSERT INTO store (path, agent, live, previewed, inode, size, mtime_ns, state) "
-        "VALUES (?, ?, ?, ?, 0, 0, 0, x'')",
+        "INSERT INTO store (path, agent, live, inode, size, mtime_ns, state) "
+        "VALUES (?, ?, ?, 0, 0, 0, x'')",
         known,
     )
 
@@ -545,7 +529,7 @@ def _store_rows(
 ) -> dict[str, StoreRow]:
     if not _has_tables(connection):
         return {}
-    query = "SELECT id, path, agent, inode, size, mtime_ns, previewed{} FROM store"
+    query = "SELECT id, path, agent, inode, size, mtime_ns{} FROM store"
     if paths is None:
         rows = connection.execute(query.format("")).fetchall()
     else:
@@ -762,58 +746,40 @@ def _folder_uri(folder: str) -> str:
 LOCK_NAME = "agents.lock"
 
 
-def unread_sessions(book: CostBook, sources: Sources) -> frozenset[str] | None:
-    """Return the sessions that may have calls missing from the ledger.
-
-    The result is None if the ledger contains all calls in the roots' session files.
+def find_unread(book: CostBook, sources: Sources) -> Unread | None:
+    """Return what the ledger lacks from the roots' session files, or None if it has all calls.
 
     Raises LedgerError.
     """
-    return SessionIndex(book.ledger).unread_sessions(sources.stores())
+    return SessionIndex(book.ledger).find_unread(sources.stores())
 
 
-def ingest_all(
-    book: CostBook,
-    sources: Sources,
-    *,
-    mine: bool,
-    stop: threading.Event | None = None,
-    rest: float = 0.0,
-    progress: Callable[[float], None] = lambda _: None,
+def read_all(
+    book: CostBook, sources: Sources, *, mine: bool, control: IngestControl | None = None
 ) -> IngestResult:
-    """Read new contents from agents' stores, unless another process is reading them.
+    """Read all agents' stores, newest first, unless another process is reading them.
 
     Args:
         book: The ledger and its prices.
         sources: The files to read.
         mine: Whether to read only stores that may contain sessions in the roots.
-        stop: Set this event to stop reading.
-        rest: Seconds to pause per second of work.
-        progress: Called with the completed fraction, from 0 to 1.
+        control: Options for stopping, slowing down and monitoring.
 
     Raises:
         LedgerError: The ledger cannot be written.
     """
+    index, stores = SessionIndex(book.ledger), sources.stores(mine=mine)
     with _try_process_lock(book.ledger.path) as alone:
-        if not alone:
-            return IngestResult(is_complete=False)
-        index, stores = SessionIndex(book.ledger), sources.stores(mine=mine)
-        if not mine:
-            index.forget_missing(sources.readers, stores)
-        unread = index.unread(stores)
-        control = IngestControl(stop or threading.Event(), rest, progress)
-        # Not `book.record_many`, which would export these old calls to a collector.
-        return index.read(sources.readers, unread, control, record=book.ledger.record_many)
-
-
-def ingest_remaining(book: CostBook, sources: Sources) -> IngestResult:
-    """Read new contents from the roots' stores, even if another process is reading them.
-
-    No call is recorded twice. Raises LedgerError.
-    """
-    index = SessionIndex(book.ledger)
-    unread = index.unread(sources.stores())
-    return index.read(sources.readers, unread, record=book.record_many)
+        result = IngestResult()
+        if alone:
+            if not mine:
+                index.forget_missing(sources.readers, stores)
+            book.prices.load()
+            result = index.read(sources.readers, index.unread(stores), control)
+            if result.is_complete:
+                return result
+    unread = index.find_unread(stores)
+    return result._replace(is_complete=unread is None, unread=unread)
 
 
 _thread_lock = threading.Lock()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from sidecar.cost.sums import Scope
     from sidecar.messages.replies import Reply
+    from sidecar.workspace.session_index import Unread
     from sidecar.workspace.state import State
 
 RECENT = timedelta(days=30)
@@ -108,8 +109,8 @@ class Costs:
     """Whether all calls in agents' session files are in the ledger."""
     reading: bool = True
     """Whether this process records agents' calls automatically."""
-    incomplete: frozenset[str] = frozenset()
-    """The IDs of sessions whose costs are lower bounds, because some of their calls are unread."""
+    unread: Unread | None = None
+    """What the ledger lacks, if known."""
     problem: str = ""
     """Why the ledger cannot be used and what to do, or an empty string if it can be used."""
     team: TeamSpent | None = None
@@ -133,12 +134,18 @@ class Costs:
         return None if cost is None or cost.usd is None else float(cost.usd)
 
     def set_history(
-        self, *, read: bool, reading: bool = True, incomplete: frozenset[str] = frozenset()
+        self, *, read: bool, reading: bool = True, unread: Unread | None = None
     ) -> None:
         """Store whether past agent calls have been recorded, and whether new ones are being
         recorded.
         """
-        self.read, self.reading, self.incomplete = read, reading, incomplete
+        self.read, self.reading = read, reading
+        self.unread = None if read else unread or self.unread
+
+    def set_unread(self, unread: Unread | None) -> None:
+        """Store what the ledger lacks, if it lacks any calls."""
+        if not self.read:
+            self.unread = unread
 
     def set_problem(self, problem: str) -> None:
         """Store why the ledger cannot be used, or that it can be used (an empty string)."""
@@ -314,7 +321,7 @@ class Spending:
         scope = self.scope()
         if sessions is not None:
             scope = msgspec.structs.replace(scope, sessions=tuple(sessions))
-        with self.book.ledger.reader() as connection:
+        with self.book.report_reader() as connection:
             tallies = read_tallies(connection, scope, ("session",))
         return {name: tally.total for (name,), tally in tallies.items() if name}
 

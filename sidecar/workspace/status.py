@@ -262,9 +262,10 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
     if costs.today is None and live is None:
         return None
     today, own = costs.today or 0, format_session_cost(costs, session)
-    is_partial = "day" in costs.partial
+    is_partial = costs.unread is not None or "day" in costs.partial
     today_text = cost_text(costs.today if is_partial else today, is_partial=is_partial)
-    total_text = cost_text(costs.workspace, is_partial="workspace" in costs.partial)
+    is_lower_bound = costs.unread is not None or "workspace" in costs.partial
+    total_text = cost_text(costs.workspace, is_partial=is_lower_bound)
     priced = f"{own} {API_PRICES}" if live is not None else own
     is_more = costs.workspace not in (0, today)
     rows = [

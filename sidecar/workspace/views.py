@@ -146,8 +146,9 @@ def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
         return ""
     if session.id in costs.sessions:
         is_whole = costs.sessions[session.id].whole
-        is_unread = session.id in costs.incomplete or session.source in LOWER_BOUND_AGENTS
-        return cost_text(costs.session_usd(session.id), is_partial=is_unread or not is_whole)
+        is_unread = costs.unread is not None and session.id in costs.unread.sessions
+        is_partial = is_unread or session.source in LOWER_BOUND_AGENTS or not is_whole
+        return cost_text(costs.session_usd(session.id), is_partial=is_partial)
     if session.source == "protocol" or costs.read:
         return ""
     if costs.problem:

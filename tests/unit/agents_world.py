@@ -99,9 +99,9 @@ class World:
     def shown(self, root: Path | None = None) -> list[StoredSession]:
         """Return the sessions that the editor lists for a root folder, newest first."""
         roots = Roots.of([root or self.root])
-        readers = self.readers
+        readers = self._recording
         stores = [store for reader in readers for store in reader.find(self.places, roots)]
-        self.index.read(readers, self.index.unread(stores, preview=True), preview=True)
+        self.index.read(readers, self.index.unread(stores))
         return self.index.sessions(readers, self.places, roots)
 
     def sessions(self, root: Path | None = None) -> dict[str, StoredSession]:

@@ -244,9 +244,9 @@ async def test_amended_call_in_a_database_updates_the_cost(
     listed = tmp_path / ".local/share/crush/projects.json"
     listed.parent.mkdir(parents=True)
     listed.write_text(json.dumps({"projects": [{"path": str(root), "data_dir": ".crush"}]}))
-    store, billed = CrushStore(root / ".crush" / "crush.db"), ["crush"]
+    store = CrushStore(root / ".crush" / "crush.db")
     name = store.session()
-    look = partial(editor.services.agents.read_changed, editor.workspace, [str(store.path)], billed)
+    look = partial(editor.services.agents.read_changed, editor.workspace, [str(store.path)])
     assert await look()
     assert not await look()
     store.session(name, 4)

@@ -61,12 +61,11 @@ class World:
     def stores(self) -> list[Store]:
         return [store for reader in self.readers for store in reader.find(self.places)]
 
-    def unread(self, *, preview: bool = False) -> list[Store]:
-        return self.index.unread(self.stores(), preview=preview)
+    def unread(self) -> list[Store]:
+        return self.index.unread(self.stores())
 
-    def read(self, control: IngestControl | None = None, *, preview: bool = False) -> IngestResult:
-        unread = self.unread(preview=preview)
-        return self.index.read(self.readers, unread, control, preview=preview)
+    def read(self, control: IngestControl | None = None) -> IngestResult:
+        return self.index.read(self.readers, self.unread(), control)
 
     def sessions(self) -> dict[str, StoredSession]:
         found = self.index.sessions(self.readers, self.places, self.roots)
@@ -143,18 +142,24 @@ def test_a_call_is_stored_with_its_agents_own_cost() -> None:
     assert (event.reported_cost, event.agent_cost) == (None, Decimal("0.25"))
 
 
-def test_a_preview_lists_sessions_without_recording_calls(world: World) -> None:
-    session = claude.everyday(world.claude, world.root)
-    world.read(preview=True)
-    assert session.id in world.sessions()
-    assert recorded(world.ledger) == {}
-    assert world.unread(preview=True) == []
-    assert len(world.unread()) == len(world.stores())
-    world.read()
-    assert recorded(world.ledger) == world.claude.truth.calls
-    session.reply()
-    world.read(preview=True)
-    assert recorded(world.ledger) == world.claude.truth.calls, "nothing older is unread"
+def test_the_newest_stores_are_read_first(world: World) -> None:
+    sessions = [claude.everyday(world.claude, world.root) for _ in range(3)]
+    thread = codex.everyday(world.codex, world.root)
+    paths = [*(session.path for session in sessions), thread.path]
+    for path, age in zip(paths, (3, 1, 4, 2), strict=True):
+        os.utime(path, (1e9 - age, 1e9 - age))
+    stores = [store for store in world.stores() if store.live]
+    unread = world.index.unread(stores)
+    assert [store.mtime_ns // 10**9 for store in unread] == [10**9 - age for age in (1, 2, 3, 4)]
+    missing = world.index.find_unread(stores)
+    assert missing is not None
+    assert missing.before == datetime.fromtimestamp(10**9 - 1, UTC)
+    world.index.read(world.readers, unread[:2])
+    missing = world.index.find_unread(stores)
+    assert missing is not None
+    assert missing.before == datetime.fromtimestamp(10**9 - 3, UTC)
+    world.index.read(world.readers, unread)
+    assert world.index.find_unread(stores) is None
 
 
 def test_an_interrupted_read_resumes_where_it_stopped(
@@ -329,7 +334,7 @@ def test_a_store_that_fails_to_read_is_read_again_after_it_changes(
     assert session.id in {name for name, _ in recorded(world.ledger).values()}
 
 
-def test_a_failed_preview_keeps_the_read_position(
+def test_a_failed_read_keeps_the_read_position(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = claude.everyday(world.claude, world.root)
@@ -342,7 +347,7 @@ def test_a_failed_preview_keeps_the_read_position(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(world.readers[0]), "read", fail)
-        world.read(preview=True)
+        world.read()
     session.reply()
     assert world.read().bytes_read == session.path.stat().st_size - before
 

@@ -29,12 +29,12 @@ from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.messages.usage import Usage
 from sidecar.workspace.session_index import (
     LOCK_NAME,
+    IngestControl,
     IngestResult,
     SessionIndex,
-    ingest_all,
-    ingest_remaining,
+    find_unread,
     make_ledger_event,
-    unread_sessions,
+    read_all,
 )
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state import State
@@ -67,7 +67,8 @@ class World:
         return found
 
     def read(self, *, mine: bool = False, stop: threading.Event | None = None) -> IngestResult:
-        return ingest_all(self.book, self.sources, mine=mine, stop=stop)
+        control = IngestControl(stop or threading.Event())
+        return read_all(self.book, self.sources, mine=mine, control=control)
 
     def recorded(self) -> dict[str, tuple[str, Tokens]]:
         return recorded(self.book.ledger)
@@ -121,11 +122,11 @@ def test_checking_for_unread_calls_opens_no_file(
         return open_(path, flags, *mode)
 
     monkeypatch.setattr(os, "open", watched)
-    assert unread_sessions(world.book, sources) is not None
+    assert find_unread(world.book, sources) is not None
     assert str(session.path) not in opened
-    ingest_remaining(world.book, sources)
+    read_all(world.book, sources, mine=True)
     assert str(session.path) in opened
-    assert unread_sessions(world.book, sources) is None
+    assert find_unread(world.book, sources) is None
 
 
 def test_workspace_is_read_before_the_rest(world: World) -> None:
@@ -145,24 +146,24 @@ def test_only_new_bytes_of_a_growing_file_are_read(world: World) -> None:
         before = session.path.stat().st_size
         session.user()
         session.reply()
-        result = ingest_remaining(world.book, world.sources)
+        result = world.read(mine=True)
         assert result.bytes_read == session.path.stat().st_size - before
         assert world.recorded() == world.truth()
-    assert ingest_remaining(world.book, world.sources) == IngestResult()
+    assert world.read(mine=True) == IngestResult()
 
 
 def test_unreported_changes_are_found_by_listing_stores(world: World) -> None:
     sessions = [claude.everyday(world.claude, world.root) for _ in range(3)]
     codex.everyday(world.codex, world.root)
-    assert ingest_remaining(world.book, world.sources).calls == len(world.truth())
-    assert ingest_remaining(world.book, world.sources) == IngestResult()
+    assert world.read(mine=True).calls == len(world.truth())
+    assert world.read(mine=True) == IngestResult()
     sessions[1].reply()
-    assert ingest_remaining(world.book, world.sources).calls == 1
-    assert ingest_remaining(world.book, world.sources) == IngestResult()
+    assert world.read(mine=True).calls == 1
+    assert world.read(mine=True) == IngestResult()
     world.book.ledger.close()
     for path in world.state.folder.glob("ledger.db*"):
         path.unlink()
-    assert ingest_remaining(world.book, world.sources).calls == len(world.truth())
+    assert world.read(mine=True).calls == len(world.truth())
 
 
 def test_stopped_reading_continues_where_it_stopped(world: World) -> None:
@@ -224,7 +225,10 @@ def test_only_one_process_reads_at_a_time(world: World) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert world.read() == IngestResult(is_complete=False)
+        result = world.read()
+        assert not result.is_complete
+        assert result.unread is not None
+        assert result._replace(unread=None) == IngestResult(is_complete=False)
         process.kill()
     assert world.read().calls == len(world.truth())
 

@@ -11,6 +11,7 @@ import pytest
 from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
 from sidecar.cost.events import Cost
 from sidecar.text.tables import align_columns, columns, draw_bar, draw_gauge
+from sidecar.workspace.session_index import Unread
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.status import cost_status
 from sidecar.workspace.views import BEING_READ, format_age, format_session_cost, session_rows
@@ -48,7 +49,7 @@ def a_row(**fields: Any) -> SessionRow:
         ("codex", {"s": PARTIAL}, True, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
         ("amp", {"s": USD}, True, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
         ("codex", {}, True, "$0.40 today", "| This session | being read |"),
-        ("codex", {}, False, "$0.40 today", "| This session | not read yet |"),
+        ("codex", {}, False, "≥$0.40 today", "| This session | not read yet |"),
         ("codex", {"s": UNPRICED}, True, "$0.40 today", "| This session | unpriced |"),
         ("protocol", {"s": USD}, True, "$0.40 today", "| Today | $0.40 |"),
     ],
@@ -61,7 +62,7 @@ def test_status_names_the_scope_of_its_cost(
         today=Decimal("0.4"),
         sessions=known,
         reading=reading,
-        incomplete=frozenset() if reading else frozenset("s"),
+        unread=None if reading else Unread(frozenset("s"), datetime.now(UTC)),
     )
     session = SessionInfo(id="s", source=source, updated_at="")
     shown = cost_status(costs, ContextUsage(session=session))

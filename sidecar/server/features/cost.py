@@ -15,6 +15,7 @@ from sidecar.server.feature import Feature
 from sidecar.server.progress import progress
 from sidecar.server.protocol import Encoded
 from sidecar.tasks import Scheduler
+from sidecar.text.printable import local_time_text
 from sidecar.workspace.agent_reading import HistoryRecorder
 from sidecar.workspace.services import Services
 from sidecar.workspace.views import NO_COST
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 NO_TEAM = "The team's store contains no matching calls."
 INCOMPLETE = "Agents' session files are still being read, so this report is incomplete."
+INCOMPLETE_BEFORE = "Agents' session files are still being read: calls before {} may be missing."
 
 MAIN = "main"
 """The category of calls made directly by a conversation."""
@@ -50,7 +52,9 @@ def _read_team(team: Team, params: CostDetailParams) -> CostReport:
 def _note(workspace: Workspace) -> str:
     if workspace.costs.read or workspace.path is None:
         return ""
-    return workspace.costs.problem or INCOMPLETE
+    if workspace.costs.problem or workspace.costs.unread is None:
+        return workspace.costs.problem or INCOMPLETE
+    return INCOMPLETE_BEFORE.format(local_time_text(workspace.costs.unread.before))
 
 
 class Cost(Feature):
