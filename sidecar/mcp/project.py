@@ -14,7 +14,6 @@ from sidecar.agents.events import StoredSession, ToolCall
 from sidecar.agents.registry import reader_of
 from sidecar.budget.rules import Rules
 from sidecar.config.load import find_root, load
-from sidecar.cost.repricing import price_new_calls
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.caller import find_session
 from sidecar.models import catalogue
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from sidecar.context.protocol import ContextUsage
     from sidecar.mcp.caller import Caller, FoundSession
-    from sidecar.workspace.spending import Spending, SpendingSums
+    from sidecar.workspace.spending import SpendingSums
     from sidecar.workspace.workspace import Workspace
 
 BEING_READ = "The session's calls are still being read. Ask again later for the cost."
@@ -159,7 +158,7 @@ class Project:
         )
         spending = services.spending(workspace)
         try:
-            spent = await services.workers.run(partial(_spent, spending, session.id))
+            spent = await services.workers.run(partial(spending.spent, session.id))
         except SidecarError as error:
             workspace.costs.set_history(read=False, reading=False)
             return sessions.usage(session), f"The cost is unknown: {error}."
@@ -178,7 +177,7 @@ class Project:
         is_complete = await self._read_calls()
         await services.workers.run(catalogue.warm)
         spending = services.spending(self.workspace)
-        spent = await services.workers.run(partial(_spent, spending, found.row.id))
+        spent = await services.workers.run(partial(spending.spent, found.row.id))
         return spent, None if is_complete else BEING_READ
 
     async def _read_calls(self) -> bool:
@@ -199,12 +198,6 @@ class Project:
         sessions = self.services.sessions(self.workspace)
         session = sessions.find(found.row.id)
         return (None, None) if session is None else (sessions.usage(session), found)
-
-
-def _spent(spending: Spending, session: str) -> SpendingSums:
-    """Return the sums after pricing the calls that were read before the price list was loaded."""
-    price_new_calls(spending.book.ledger)
-    return spending.spent(session)
 
 
 def find_in_ends(paths: Mapping[str, str], text: bytes, ends: dict[str, int]) -> str | None:
