@@ -10,7 +10,7 @@ import msgspec
 
 from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.sums import Scope, read_total
-from sidecar.text.printable import cost_text, printable, usd_text
+from sidecar.text.printable import AT_LEAST, different_usd_texts, printable, usd_text
 
 if TYPE_CHECKING:
     import sqlite3
@@ -139,12 +139,16 @@ def _exceeded_cap(
     estimate: Decimal | None,
 ) -> CapReason | None:
     usd: Decimal = getattr(spend, span)
-    spent = cost_text(usd, is_partial=span in spend.partial)
     planned = usd + (estimate or Decimal(0))
     for kind, name, cap in (("hardCap", "hard", hard), ("softCap", "soft", soft)):
         if cap is not None and planned > cap:
-            call = "" if not estimate else f" plus up to {usd_text(estimate)} for this call"
-            limit = f"exceeds the {name} cap of {usd_text(cap)}"
+            call, shown = "", (usd_text(usd), usd_text(cap))
+            if estimate:
+                call = f" plus up to {usd_text(estimate)} for this call"
+            else:
+                shown = different_usd_texts(usd, cap)
+            spent = f"{AT_LEAST if span in spend.partial else ''}{shown[0]}"
+            limit = f"exceeds the {name} cap of {shown[1]}"
             message = f"{spent} spent {_SPANS[span]}{call} {limit}."
             return CapReason(kind, message, span, float(cap))
     return None

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from datetime import datetime, timedelta
+from decimal import Context, Decimal
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from decimal import Decimal
 
 _ACTIVE = (
     "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1, which terminals interpret
@@ -198,17 +198,28 @@ def _escape_command(match: re.Match[str]) -> str:
 def usd_text(amount: float | Decimal) -> str:
     """Format an amount in USD, for example as `$8.27`, `$0.022` or `<$0.001`.
 
-    Amounts below one dollar are shown with two significant digits.
+    Amounts below one dollar are shown with two significant digits. Halves are rounded to even.
     """
-    usd = float(amount)
-    if usd <= -1 or usd >= 0.995:
+    usd = Decimal(str(amount))  # the float 0.00975 is slightly less than that
+    if usd <= -1 or usd >= _ALMOST_ONE or not usd:
         return f"${usd:,.2f}"
-    if usd == 0:
-        return "$0.00"
-    if 0 < usd < 0.001:
+    if 0 < usd < _SMALLEST:
         return "<$0.001"
-    digits = 1 - math.floor(math.log10(abs(usd)))
-    return f"${usd:.{digits}f}"
+    return f"${usd:.{1 - _TWO_DIGITS.plus(usd).adjusted()}f}"
+
+
+_ALMOST_ONE, _SMALLEST, _TWO_DIGITS = Decimal("0.995"), Decimal("0.001"), Context(prec=2)
+_MOST_DECIMALS = 12
+
+
+def different_usd_texts(first: Decimal, second: Decimal) -> tuple[str, str]:
+    """Format two amounts in USD with as many decimals as are needed to tell them apart."""
+    texts = usd_text(first), usd_text(second)
+    for digits in range(3, _MOST_DECIMALS + 1):
+        if texts[0] != texts[1] or first == second:
+            break
+        texts = f"${first:,.{digits}f}", f"${second:,.{digits}f}"
+    return texts
 
 
 AT_LEAST = "≥"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from decimal import Decimal
 from html import unescape
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from sidecar.text.printable import (
+    different_usd_texts,
     markdown,
     message,
     printable,
@@ -150,7 +152,30 @@ def test_an_editors_message_has_no_links() -> None:
         (0.001, "$0.0010"),
         (0.00099, "<$0.001"),
         (0.0, "$0.00"),
+        # Halves are those of the decimal number, and are rounded to even.
+        (0.00975, "$0.0098"),
+        (0.00965, "$0.0096"),
+        (Decimal("0.285"), "$0.28"),
+        (1.005, "$1.00"),
+        (2.675, "$2.68"),
+        (0.00999, "$0.010"),
     ],
 )
-def test_an_amount_has_two_decimals_or_two_significant_digits(usd: float, text: str) -> None:
+def test_an_amount_has_two_decimals_or_two_significant_digits(
+    usd: float | Decimal, text: str
+) -> None:
     assert usd_text(usd) == text
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "texts"),
+    [
+        ("0.193", "0.19", ("$0.193", "$0.190")),
+        ("12.0004", "12", ("$12.0004", "$12.0000")),
+        ("0.00042", "0.0004", ("$0.00042", "$0.00040")),
+        ("0.21", "0.19", ("$0.21", "$0.19")),
+        ("5", "5", ("$5.00", "$5.00")),
+    ],
+)
+def test_different_amounts_look_different(first: str, second: str, texts: tuple[str, str]) -> None:
+    assert different_usd_texts(Decimal(first), Decimal(second)) == texts
