@@ -19,7 +19,6 @@ from sidecar.cli.output import (
     print_lines,
     print_problems,
     to_encodable,
-    warn,
     write_page,
 )
 from sidecar.cli.ship import ship
@@ -153,7 +152,6 @@ def cost(
         print_lines("The team's store contains no matching calls.")
     elif not report.rows:
         print_lines(NONE_MATCH if any(scope.values()) else NO_CALLS)
-        _warn_if_unknown_agent(scope["agent"])
     elif sys.stdout.isatty():
         _print_table(report, params)
         print_lines(_scope_text(scope, team=team))
@@ -253,14 +251,15 @@ def _read_team(settings: Settings, params: CostDetailParams, agent: str | None) 
         return store.report(params, agent)
 
 
-def _warn_if_unknown_agent(name: str | None) -> None:
+def _check_agent(name: str | None) -> None:
+    """Raise UsageError if there is no agent of this name."""
     from sidecar.config.checks import similar_agents
     from sidecar.known_agents import AGENTS
 
     if name and name not in (*AGENTS, "protocol"):
         near = similar_agents([name])
         hint = f"did you mean {near[0]}?" if near else f"known agents: {', '.join(sorted(AGENTS))}"
-        warn(f"unknown agent {name}; {hint}")
+        raise click.UsageError(f"unknown agent {name}; {hint}")
 
 
 @cost.command()
@@ -387,6 +386,8 @@ def _build_params(
     from sidecar.cost.protocol import DEFAULT_KEYS, CostDetailParams
     from sidecar.cost.reports import ordered_keys
 
+    if not team:  # team members may use newer versions, which know more agents
+        _check_agent(scope["agent"])
     folder: Path | None = scope["workspace"]
     keys = DEFAULT_KEYS if by is None else [key.strip() for key in by.split(",")]
     return CostDetailParams(

@@ -48,9 +48,9 @@ _MOST_DAYS = 5
 def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -> None:
     """Send recorded calls and prompt file costs to your team's OpenTelemetry collector.
 
-    This requires `[ledger] otel-endpoint` in your own configuration. The records contain
-    numbers, times, hashes, and the names of models and agents, but no text or paths. A running
-    editor also sends these records.
+    This requires `[ledger] otel-endpoint` in your own configuration, except with --dry-run. The
+    records contain numbers, times, hashes, and the names of models and agents, but no text or
+    paths. A running editor also sends these records.
 
     Exit codes: 0; 1 if the collector did not accept all calls, or if a day's totals still differ
     from the store; 2 if the configuration is invalid or the ledger is unreadable.

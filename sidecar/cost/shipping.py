@@ -376,6 +376,8 @@ def open_queue(
 ) -> ShippingQueue | None:
     """Return the queue for the user's collector, or None if no collector is configured.
 
+    A dry run needs no collector.
+
     This call blocks.
 
     Args:
@@ -388,10 +390,10 @@ def open_queue(
         LedgerError: The ledger cannot be opened.
     """
     endpoint, team = settings.ledger.otel_endpoint, settings.team
-    if endpoint is None:
+    if endpoint is None and not dry_run:
         return None
     salt = _salt_of(team)
-    endpoint = collector_root(endpoint)
+    endpoint = collector_root(endpoint) if endpoint else ""
     with book.ledger.transaction() as connection:
         installation, secret = _prepare(connection)
         identity = Identity(

@@ -101,17 +101,18 @@ def test_an_empty_ledger() -> None:
 
 @pytest.mark.usefixtures("book")
 def test_filters_without_matching_calls() -> None:
-    result = run("--agent", "nobody")
+    result = run("--agent", "codex")
     assert result.exit_code == 0
     assert result.output.startswith("No calls match")
 
 
 @pytest.mark.usefixtures("book")
-def test_unknown_agent_is_reported_with_a_similar_one() -> None:
-    result = run("--agent", "claud-code")
-    assert result.exit_code == 0
-    assert result.stdout.startswith("No calls match")
-    assert result.stderr == ("token-sidecar: unknown agent claud-code; did you mean claude-code?\n")
+@pytest.mark.parametrize("command", [(), ("--json",), ("--html", "-"), ("export",)])
+def test_unknown_agent_is_an_error_that_names_a_similar_one(command: tuple[str, ...]) -> None:
+    result = run(*command, "--agent", "claud-code")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.endswith("unknown agent claud-code; did you mean claude-code?\n")
     assert "unknown agent nobody; known agents: aider, amp, " in run("--agent", "nobody").stderr
     for name in ("claude-code", "protocol"):
         assert run("--agent", name, "--since", "2001-01-01", "--until", "2001-01-02").stderr == ""

@@ -770,6 +770,21 @@ def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(
     )
 
 
+@pytest.mark.parametrize("text", ["", '[team]\nteam = "core"\n'])
+def test_a_dry_run_needs_no_collector(book: CostBook, text: str) -> None:
+    book.ledger.record_many(numbered(3))
+    book.close()
+    config_file().write_text(text)
+    result = CliRunner().invoke(cost, ["ship", "--dry-run"])
+    assert result.exit_code == 0
+    (printed,) = [json.loads(line) for line in result.output.splitlines()]
+    (records,) = [scope["logRecords"] for scope in printed["resourceLogs"][0]["scopeLogs"]]
+    assert len(records) == 3
+    assert CliRunner().invoke(cost, ["ship"]).exit_code == 2
+    with book.ledger.reader() as connection:  # nothing counts as queued for a collector
+        assert connection.execute("SELECT count(*) FROM current_destination").fetchone() == (0,)
+
+
 def test_what_the_command_prints_and_how_it_ends(collector: Collector, book: CostBook) -> None:
     book.ledger.record_many(numbered(3))
     book.close()
