@@ -93,6 +93,8 @@ _LINE_OPENERS = ("*", '"', "'")
 """Openers that are only recognized at the start of a line, before a space."""
 _CLOSERS = ("", "-->", "*/", "*/}", "*)", "#}", "-#}")
 _QUOTES = frozenset("\"'`")
+_QUOTED = re.compile(r"""(["'`])(?:\\.|(?!\1)[^\\])*\1""")
+"""A quoted text of one line, in most languages."""
 _MARKUP_SPAN = re.compile(r"`+|<!--|-->|\{/\*|\*/\}")
 _COMMENT_ENDS = {"<!--": "-->", "{/*": "*/}"}
 _REFERENCE_COMMENT = re.compile(r" {0,3}\[[^\]]*\]:[ \t]*<?#>?[ \t]+[(\"'](?P<text>.*)")
@@ -170,7 +172,8 @@ def _mark_in_comment(line: str) -> re.Match[str] | None:
         return mark  # it may follow the last text of the region
     code = code.removesuffix(opener)
     code = code.rstrip(opener[-1:]) if opener else code
-    is_comment = opener and (not code or code[-1].isspace()) and _QUOTES.isdisjoint(code)
+    is_quote_open = not _QUOTES.isdisjoint(_QUOTED.sub("", code))
+    is_comment = opener and (not code or code[-1].isspace()) and not is_quote_open
     return mark if is_comment else None
 
 
