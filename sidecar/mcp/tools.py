@@ -287,7 +287,10 @@ class Tools:
 
     def _no_session(self, caller: Caller) -> Answer:
         who = caller.agent or printable(caller.name) or "this client"
-        text = f"No session was found for {who} in {self._project.root}."
+        text = (
+            f"No session was found for {who} in {self._project.root}. Call again after the next "
+            "reply, or run `token-sidecar doctor` to see which agents' files are read."
+        )
         return Answer(text, {"notes": [text]})
 
     async def _token_map(self, arguments: schemas.TokenMap, call: Call) -> Answer:
