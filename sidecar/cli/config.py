@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -125,7 +126,7 @@ def list_problems(loaded: Loaded) -> list[str]:
 
 def list_values(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:
     """Return the current settings and their sources, optionally including defaults."""
-    settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
+    settings = msgspec.to_builtins(loaded.settings, enc_hook=str, builtin_types=(Decimal,))
     return [
         {"key": key, "value": _value_as_json(settings, key), "from": str(origin)}
         for key, origin in sorted(loaded.origins.items())
@@ -146,4 +147,8 @@ def _value_as_json(settings: Any, key: str) -> str:
             value = value[int(part)]
     if isinstance(value, dict):
         value = {name: field for name, field in value.items() if field is not None}
-    return json.dumps(value, default=str)
+    return json.dumps(value, default=_number)
+
+
+def _number(value: Decimal) -> int | float:
+    return int(value) if value == int(value) else float(value)

@@ -83,14 +83,14 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
 
 
 def _deduplicate(found: Iterable[File | SkippedPath]) -> list[File | SkippedPath]:
-    """Return each path once.
+    """Return each file once, even if several paths or links lead to it.
 
     If a path was named on the command line, it is returned as it was spelled there.
     """
     entries: dict[str, File | SkippedPath] = {}
     for entry in found:
         is_stdin = isinstance(entry, File) and entry.is_stdin
-        path = STDIN if is_stdin else os.path.abspath(entry.path)
+        path = STDIN if is_stdin else os.path.realpath(entry.path)
         if not _is_named(entries.setdefault(path, entry)):
             entries[path] = entry
     return list(entries.values())

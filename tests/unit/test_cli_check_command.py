@@ -65,7 +65,7 @@ def test_text() -> None:
         " [budget-exceeded]",
         "prompts/a b/plan.md:5:33: warning: Plan > Context in prompts/a b/plan.md is 11 tokens, "
         "1 over its budget of 10 (gpt-5, exact) [budget-exceeded]",
-        "4 files checked: 2 over budget, 0 near",
+        "4 files checked: 2 budgets exceeded, 0 near",
     ]
 
 
@@ -289,7 +289,7 @@ def test_groups_of_two_projects_are_both_reported(project: Path, tmp_path: Path)
             write(root, name, "more than one token")
     lines = run(".", str(other)).stdout.splitlines()
     assert [line.partition(":")[0] for line in lines[:-1]] == ["fine.txt", str(other / "x.txt")]
-    assert lines[-1].endswith("2 over budget, 0 near")
+    assert lines[-1].endswith("2 budgets exceeded, 0 near")
 
 
 def test_standard_input(project: Path) -> None:

@@ -24,6 +24,14 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["config", *arguments])
 
 
+@pytest.mark.parametrize(("value", "shown"), [("0.05", 0.05), ("5", 5), ("12.50", 12.5)])
+def test_amounts_are_shown_as_numbers(value: str, shown: float) -> None:
+    config_file().write_text(f"[cost]\nsoft-cap-usd = {value}\nteam-hard-cap-usd = {value}\n")
+    for key in ("soft-cap-usd", "team-hard-cap-usd"):
+        (row,) = json.loads(run("show", "--json", f"cost.{key}").stdout)["values"]
+        assert row["value"] == json.dumps(shown)
+
+
 def uncommented(text: str) -> str:
     """Return the sample configuration with all keys enabled."""
     keys = re.compile(r"^# (?=\[|[\w-]+ = )", re.MULTILINE)

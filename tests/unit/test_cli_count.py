@@ -76,6 +76,19 @@ def test_file_named_twice_is_counted_once(folder: Path) -> None:
     assert run("-", "-", stdin="hello world").stdout == "2 -\n"
 
 
+@pytest.mark.parametrize("link", ["link.md", "to/a.md", "chain.md"])
+def test_file_named_through_a_link_is_counted_once(folder: Path, link: str) -> None:
+    (folder / "link.md").symlink_to("a.md")
+    (folder / "chain.md").symlink_to("link.md")
+    (folder / "to").symlink_to(".")
+    assert run("a.md", link).stdout == "2 a.md\n"
+    assert run(link, "a.md").stdout == f"2 {link}\n"
+    assert (
+        json.loads(run(link, ".", "--json").stdout)["total"]
+        == json.loads(run(".", "--json").stdout)["total"]
+    )
+
+
 def test_named_binary_file_is_reported(folder: Path) -> None:
     result = run("picture.png")
     told = "token-sidecar: picture.png: binary file, skipped\n"

@@ -277,7 +277,7 @@ def _summary_line(report: Report) -> str:
     over = Counter(bool(finding.over) for _, finding in report.distinct_findings)
     files = f"{counted(len(report.files), 'file')} checked"
     if over:
-        return f"{files}: {over[True]} over budget, {over[False]} near"
+        return f"{files}: {counted(over[True], 'budget')} exceeded, {over[False]} near"
     if report.budgets and report.files and not report.has_matching_budget:
         return f"{files}: no budget matches {'it' if len(report.files) == 1 else 'them'}"
     if report.errors:
