@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ WITH_PROCESSES = (TESTS / "e2e", TESTS / "protocol")
 """Tests in these folders use several processes or threads, so they may fail on a busy machine."""
 REAL_AGENTS = TESTS / "e2e" / "agents"
 """Tests in this folder are never retried, because a retry would hide race conditions in billing."""
+
+TIMEOUT = pytest.StashKey[Any]()
 
 SHARING_FOLDERS = ("llama", "vscode")
 """Folders whose tests share a program that starts slowly."""
@@ -59,6 +62,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         has_processes = any(item.path.is_relative_to(folder) for folder in WITH_PROCESSES)
         if has_processes and not item.path.is_relative_to(REAL_AGENTS):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, object, object]:
+    """Interrupt a test that hangs again and again, in case it waits once more while it ends."""
+    result = yield
+    if settings.method == "signal" and hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout, settings.timeout)
+    item.stash[TIMEOUT] = settings
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _set_timer_again(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    _set_timer_again(item)
+
+
+def _set_timer_again(item: pytest.Item) -> None:
+    """Set the timer that a failure has canceled. pytest-timeout sets it once, before any retry."""
+    if found := item.stash.get(TIMEOUT, None):
+        item.config.hook.pytest_timeout_set_timer(item=item, settings=found)
 
 
 @pytest.hookimpl(wrapper=True)
