@@ -122,12 +122,11 @@ class SnapshotCounter:
         return tokenizer.scale(await self._counting.run((snapshot, tokenizer.base), count))
 
     async def _count(self, snapshot: Snapshot, base: Tokenizer) -> int:
-        if base not in self._loaded:
-            await self.load([base])
         work = partial(_count_snapshot, snapshot, base)
         tokens = await self._workers.run_count(partial(work, False))
         if tokens is None:
             tokens = await self._workers.run_count(partial(work, True), is_giant=True)
+        self._loaded.add(base)
         return tokens or 0
 
     def count_if_quick(self, snapshot: Snapshot, tokenizer: Tokenizer) -> int | None:
@@ -165,6 +164,7 @@ def _count_snapshot(
 
     Returns None if `giants` is false and the snapshot has a giant piece without a cached count.
     """
+    base.count(UNUSUAL_WORD)  # so that later inline counts are quick
     pieces = countable_pieces(snapshot, base)
     if not giants and any(
         len(piece) > GIANT_CHARACTERS and base.name not in piece.counts for piece in pieces
