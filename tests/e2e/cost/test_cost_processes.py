@@ -5,11 +5,20 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
+from sidecar.cost.book import CostBook
+from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger
+from sidecar.cost.prices import Prices
+from sidecar.cost.repricing import price_calls
+from sidecar.cost.sums import Scope, read_total
+from tests.e2e.cost.pricer import own
 from tests.e2e.cost.writer import event
 
 if TYPE_CHECKING:
@@ -118,3 +127,47 @@ def test_a_long_read_does_not_block_writers(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM event").fetchone() == before
     ledger.close()
     assert len(kept(path)[0]) == 51
+
+
+def house_call(number: int) -> LedgerEvent:
+    model, buckets = ("house-1", "gpt-5")[number % 2], Buckets(input=1_000_000)
+    return msgspec.structs.replace(event("s", number), model=model, buckets=buckets)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_pricing_is_continued_by_the_next_process(tmp_path: Path, seed: int) -> None:
+    """Processes that price 1,000 calls are killed at random times, while calls are recorded."""
+    rng, book = random.Random(seed), CostBook(tmp_path)
+    book.ledger.record_many(map(house_call, range(WRITES)))
+    recorded, is_done = WRITES, False
+    while not is_done:
+        arguments = [sys.executable, "-m", "tests.e2e.cost.pricer", str(tmp_path), "3"]
+        pricer = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        assert pricer.stdout is not None
+        for _ in range(rng.randrange(1, 25)):
+            is_done = not pricer.stdout.readline()
+        if not is_done:
+            pricer.kill()
+            book.ledger.record_many(map(house_call, range(recorded, recorded + 10)))
+            recorded += 10
+        pricer.communicate()
+    assert price_calls(CostBook(tmp_path, own("3")).ledger) is False
+    events, prices = list(read_events(book.ledger, Scope())), Prices(own("3"))
+    assert len(events) == recorded
+    assert all(event.cost == prices.cost(event) for event in events)
+    with book.ledger.reader() as connection:
+        assert read_total(connection, Scope()).cost == sum(
+            event.cost.usd or 0 for event in events if event.cost
+        )
+    book.close()
+
+
+def test_two_processes_price_the_same_ledger(tmp_path: Path) -> None:
+    book = CostBook(tmp_path)
+    book.ledger.record_many(map(house_call, range(WRITES)))
+    arguments = [sys.executable, "-m", "tests.e2e.cost.pricer", str(tmp_path), "3"]
+    pricers = [subprocess.Popen(arguments, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [pricer.wait() for pricer in pricers] == [0, 0]
+    with book.ledger.reader() as connection:
+        assert read_total(connection, Scope()).cost == WRITES // 2 * (3 + Decimal("1.25"))
+    book.close()
