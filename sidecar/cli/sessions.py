@@ -14,6 +14,7 @@ from sidecar.agents.roots import Roots
 from sidecar.budget.rules import Rules
 from sidecar.config.load import load
 from sidecar.cost.protocol import CostFilesParams, FileCost
+from sidecar.cost.repricing import price_calls
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
 from sidecar.tasks import wait_or_fall_back
@@ -26,13 +27,11 @@ from sidecar.workspace.views import add_view_to_usage, session_rows
 from sidecar.workspace.workspace import SettingsChange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from sidecar.agents.registry import Sources
     from sidecar.config.settings import Agents
     from sidecar.context.protocol import ContextUsage, SessionRow
-    from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import Ledger
     from sidecar.workspace.workspace import Workspace
 
@@ -178,9 +177,15 @@ class SessionsView:
             if sources is not None:
                 unread = await run(partial(find_unread, spending.book, sources))
                 if unread is not None and self._read_seconds:
-                    await self._read_calls(spending.book, sources)
+                    await self._run_briefly(
+                        lambda stop: read_all(
+                            spending.book, sources, mine=True, control=IngestControl(stop)
+                        )
+                    )
                     unread = await run(partial(find_unread, spending.book, sources))
                 read = unread is None
+            if self._read_seconds:
+                await self._run_briefly(partial(price_calls, spending.book.ledger))
         await self._update_costs(shown.id if shown else "")
         workspace.costs.set_history(read=read, reading=False, unread=unread)
 
@@ -189,12 +194,11 @@ class SessionsView:
         sums = partial(services.spending(workspace).stored_sums, session)
         services.update_costs(workspace, await services.workers.run(sums))
 
-    async def _read_calls(self, book: CostBook, sources: Sources) -> None:
-        """Record new calls of agents, for a limited time."""
+    async def _run_briefly(self, work: Callable[[threading.Event], object]) -> None:
+        """Run work on a thread for a limited time, and then set the event that stops it."""
         stop = threading.Event()
-        read = partial(read_all, book, sources, mine=True, control=IngestControl(stop))
         try:
-            reading = self.services.workers.run(read)
-            await wait_or_fall_back(reading, stop.set, self._read_seconds)
+            running = self.services.workers.run(partial(work, stop))
+            await wait_or_fall_back(running, stop.set, self._read_seconds)
         finally:
             stop.set()

@@ -905,7 +905,9 @@ def _usd(pico: int | None) -> Decimal | None:
 
 
 def _pico(cost: Decimal | None) -> int | None:
-    return None if cost is None else int((cost * _PICO).to_integral_value(ROUND_HALF_EVEN))
+    if cost is None:
+        return None
+    return int(cost.scaleb(12).to_integral_value(ROUND_HALF_EVEN))
 
 
 def _name_id(connection: sqlite3.Connection, table: str, **columns: object) -> int:

@@ -88,17 +88,17 @@ class Prices:
         The reported cost takes precedence over the tariff, and the tariff takes precedence over the
         cost that the agent computed.
         """
-        cost = self._cost_by_tariff(
-            event.buckets, event.model, event.provider, event.at, event.tier
-        )
-        if cost.usd is not None and cost.usd > MOST_USD:  # a wrong price or a damaged token count
-            cost = Cost(None, event.buckets.prompt + event.buckets.completion, whole=False)
+        buckets = event.buckets
+        cost = self._cost_by_tariff(buckets, event.model, event.provider, event.at, event.tier)
+        usd, unpriced, whole, basis, listed = cost
+        if usd is not None and usd > MOST_USD:  # a wrong price or a damaged token count
+            usd, unpriced, whole, basis = None, buckets.prompt + buckets.completion, False, None
         if event.reported_cost is not None:
-            listed = cost.usd if cost.whole else None
-            cost = Cost(event.reported_cost, basis="reported", listed=listed)
-        elif cost.usd is None and event.agent_cost:
-            cost = Cost(event.agent_cost, basis="agent")
-        return cost._replace(usd=_rounded(cost.usd), listed=_rounded(cost.listed))
+            listed = usd if whole else None
+            usd, unpriced, whole, basis = event.reported_cost, 0, True, "reported"
+        elif usd is None and event.agent_cost:
+            usd, unpriced, whole, basis = event.agent_cost, 0, True, "agent"
+        return Cost(_rounded(usd), unpriced, whole, basis, _rounded(listed))
 
     def price(
         self,
@@ -118,11 +118,12 @@ class Prices:
     ) -> Cost:
         tariff = self.tariff(model, provider)
         prices = None if tariff is None else tariff.prices(at, tier, buckets.prompt)
-        cost = cost_of(prices, buckets)
-        if prices is None or cost.usd is None:
-            return cost
-        basis: Basis = "own" if isinstance(tariff, UserTariff) else "list"
-        return cost._replace(basis="derived" if prices.is_derived else basis)
+        usd, unpriced, whole, *_ = cost_of(prices, buckets)
+        basis: Basis | None = None
+        if prices is not None and usd is not None:
+            basis = "own" if isinstance(tariff, UserTariff) else "list"
+            basis = "derived" if prices.is_derived else basis
+        return Cost(usd, unpriced, whole, basis)
 
     def _own_tariff(self, model: str) -> Tariff | None:
         return next((tariff for globs, tariff in self._own if matches(model, globs)), None)

@@ -141,7 +141,7 @@ class CostReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     basis: str = ""
     """How each agent's costs were determined: from API prices or from reported credits."""
     note: str = ""
-    """A note that calls are still being read; empty if all calls have been read."""
+    """A note that calls are still being read or priced; empty if the report is complete."""
     table: CostTable | None = None
     """The report as a table. This field, `charts` and `overview` require the param `charts`."""
     charts: list[CostChart] = []

@@ -24,7 +24,7 @@ from sidecar.cost.protocol import (
     CostTotals,
 )
 from sidecar.cost.repricing import pending_note
-from sidecar.cost.sums import Scope, Tallies, Tally, kinds_in, read_tallies
+from sidecar.cost.sums import Scope, Tallies, Tally, kinds_in, priced_kinds, read_tallies
 from sidecar.errors import BadParamsError
 from sidecar.known_agents import CREDIT_AGENTS, LOWER_BOUND_AGENTS
 from sidecar.text.printable import AT_LEAST, cost_text, counted, printable, usd_text
@@ -137,13 +137,13 @@ def describe_basis(connection: sqlite3.Connection, prices: Prices, scope: Scope)
     """Return a text on how each agent's costs were determined, with notes on the price lists."""
     groups: dict[str, list[str]] = {}
     notes, kinds = set[str](), kinds_in(connection)
-    tallies = read_tallies(connection, scope, ("agent", "kind"))
-    for agent in sorted({agent for agent, _kind in tallies} - {PROTOCOL}):
+    found = priced_kinds(connection, scope)
+    for agent in dict.fromkeys(agent for agent, _kind, _is_priced in found if agent != PROTOCOL):
         groups.setdefault(_basis_of(agent), []).append(agent)
-    for (_agent, kind), tally in tallies.items():
+    for _agent, kind, is_priced in found:
         provider, model, *_ = kinds[kind]
-        tariff = prices.tariff(model, provider)
-        if tariff is not None and tally.priced_calls > tally.reported_calls:
+        tariff = prices.tariff(model, provider) if is_priced else None
+        if tariff is not None:
             notes.add(tariff.note)
     texts = [f"{', '.join(names)}: {text}." for text, names in groups.items()]
     return printable(" ".join([*texts, *sorted(filter(None, notes))]))

@@ -106,17 +106,20 @@ def price_calls(
             known = _read_range(connection)
             if known.fingerprint != fingerprint:  # another process has other prices
                 break
-            count, changed = _price_batch(ledger, connection, known)
+            after, changed = _price_batch(ledger, connection, known)
         is_changed |= changed > 0
-        if not count:
+        if after == known:
             break
+        known = after
         progress(1.0 - known.first / max(1, known.last))
         stop.wait(min(_MAX_REST_SECONDS, (time.monotonic() - began) * rest))
     return is_changed
 
 
-def _price_batch(ledger: Ledger, connection: sqlite3.Connection, known: _Range) -> tuple[int, int]:
-    """Price the next calls, and return how many were checked and how many have another cost."""
+def _price_batch(
+    ledger: Ledger, connection: sqlite3.Connection, known: _Range
+) -> tuple[_Range, int]:
+    """Price the next calls. Return the range afterwards, and how many calls have another cost."""
     rows = _read_calls(connection, _NEWER, known.last)
     if rows:
         known = known._replace(last=rows[-1][0])
@@ -125,7 +128,7 @@ def _price_batch(ledger: Ledger, connection: sqlite3.Connection, known: _Range) 
         known = known._replace(first=rows[-1][0] if rows else 0)
     changed = _update_costs(ledger, connection, rows)
     connection.execute("UPDATE pricing SET first = ?, last = ?", (known.first, known.last))
-    return len(rows), changed
+    return known, changed
 
 
 def _update_costs(ledger: Ledger, connection: sqlite3.Connection, rows: list[_Row]) -> int:

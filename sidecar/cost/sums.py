@@ -160,7 +160,7 @@ def read_tallies(connection: sqlite3.Connection, scope: Scope, keys: Sequence[st
     """
     names = ", ".join(_KEY_SQL[key] for key in keys)
     sums = ", ".join(f"sum({name})" for name in SUMS)
-    calls, values = _calls_sql(connection, scope)
+    calls, values = _calls_sql(connection, scope, SUMS)
     rows = connection.execute(
         f"SELECT {names}, {sums}, sum(iif(agent IN ({_LOWER_BOUND}), calls, 0)) "  # noqa: S608
         f"FROM ({calls}) AS part JOIN session AS owner ON owner.id = part.session "
@@ -179,11 +179,28 @@ def read_total(connection: sqlite3.Connection, scope: Scope) -> Tally:
     return sum(read_tallies(connection, scope, ("agent",)).values(), Tally())
 
 
-def _calls_sql(connection: sqlite3.Connection, scope: Scope) -> tuple[str, list[object]]:
+def priced_kinds(connection: sqlite3.Connection, scope: Scope) -> list[tuple[str, int, bool]]:
+    """Return the agents and kinds of the calls in scope.
+
+    The last value of a row is whether any of these calls has a price that was not reported.
+    """
+    calls, values = _calls_sql(connection, scope, ("calls", "priced_calls", "reported_calls"))
+    rows = connection.execute(
+        "SELECT agent, kind, sum(priced_calls) > sum(reported_calls) "  # noqa: S608
+        f"FROM ({calls}) AS part JOIN session AS owner ON owner.id = part.session "
+        "GROUP BY agent, kind HAVING sum(calls) > 0 ORDER BY agent, kind",
+        values,
+    )
+    return rows.fetchall()
+
+
+def _calls_sql(
+    connection: sqlite3.Connection, scope: Scope, sums: Sequence[str]
+) -> tuple[str, list[object]]:
     """Return a query for sums of the calls in scope, and the query's parameters."""
     owner, names = owner_condition(scope, "session")
     parts = list(_parts_of_range(connection, scope.times))
-    columns = ", ".join(("session", "kind", "day", *SUMS))
+    columns = ", ".join(("session", "kind", "day", *sums))
     text = " UNION ALL ".join(
         f"SELECT {columns} FROM {part.source} WHERE {part.where}{owner}"  # noqa: S608
         for part in parts

@@ -7,6 +7,7 @@ which can also price a part of a call, and tiers without a listed price.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from datetime import UTC, datetime, time
 from decimal import Decimal
 from functools import cache
@@ -216,21 +217,22 @@ class ListedTariff:
 
     def _standard_prices(self, at: datetime, prompt_tokens: int) -> UnitPrices | None:
         listed = self._model.get_prices(at)
-        key = id(listed), sum(prompt_tokens > start for start in self._thresholds)
+        key = id(listed), bisect_left(self._thresholds, prompt_tokens)
         if key not in self._known:
             self._known[key] = _unit_prices(listed, prompt_tokens)
         return self._known[key]
 
-    def _find_thresholds(self) -> frozenset[int]:
+    def _find_thresholds(self) -> list[int]:
         """Return the prompt sizes in tokens above which different prices apply."""
         prices = self._model.prices
         sets = [entry.prices for entry in prices] if isinstance(prices, list) else [prices]
-        return frozenset(
+        found = {
             tier.start
             for model_price in (*sets, *(variant.prices for variant in self._variants))
             for value in vars(model_price).values()
             for tier in getattr(value, "tiers", ())
-        )
+        }
+        return sorted(found)
 
 
 def _service_tiers(provider: Provider) -> set[str]:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.config.paths import state_dir
+from sidecar.config.settings import Price
+from sidecar.cost import repricing
+from sidecar.cost.book import CostBook
+from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.workspace.spending import Spending, SpendingSums
 from tests.protocol.client import REPLY, USER, Client, RpcError
 from tests.truth import truth
@@ -171,6 +178,55 @@ async def test_changed_caps_and_prices_apply_to_past_calls_at_once(
         "≥$2.50 spent today exceeds the soft cap of $2.00.",
         "≥$2.50 spent in this session exceeds the hard cap of $2.00.",
     ]
+
+
+@pytest.mark.parametrize("priced_before", [0, 6])
+async def test_report_says_that_calls_are_being_priced_again(
+    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, priced_before: int
+) -> None:
+    """The server continues the work of a process that has stopped."""
+    monkeypatch.setattr(repricing, "BATCH", 3)
+    text = '[[price]]\nmodels = ["house-*"]\ninput = 2.0\noutput = 0.0\n'
+    (tmp_path / "user-config.toml").write_text(text)
+    own = Price(models=("house-*",), input=Decimal(2), output=Decimal(0))
+    unpriced, priced = CostBook(state_dir()), CostBook(state_dir(), (own,))
+    call = LedgerEvent(
+        at=datetime.now(UTC),
+        model="house-1",
+        provider="house",
+        buckets=Buckets(input=1_000_000),
+        workspace=tmp_path.as_uri(),
+    )
+    unpriced.ledger.record_many([call] * 12)
+    stop = threading.Event()
+
+    def stop_halfway(share: float) -> None:
+        if share >= 0.4:
+            stop.set()
+
+    if priced_before:
+        repricing.price_calls(priced.ledger, stop, progress=stop_halfway)
+    may_go_on = threading.Event()
+    price_calls = repricing.price_calls
+
+    def wait_first(*arguments: Any, **options: Any) -> bool:
+        if priced_before:
+            may_go_on.wait(30)
+        return price_calls(*arguments, **options)
+
+    monkeypatch.setattr(repricing, "price_calls", wait_first)
+    await bare.initialize(root=tmp_path.as_uri())
+    if priced_before:
+        found = await bare.request("cost/detail", {})
+        assert repricing.NOTE in found["note"]
+        assert found["totals"]["costUsd"] == 2 * priced_before
+        may_go_on.set()
+    await bare.take("status/update", lambda u: u["cost"] and u["cost"]["text"] == "$24.00 today")
+    found = await bare.request("cost/detail", {})
+    assert (found["note"], found["totals"]["costUsd"]) == ("", 24)
+    bare.ignore("status/update")
+    for book in (unpriced, priced):
+        book.close()
 
 
 async def test_recorded_call_gets_the_sessions_estimate(talker: Client) -> None:
