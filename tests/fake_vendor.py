@@ -48,7 +48,8 @@ class ToolUse(NamedTuple):
     """A call to one of the agent's tools, as requested by the model."""
 
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] | str
+    """The arguments, or the text for a custom tool of OpenAI's Responses API."""
     namespace: str | None = None
     """The tool's namespace in OpenAI's Responses API."""
 
@@ -86,7 +87,10 @@ class Request:
     @property
     def tools(self) -> tuple[str, ...]:
         """The tools that the model may call, by name."""
-        return tuple(_tool_names(self.body.get("tools") or []))
+        items = self.body.get("input")
+        # Codex defines the tools of new models in an item of the input.
+        defined = [item for item in items if "tools" in item] if isinstance(items, list) else []
+        return tuple(_tool_names([*(self.body.get("tools") or []), *defined]))
 
 
 @dataclass
@@ -294,9 +298,13 @@ def _responses(call: VendorCall, usage: Usage) -> tuple[Event, list[Event]]:
         content = {"type": "output_text", "text": call.reply.text, "annotations": []}
         items.append({"type": "message", "role": "assistant", "content": [content]})
     for index, tool in enumerate(call.reply.tools):
-        item: Event = {"type": "function_call", "call_id": _call_id(call, index), "name": tool.name}
+        item: Event = {"call_id": _call_id(call, index), "name": tool.name}
         item |= {"namespace": tool.namespace} if tool.namespace else {}
-        items.append(item | {"arguments": json.dumps(tool.arguments)})
+        if isinstance(tool.arguments, str):
+            item |= {"type": "custom_tool_call", "input": tool.arguments}
+        else:
+            item |= {"type": "function_call", "arguments": json.dumps(tool.arguments)}
+        items.append(item)
     items = [
         item | {"id": f"item_{call.number}_{index}", "status": "completed"}
         for index, item in enumerate(items)
@@ -327,7 +335,7 @@ def _responses(call: VendorCall, usage: Usage) -> tuple[Event, list[Event]]:
                 {"type": "response.output_text.done", "text": part["text"]} | at,
                 {"type": "response.content_part.done", "part": part} | at,
             ]
-        else:
+        elif item["type"] == "function_call":
             arguments = item["arguments"]
             events += [
                 {"type": "response.function_call_arguments.delta", "delta": arguments} | at,
@@ -452,8 +460,9 @@ _USER_TEXTS: dict[Api, Callable[[dict[str, Any]], Iterator[str]]] = {
 
 def _tool_names(tools: list[Event]) -> Iterator[str]:
     for tool in tools:
-        if "functionDeclarations" in tool:
-            yield from _tool_names(tool["functionDeclarations"])
+        inner = tool.get("functionDeclarations") or tool.get("tools")
+        if inner:
+            yield from _tool_names(inner)
         elif "function" in tool:
             yield tool["function"]["name"]
         else:

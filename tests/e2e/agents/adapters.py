@@ -22,6 +22,8 @@ class Agent(ABC):
 
     name: ClassVar[str]
     """The agent's name in `agents.sources`."""
+    variant: ClassVar[str] = ""
+    """What distinguishes this configuration from another one of the same agent."""
     package: ClassVar[Package]
     model: ClassVar[str] = "gpt-5"
     in_ci: ClassVar[bool] = False
@@ -63,6 +65,10 @@ class Agent(ABC):
     """The margin of error for sizes in the agent's files, in percent (±)."""
     reply_seconds: ClassVar[float] = 0
     """The vendor's delay before each reply, in seconds."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.name}-{self.variant}" if self.variant else self.name
 
     @abstractmethod
     def configure(self, home: Path, url: str) -> None:
@@ -134,6 +140,25 @@ class Codex(Agent):
 
     def subagent(self, prompt: str) -> ToolUse:
         return ToolUse("spawn_agent", {"message": prompt}, namespace="multi_agent_v1")
+
+
+class CodexNewModel(Codex):
+    """Codex with a model that it knows, and for which it has other tools and instructions."""
+
+    variant = "new-model"
+    model = "gpt-6.2-sol"
+    in_ci = False
+    cannot: ClassVar[dict[str, str]] = {
+        "subagent": "its tasks are no user messages, by which the vendor's script knows its calls"
+    }
+    limits: ClassVar[dict[str, str]] = {"cost": "the price list does not contain the model yet"}
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("exec", f"text(await tools.exec_command({json.dumps({'cmd': command})}));")
+
+    def subagent(self, prompt: str) -> ToolUse:
+        task = {"task_name": "cellar", "message": prompt, "fork_turns": "none"}
+        return ToolUse("spawn_agent", task, namespace="collaboration")
 
 
 class OpenCode(Agent):
@@ -333,7 +358,7 @@ class KimiCode(Agent):
 
 class ClaudeCode(Agent):
     name = "claude-code"
-    package = Package("npm", "@anthropic-ai/claude-code", "2.1.332", "claude")
+    package = Package("npm", "@anthropic-ai/claude-code", "2.1.330", "claude")
     model = "claude-sonnet-4-5"
     compact_command = "/compact"
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset({"summary"})
@@ -453,7 +478,7 @@ class Vibe(Agent):
     # to read the journal first.
     reply_seconds = 0.5
     records_reasoning = False
-    package = Package("pypi", "mistral-vibe", "3.0.3", "vibe", python=(3, 12))
+    package = Package("pypi", "mistral-vibe", "3.0.2", "vibe", python=(3, 12))
     model = "devstral-2512"
     side_calls: ClassVar[dict[str, Kind]] = {
         "You are performing a CONTEXT CHECKPOINT COMPACTION": "summary"
@@ -577,6 +602,7 @@ class Kilo(OpenCode):
 
 _AGENTS = (
     Codex(),
+    CodexNewModel(),
     OpenCode(),
     Kilo(),
     Pi(),
@@ -590,7 +616,7 @@ _AGENTS = (
     Vibe(),
     Aider(),
 )
-AGENTS: dict[str, Agent] = {agent.name: agent for agent in _AGENTS}
+AGENTS: dict[str, Agent] = {agent.id: agent for agent in _AGENTS}
 
 
 def mcp_agents() -> list[Agent]:

@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     scene = metafunc.function.__name__.removeprefix("test_")
     chosen = chosen_agents(_chosen_names())
     able = [agent for agent in chosen if scene not in agent.cannot]
-    params = [pytest.param(agent, id=agent.name, marks=_marks(agent, scene)) for agent in able]
+    params = [pytest.param(agent, id=agent.id, marks=_marks(agent, scene)) for agent in able]
     metafunc.parametrize("agent", params)
 
 
@@ -54,7 +54,7 @@ def scene(
     try:
         program = ensure_installed(agent.package)
     except MissingPythonError as error:
-        if agent.name in _chosen_names():
+        if agent.id in _chosen_names():
             raise
         pytest.skip(f"{agent.name} {error}")
     name = request.function.__name__.removeprefix("test_")

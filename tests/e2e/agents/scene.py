@@ -49,6 +49,8 @@ PRICES = {
     "devstral-2512": (0.4, 0.04, 0.4, 2.0),
 }
 """USD per million tokens of uncached input, cache reads, five-minute cache writes and output."""
+UNPRICED = (0.0, 0.0, 0.0, 0.0)
+"""The prices of models that are in no list. The agent's `limits` skip the check of the cost."""
 LONG_PROMPT, LONG_PRICES = 200_000, {"gemini-2.5-pro": (2.5, 0.25, 2.5, 15.0)}
 """Prices of calls with more than `LONG_PROMPT` prompt tokens, if they differ from `PRICES`."""
 CACHE_WRITE_1H_FACTOR = 1.6
@@ -360,7 +362,7 @@ def _cost(call: VendorCall) -> float:
     assert usage is not None
     writes = usage.cache_write + usage.cache_write_1h * (CACHE_WRITE_1H_FACTOR - 1)
     tokens = (usage.uncached, usage.cache_read, writes, usage.output)
-    prices = PRICES[call.model]
+    prices = PRICES.get(call.model, UNPRICED)
     if usage.prompt > LONG_PROMPT:
         prices = LONG_PRICES.get(call.model, prices)
     return sum(count * price for count, price in zip(tokens, prices, strict=True)) / 1e6
