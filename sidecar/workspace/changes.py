@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -33,6 +34,8 @@ from sidecar.models import catalogue, families
 from sidecar.models.names import LOCAL_PROVIDERS, matches, parse
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from sidecar.config.settings import Settings
     from sidecar.context import protocol as p
     from sidecar.context.counter import Counter
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from sidecar.messages.usage import Usage
     from sidecar.workspace.documents import FollowedText
     from sidecar.workspace.spending import Spending, SpendingSums
+    from sidecar.workspace.workers import Workers
 
 _NO_CHAT = re.compile(
     "embed|transcri|realtime|audio|tts|speech|whisper|image|dall-e|moderation|rerank|ocr"
@@ -144,6 +148,12 @@ class Draft(NamedTuple):
     window: Window
     calibration: ConversationCalibration
     """A copy of the conversation's calibration. The original is updated on commit."""
+    used_at: datetime
+    """When the conversation was last used before this change."""
+
+    def keep_time(self) -> None:
+        """Leave the conversation's place among the recently used ones as it was."""
+        self.conversation.updated_at = self.used_at
 
 
 @dataclass(frozen=True)
@@ -151,6 +161,8 @@ class Outcome(Generic[T]):
     """The result of a change, and the data needed to commit the change."""
 
     result: T
+    asks_endpoint: bool = False
+    """Whether an endpoint should count the changed conversation."""
     usage: Usage | None = None
     samples: Sequence[Sample] = ()
     reply_sample: tuple[int, int] | None = None
@@ -173,25 +185,22 @@ class Change(Generic[T]):
     answered_model: str | None = None
     """The model named in the reply, if the conversation should switch to it."""
     version: Conversation | None = None
-    """The version of the conversation that the change is based on, or None for any version.
+    """The version that the change is about, or None for the current one.
 
-    The change is dropped if the turns or the model have changed since.
+    The change is not committed if the conversation's turns or model have changed since.
     """
-    asks_endpoint: bool = False
-    """Whether to request an endpoint's count after the change."""
-    makes_current: bool = True
-    """Whether the conversation becomes the current one."""
-    must_prepare: bool = False
-    """Whether `prepare` must be called before `apply`."""
-    needs_window: bool = False
-    """Whether `apply` needs the context window."""
-    forgets_calibration: bool = False
-    """Whether to reset the conversation's calibration on commit."""
 
-    def prepare(self, model: str, named: str | None, settings: Settings) -> Change[T]:  # noqa: ARG002
-        """Return a copy of the change that contains all inputs for `apply`. This function blocks.
+    async def read(
+        self,
+        workers: Workers,  # noqa: ARG002
+        model: str,  # noqa: ARG002
+        named: str | None,  # noqa: ARG002
+        settings: Settings,  # noqa: ARG002
+    ) -> Change[T]:
+        """Return the change with everything that decides which model the conversation is for.
 
         Args:
+            workers: Threads for blocking work.
             model: The conversation's model.
             named: The model that a client has set for the conversation.
             settings: The workspace's settings.
@@ -203,48 +212,53 @@ class Change(Generic[T]):
         raise NotImplementedError
 
 
+def apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
+    """Apply a change to a draft. Count the draft unless a section must be counted first."""
+    outcome = change.apply(draft)
+    if not draft.conversation.lacks_document_counts:
+        draft.conversation.total()
+    return outcome
+
+
 @dataclass(frozen=True)
 class Recount(Change[None]):
     """Recounts a conversation after settings, documents or endpoints have changed."""
 
-    makes_current: bool = False
+    asks_endpoint: bool = False
 
-    def apply(self, draft: Draft) -> Outcome[None]:  # noqa: ARG002 - every draft is counted
-        return Outcome(None)
+    def apply(self, draft: Draft) -> Outcome[None]:
+        draft.keep_time()  # every draft is counted
+        return Outcome(None, asks_endpoint=self.asks_endpoint)
 
 
 @dataclass(frozen=True)
 class ApplyCounts(Change[None]):
-    """Applies token counts from an endpoint to a conversation."""
+    """Applies an endpoint's token counts to the version of a conversation that it counted."""
 
-    makes_current: bool = False
     total: int | None = None
     """The whole chat's token count."""
     texts: Mapping[int, int] = field(default_factory=dict)
     """Per-turn token counts, from an endpoint that cannot count whole chats."""
     server: str = ""
-    """The server that provided the counts."""
-    first_new: int = 0
-    """Index of the first turn added by the change that requested the count."""
+    """The server that provided the counts of texts."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         conversation = draft.conversation
         if self.server:
             conversation.counter = conversation.counter.served_by(self.server)
         if self.total is not None:
-            first = _first_estimated_turn(conversation, self.first_new)
-            conversation.apply_chat_count(self.total, first)
+            conversation.apply_chat_count(self.total, _first_estimated_turn(conversation))
         elif self.texts:
             apply_text_counts(conversation, self.texts)
         return Outcome(None)
 
 
-def _first_estimated_turn(conversation: Conversation, first_new: int) -> int:
-    counts, first = conversation.model_counts(), min(first_new, len(conversation.turns))
-    covered = counts.anchor.covers if counts.anchor else 0
-    while first > covered and counts.turns[first - 1].method in ("calibrated", "estimate"):
-        first -= 1
-    return first
+def _first_estimated_turn(conversation: Conversation) -> int:
+    counts = conversation.model_counts()
+    for index in range(counts.anchor.covers if counts.anchor else 0, len(conversation.turns)):
+        if counts.turns[index].method in ("calibrated", "estimate"):
+            return index
+    return len(conversation.turns)
 
 
 @dataclass(frozen=True)
@@ -254,10 +268,14 @@ class SetParts(Change[None]):
     params: p.SetParams = field(kw_only=True)
     documents: Mapping[int, FollowedText] = field(kw_only=True)
     """The current text of each section's document, keyed by the `id()` of the section's params."""
+    makes_current: bool = True
+    """Whether the conversation becomes the current one."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         apply_set(draft.conversation, self.params, lambda spec: self._make_source(id(spec)))
-        return Outcome(None)
+        if not self.makes_current:
+            draft.keep_time()
+        return Outcome(None, asks_endpoint=True)
 
     def _make_source(self, spec: int) -> FollowedText:
         source = self.documents.get(spec)
@@ -279,6 +297,7 @@ class AppendTurns(Change[None]):
         message = "The conversation was compacted by its client."
         return Outcome(
             None,
+            asks_endpoint=True,
             usage=self.usage,
             samples=[] if update.sample is None else [update.sample],
             warnings=[("compacted", message)] if update.compacted else [],
@@ -289,10 +308,13 @@ class AppendTurns(Change[None]):
 class Reset(Change[None]):
     """Applies `context/reset`."""
 
-    forgets_calibration: bool = True
+    makes_current: bool = True
+    """Whether the conversation becomes the current one."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         draft.conversation.reset()
+        if not self.makes_current:
+            draft.keep_time()
         return Outcome(None)
 
 
@@ -302,7 +324,6 @@ class Fit(Change[FitResult]):
 
     params: p.FitParams = field(kw_only=True)
     keep_turns: int = field(kw_only=True)
-    needs_window: bool = True
 
     def apply(self, draft: Draft) -> Outcome[FitResult]:
         result = fit(
@@ -328,14 +349,13 @@ class Assemble(Change[AssembleResult]):
     """Applies `context/assemble`."""
 
     params: p.AssembleParams = field(kw_only=True)
-    makes_current: bool = False
-    needs_window: bool = True
 
     def apply(self, draft: Draft) -> Outcome[AssembleResult]:
         conversation = draft.conversation
         result = conversation.assembler.assemble(
             self.params, conversation.counter, conversation.sections, draft.window.usable
         )
+        draft.keep_time()
         conversation.record_assembled({part.name: part.tokens for part in result.sections})
         return Outcome(result)
 
@@ -345,7 +365,6 @@ class ApplyReply(Change[ResponseResult]):
     """Applies `context/response`, and records the call's cost."""
 
     params: p.ResponseParams = field(kw_only=True)
-    must_prepare: bool = True
     keep_turns: int = field(kw_only=True)
     spending: Spending = field(kw_only=True)
     reply: Reply | None = None
@@ -354,7 +373,12 @@ class ApplyReply(Change[ResponseResult]):
     is_other_model: bool = False
     """Whether the reply came from a different model than the client asked for."""
 
-    def prepare(self, model: str, named: str | None, settings: Settings) -> ApplyReply:
+    async def read(
+        self, workers: Workers, model: str, named: str | None, settings: Settings
+    ) -> ApplyReply:
+        return await workers.run(partial(self._read, model, named, settings))
+
+    def _read(self, model: str, named: str | None, settings: Settings) -> ApplyReply:
         reply = read_reply(self.params.response, self.params.format)
         asked = self.params.model or named
         return replace(

@@ -6,18 +6,17 @@ conversation. Changes to the same conversation run in order; different conversat
 block each other. A change has no effect if it is cancelled before the commit.
 
 The conversation shows an estimate until the endpoint answers. The answer is applied as a
-separate change. It is dropped if the conversation has changed in the meantime.
+separate change. It is not committed if the conversation has changed in the meantime.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Hashable
+from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
@@ -28,7 +27,7 @@ from sidecar.context.counter import Counter
 from sidecar.context.persist import restore, save
 from sidecar.context.sections import RestoredPart, Section, SectionCount, SectionSource
 from sidecar.context.usage import budget_message, crossed
-from sidecar.endpoints.outcome import EndpointCount, Miss
+from sidecar.endpoints.outcome import EndpointCount, MissKind
 from sidecar.errors import BadParamsError, RequestError
 from sidecar.messages.usage import Usage
 from sidecar.tasks import wait_or_fall_back
@@ -39,6 +38,7 @@ from sidecar.workspace.changes import (
     Draft,
     Outcome,
     Recount,
+    apply_to_draft,
 )
 from sidecar.workspace.documents import Documents, FollowedText, Snapshot
 from sidecar.workspace.sessions import DEFAULT_ID, LONG_AGO
@@ -47,7 +47,6 @@ from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
-    from sidecar.context.response import WarningKind
     from sidecar.endpoints.registry import Endpoints
     from sidecar.workspace.counter_choice import CounterChoice
     from sidecar.workspace.counts import Counts
@@ -59,18 +58,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class Effects(NamedTuple):
-    """What to do after a change has been committed."""
-
-    conversation: Conversation
-    before: Conversation | None
-    asks_chat: bool
-    """Whether to request an endpoint's count of the chat."""
-    usage: Usage | None = None
-    """The reported usage. Always None in workspaces without endpoints."""
-    warnings: Sequence[tuple[WarningKind, str]] = ()
 
 
 class Conversations:
@@ -100,96 +87,66 @@ class Conversations:
         """
         await self.restore()
         name = self.sessions.id_to_change(change.session)
-        is_answer, is_recount = isinstance(change, ApplyCounts), isinstance(change, Recount)
-        if change.needs_window:
-            await self.look_up_window(change.model or self.model_of(name))
-        # A recount does not wait for the lock. It is dropped if another change commits first.
-        async with nullcontext() if is_recount else self._lock(name):
-            before = base = self.sessions.conversations.get(name)
-            if change.version is not None and not _is_same(before, change.version):
-                base = change.version
-            state = self.sessions.state_of(name)
+        async with self._lock(name):
+            before = self.sessions.conversations.get(name)
+            state, settings = self.sessions.state_of(name), self.workspace.settings
             named = None if change.model == "" else state.named_model
-            settings = self.workspace.settings
-            if change.must_prepare:
-                prepare = partial(change.prepare, self.model_of(name), named, settings)
-                change = await self._run(prepare)
-            answered = change.answered_model or state.answered_model
+            change = await change.read(self.services.workers, self.model_of(name), named, settings)
+            base, answered = before, change.answered_model or state.answered_model
             model = change.model or named or answered or self.sessions.default_model
-            if is_answer and base is not None:
-                model = base.model
+            if change.version is not None:
+                model = change.version.model
+                if not _is_same(before, change.version):
+                    base = change.version
             await self.services.counts.load_window_and_price(model, settings)
             draft = await self._make_draft(name, base, model)
-            outcome = await self._change_on_worker(draft, change)
-            is_outdated = is_recount and self.sessions.conversations.get(name) is not before
-            if base is not before or is_outdated:
-                if is_answer and before is not None and self._needs_endpoint_count(before):
-                    # The conversation has changed. After a fit or an undo, no other code requests
-                    # a count from an endpoint.
-                    self._ask_later(before)
-                return draft.conversation, outcome.result
-            effects = self._commit(change, draft, outcome, before)
-        if is_answer:  # the result is published and saved by the change that requested the count
-            return draft.conversation, outcome.result
-        return await self._run_effects(effects), outcome.result
+            outcome = await self._run(partial(apply_to_draft, draft, change))
+            conversation = draft.conversation
+            if self._is_stale(conversation):  # for example, because of a new section
+                self._follow_documents(conversation)
+                await self._count_sections(conversation)
+                await self._run(conversation.total)
+            if base is not before:
+                self._ask_later_if_unasked(base, before)
+                return conversation, outcome.result
+            self._commit(change, conversation, outcome)
+        return await self._publish(conversation, before, outcome), outcome.result
 
-    async def _change_on_worker(self, draft: Draft, change: Change[T]) -> Outcome[T]:
-        outcome = await self._run(partial(_apply_to_draft, draft, change))
-        if self._is_stale(draft.conversation):
-            self._follow_documents(draft.conversation)
-            await self._count_sections(draft.conversation)
-            await self._run(draft.conversation.total)
-        return outcome
-
-    def _commit(
-        self, change: Change[T], draft: Draft, outcome: Outcome[T], before: Conversation | None
-    ) -> Effects:
-        conversation = draft.conversation
-        if not change.makes_current:
-            conversation.updated_at = before.updated_at if before else LONG_AGO
+    def _commit(self, change: Change[T], conversation: Conversation, outcome: Outcome[T]) -> None:
         state = self.sessions.put(conversation)
-        if isinstance(change, ApplyCounts):
-            state.counted_layout = conversation.layout
         if change.model is not None:
             state.named_model = change.model or None
         if change.answered_model is not None:
             state.answered_model = change.answered_model
         if outcome.refused_limit is not None:
             state.refused_limits[conversation.model] = outcome.refused_limit
-        if change.forgets_calibration:
+        if outcome.samples or outcome.reply_sample is not None:
+            state.calibration = self.sessions.calibration_of(conversation)
+            for sample in outcome.samples:
+                sample.apply_to(state.calibration)
+            if outcome.reply_sample is not None:
+                state.calibration.add_reply(*outcome.reply_sample)
+            self.services.counts.calibration_changed()
+        if conversation.is_empty:  # it has no reports any more
             state.calibration = None
-        self._learn(conversation, outcome)
         if outcome.spent is not None:
             self.services.update_costs(self.workspace, outcome.spent)
-        has_endpoints = bool(self.workspace.settings.endpoints)
-        asks_chat = has_endpoints and change.asks_endpoint
-        usage = outcome.usage if has_endpoints else None
-        if not (asks_chat or usage):
-            self.sessions.publish()
-        return Effects(conversation, before, asks_chat, usage, outcome.warnings)
 
-    def _learn(self, conversation: Conversation, outcome: Outcome[T]) -> None:
-        if not outcome.samples and outcome.reply_sample is None:
-            return
-        state, counts = self.sessions.state_of(conversation.id), self.services.counts
-        state.calibration = self.sessions.calibration_of(conversation)
-        for sample in outcome.samples:
-            sample.apply_to(state.calibration)
-        if outcome.reply_sample is not None:
-            state.calibration.add_reply(*outcome.reply_sample)
-        counts.calibration_changed()
-
-    async def _run_effects(self, effects: Effects) -> Conversation:
-        conversation = effects.conversation
+    async def _publish(
+        self, conversation: Conversation, before: Conversation | None, outcome: Outcome[T]
+    ) -> Conversation:
         if self._is_stale(conversation):  # the settings have changed since the count started
             self.services.publish(Event("document", self.workspace))
-        if effects.asks_chat or effects.usage is not None:
+        if self.workspace.settings.endpoints and (outcome.asks_endpoint or outcome.usage):
+            asking = self._ask(conversation, before, outcome)
             try:
-                conversation = await wait_or_fall_back(self._ask(effects), self.sessions.publish)
+                conversation = await wait_or_fall_back(asking, self.sessions.publish)
             finally:
                 self.sessions.publish()
-        usage = self.sessions.shown_usage(conversation) if effects.warnings else None
-        for kind, message in effects.warnings:
+        else:
+            self.sessions.publish()
+        usage = self.sessions.shown_usage(conversation) if outcome.warnings else None
+        for kind, message in outcome.warnings:
             self.sessions.warn(kind, message, usage)
         await self._warn_of_threshold(conversation)
         await self._save()
@@ -230,8 +187,7 @@ class Conversations:
         await self._sections.ask(shown, model, self.workspace.settings)
         is_probed_again = self._is_probed_again(shown)
         if is_probed_again or self._is_stale(shown, model):
-            change = Recount(session=shown.id, version=shown, asks_endpoint=is_probed_again)
-            await self.apply(change)
+            await self.apply(Recount(session=shown.id, asks_endpoint=is_probed_again))
         self.sessions.publish()
         current = self.sessions.conversations.get(shown.id)
         if current is not None:
@@ -243,7 +199,7 @@ class Conversations:
         for conversation in [*self.sessions.conversations.values()]:
             name = conversation.id
             if session_id in (None, name) and self._is_stale(conversation, self.model_of(name)):
-                await self.apply(Recount(session=name, version=conversation))
+                await self.apply(Recount(session=name))
 
     # -- drafts -----------------------------------------------------------------------------
 
@@ -253,9 +209,9 @@ class Conversations:
             conversation.counter = self.counter(model)
         self._follow_documents(conversation)
         calibration = self.sessions.calibration_of(conversation).copy()
-        draft = Draft(conversation, self.sessions.window_of(conversation), calibration)
+        window = self.sessions.window_of(conversation)
         await self._count_sections(conversation)
-        return draft
+        return Draft(conversation, window, calibration, before.updated_at if before else LONG_AGO)
 
     def _follow_documents(self, conversation: Conversation) -> None:
         latest = self.services.documents.latest
@@ -313,7 +269,8 @@ class Conversations:
         usage = Usage(input_tokens=size, prompt_tokens=size)
         await self._run(partial(conversation.apply_reply_usage, usage))
         calibration = self.sessions.calibration_of(conversation).copy()
-        return Draft(conversation, self.sessions.window_of(conversation), calibration)
+        window = self.sessions.window_of(conversation)
+        return Draft(conversation, window, calibration, session.updated_at)
 
     # -- queries ----------------------------------------------------------------------------
 
@@ -385,15 +342,21 @@ class Conversations:
 
     # -- endpoints --------------------------------------------------------------------------
 
-    async def _ask(self, effects: Effects) -> Conversation:
-        conversation, before = effects.conversation, effects.before
-        if not effects.asks_chat:
-            await self._ask_window(conversation.model, before, effects.usage)
+    async def _ask(
+        self, conversation: Conversation, before: Conversation | None, outcome: Outcome[T]
+    ) -> Conversation:
+        """Ask the endpoint for its window and, if the change needs it, for its count."""
+        if not outcome.asks_endpoint:
+            await self._ask_window(conversation.model, before, outcome.usage)
             return conversation
-        with self._mark_asking(conversation):
-            await self._ask_window(conversation.model, before, effects.usage)
-            first_new = 0 if before is None else len(before.turns)
-            return await self._ask_count(conversation, first_new)
+        self._missed.pop(conversation.id, None)
+        self.sessions.state_of(conversation.id).asked_layout = conversation.layout
+        try:
+            await self._ask_window(conversation.model, before, outcome.usage)
+            return await self._ask_count(conversation)
+        except BaseException:
+            self._ask_later(conversation)
+            raise
 
     async def _ask_window(
         self, model: str, before: Conversation | None, usage: Usage | None
@@ -403,29 +366,15 @@ class Conversations:
             await self._endpoints.refresh_window(model, tokens)
         await self.look_up_window(model)
 
-    async def _ask_count(self, conversation: Conversation, first_new: int) -> Conversation:
-        """Request an endpoint's count of a conversation, and apply the result.
-
-        Args:
-            conversation: The version to count.
-            first_new: Index of the first turn added by the change.
-        """
-        settings = self.workspace.settings
-        await self._sections.ask(conversation, conversation.model, settings)
-        draft = await self._make_draft(conversation.id, conversation, conversation.model)
-        answer = await _count_chat(self.services.counts, draft.conversation, settings)
-        if answer.is_due:
+    async def _ask_count(self, conversation: Conversation) -> Conversation:
+        """Request an endpoint's count of a conversation, and apply the result."""
+        settings, counts, model = self.workspace.settings, self.services.counts, conversation.model
+        await self._sections.ask(conversation, model, settings)
+        change, misses = await _count_chat(counts, conversation, settings)
+        if any(counts.report_miss(model, settings, kind) for kind in misses):
             self._note_missed_count(conversation)
-        elif answer.is_missing and settings != self.workspace.settings:
+        elif misses and settings != self.workspace.settings:
             self._ask_later(conversation)  # the settings change may have closed the connection
-        change = ApplyCounts(
-            session=conversation.id,
-            version=conversation,
-            total=answer.total,
-            texts=answer.texts,
-            server=answer.server,
-            first_new=first_new,
-        )
         counted, _ = await self.apply(change)
         return counted
 
@@ -436,8 +385,7 @@ class Conversations:
             if conversation is None:
                 self._missed.pop(name, None)
             elif conversation.model == model and name in self._missed:
-                change = Recount(session=name, version=conversation, asks_endpoint=True)
-                await self.apply(change)
+                await self.apply(Recount(session=name, asks_endpoint=True))
                 if name in self._missed:
                     break  # failed again; the next retry starts with another conversation
 
@@ -447,22 +395,15 @@ class Conversations:
         fingerprint = self._endpoints.fingerprint(conversation.model)
         return fingerprint is not None and fingerprint != self._missed[conversation.id]
 
-    def _needs_endpoint_count(self, conversation: Conversation) -> bool:
-        state = self.sessions.state_of(conversation.id)
-        return state.asking == 1 and state.counted_layout != conversation.layout
+    def _ask_later_if_unasked(self, counted: Conversation | None, now: Conversation | None) -> None:
+        """Request a count later if a conversation has changed, but no newer count was requested.
 
-    @contextmanager
-    def _mark_asking(self, conversation: Conversation) -> Iterator[None]:
-        state = self.sessions.state_of(conversation.id)
-        self._missed.pop(conversation.id, None)
-        state.asking += 1
-        try:
-            yield
-        except BaseException:
-            self._ask_later(conversation)
-            raise
-        finally:
-            state.asking -= 1
+        This is the case after a fit or an undo.
+        """
+        if counted is None or now is None:
+            return
+        if self.sessions.state_of(now.id).asked_layout == counted.layout:
+            self._ask_later(now)
 
     def _ask_later(self, conversation: Conversation) -> None:
         self._note_missed_count(conversation)
@@ -516,14 +457,6 @@ class Conversations:
                 logger.warning("conversations were not saved: %s", type(exc).__name__)
 
 
-def _apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
-    """Apply a change to a draft. Count the draft unless a section must be counted first."""
-    outcome = change.apply(draft)
-    if not draft.conversation.lacks_document_counts:
-        draft.conversation.total()
-    return outcome
-
-
 def _is_same(conversation: Conversation | None, other: Conversation) -> bool:
     """Return whether both conversations have the same turns and model."""
     return conversation is not None and (conversation.layout, conversation.model) == (
@@ -532,55 +465,38 @@ def _is_same(conversation: Conversation | None, other: Conversation) -> bool:
     )
 
 
-class _ChatCount(NamedTuple):
-    total: int | None = None
-    texts: Mapping[int, int] = MappingProxyType({})
-    """Per-turn token counts, from an endpoint that cannot count whole chats."""
-    server: str = ""
-    is_due: bool = False
-    """Whether the request should be retried later."""
-    is_missing: bool = False
-    """Whether the endpoint failed to count the chat."""
-
-
-async def _count_chat(counts: Counts, conversation: Conversation, settings: Settings) -> _ChatCount:
-    """Request the endpoint's count of the chat. If that fails, count the new turns one by one."""
-    endpoints, model = counts.endpoints(settings), conversation.model
-    if conversation.has_turns_without_text or not endpoints.serves(model):
-        return _ChatCount()
-    chat = await counts.workers.run(partial(_messages_of, conversation))
-    tools = getattr(conversation.tools, "tools", None)
-    answer = await endpoints.count_chat(model, chat, tools, counts.seconds)
-    if isinstance(answer, EndpointCount):
-        return _ChatCount(answer.tokens)
-    is_due = counts.report_miss(model, settings, answer.kind)
-    if not counts.asks_endpoint(model, settings):
-        return _ChatCount(is_due=is_due, is_missing=True)
-    texts, server, miss = await _count_texts(counts, conversation, endpoints)
-    if miss is not None:
-        is_due = counts.report_miss(model, settings, miss.kind) or is_due
-    return _ChatCount(None, texts, server, is_due, is_missing=True)
-
-
-async def _count_texts(
-    counts: Counts, conversation: Conversation, endpoints: Endpoints
-) -> tuple[dict[int, int], str, Miss | None]:
-    """Count the tokens of each turn's text until the time limit is reached.
+async def _count_chat(
+    counts: Counts, conversation: Conversation, settings: Settings
+) -> tuple[ApplyCounts, list[MissKind]]:
+    """Request an endpoint's count of a chat, or of its new turns one by one if that fails.
 
     Returns:
-        Token counts keyed by turn index, the server's name, and the first failure or None.
+        The change that applies the counts, and the reasons for missing counts.
     """
-    counted: dict[int, int] = {}
-    server, loop = "", asyncio.get_running_loop()
+    endpoints, model = counts.endpoints(settings), conversation.model
+    change = ApplyCounts(session=conversation.id, version=conversation)
+    if conversation.has_turns_without_text or not endpoints.serves(model):
+        return change, []
+    copied, run = conversation.copy(), counts.workers.run
+    chat = await run(partial(_messages_of, copied))
+    tools = getattr(copied.tools, "tools", None)
+    answer = await endpoints.count_chat(model, chat, tools, counts.seconds)
+    if isinstance(answer, EndpointCount):
+        return replace(change, total=answer.tokens), []
+    misses = [answer.kind]
+    if not counts.asks_endpoint(model, settings):
+        return change, misses
+    texts, server, loop = dict[int, int](), "", asyncio.get_running_loop()
     deadline = loop.time() + counts.seconds
-    for index, text in (await counts.workers.run(partial(uncounted_texts, conversation))).items():
+    for index, text in (await run(partial(uncounted_texts, copied))).items():
         seconds_left = max(0.0, deadline - loop.time())
-        answer = await endpoints.count_text(conversation.model, text, seconds_left)
+        answer = await endpoints.count_text(model, text, seconds_left)
         if isinstance(answer, EndpointCount):
-            counted[index], server = answer.tokens, answer.name
-        elif answer.kind == "late" or endpoints.fingerprint(conversation.model) is None:
-            return counted, server, answer
-    return counted, server, None
+            texts[index], server = answer.tokens, answer.name
+        elif answer.kind == "late" or endpoints.fingerprint(model) is None:
+            misses.append(answer.kind)
+            break
+    return replace(change, texts=texts, server=server), misses
 
 
 def _messages_of(conversation: Conversation) -> list[dict[str, Any]]:

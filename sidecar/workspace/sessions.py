@@ -262,10 +262,8 @@ class ConversationState:
     """The conversation's own calibration, or None if no usage has been reported yet."""
     warned_level: int = 0
     """The number of warning thresholds reached at the last check."""
-    counted_layout: int | None = None
-    """Identifies the turns that an endpoint most recently counted."""
-    asking: int = 0
-    """Number of endpoint requests in progress for this conversation."""
+    asked_layout: int | None = None
+    """Identifies the turns that an endpoint was most recently asked to count."""
 
 
 class SessionRegistry:

@@ -155,6 +155,7 @@ class Context(Feature):
     async def _fit(self, conversations: Conversations, params: p.FitParams) -> FitResult:
         await self._find_session(conversations, params.session)
         name = conversations.id_with_text(params.session)
+        await conversations.look_up_window(conversations.model_of(name))
         keep_turns = conversations.workspace.settings.context.keep_turns
         _, result = await conversations.apply(
             Fit(session=name, params=params, keep_turns=keep_turns)
@@ -194,7 +195,6 @@ async def _set(conversations: Conversations, params: p.SetParams) -> ContextUsag
     change = SetParts(
         session=params.session,
         model=None if params.model is UNSET else params.model or "",
-        asks_endpoint=True,
         makes_current=not params.is_choice
         or conversations.sessions.choose_model(params.model or None),
         params=params,
@@ -213,7 +213,6 @@ async def _append(conversations: Conversations, params: p.AppendParams) -> Conte
     total = _bare_total(params.usage)
     change = AppendTurns(
         session=params.session,
-        asks_endpoint=True,
         params=params,
         usage=None if total is not None else _vendor_usage(params.usage),
         total=total,
@@ -281,7 +280,10 @@ async def _reset(conversations: Conversations, params: p.ResetParams) -> Context
 
 
 async def _assemble(conversations: Conversations, params: p.AssembleParams) -> AssembleResult:
-    _, result = await conversations.apply(Assemble(session=params.session, params=params))
+    await conversations.restore()
+    name = conversations.sessions.id_to_change(params.session)
+    await conversations.look_up_window(conversations.model_of(name))
+    _, result = await conversations.apply(Assemble(session=name, params=params))
     return result
 
 
