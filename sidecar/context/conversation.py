@@ -11,19 +11,17 @@ import msgspec
 from msgspec import UNSET
 
 from sidecar.context.assemble import Assembler
-from sidecar.context.counter import Counter, Sums, add_sums
-from sidecar.context.model_counts import (
+from sidecar.context.counter import (
     Anchor,
-    Edit,
+    Counter,
     ModelCounts,
-    Plan,
     Sample,
+    Sums,
     TurnCounts,
-    UndoState,
     UsageUpdate,
-    edited_anchor,
-    restored_counts,
+    add_sums,
 )
+from sidecar.context.edits import Edit, Plan, UndoState, edited_anchor, restored_counts
 from sidecar.context.protocol import SectionSpec, SetParams
 from sidecar.context.sections import (
     RestoredPart,

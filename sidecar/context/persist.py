@@ -9,7 +9,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.context.conversation import Conversation
-from sidecar.context.model_counts import Anchor
+from sidecar.context.counter import Anchor
 from sidecar.context.sections import RestoredPart, Section, SectionCount
 from sidecar.counting.count import Measure
 from sidecar.messages.turns import Turn

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.context.counter import Counter, Sums, factor_of, sums_of
-from sidecar.context.model_counts import Edit, Plan
+from sidecar.context.edits import Edit, Plan
 from sidecar.context.protocol import FitResult, RemovalReason, Removed
 from sidecar.context.sections import SystemPrompt, no_text
 from sidecar.context.summary import summarize_turns

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sidecar.context.counter import MARKS, Sums
-from sidecar.context.model_counts import Sample, UsageUpdate
+from sidecar.context.counter import MARKS, Sample, Sums, UsageUpdate
 from sidecar.context.occupancy import Window, usable
 from sidecar.context.protocol import CleanCall, Dropped, ResponseResult
 from sidecar.context.pruning import make_plan

@@ -8,7 +8,14 @@ from typing import Any, Protocol
 import msgspec
 
 from sidecar.config.settings import Truncation
-from sidecar.context.counter import Counter, Sums, add_sums, document_sums, sums_of
+from sidecar.context.counter import (
+    Counter,
+    Sums,
+    add_sums,
+    document_sums,
+    restored_measure,
+    sums_of,
+)
 from sidecar.counting.count import Measure
 from sidecar.errors import RequestError
 from sidecar.messages.tool_schemas import read_tools
@@ -105,10 +112,6 @@ def no_text() -> RequestError:
     )
 
 
-OTHER_PERCENT = 60.0
-"""Error band (±%) of a count that was made with another model's tokenizer."""
-
-
 def fixed_sums(counter: Counter, *parts: SystemPrompt | ToolSet | RestoredPart | None) -> Sums:
     """Return the total of the given parts, such as the system prompt and the tools."""
     return add_sums([sums_of(part.measure(counter)) for part in parts if part])
@@ -130,9 +133,7 @@ class RestoredPart:
 
     def measure(self, counter: Counter) -> Measure:
         """Return the saved count, marked as an estimate if the tokenizer has changed."""
-        if counter.tokenizer == self._measure.tokenizer:
-            return self._measure
-        return Measure(self._measure.tokens, "estimate", counter.tokenizer, OTHER_PERCENT)
+        return restored_measure(self._measure, counter)
 
 
 class SectionCount(msgspec.Struct, frozen=True):

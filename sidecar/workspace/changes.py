@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Settings
     from sidecar.context import protocol as p
-    from sidecar.context.counter import Counter
-    from sidecar.context.model_counts import Sample
+    from sidecar.context.counter import Counter, Sample
     from sidecar.context.occupancy import Window
     from sidecar.context.protocol import ContextUsage
     from sidecar.cost.caps import CostVerdict

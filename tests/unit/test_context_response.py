@@ -28,7 +28,7 @@ from tests.unit.context_fakes import (
 )
 
 if TYPE_CHECKING:
-    from sidecar.context.model_counts import Sample
+    from sidecar.context.counter import Sample
 
 PARAMETERS = {"type": "object", "properties": {}, "required": ["path", "text"]}
 MORE = {"type": "object", "properties": {}, "required": ["path", "text", "mode"]}

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.context.conversation import apply_set
-from sidecar.context.counter import Sums, measure_of
-from sidecar.context.model_counts import TurnCounts, shares
+from sidecar.context.counter import OTHER_PERCENT, Sums, TurnCounts, measure_of, shares
 from sidecar.context.persist import from_json, restore, save, to_json
 from sidecar.context.protocol import SectionSpec, SetParams
-from sidecar.context.sections import OTHER_PERCENT, Section, TextSource
+from sidecar.context.sections import Section, TextSource
 from sidecar.context.usage import context_usage, estimated_prompt, occupancy
 from sidecar.counting.count import Measure
 from sidecar.errors import SidecarError
