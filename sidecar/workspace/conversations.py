@@ -106,8 +106,9 @@ class Conversations:
                 self._follow_documents(conversation)
                 await self._count_sections(conversation)
                 await self._run(conversation.total)
-            if base is not before:
-                self._ask_later_if_unasked(base, before)
+            if base is not before:  # the conversation has changed since
+                if base and before and state.asked_layout == base.layout:
+                    self._ask_later(before)  # after a fit or an undo, nothing else asks
                 return conversation, outcome.result
             self._commit(change, conversation, outcome)
         return await self._publish(conversation, before, outcome), outcome.result
@@ -135,7 +136,8 @@ class Conversations:
     async def _publish(
         self, conversation: Conversation, before: Conversation | None, outcome: Outcome[T]
     ) -> Conversation:
-        if self._is_stale(conversation):  # the settings have changed since the count started
+        if self._is_stale(conversation, self.model_of(conversation.id)):
+            # The settings have changed since the count started.
             self.services.publish(Event("document", self.workspace))
         if self.workspace.settings.endpoints and (outcome.asks_endpoint or outcome.usage):
             asking = self._ask(conversation, before, outcome)
@@ -394,16 +396,6 @@ class Conversations:
             return False
         fingerprint = self._endpoints.fingerprint(conversation.model)
         return fingerprint is not None and fingerprint != self._missed[conversation.id]
-
-    def _ask_later_if_unasked(self, counted: Conversation | None, now: Conversation | None) -> None:
-        """Request a count later if a conversation has changed, but no newer count was requested.
-
-        This is the case after a fit or an undo.
-        """
-        if counted is None or now is None:
-            return
-        if self.sessions.state_of(now.id).asked_layout == counted.layout:
-            self._ask_later(now)
 
     def _ask_later(self, conversation: Conversation) -> None:
         self._note_missed_count(conversation)

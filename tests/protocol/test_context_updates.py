@@ -178,40 +178,72 @@ async def test_assembled_request_is_counted_with_the_new_tokenizer(client: Clien
         assert part["tokens"] == result["tokens"], part["name"]
 
 
+class HeldChange:
+    """Holds the worker that applies the next change, until the test continues."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop = asyncio.get_running_loop()
+        self.reached, self.gate, self._real = asyncio.Event(), asyncio.Event(), loop.run_in_executor
+        monkeypatch.setattr(loop, "run_in_executor", self._run)
+
+    def _run(self, pool: Any, work: Any, *args: Any) -> Any:
+        name = getattr(getattr(work, "func", None), "__name__", "")
+        if name == "apply_to_draft" and not self.reached.is_set():
+            return asyncio.ensure_future(self._run_later(pool, work))
+        return self._real(pool, work, *args)
+
+    async def _run_later(self, pool: Any, work: Any) -> Any:
+        self.reached.set()
+        await self.gate.wait()
+        return await self._real(pool, work)
+
+
 async def test_edit_during_a_count_is_included(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await begun(client)
     await client.request("context/set", {"session": "s", "sections": [SECTION]})
-    loop, reached, gate = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-    real = loop.run_in_executor
-
-    async def later(pool: Any, work: Any) -> Any:
-        reached.set()
-        await gate.wait()
-        return await real(pool, work)
-
-    def held(pool: Any, work: Any, *args: Any) -> Any:
-        its = getattr(getattr(work, "func", None), "__name__", "")
-        return (
-            asyncio.ensure_future(later(pool, work))
-            if its == "apply_to_draft" and not reached.is_set()
-            else real(pool, work, *args)
-        )
-
-    monkeypatch.setattr(loop, "run_in_executor", held)
+    held = HeldChange(monkeypatch)
     append = {"session": "s", "turns": [{"role": "user", "content": "Why?"}]}
     pending = asyncio.ensure_future(client.request("context/append", append))
-    await reached.wait()
+    await held.reached.wait()
     client.change({"text": "many more words " * 500})
     await client.count()
-    gate.set()
+    held.gate.set()
     answer = await pending
     await quiet(client)
     section = (await client.count())["tokens"]
     assert answer["breakdown"]["sections"] >= section
     assert shown(client) == answer["tokens"]
     assert (await client.request("context/usage", {}))["tokens"] == answer["tokens"]
+
+
+@pytest.mark.parametrize("session", ["s", "new"])
+async def test_tokenizer_changed_during_a_count_recounts_the_result(
+    client: Client, monkeypatch: pytest.MonkeyPatch, session: str
+) -> None:
+    """The recount waits for the running change, and includes its turns."""
+    await begun(client)
+    turns = MESSAGES[1:] * 3
+    held = HeldChange(monkeypatch)
+    pending = asyncio.ensure_future(
+        client.request("context/append", {"session": session, "turns": turns})
+    )
+    await held.reached.wait()
+    tokenize = {"model": MODEL, "tokenize": {"estimator": "chars4"}}
+    client.notify("workspace/didChangeConfiguration", {"settings": {"tokenSidecar": tokenize}})
+    async with asyncio.timeout(60):
+        while client.server.services.roots.default.settings.tokenize.estimator != "chars4":
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)  # the recount has been scheduled
+    held.gate.set()
+    await pending
+    await quiet(client)
+    messages = [*MESSAGES[:1], *turns] if session == "s" else turns
+    result = await client.request("tokens/count", {"messages": messages, "model": MODEL})
+    usage = await client.request("context/usage", {"session": session})
+    assert (usage["turns"], usage["tokens"]) == (len(turns), result["tokens"])
+    assert shown(client) == result["tokens"]
 
 
 @pytest.fixture(autouse=True)
