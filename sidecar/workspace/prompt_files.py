@@ -27,7 +27,6 @@ from sidecar.counting.count import Count, method_mark, tokens_text
 from sidecar.errors import SidecarError
 from sidecar.text.printable import cost_text, counted, percent_text, printable
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.workspace import path_of
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
@@ -322,22 +321,20 @@ def file_records(files: Iterable[FileCost], root: str, identity: Identity) -> li
 
 async def describe_prompt_file_cost(services: Services, uri: str) -> str:
     """Describe a prompt file's recorded cost. Returns "" for other files."""
-    path, workspace = path_of(uri), services.roots.of_document(uri)
-    if path is None or not is_prompt_file(workspace, Path(path)):
+    workspace = services.roots.of_document(uri)
+    below = workspace.path_below(uri)
+    if workspace.path is None or below is None or not is_prompt_file(below.as_posix()):
         return ""
+    own_uri = (workspace.path / below).as_uri()  # the document may be open through a link
     try:
-        rows = await file_costs(services, workspace, CostFilesParams(uris=[uri]))
+        rows = await file_costs(services, workspace, CostFilesParams(uris=[own_uri]))
     except SidecarError:  # the error is shown in cost reports
         return ""
     return rows[0].text if rows else ""
 
 
-def is_prompt_file(workspace: Workspace, path: Path) -> bool:
-    """Return whether any agent sends the file."""
-    root = workspace.path
-    if root is None or not path.is_relative_to(root):
-        return False
-    relative = path.relative_to(root).as_posix()
+def is_prompt_file(relative: str) -> bool:
+    """Return whether any agent sends the file with this path, relative to the root."""
     return any(
         fnmatchcase(relative, pattern) and relative.count("/") == pattern.count("/")
         for pattern in RULES

@@ -698,6 +698,30 @@ async def test_prompt_file_is_counted_for_the_same_model_everywhere(
     )
 
 
+@pytest.mark.parametrize(
+    ("root", "document"), [("real", "real"), ("real", "link"), ("link", "real"), ("link", "link")]
+)
+async def test_hover_shows_a_prompt_files_cost_through_links(
+    bare: Client, home: ClaudeHome, tmp_path: Path, root: str, document: str
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    text = "Write little, and test it.\n" * 6
+    (tmp_path / "real/CLAUDE.md").write_text(text)
+    home.session(tmp_path / "real").reply()
+    await bare.initialize((tmp_path / root).as_uri())
+    await bare.take("status/update", lambda status: bool(status["context"]))
+    bare.ignore("status/update", "context/warning", "textDocument/publishDiagnostics")
+    uri = (tmp_path / document / "CLAUDE.md").as_uri()
+    bare.open(text, uri)
+    at = {"textDocument": {"uri": uri}, "position": {"line": 0, "character": 0}}
+    async with asyncio.timeout(20):  # a link is resolved on a worker, after the document is opened
+        shown = ""
+        while "Sent with every request: " not in shown:
+            shown = (await bare.request("textDocument/hover", at))["contents"]["value"]
+            await asyncio.sleep(0.01)
+
+
 async def test_prompt_files_cost_only_what_the_chosen_days_did(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
