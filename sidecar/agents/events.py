@@ -14,7 +14,7 @@ neither message text nor titles. A title is read from the agent's file only when
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -60,30 +60,33 @@ class CallSize(msgspec.Struct, frozen=True, gc=False):
         return cls(usage.prompt_tokens, usage.output_tokens, model, window)
 
 
+NEVER = datetime.min.replace(tzinfo=UTC)
+"""The update time of sessions that do not record it."""
+
+
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A coding agent's session, without its messages."""
+    """A coding agent's main conversation, without its messages.
+
+    Sub-agents have no sessions. Only their calls are recorded. A session belongs to a workspace
+    if the workspace contains the session's first or current folder.
+    """
 
     id: str
-    source: str
-    path: str = ""
-    """The path of the file or database that contains the session."""
-    cwd: str | None = None
-    """The agent's working directory, if known."""
-    updated_at: datetime
-    model: str | None = None
-    title: str | None = None
-    """The title that the agent stored. It never contains message text."""
-    branch: str | None = None
-    """The git branch that the agent works on, if recorded."""
-    began_at: datetime | None = None
-    first_prompt: str | None = None
-    """The start of the first prompt, if `agents.labels` is `first-prompt`."""
-    unread_names: tuple[tuple[Store, str | None], ...] = ()
-    """The stores that may contain the title, each with the position of the title, if known.
+    source: str = ""
+    """The agent's name. Readers leave it empty."""
+    first_folder: str | None = None
+    """The folder where the session started, or None if unknown.
 
-    Empty after the title has been read.
+    Multiple folders are separated by line feeds. If the store records only a digest of the folder,
+    the value is `md5:` or `sha256:` followed by this digest.
     """
+    folder: str | None = None
+    """The agent's current working directory, if known."""
+    parent: str | None = None
+    """The session that this session was forked from."""
+    model: str | None = None
     tokens: int | None = None
+    """The number of tokens in the context window: the prompt and output of the latest call."""
     limit: int | None = None
     """The context window in tokens, as reported by the agent."""
     quality: Quality = "exact"
@@ -92,15 +95,31 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     note: str | None = None
     """Why the size is unknown or inexact."""
     compacted: bool = False
-    parent: str | None = None
-    """The session that this session was forked from."""
+    branch: str | None = None
+    """The git branch that the agent works on, if recorded."""
+    began_at: datetime | None = None
+    updated_at: datetime = NEVER
+    """The time of the last line, or of the store's last change if lines have no time."""
     active: bool | None = None
     """Whether a turn is running, or None if unknown."""
     ended: bool = False
     rank: int = 0
     """If several stores contain the same session, the one with the highest rank is used."""
+    title_at: str | None = None
+    """Where the store keeps the title. The format is specific to the reader."""
     sizes: bytes | None = None
     """The sizes of the context's parts, as packed by `ContextSizes.pack`, or None if unknown."""
+    title: str | None = None
+    """The title that the agent stored. It never contains message text."""
+    first_prompt: str | None = None
+    """The start of the first prompt, if `agents.labels` is `first-prompt`."""
+    path: str = ""
+    """The path of the file or database that contains the session. Readers leave it empty."""
+    unread_names: tuple[tuple[Store, str | None], ...] = ()
+    """The stores that may contain the title, each with the position of the title, if known.
+
+    Empty after the title has been read.
+    """
 
     def state(self, now: datetime) -> Activity:
         """Return whether the session is running, idle or ended, based on its last line."""
@@ -168,54 +187,12 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return bool(self.usage.prompt_tokens + self.usage.output_tokens or self.cost_usd)
 
 
-class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """A main conversation as described by its store, to be saved in the session index.
-
-    Sub-agents have no snapshots. Only their calls are recorded. A session belongs to a
-    workspace if the workspace contains the session's first or current folder.
-    """
-
-    name: str
-    first_folder: str | None = None
-    """The folder where the session started, or None if unknown.
-
-    Multiple folders are separated by line feeds. If the store records only a digest of the folder,
-    the value is `md5:` or `sha256:` followed by this digest.
-    """
-    folder: str | None = None
-    """The agent's current working directory."""
-    parent: str | None = None
-    model: str | None = None
-    tokens: int | None = None
-    """The number of tokens in the context window: the prompt and output of the latest call."""
-    window: int | None = None
-    """The context window in tokens, as reported by the agent."""
-    quality: Quality = "exact"
-    error_percent: float = 0.0
-    """The margin of error of `tokens` in percent (±), or 0 if the number is exact."""
-    note: str | None = None
-    compacted: bool = False
-    branch: str | None = None
-    began_at: int | None = None
-    """The first line's time, in milliseconds since 1970."""
-    updated_at: int | None = None
-    """The last line's time, in milliseconds since 1970."""
-    active: bool | None = None
-    ended: bool = False
-    rank: int = 0
-    """If several stores contain the same session, the one with the highest rank is used."""
-    title_at: str | None = None
-    """Where the store keeps the title. The format is specific to the reader."""
-    sizes: bytes | None = None
-    """The sizes of the context's parts, as packed by `ContextSizes.pack`, or None if unknown."""
-
-
 class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
     """The result of reading a store."""
 
     calls: tuple[CallFinished, ...]
     """The new calls, in store order."""
-    sessions: tuple[SessionSnapshot, ...]
+    sessions: tuple[StoredSession, ...]
     """The sessions that have changed, or all sessions if `restarted` is true."""
     state: bytes
     """The state for the next read. It includes a position, such as an offset or a row id."""

@@ -35,7 +35,7 @@ class Roots(msgspec.Struct, frozen=True):
 
         Args:
             folder: Paths, digests or names of folders, separated by line feeds, as in
-                `SessionSnapshot`. A digest (`md5:…`) matches a root, but not its subfolders. A
+                `StoredSession`. A digest (`md5:…`) matches a root, but not its subfolders. A
                 name (`name:…`) matches if exactly one root has this name.
         """
         return any(self._contains(path) for path in (folder or "").split("\n") if path)

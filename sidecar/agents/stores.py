@@ -66,12 +66,13 @@ from sidecar import typed
 from sidecar.agents.broken_lines import whole_objects
 from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.events import (
+    NEVER,
     CallFinished,
     CallSize,
     Category,
     Quality,
-    SessionSnapshot,
     Store,
+    StoredSession,
     StoreRead,
 )
 from sidecar.agents.fields import provider_of
@@ -224,38 +225,34 @@ class SessionState(msgspec.Struct):
 
     def snapshot(
         self, quality: Quality = "exact", error_percent: float = 0.0, note: str | None = None
-    ) -> SessionSnapshot:
+    ) -> StoredSession:
         """Return the session's current data for the session index."""
         track, newest = self.track, self.track.newest
         if newest is None:
             error_percent, note = 0.0, track.why or note
         elif track.is_estimate:
             quality, error_percent, note = "estimate", ESTIMATE_BAND, note or ESTIMATED
-        return SessionSnapshot(
-            name=self.id,
+        return StoredSession(
+            id=self.id,
             first_folder=self.first_folder,
             folder=self.folder,
             parent=self.parent,
             model=(newest.model if newest else track.model) or self.model,
             tokens=newest.prompt + newest.output if newest else None,
-            window=(newest.window if newest else None) or self.window,
+            limit=(newest.window if newest else None) or self.window,
             quality=quality,
             error_percent=error_percent,
             note=note,
             compacted=newest is None and track.why == COMPACTED,
             branch=self.branch,
-            began_at=_milliseconds(self.began),
-            updated_at=_milliseconds(self.at),
+            began_at=self.began,
+            updated_at=self.at or NEVER,
             active=self.active,
             ended=self.ended,
             rank=self.rank,
             title_at=self.title_at,
             sizes=self.sizes.pack(),
         )
-
-
-def _milliseconds(at: datetime | None) -> int | None:
-    return None if at is None else int(at.timestamp() * 1000)
 
 
 class Lines:
@@ -322,7 +319,7 @@ class LineState(Protocol):
     def read(self, lines: Lines) -> Iterable[CallFinished]:
         """Update the state with new lines, and yield the calls that they contain."""
 
-    def snapshots(self) -> Iterable[SessionSnapshot]:
+    def snapshots(self) -> Iterable[StoredSession]:
         """Return the session in the file, or nothing if the file belongs to a sub-agent."""
 
 
@@ -334,7 +331,7 @@ class SessionLines(msgspec.Struct):
     def read(self, lines: Lines) -> Iterable[CallFinished]:
         raise NotImplementedError
 
-    def snapshots(self) -> Iterable[SessionSnapshot]:
+    def snapshots(self) -> Iterable[StoredSession]:
         return (self.session.snapshot(),)
 
 
@@ -393,7 +390,7 @@ class StoreContents(NamedTuple):
     """The calls and sessions found in a document or database."""
 
     calls: Iterable[CallFinished] = ()
-    sessions: Iterable[SessionSnapshot] = ()
+    sessions: Iterable[StoredSession] = ()
     skipped: int = 0
     """The number of malformed entries."""
     has_all_sessions: bool = True

@@ -24,8 +24,8 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.events import (
+    NEVER,
     CallFinished,
-    SessionSnapshot,
     Store,
     StoredSession,
     StoreRead,
@@ -51,30 +51,36 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_VERSION = 5
+_VERSION = 6
 _CALLS_AT_ONCE = 2_000
 _STORES_AT_ONCE = 200
 _MAX_REST_SECONDS = 0.5
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_MILLISECONDS = 1 << 48
 """More milliseconds than any time since 1970 that a store may contain."""
 
 
-_FIELDS = SessionSnapshot.__struct_fields__
+_FIELDS = [
+    field
+    for field in StoredSession.__struct_fields__
+    if field not in ("source", "title", "first_prompt", "path", "unread_names")
+]
+_COLUMNS = [f'"{field}"' for field in _FIELDS]  # `limit` is a word of SQL
 _TABLES = (
     "CREATE TABLE store (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, agent TEXT NOT NULL, "
     "inode INTEGER NOT NULL, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, "
     "live INTEGER NOT NULL, state BLOB NOT NULL)",
-    f"CREATE TABLE agent_session (store INTEGER NOT NULL, {', '.join(_FIELDS)}, "
-    "PRIMARY KEY (store, name)) WITHOUT ROWID",
+    f"CREATE TABLE agent_session (store INTEGER NOT NULL, {', '.join(_COLUMNS)}, "
+    "PRIMARY KEY (store, id)) WITHOUT ROWID",
     "CREATE TABLE index_form (version INTEGER NOT NULL)",
     f"INSERT INTO index_form VALUES ({_VERSION})",  # noqa: S608
 )
 
 
 _UPSERT = (
-    f"INSERT INTO agent_session (store, {', '.join(_FIELDS)}) "  # noqa: S608
-    f"VALUES ({', '.join('?' * (len(_FIELDS) + 1))}) ON CONFLICT (store, name) DO UPDATE SET "
-    + ", ".join(f"{field} = excluded.{field}" for field in _FIELDS if field != "first_folder")
+    f"INSERT INTO agent_session (store, {', '.join(_COLUMNS)}) "  # noqa: S608
+    f"VALUES ({', '.join('?' * (len(_COLUMNS) + 1))}) ON CONFLICT (store, id) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name != '"first_folder"')
     + ", first_folder = coalesce(first_folder, excluded.first_folder)"
 )
 
@@ -167,8 +173,7 @@ class SessionIndex:
         if not unread:
             return None
         with self._ledger.reader() as connection:
-            query = "SELECT agent, path, name FROM agent_session JOIN store ON store.id = store"
-            rows = connection.execute(query).fetchall() if _has_tables(connection) else []
+            rows = _select_sessions(connection, "agent, path, id", "1")
         by_path, by_agent = dict[str, set[str]](), dict[str, set[str]]()
         for agent, path, name in rows:
             by_path.setdefault(path, set()).add(name)
@@ -308,12 +313,12 @@ class SessionIndex:
             found = _rows_of_roots(connection, by_agent, roots)
         best: dict[tuple[str, str], list[_Row]] = {}
         for row in found:
-            best.setdefault((row.store.agent, row.session.name), []).append(row)
+            best.setdefault((row.store.agent, row.session.id), []).append(row)
         for rows in best.values():
             rows.sort(key=_rank_of_row, reverse=True)
         shown: list[StoredSession] = []
         agents: set[str] = set()
-        for rows in sorted(best.values(), key=lambda rows: _updated_at(rows[0]), reverse=True):
+        for rows in sorted(best.values(), key=_updated_at, reverse=True):
             agent = rows[0].store.agent
             old = max(row.store.mtime_ns for row in rows) // 1_000_000 < since_ms
             if old and agent in agents:
@@ -358,7 +363,7 @@ class _Reading(NamedTuple):
         return self.read.has_lost_state and self.before is not None
 
     def events(self) -> Iterator[LedgerEvent]:
-        sessions = {session.name: session for session in self.read.sessions}
+        sessions = {session.id: session for session in self.read.sessions}
         for call in self.read.calls:
             if not (call.is_unread_past and self.has_recorded_calls):
                 rank = _rank_of_call(call, sessions.get(call.session))
@@ -367,7 +372,7 @@ class _Reading(NamedTuple):
 
 class _Row(NamedTuple):
     store: Store
-    session: SessionSnapshot
+    session: StoredSession
 
 
 def _read_stores(
@@ -460,14 +465,23 @@ def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
     connection.executemany(
         _UPSERT,
         (
-            (number, *msgspec.structs.astuple(_without_impossible_values(session)))
+            (number, *_values_of(session, store))
             for session in read.sessions
-            if _is_name(session.name)
+            if _is_name(session.id)
         ),
     )
 
 
-def _without_impossible_values(session: SessionSnapshot) -> SessionSnapshot:
+def _values_of(session: StoredSession, store: Store) -> list[Any]:
+    """Return the values of a session's columns."""
+    session = _without_impossible_values(session)
+    if session.updated_at == NEVER:
+        session = msgspec.structs.replace(session, updated_at=time_from_ns(store.mtime_ns))
+    values = msgspec.to_builtins(session, builtin_types=(bytes,))
+    return [values[field] for field in _FIELDS]
+
+
+def _without_impossible_values(session: StoredSession) -> StoredSession:
     """Return a session with invalid values replaced by None. The store may be hostile."""
     return msgspec.structs.replace(
         session,
@@ -478,7 +492,7 @@ def _without_impossible_values(session: SessionSnapshot) -> SessionSnapshot:
         branch=session.branch if _is_name(session.branch) else None,
         title_at=session.title_at if _is_name(session.title_at) else None,
         tokens=_tokens_or_none(session.tokens),
-        window=_tokens_or_none(session.window),
+        limit=_tokens_or_none(session.limit),
     )
 
 
@@ -552,7 +566,8 @@ def _select_sessions(
     """Return the given columns of sessions, joined with the sessions' stores."""
     if not _has_tables(connection):
         return []
-    query = f"SELECT {columns} FROM agent_session JOIN store ON store.id = store WHERE {where}"  # noqa: S608
+    stores = "SELECT id AS store, agent, path, inode, size, mtime_ns, live FROM store"
+    query = f"SELECT {columns} FROM agent_session JOIN ({stores}) USING (store) WHERE {where}"  # noqa: S608
     return connection.execute(query, values).fetchall()
 
 
@@ -573,9 +588,10 @@ def _rows_of_roots(
 def _join_sessions(
     connection: sqlite3.Connection, where: str, values: Sequence[object] = ()
 ) -> list[_Row]:
-    columns = ", ".join(("agent, path, inode, size, mtime_ns, live", *_FIELDS))
+    columns = ", ".join(("agent, path, inode, size, mtime_ns, live", *_COLUMNS))
     rows = _select_sessions(connection, columns, where, values)
-    sessions = typed.convert([row[6:] for row in rows], list[SessionSnapshot], strict=False)
+    found = [dict(zip(_FIELDS, row[6:], strict=True)) for row in rows]
+    sessions = typed.convert(found, list[StoredSession], strict=False)
     return [
         _Row(Store(agent, path, inode, size, mtime_ns, bool(live)), session)
         for (agent, path, inode, size, mtime_ns, live, *_), session in zip(
@@ -589,34 +605,15 @@ def _merge_rows(rows: Sequence[_Row]) -> StoredSession:
     store, session = rows[0]
     if len(rows) > 1:
         session = _with_missing_values(session, [row.session for row in rows])
-    began_at = session.began_at
-    return StoredSession(
-        id=session.name,
+    return msgspec.structs.replace(
+        session,
         source=store.agent,
         path=store.path,
-        cwd=session.folder,
-        updated_at=datetime.fromtimestamp(_updated_at(rows[0]), UTC),
-        model=session.model,
-        tokens=session.tokens,
-        limit=session.window,
-        quality=session.quality,
-        error_percent=session.error_percent,
-        compacted=session.compacted,
-        note=session.note,
-        branch=session.branch,
-        began_at=None if began_at is None else datetime.fromtimestamp(began_at / 1000, UTC),
-        parent=session.parent,
-        active=session.active,
-        ended=session.ended,
-        rank=session.rank,
-        sizes=session.sizes,
         unread_names=tuple((row.store, row.session.title_at) for row in rows),
     )
 
 
-def _with_missing_values(
-    best: SessionSnapshot, sessions: Sequence[SessionSnapshot]
-) -> SessionSnapshot:
+def _with_missing_values(best: StoredSession, sessions: Sequence[StoredSession]) -> StoredSession:
     """Return `best` with missing values taken from the session's other stores."""
     size = next((one for one in sessions if one.tokens is not None), best)
     if best.compacted or best.note == REWOUND:
@@ -631,7 +628,7 @@ def _with_missing_values(
         best,
         model=first("model"),
         tokens=size.tokens,
-        window=size.window or first("window"),
+        limit=size.limit or first("limit"),
         quality=size.quality,
         error_percent=size.error_percent,
         compacted=size.compacted,
@@ -643,14 +640,12 @@ def _with_missing_values(
     )
 
 
-def _rank_of_row(row: _Row) -> tuple[int, float]:
-    return row.session.rank, _updated_at(row)
+def _rank_of_row(row: _Row) -> tuple[int, datetime]:
+    return row.session.rank, row.session.updated_at
 
 
-def _updated_at(row: _Row) -> float:
-    """Return the time of the session's last update, in seconds since 1970."""
-    at = row.session.updated_at
-    return row.store.mtime_ns / 1e9 if at is None else at / 1000
+def _updated_at(rows: Sequence[_Row]) -> datetime:
+    return rows[0].session.updated_at
 
 
 def _ask_reader(agent: str, ask: Callable[[], T], default: T) -> T:
@@ -707,7 +702,7 @@ def _read_first_prompt(agent: str, path: str, session: str, _mtime_ns: int) -> s
     return first_prompt(partial(reader_of(agent).measure, path, session))
 
 
-def _rank_of_call(call: CallFinished, session: SessionSnapshot | None) -> int:
+def _rank_of_call(call: CallFinished, session: StoredSession | None) -> int:
     """Return the rank of a session among those that have the same call.
 
     A copy comes last, and a sub-agent comes after the conversation that started it. Of several
@@ -715,8 +710,11 @@ def _rank_of_call(call: CallFinished, session: SessionSnapshot | None) -> int:
     those that Claude Code resumed under a new ID, continue the original. It ends first.
     """
     level = 2 if call.is_copy else 1 if call.category == "subagent" else 0
-    at = session and (session.began_at if call.is_copy else session.updated_at)
-    return level * _MOST_MILLISECONDS + min(max(at or 0, 0), _MOST_MILLISECONDS - 1)
+    at = None
+    if session is not None:
+        at = session.began_at if call.is_copy else session.updated_at
+    since = 0 if at is None or at <= _EPOCH else int(at.timestamp() * 1000)
+    return level * _MOST_MILLISECONDS + since
 
 
 def make_ledger_event(call: CallFinished, agent: str, rank: int | None = None) -> LedgerEvent:

@@ -270,9 +270,7 @@ def test_session_state_is_running_idle_or_ended(
     active: bool | None, ended: bool, seconds: int, state: str
 ) -> None:
     at = datetime(2026, 9, 1, tzinfo=UTC)
-    session = StoredSession(
-        id="a", source="pi", path="", cwd=None, updated_at=at, active=active, ended=ended
-    )
+    session = StoredSession(id="a", source="pi", updated_at=at, active=active, ended=ended)
     assert session.state(at + timedelta(seconds=seconds)) == state
 
 

@@ -267,7 +267,7 @@ def test_only_sessions_that_changed_are_read_again(world: World, home: OpenHome)
     made[1].reply()
     (store,) = world.stores()
     read = reader.read(store, world.states()[store.path])
-    changed = {session.name for session in read.sessions}
+    changed = {session.id for session in read.sessions}
     assert (changed, read.restarted) == ({made[1].id}, False)
     world.check_context(home.truth)
 

@@ -13,7 +13,7 @@ from benchmarks.agents import claude, codex
 from sidecar import typed
 from sidecar.agents import file_reading, stores
 from sidecar.agents.compressed import zstd
-from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead
+from sidecar.agents.events import CallFinished, Store, StoredSession, StoreRead
 from sidecar.agents.finding import store_from_path
 from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
 from tests.unit.agents_world import World
@@ -106,7 +106,7 @@ class Tree(msgspec.Struct):
                 self.session.title_at = lines.position
         yield from ()
 
-    def snapshots(self) -> Iterable[SessionSnapshot]:
+    def snapshots(self) -> Iterable[StoredSession]:
         self.known = []
         return (self.session.snapshot(),)
 
@@ -169,5 +169,5 @@ class Other(msgspec.Struct):
         assert list(lines.records(_line))
         yield from ()
 
-    def snapshots(self) -> Iterable[SessionSnapshot]:
+    def snapshots(self) -> Iterable[StoredSession]:
         return ()

@@ -20,8 +20,8 @@ import msgspec
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
-    SessionSnapshot,
     Store,
+    StoredSession,
     StoreRead,
     StoreReader,
 )
@@ -106,7 +106,7 @@ class _HistoryReader(msgspec.Struct, dict=True):
             elif numbers := _TOKENS.match(line):
                 yield from self._make_calls(numbers)
 
-    def snapshots(self) -> Iterator[SessionSnapshot]:
+    def snapshots(self) -> Iterator[StoredSession]:
         for chat in (*self.ended, self.chat):
             yield chat.snapshot("estimate", _BAND)
 

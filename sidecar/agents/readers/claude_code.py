@@ -24,7 +24,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes, PartKind
-from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot, Store
+from sidecar.agents.events import CallFinished, CallSize, Store, StoredSession
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -526,7 +526,7 @@ class _Transcript(SessionLines):
                 yield from self._call_with_own_cost(line)
         yield from self._calls_of_replies(replies, newest)
 
-    def snapshots(self) -> Iterator[SessionSnapshot]:
+    def snapshots(self) -> Iterator[StoredSession]:
         session = self.session
         if not self.is_live:
             return

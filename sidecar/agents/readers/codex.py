@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, CallSize, ReportedLimit, SessionSnapshot, Store
+from sidecar.agents.events import CallFinished, CallSize, ReportedLimit, Store, StoredSession
 from sidecar.agents.fields import Record, TokenCount, parse_iso_time, provider_of, time_from_ms
 from sidecar.agents.file_reading import last_lines
 from sidecar.agents.finding import list_folder
@@ -493,7 +493,7 @@ class _Rollout(RolloutState):
             else:
                 yield from self._apply(line, line.payload, lines)
 
-    def snapshots(self) -> Iterator[SessionSnapshot]:
+    def snapshots(self) -> Iterator[StoredSession]:
         if not self.named or (self.subagent and not self.resumed):
             return
         self.session.id = self.thread

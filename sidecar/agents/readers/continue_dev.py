@@ -24,8 +24,8 @@ from sidecar.agents.context_sizes import Content, ContextSizes, PartKind
 from sidecar.agents.events import (
     CallFinished,
     CallSize,
-    SessionSnapshot,
     Store,
+    StoredSession,
     StoreRead,
 )
 from sidecar.agents.fields import (
@@ -94,7 +94,7 @@ class _File(msgspec.Struct):
             request = blake2b(number, digest_size=12).hexdigest()
             yield from SessionState("").call(at, usage, request, line.model, line.provider)
 
-    def snapshots(self) -> Iterable[SessionSnapshot]:
+    def snapshots(self) -> Iterable[StoredSession]:
         return ()
 
 

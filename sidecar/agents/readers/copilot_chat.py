@@ -17,7 +17,7 @@ import msgspec
 from sidecar import typed
 from sidecar.agents import mutations
 from sidecar.agents.databases import DatabaseState, read_database
-from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 from sidecar.agents.fields import decode_file, time_from_ms, time_from_ns
 from sidecar.agents.file_reading import LONGEST_LINE
 from sidecar.agents.finding import database_store, list_folder, store_from_path
@@ -185,7 +185,7 @@ class _State(msgspec.Struct):
             for call in calls_of(turn, SessionState(name), self.workspace)
         }
 
-    def snapshots(self) -> Iterable[SessionSnapshot]:
+    def snapshots(self) -> Iterable[StoredSession]:
         chat, session = self.chat, self.session
         if not chat.turns:
             if self.is_shown:
@@ -272,7 +272,7 @@ def _log_state(path: Path) -> spans.LogState:
     )
 
 
-def _transcript_session(store: Store) -> SessionSnapshot:
+def _transcript_session(store: Store) -> StoredSession:
     session = SessionState(_session_of(store.path), rank=_TRANSCRIPT)
     session.work_in("\n".join(_project_of(store.path).named_folders))
     return session.snapshot("lower bound", note=NOT_VISIBLE)

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.databases import DatabaseState, OneDatabase, column_time, read_only, rows
-from sidecar.agents.events import CallFinished, CallSize, Category, SessionSnapshot, Store
+from sidecar.agents.events import CallFinished, CallSize, Category, Store, StoredSession
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -383,7 +383,7 @@ class _Events(SessionLines):
             ):
                 yield from self._output_of_message(event, at, data)
 
-    def snapshots(self) -> Iterable[SessionSnapshot]:
+    def snapshots(self) -> Iterable[StoredSession]:
         session = replace(self.session, window=self._window)
         if self.newest is None:
             # The sizes of the prompts are in the database.

@@ -15,7 +15,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.databases import DatabaseState, columns, read_only
-from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot
+from sidecar.agents.events import CallFinished, CallSize, StoredSession
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -107,7 +107,7 @@ class LogState(SessionLines):
                 session.track = session.track.call(CallSize.of(line.attrs.usage, line.attrs.model))
             yield from self._calls_of_line(line, line.attrs)
 
-    def snapshots(self) -> Iterator[SessionSnapshot]:
+    def snapshots(self) -> Iterator[StoredSession]:
         if self.child:
             return
         newest = self.session.track.newest

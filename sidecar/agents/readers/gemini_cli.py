@@ -18,7 +18,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes, PartKind
-from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot, Store, StoreRead
+from sidecar.agents.events import CallFinished, CallSize, Store, StoredSession, StoreRead
 from sidecar.agents.fields import (
     CamelRecord,
     Record,
@@ -222,7 +222,7 @@ class _Log(SessionLines):
                 self.session.title_at = lines.position
         return calls.values()
 
-    def snapshots(self) -> Iterable[SessionSnapshot]:
+    def snapshots(self) -> Iterable[StoredSession]:
         self.has_older = self.has_older or len(self.messages) > _KEPT
         for message in self.messages[:-_KEPT]:
             message.add_to(self.older)

@@ -15,7 +15,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes
-from sidecar.agents.events import CallFinished, CallSize, SessionSnapshot, Store
+from sidecar.agents.events import CallFinished, CallSize, Store, StoredSession
 from sidecar.agents.fields import (
     CamelRecord,
     Record,
@@ -170,7 +170,7 @@ class _Wire(SessionLines):
         for line in lines.records(_line):
             yield from self._apply(line)
 
-    def snapshots(self) -> Iterator[SessionSnapshot]:
+    def snapshots(self) -> Iterator[StoredSession]:
         if not self.is_subagent:
             self._read_state_file()
             yield self.session.snapshot()

@@ -369,7 +369,7 @@ class _Databases(OneDatabase):
             _measure(connection, session, sizes)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
-        return own_window(places, self._files, session.cwd or "", session.model or "")
+        return own_window(places, self._files, session.folder or "", session.model or "")
 
     def made_call(self, path: str, session: str, call: ToolCall) -> bool:
         """Return whether the session's newest message has a running call of the tool.
@@ -454,7 +454,7 @@ class _Files(DocumentReader):
         return decode_file(store.path, _SessionFile).title
 
     def window(self, places: Places, session: StoredSession) -> int | None:
-        return own_window(places, self._files, session.cwd or "", session.model or "")
+        return own_window(places, self._files, session.folder or "", session.model or "")
 
 
 def opencode_reader(agent: str, files: str) -> TwoStores:

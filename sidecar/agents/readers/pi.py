@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes
-from sidecar.agents.events import CallFinished, CallSize, Category, SessionSnapshot, Store
+from sidecar.agents.events import CallFinished, CallSize, Category, Store, StoredSession
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -258,7 +258,7 @@ class _Session(SessionLines, dict=True):
     def steps(self, steps: dict[str, _Step]) -> None:
         self.__dict__["steps"] = steps
 
-    def snapshots(self) -> Iterable[SessionSnapshot]:
+    def snapshots(self) -> Iterable[StoredSession]:
         if self.steps:
             self.session.sizes = _measure_branch(self.steps, self.tip)
         return super().snapshots() if self.has_header else ()
