@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from sidecar.cli.counters import (
+    ChooseCounter,
     ask_endpoint_window,
     load_settings_for,
     map_batches,
@@ -16,16 +18,13 @@ from sidecar.cli.counters import (
     warn_if_unknown_model,
 )
 from sidecar.cli.output import print_json, print_lines, replace_invalid_utf8, warn, with_progress
+from sidecar.counting.count import Measure, Method
+from sidecar.workspace.counter_choice import CounterChooser
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.files import STDIN, File, SkippedPath, Text, find, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from sidecar.cli.counters import ChooseCounter
     from sidecar.config.settings import Settings
-    from sidecar.counting.count import Measure, Method
-    from sidecar.workspace.counter_choice import CounterChooser
 
 
 class CountedFile(NamedTuple):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from sidecar.workspace.counts import Counts
     from sidecar.workspace.documents import Snapshot
 
-    ChooseCounter = Callable[[Snapshot, str], CounterChoice]
-    """Chooses the counter for text and a model. It may block until an endpoint answers."""
+ChooseCounter = Callable[["Snapshot", str], CounterChoice]
+"""Chooses the counter for text and a model. It may block until an endpoint answers."""
 
 T = TypeVar("T")
 R = TypeVar("R")

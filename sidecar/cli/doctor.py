@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,16 +13,14 @@ import msgspec
 from sidecar.cli.config import list_problems, list_values
 from sidecar.cli.group import workspace_option
 from sidecar.cli.output import print_json, print_lines
+from sidecar.config.settings import Settings
 from sidecar.endpoints.outcome import undeclared_reason
 from sidecar.errors import how_to_install
 from sidecar.text.printable import counted
 from sidecar.workspace.views import NO_ENDPOINTS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sidecar.config.options import Loaded
-    from sidecar.config.settings import Settings
 
 _ENGINES = {"splintr": "splintr-rs", "tiktoken": "tiktoken"}
 _EXTRAS = {

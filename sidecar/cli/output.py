@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+import click
+
 from sidecar.operating_system import use_utf8
 from sidecar.text.printable import json_text, printable, printable_lines, shorten_error
 from sidecar.text.tables import EIGHTHS, wrap_line
 
 if TYPE_CHECKING:
-    import click
-
     from sidecar.config.options import Problem
 
 T = TypeVar("T")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,8 +16,6 @@ from sidecar.cli.output import print_json, print_lines, warn
 from sidecar.text.printable import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.config.settings import Settings
     from sidecar.cost.book import CostBook
     from sidecar.cost.records import Record

@@ -5,30 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sidecar.agents.events import StoredSession, ToolCall
 from sidecar.agents.registry import reader_of
 from sidecar.budget.rules import Rules
 from sidecar.config.load import find_root, load
+from sidecar.context.protocol import ContextUsage
 from sidecar.errors import BadParamsError, SidecarError
-from sidecar.mcp.caller import find_session
+from sidecar.mcp.caller import Caller, FoundSession, find_session
 from sidecar.models import catalogue
 from sidecar.tasks import SharedTasks
 from sidecar.workspace.services import Services
+from sidecar.workspace.spending import SpendingSums
 from sidecar.workspace.usage_details import add_contents, add_forecast
-from sidecar.workspace.workspace import SettingsChange
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sidecar.context.protocol import ContextUsage
-    from sidecar.mcp.caller import Caller, FoundSession
-    from sidecar.workspace.spending import SpendingSums
-    from sidecar.workspace.workspace import Workspace
+from sidecar.workspace.workspace import SettingsChange, Workspace
 
 BEING_READ = "The session's calls are still being read. Ask again later for the cost."
 HISTORY_SECONDS = 3.0

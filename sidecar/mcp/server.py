@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import mcp_types as types
+from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 
 from sidecar import __version__, typed
@@ -23,11 +26,6 @@ from sidecar.mcp.schemas import describe_tools
 from sidecar.text.printable import printable, shorten_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from mcp.server.context import ServerRequestContext
-    from mcp.server.session import ServerSession
-
     from sidecar.mcp.tools import Tools
 
 _log = logging.getLogger(__name__)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from sidecar import typed
 from sidecar.cli.check import check_paths
-from sidecar.counting.count import METHODS, number_text, tokens_text
+from sidecar.counting.count import METHODS, Method, number_text, tokens_text
+from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.errors import BadParamsError
 from sidecar.known_agents import LOWER_BOUND_AGENTS
 from sidecar.mcp import schemas
@@ -34,10 +36,6 @@ from sidecar.workspace.usage_details import tokens_until_compaction
 from sidecar.workspace.views import add_view_to_usage
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.counting.count import Method
-    from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.mcp.caller import Caller, FoundSession
     from sidecar.mcp.project import Project
 

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -20,12 +21,10 @@ from sidecar.cli.checking.report import FileReport, ReportedFinding
 from sidecar.config.file_stamps import FileStamp, stamp_of
 from sidecar.config.paths import cache_dir, state_dir
 from sidecar.config.private_files import make_folder, write
+from sidecar.config.settings import Settings
 from sidecar.counting.count import Method
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.config.settings import Settings
     from sidecar.workspace.files import SkippedPath, Target
 
 FORMAT = f"7/{__version__}"

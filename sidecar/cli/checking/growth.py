@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.cli.checking.reading import decode_text
@@ -11,8 +12,6 @@ from sidecar.cli.checking.report import FileReport, Growth
 from sidecar.workspace import git
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sidecar.cli.checking.run import Checker
 
 

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from sidecar.budget.findings import Finding
+from sidecar.budget.rules import Rules
 from sidecar.cli.checking.cache import (
     Checked,
+    ContentCounts,
     Entry,
     digest_of,
     file_stamps,
     is_stamp_reliable,
 )
 from sidecar.cli.checking.report import FileRange, FileReport, report_finding
-from sidecar.cli.counters import map_batches
+from sidecar.cli.counters import ChooseCounter, map_batches
 from sidecar.cli.output import with_progress
 from sidecar.config.file_stamps import FileStamp, stamp_of_status
+from sidecar.config.settings import Settings
+from sidecar.counting.count import Measure
 from sidecar.counting.exact_engines import names
+from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.text.outline import has_ignore_mark
 from sidecar.workspace.budgets import Subject, findings
+from sidecar.workspace.counter_choice import CounterChoice
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.files import SkippedPath, decode
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sidecar.budget.findings import Finding
-    from sidecar.budget.rules import Rules
-    from sidecar.cli.checking.cache import ContentCounts
-    from sidecar.cli.counters import ChooseCounter
-    from sidecar.config.settings import Settings
-    from sidecar.counting.count import Measure
-    from sidecar.counting.tokenizer_interface import Tokenizer
-    from sidecar.workspace.counter_choice import CounterChoice
-    from sidecar.workspace.files import Target
+from sidecar.workspace.files import SkippedPath, Target, decode
 
 _PARALLEL_REQUESTS = 8
 """Maximum number of simultaneous requests to an endpoint."""

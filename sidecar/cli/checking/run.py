@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.budget.findings import evaluate_sum
+from sidecar.budget.findings import Finding, evaluate_sum
 from sidecar.budget.rules import Rule, Rules
 from sidecar.cli.checking.cache import (
     CheckCache,
@@ -31,14 +31,13 @@ from sidecar.cli.checking.report import (
     report_finding,
 )
 from sidecar.config.file_stamps import stamp_of
+from sidecar.config.settings import Settings
 from sidecar.counting.count import Measure
 from sidecar.workspace.files import SkippedPath, Target, drop_duplicate_links
 
 if TYPE_CHECKING:
-    from sidecar.budget.findings import Finding
     from sidecar.cli.checking.reading import FileReader
     from sidecar.cli.counters import ChooseCounter
-    from sidecar.config.settings import Settings
 
 MAX_MATCHES = 100_000
 """Maximum number of times to test whether a rule matches a path. This many tests take 0.1 s."""
