@@ -41,6 +41,7 @@ The actual size is not used, because it says little about the number of tokens.
 _MOST_TOOLS = 200
 """How many tools have their own sizes. The sizes of all other tools are added up."""
 _MOST_OPEN_CALLS = 50
+_SAMPLED_CHARACTERS = 1_000
 _SEARCHED_FOR_PROMPT = 200
 _LONGEST_PROMPT = 80
 """Maximum number of characters in a label that is taken from the first prompt."""
@@ -149,7 +150,7 @@ class ContextSizes(msgspec.Struct, omit_defaults=True):
 
     def add(self, kind: PartKind, text: Text, tool: str = "") -> None:
         """Add a part of the conversation, such as a message's text or a tool's result."""
-        size = len(text.encode()) if isinstance(text, str) else memoryview(text).nbytes
+        size = _encoded_size(text) if isinstance(text, str) else memoryview(text).nbytes
         if self.tokens is not None:
             self.tokens += _estimate_tokens(text)
         if size:
@@ -269,6 +270,12 @@ class ContextSizes(msgspec.Struct, omit_defaults=True):
             left, rest = left - share, rest - part
         shares.append(Share("system", "", system + left))
         return sorted((one for one in shares if one.tokens), key=lambda one: -one.tokens)
+
+
+def _encoded_size(text: str) -> int:
+    """Return the size of a text in UTF-8. A long text is sampled, because encoding it is slow."""
+    sample = text[:: 1 + len(text) // _SAMPLED_CHARACTERS]
+    return len(sample.encode()) * len(text) // max(1, len(sample))
 
 
 def _estimate_tokens(text: Text) -> int:

@@ -640,9 +640,16 @@ def test_hostile_names_and_open_calls_do_not_grow_without_limit() -> None:
 def test_sizes_are_bytes_and_not_characters() -> None:
     """Otherwise, the share of a text would depend on whether it is decoded."""
     decoded, raw = ContextSizes(), ContextSizes()
-    decoded.add("user", "\u8a9e" * 1_000)
-    raw.add("user", json.dumps("\u8a9e" * 1_000, ensure_ascii=False).encode())
-    assert abs(decoded.total - raw.total) <= 2
+    for text in (
+        "",
+        "a",
+        "\u8a9e" * 1_000,
+        "a" * 9_999 + "\u8a9e" * 9_999,
+        "\u00e9" * 700 + "\U0001f600" * 900,
+    ):
+        decoded.add("user", text)
+        raw.add("user", json.dumps(text, ensure_ascii=False).encode())
+    assert decoded.total == pytest.approx(raw.total, rel=0.01)
 
 
 def test_contents_are_unknown_without_a_call() -> None:
