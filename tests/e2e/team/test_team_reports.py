@@ -22,7 +22,7 @@ from sidecar.cli.cost import cost
 from sidecar.config.load import load
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.settings import LedgerSettings, Settings
-from sidecar.cost import team
+from sidecar.cost import ledger, shipping, team
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.protocol import CostDetailParams
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
-    from sidecar.cost.events import Cost
     from sidecar.cost.protocol import CostKey
     from sidecar.cost.shipping import QueuedCall
     from tests.collector import Answer
@@ -380,20 +379,20 @@ def test_verifying_reads_only_calls_on_differing_days_twice(
     book = CostBook(tmp_path / "state")
     queue, calls = accepted_queue(book, events(0))
     insert(own_store, calls, queue.identity.resource())
-    price, priced = book.prices.cost, list[LedgerEvent]()
+    event_of_row, read = ledger.event_of_row, list[LedgerEvent]()
 
-    def counted(event: LedgerEvent) -> Cost:
-        priced.append(event)
-        return price(event)
+    def counted(row: tuple[Any, ...]) -> LedgerEvent:
+        read.append(event_of_row(row))
+        return read[-1]
 
-    monkeypatch.setattr(book.prices, "cost", counted)
+    monkeypatch.setattr(shipping, "event_of_row", counted)
     with TeamStore(load(None).settings.team) as target:
         assert target.compare(queue) == ([], {}, 0)
-        assert len(priced) == 40
-        priced.clear()
+        assert len(read) == 40
+        read.clear()
         delete(own_store, calls[4])
         assert target.compare(queue).outdated == {calls[4].row: 0}
-    assert len(priced) == 40 + 8, "eight calls are on the same day"
+    assert len(read) == 40 + 8, "eight calls are on the same day"
     book.close()
 
 
