@@ -205,7 +205,7 @@ def _sessions_text(rows: list[SessionRow], view: SessionsView, width: int) -> Re
         ends.append([each.model, *(last[column] for column in more)])
     aligned = align_columns(ends, left=len(more) + 1)
     whole = [(*cells, end) for cells, end in zip(table, aligned, strict=True)]
-    head, *body = align_cells(whole, left=2, width=width)
+    head, *body = align_cells(whole, left=2, width=width, names=1)
     lines = [Text(GAP.join(head), "dim")]
     for row, (name, size, *numbers, age, end) in zip(rows, body, strict=True):
         line = Text(style="dim" if row.state == "ended" else "")

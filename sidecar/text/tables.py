@@ -16,14 +16,12 @@ _NARROWEST = 24
 
 
 def align_columns(rows: Sequence[Sequence[str]], left: int = 1, width: int = 0) -> list[str]:
-    """Align a table's columns, and return one line per row. The arguments are those of
-    `align_cells`.
-    """
+    """Align a table's columns, and return one line per row. See `align_cells` for the arguments."""
     return [GAP.join(cells).rstrip() for cells in align_cells(rows, left, width)]
 
 
 def align_cells(
-    rows: Sequence[Sequence[str]], left: int = 1, width: int = 0
+    rows: Sequence[Sequence[str]], left: int = 1, width: int = 0, names: int | None = None
 ) -> list[tuple[str, ...]]:
     """Pad the cells of each column to the same width.
 
@@ -32,16 +30,18 @@ def align_cells(
         left: The number of columns to align left. All other columns except the last are aligned
             right.
         width: The most columns that a line should occupy, or 0 for any number. A wider table gets
-            shorter names in its left columns, and then fewer columns of numbers. The first one and
-            the last two columns stay.
+            shorter names, and then fewer columns of numbers. The first one and the last two
+            columns stay.
+        names: The number of columns with names, which may be shortened (default: `left`).
     """
+    names = left if names is None else names
     sizes = {cell: columns(cell) for cell in {cell for row in rows for cell in row}}
     widths = [max(sizes[cell] for cell in column) for column in zip(*rows, strict=True)]
-    if width and _shrink(widths, left, width, _NARROWEST):
+    if width and _shrink(widths, names, width, _NARROWEST):
         while len(widths) > left + 3 and _line_width(widths) > width:
             del widths[-3]
             rows = [[*row[:-3], *row[-2:]] for row in rows]
-        _shrink(widths, left, width, 1)
+        _shrink(widths, names, width, 1)
     aligned = []
     for *cells, last in rows:
         made = []
@@ -68,10 +68,10 @@ def _line_width(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _shrink(widths: list[int], left: int, width: int, least: int) -> bool:
-    """Shrink the left columns, the widest first. Returns whether the line is still too wide."""
+def _shrink(widths: list[int], names: int, width: int, least: int) -> bool:
+    """Shrink the columns with names, the widest first. Returns whether the line is still too wide."""
     for _ in range(_line_width(widths) - width):
-        widest = max(range(left), key=widths.__getitem__)
+        widest = max(range(names), key=widths.__getitem__)
         if widths[widest] <= least:
             return True
         widths[widest] -= 1

@@ -187,6 +187,14 @@ def test_all_sessions_are_listed_by_name_in_80_columns(project: Path) -> None:
 
 
 @pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("width", [66, 60, 54])
+def test_narrow_lists_of_sessions_shorten_names_but_no_number(width: int) -> None:
+    lines = ESCAPE.sub("", run_in_terminal(width, "usage", "--all")).replace("\r", "").split("\n")
+    assert re.match(r"● \S.*… +44 % ███▌░░░░  ", lines[1]), lines
+    assert all(re.search(r" \d+ % [█▏▎▍▌▋▊▉░]{8}  ", line) for line in lines[1:-1]), lines
+
+
+@pytest.mark.usefixtures("project")
 def test_costs_by_session_name_the_sessions_on_a_terminal() -> None:
     def first_cells(*arguments: str) -> set[str]:
         lines = ESCAPE.sub("", run_in_terminal(120, *arguments)).replace("\r", "").split("\n")

@@ -10,7 +10,7 @@ import pytest
 
 from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
 from sidecar.cost.events import Cost
-from sidecar.text.tables import align_columns, columns, draw_bar, draw_gauge
+from sidecar.text.tables import align_cells, align_columns, columns, draw_bar, draw_gauge
 from sidecar.workspace.session_index import Unread
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.status import cost_status
@@ -167,6 +167,13 @@ def test_names_are_shortened_until_a_table_fits(name: str, other: str) -> None:
     assert lines[1].endswith("  1,234,567  ███")
     is_whole = columns(name) + max(5, columns(other)) + 9 + 3 + 6 <= 80
     assert ("…" in lines[1]) is not is_whole
+
+
+@pytest.mark.parametrize("width", [60, 40, 20, 1])
+def test_a_column_that_is_only_aligned_left_is_not_shortened(width: int) -> None:
+    rows = [("n" * 40, "44 % ███▌░░░░", "$1", "x"), ("short", "1,234", "$20", "x")]
+    lines = align_cells(rows, left=2, width=width, names=1)
+    assert [size for _, size, *_ in lines] == ["44 % ███▌░░░░", "1,234".ljust(13)]
 
 
 @pytest.mark.parametrize(
