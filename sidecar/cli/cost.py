@@ -184,7 +184,7 @@ def _read_ledger(
 
     update_ledger(book, settings, scope["workspace"])
     folders = _workspace_paths(book, scope["workspace"])
-    ends = block_ends(settings.agents, state_dir()) if "block" in params.by else {}
+    ends = block_ends(params.by, settings.agents, state_dir())
     report = book.detail(params, agent=scope["agent"], folders=folders, block_ends=ends)
     if with_labels and "session" in params.by:
         return _name_sessions(report, _session_labels(book, settings, params, scope))

@@ -71,6 +71,7 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     from sidecar.context.protocol import SessionInfo
     from sidecar.cost.book import CostBook
     from sidecar.workspace.claude_statusline import save
+    from sidecar.workspace.plan_limits import end_of_block
     from sidecar.workspace.views import format_session_cost
 
     with contextlib.suppress(OSError):  # the line is printed even if the disk is full
@@ -84,7 +85,8 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     with contextlib.closing(CostBook(state_dir(), settings.prices)) as book:
         session = _read_session(sent, settings, book.ledger)
         costs = _read_costs(book, settings, sent.session, root)
-        sums = _ledger_texts(book, AGENT, settings, is_behind=not costs.read)
+        end = end_of_block(limits.reported(), datetime.now(UTC)) if limits else None
+        sums = _ledger_texts(book, AGENT, settings, end, is_behind=not costs.read)
     cost = format_session_cost(costs, SessionInfo.of(sent.session, AGENT, session.updated_at))
     if costs.session_usd(sent.session) is None:  # the ledger has no calls of this session
         own = sent.cost_usd
@@ -155,15 +157,23 @@ def _read_costs(book: CostBook, settings: Settings, session: str, root: Path | N
     return costs
 
 
-def _ledger_texts(book: CostBook, agent: str, settings: Settings, *, is_behind: bool) -> list[str]:
+def _ledger_texts(
+    book: CostBook,
+    agent: str,
+    settings: Settings,
+    end: datetime | None = None,
+    *,
+    is_behind: bool,
+) -> list[str]:
     """Return today's cost, and the cost and remaining time of the current five-hour block.
 
-    The costs are lower bounds if `is_behind` is true.
+    The agent's files are searched for the block's end if `end` is None. The costs are lower bounds
+    if `is_behind` is true.
     """
     from sidecar.config.paths import state_dir
     from sidecar.cost.ledger import LedgerError
     from sidecar.cost.protocol import CostDetailParams
-    from sidecar.workspace.plan_limits import block_ends
+    from sidecar.workspace.plan_limits import block_end
 
     texts = []
     try:
@@ -173,8 +183,8 @@ def _ledger_texts(book: CostBook, agent: str, settings: Settings, *, is_behind: 
             cost = None if is_unpriced else today.totals.cost_usd
             is_partial = is_behind or any(row.partial for row in today.rows)
             texts.append(f"{cost_text(cost, is_partial=is_partial)} today")
-        ends = block_ends(settings.agents, state_dir())
-        block = book.current_block(agent, ends.get(agent))
+        end = end or block_end(agent, settings.agents, state_dir())
+        block = book.current_block(agent, end)
     except LedgerError:
         return []
     if block is not None:

@@ -69,7 +69,7 @@ def _line_width(widths: Sequence[int]) -> int:
 
 
 def _shrink(widths: list[int], names: int, width: int, least: int) -> bool:
-    """Shrink the columns with names, the widest first. Returns whether the line is still too wide."""
+    """Shrink the columns of names, the widest first. Returns whether the line is still too wide."""
     for _ in range(_line_width(widths) - width):
         widest = max(range(names), key=widths.__getitem__)
         if widths[widest] <= least:

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sidecar.agents.places import Places
-from sidecar.agents.registry import reader_of, readers_here
+from sidecar.agents.registry import agents_of, reader_of, readers_here
 from sidecar.agents.roots import Roots
 from sidecar.workspace.claude_statusline import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from sidecar.agents.events import ReportedLimit
@@ -34,18 +34,26 @@ def current_limits(
     return sorted(current, key=lambda limit: limit.minutes)
 
 
-def block_ends(settings: Agents, state: Path, now: datetime | None = None) -> dict[str, datetime]:
+def block_ends(keys: Collection[str], settings: Agents, state: Path) -> dict[str, datetime]:
     """Return when the newest five-hour block of each agent ends, as far as the agents report it.
+
+    An end may be in the past. The result is empty if a report with these keys has no blocks.
+    """
+    if "block" not in keys:
+        return {}
+    readers = readers_here(settings, Places.of(settings), Roots.of(()))
+    ends = {reader.agent: block_end(reader.agent, settings, state) for reader in readers}
+    return {agent: end for agent, end in ends.items() if end is not None}
+
+
+def block_end(agent: str, settings: Agents, state: Path) -> datetime | None:
+    """Return when an agent's newest five-hour block ends, or None if it is unknown.
 
     The end may be in the past.
     """
-    now, places = now or datetime.now(UTC), Places.of(settings)
-    ends: dict[str, datetime] = {}
-    for reader in readers_here(settings, places, Roots.of(())):
-        end = end_of_block(_reported_limits(reader.agent, places, state), now)
-        if end is not None:
-            ends[reader.agent] = end
-    return ends
+    if agent not in agents_of(settings):
+        return None
+    return end_of_block(_reported_limits(agent, Places.of(settings), state), datetime.now(UTC))
 
 
 def end_of_block(limits: Iterable[ReportedLimit], now: datetime) -> datetime | None:

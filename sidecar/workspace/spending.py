@@ -287,7 +287,7 @@ class Spending:
         from sidecar.workspace.plan_limits import block_ends
 
         placed = msgspec.structs.replace(params, workspace=self._uri or None)
-        ends = block_ends(self._settings.agents, self._state.folder) if "block" in params.by else {}
+        ends = block_ends(params.by, self._settings.agents, self._state.folder)
         return self.book.detail(placed, folders=self._folders, cancelled=cancelled, block_ends=ends)
 
     def scope(self) -> Scope:

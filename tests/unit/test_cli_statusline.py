@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from benchmarks.agents import claude
 from benchmarks.agents.claude import ClaudeHome
+from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.registry import reader_of
 from sidecar.cli import main
@@ -33,6 +34,7 @@ from sidecar.workspace.claude_statusline import (
 )
 from sidecar.workspace.prompt_files import find_imports
 from sidecar.workspace.state import lock_state
+from tests.file_opens import recorded_opens
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -850,3 +852,33 @@ def test_a_reported_reset_ends_the_block_in_every_view(
         assert cost == cost_text(row["costUsd"], is_partial=row["partial"])
         left = timedelta(hours=int(hours), minutes=int(minutes))
         assert abs(ends - datetime.now(UTC) - left) < timedelta(minutes=2)
+
+
+@pytest.mark.parametrize("minutes", [95, 200])
+def test_a_reset_that_cannot_be_saved_ends_the_block(
+    root: Path, home: ClaudeHome, minutes: int
+) -> None:
+    session = home.session(root)
+    _reply(session, "claude-opus-5", 90_000)
+    run("cost")
+    (state_dir() / FILE_NAME).mkdir()  # cannot be replaced by a file
+    limits = {"five_hour": {"used_percentage": 23.5, "resets_at": later(minutes=minutes)}}
+    sent = _sent(session, 1_000_000, "claude-opus-5", 90_000) | {"rate_limits": limits}
+    hours, rest = re.findall(r"(\d+) h (\d+) min left", run("statusline", told=sent))[0]
+    assert minutes - 2 <= 60 * int(hours) + int(rest) <= minutes
+
+
+@pytest.mark.parametrize("limits", [None, {}, {"five_hour": {"used_percentage": 3}}])
+def test_line_of_claude_code_opens_no_file_of_another_agent(
+    root: Path, home: ClaudeHome, limits: dict[str, Any] | None
+) -> None:
+    session = home.session(root)
+    _reply(session, "claude-opus-5", 90_000)
+    other = CodexHome(root.parents[1] / ".codex").thread(root)
+    other.call()
+    run("cost")
+    sent = _sent(session, 1_000_000, "claude-opus-5", 90_000) | {"rate_limits": limits}
+    sent |= {"workspace": {"project_dir": str(root)}}
+    with recorded_opens(other.path) as opened:
+        assert " · block " in run("statusline", told=sent)
+    assert opened == []
