@@ -5,6 +5,7 @@ The ledger and the price list are opened on first use.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, tzinfo
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from sidecar.messages.usage import Usage
 
     Cancelled = Callable[[], bool]
+
+_log = logging.getLogger(__name__)
 
 
 class BlockCost(NamedTuple):
@@ -175,10 +178,15 @@ class CostBook:
     def report_reader(self, cancelled: Cancelled | None = None) -> Iterator[sqlite3.Connection]:
         """Open a snapshot of the ledger in which all new calls have a price.
 
+        If the ledger can be read but not written, they stay unpriced.
+
         Raises:
             LedgerError: Reading failed, or was cancelled (ReadCancelledError).
         """
-        price_new_calls(self.ledger)
+        try:
+            price_new_calls(self.ledger, cancelled or (lambda: False))
+        except LedgerError as error:
+            _log.warning("cannot price new calls: %s", error)
         with self.ledger.reader(cancelled) as connection:
             yield connection
 

@@ -33,7 +33,7 @@ BATCH = 500
 """Number of calls per transaction. Other processes can record calls between transactions."""
 _MAX_REST_SECONDS = 1.0
 _UPDATE = f"UPDATE event SET {', '.join(f'{name} = ?' for name in PRICED)} WHERE id = ?"  # noqa: S608
-_UNPRICED = "basis IS NULL AND event.id > ? ORDER BY event.id LIMIT ?"
+_UNPRICED = "basis IS NULL AND event.id >= ? ORDER BY event.id LIMIT ?"
 _NEWER = "event.id > ? ORDER BY event.id LIMIT ?"
 _OLDER = "event.id < ? ORDER BY event.id DESC LIMIT ?"
 NOTE = "Prices have changed, so the costs of older calls are still being computed."
@@ -55,18 +55,26 @@ def pending_note(connection: sqlite3.Connection) -> str:
     return NOTE if _read_range(connection).first > 0 else ""
 
 
-def price_new_calls(ledger: Ledger) -> None:
-    """Price the calls that were recorded before the price list was loaded.
+def price_new_calls(ledger: Ledger, cancelled: Callable[[], bool] = lambda: False) -> None:
+    """Price the calls that were recorded or amended before the price list was loaded.
+
+    Args:
+        ledger: The calls.
+        cancelled: Called between batches. If it returns true, the other calls stay unpriced.
 
     Raises:
         LedgerError: The ledger cannot be read or written.
     """
     with ledger.reader() as connection:
-        new = _read_calls(connection, _UNPRICED, _read_range(connection).last)
-    while new:
+        # Older calls than `first` are left to `price_calls`, because there can be many.
+        start = _read_range(connection).first
+        new = _read_calls(connection, _UNPRICED, start)
+    while new and not cancelled():
         with ledger.transaction() as connection:
+            # Another process may have amended the calls, so they are read again.
+            new = _read_calls(connection, _UNPRICED, start)
             _update_costs(ledger, connection, new)
-            new = _read_calls(connection, _UNPRICED, new[-1][0])
+        start = new[-1][0] + 1 if new else start
 
 
 def price_calls(

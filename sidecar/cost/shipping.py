@@ -115,6 +115,7 @@ _CHANGED = (
     "event.id IN (SELECT event FROM amended WHERE change > ? AND event <= ? ORDER BY change "
     "LIMIT ?) ORDER BY amended.change"
 )
+_QUEUED = "SELECT event FROM amended WHERE change > ? AND event <= ? LIMIT ?"
 _NEWEST = "event.id = (SELECT max(id) FROM event)"
 _NEW = "event.id > ? ORDER BY event.id LIMIT ?"
 
@@ -208,11 +209,15 @@ class ShippingQueue:
             (newest,) = connection.execute(
                 "SELECT coalesce(max(change), 0) FROM amended"
             ).fetchone()
+            queued = connection.execute(
+                _QUEUED, (before.change, before.event, limit + 1)
+            ).fetchall()
             changed = self._select(connection, _CHANGED, before.change, before.event, limit)
             new = self._select(connection, _NEW, before.event, limit - len(changed))
-        # If `changed` has fewer than `limit` calls, it contains all changes to calls that were sent
-        # before. All other changes are to new calls, which are sent in their latest version.
-        change = changed[-1].change if len(changed) == limit else newest
+        # If `changed` contains all changes to calls that were sent before, all other changes are to
+        # new calls, which are sent in their latest version.
+        sent = changed[-1].change if changed else before.change
+        change = newest if len(changed) == len(queued) else sent
         event = new[-1].row if new else before.event
         return Batch([*changed, *new], before, Cursor(event, change))
 
@@ -231,9 +236,9 @@ class ShippingQueue:
         Args:
             days: The UTC days to read, counted from 1970-01-01; defaults to all days.
         """
-        which = _NEW
+        which = f"basis IS NOT NULL AND {_NEW}"  # an accepted call without a price is queued again
         if days is not None:
-            which = f"event.at / {DAY_MS} IN ({', '.join(map(str, days))}) AND {_NEW}"
+            which = f"event.at / {DAY_MS} IN ({', '.join(map(str, days))}) AND {which}"
         row = 0
         with self.ledger.reader() as connection:
             accepted = self._cursor(connection)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from sidecar.config.settings import LedgerSettings, Price, Settings
@@ -21,7 +23,7 @@ from sidecar.cost.export import exported, read_events
 from sidecar.cost.ledger import FILE_NAME, SUMS, Ledger, LedgerError
 from sidecar.cost.prices import Prices
 from sidecar.cost.protocol import CostDetailParams
-from sidecar.cost.repricing import NOTE, price_calls
+from sidecar.cost.repricing import NOTE, price_calls, price_new_calls
 from sidecar.cost.shipping import ShippingQueue, open_queue
 from sidecar.cost.sums import Scope, read_total
 from tests.unit.test_cost_prices import PRIVATE_LIST
@@ -191,6 +193,97 @@ def test_calls_recorded_before_the_list_is_loaded_are_priced_later(
         assert price_calls(book.ledger)
     assert total(book.ledger) == 12
     assert [call.change for call in queue.next_batch().calls] == [0] * 6
+
+
+def amend_unpriced(
+    book: CostBook, monkeypatch: pytest.MonkeyPatch, numbers: tuple[int, ...]
+) -> None:
+    """Double the tokens of calls while the price list is not loaded."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Prices, "is_loaded", False)
+        for event in map(call, numbers):
+            more = Buckets(input=1_000_000, output=1)
+            book.record_many([msgspec.structs.replace(event, buckets=more)], amend=True)
+
+
+@pytest.mark.parametrize("numbers", [(0,), (4, 1), (0, 2, 3, 5), tuple(range(6))])
+def test_calls_amended_before_the_list_is_loaded_are_priced_again(
+    open_book: Callable[..., CostBook], monkeypatch: pytest.MonkeyPatch, numbers: tuple[int, ...]
+) -> None:
+    book = open_book(own("2"))
+    book.ledger.record_many(map(call, range(6)))
+    price_calls(book.ledger)
+    amend_unpriced(book, monkeypatch, numbers)
+    assert total(book.ledger) == 2 * (6 - len(numbers))
+    assert book.detail(CostDetailParams()).totals.cost_usd == 12
+    assert_exact(book.ledger)
+
+
+@pytest.mark.parametrize("numbers", [(0,), (3, 1), (2, 0, 1)])
+def test_shipped_calls_amended_before_the_list_is_loaded_are_shipped_again(
+    open_book: Callable[..., CostBook], monkeypatch: pytest.MonkeyPatch, numbers: tuple[int, ...]
+) -> None:
+    book = open_book(own("2"))
+    book.ledger.record_many(map(call, range(4)))
+    price_calls(book.ledger)
+    queue = open_queue(book, Settings(ledger=LedgerSettings(otel_endpoint="http://a:9")))
+    assert queue is not None
+    queue.accept(queue.next_batch())
+    amend_unpriced(book, monkeypatch, numbers)
+    assert [call.row for call in queue.accepted_calls()] == [
+        number + 1 for number in range(4) if number not in numbers
+    ], "calls after an unpriced one are read too"
+    book.ledger.record_many([call(9)])
+    while (batch := queue.next_batch()).calls:  # the new call does not wait
+        queue.accept(batch)
+    price_new_calls(book.ledger)
+    assert [call.row for call in queue.next_batch().calls] == [number + 1 for number in numbers]
+    queue.accept(queue.next_batch())
+    assert queue.next_batch().calls == []
+    assert [call.row for call in queue.accepted_calls()] == [1, 2, 3, 4, 5]
+
+
+def test_amendment_during_pricing_is_kept(
+    open_book: Callable[..., CostBook], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book, other = open_book(own("2")), open_book((*own("2"), *own("3", "gpt-5")))
+    with monkeypatch.context() as patched:
+        patched.setattr(Prices, "is_loaded", False)
+        book.record_many(map(call, range(2)))
+    transaction, amended = book.ledger.transaction, Buckets(input=3_000_000, output=1)
+
+    @contextmanager
+    def late() -> Iterator[sqlite3.Connection]:
+        event = msgspec.structs.replace(call(1), buckets=amended)
+        other.ledger.record_many([event], amend=True)
+        with transaction() as connection:
+            yield connection
+
+    with monkeypatch.context() as patched:
+        patched.setattr(book.ledger, "transaction", late)
+        price_new_calls(book.ledger)
+    assert total(book.ledger) == 8
+    assert_exact(book.ledger)
+
+
+def test_report_is_made_while_the_ledger_cannot_be_written(
+    open_book: Callable[..., CostBook],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    book = open_book(own("2"))
+    book.ledger.record_many([call(0)])
+    with monkeypatch.context() as patched:
+        patched.setattr(Prices, "is_loaded", False)
+        book.record_many([call(1)])
+    book.ledger._open().execute("PRAGMA query_only = ON")
+    totals = book.detail(CostDetailParams()).totals
+    assert (totals.calls, totals.cost_usd) == (2, 2)
+    assert "cannot price new calls" in caplog.text
+    book.ledger._open().execute("PRAGMA query_only = OFF")
+    price_new_calls(book.ledger, lambda: True)
+    assert total(book.ledger) == 2, "a canceled report does not price calls"
+    assert book.detail(CostDetailParams()).totals.cost_usd == 4
 
 
 def shipped_rows(queue: ShippingQueue) -> list[tuple[int, str]]:

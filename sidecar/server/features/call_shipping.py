@@ -72,12 +72,17 @@ class CallShipping(Feature):
 
     async def _ship_queued(self, workspace: Workspace) -> None:
         run, settings = self._services.workers.run, workspace.settings
-        shipping = await run(partial(import_module, "sidecar.cost.shipping"))
+        shipping, repricing = [
+            await run(partial(import_module, f"sidecar.cost.{name}"))
+            for name in ("shipping", "repricing")
+        ]
         if self._opened is None or self._opened[0] != settings:
             spending = self._services.spending(workspace)
             queue = await run(lambda: shipping.open_queue(spending.book, settings))
             self._opened = settings, queue
         _settings, queue = self._opened
+        # Calls without a price are not sent.
+        await run(partial(repricing.price_new_calls, queue.ledger))
         async with shipping.open_collector(queue, settings.ledger.otel_endpoint) as collector:
             shipped = await shipping.ship(
                 queue, collector, run, limit=SHIP_BATCH, pause=SHIP_PAUSE_SECONDS
