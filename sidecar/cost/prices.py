@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.config import stored_prices
 from sidecar.cost.events import Basis, Cost
 from sidecar.messages.usage import MOST_USD
 from sidecar.models.names import CREDIT_PROVIDERS, LOCAL_PROVIDERS, matches, parse, undated_name
-from sidecar.models.price_list import find_tariff, is_loaded, list_version, price_list
+from sidecar.models.price_list import find_tariff, is_loaded, package_versions, price_list
 from sidecar.models.tariffs import Tariff, UnitPrices, UserTariff
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sidecar.config.file_stamps import FileStamp
     from sidecar.config.settings import Price
     from sidecar.cost.events import Buckets, LedgerEvent
 
@@ -34,7 +36,8 @@ class Prices:
         self._entries, self._stored_list = tuple(entries), stored_list
         self._own = [(entry.models, UserTariff(entry)) for entry in entries]
         self._found: dict[tuple[str, str], Tariff | None] = {}
-        self._version = ""
+        self._version: FileStamp | None = None
+        self._fingerprint = ""
         self._lock = threading.Lock()
 
     @property
@@ -51,14 +54,19 @@ class Prices:
 
         If the price list has changed since the last call, it is loaded again.
         """
-        version = list_version(self._stored_list)
+        version = stored_prices.version(self._stored_list)
         with self._lock:
-            if version != self._version:
+            is_changed = version != self._version or not self._fingerprint
+            if is_changed:
                 self._version = version
                 self._found.clear()
         self.load()
-        content = msgspec.json.encode((version, self._entries))
-        return hashlib.sha256(content).hexdigest()[:16]
+        if is_changed:
+            # A list that was downloaded again is often the same.
+            stored = hashlib.sha256(stored_prices.read(self._stored_list) or b"").hexdigest()
+            content = msgspec.json.encode((package_versions(), stored, self._entries))
+            self._fingerprint = hashlib.sha256(content).hexdigest()[:16]
+        return self._fingerprint
 
     def tariff(self, model: str, provider: str) -> Tariff | None:
         """Return a provider's tariff for a model, or None if unknown.

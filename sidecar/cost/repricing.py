@@ -26,6 +26,7 @@ from sidecar.cost.ledger import (
 
 if TYPE_CHECKING:
     import sqlite3
+    from pathlib import Path
 
     from sidecar.cost.ledger import Ledger
 
@@ -39,6 +40,8 @@ _OLDER = "event.id < ? ORDER BY event.id DESC LIMIT ?"
 NOTE = "Prices have changed, so the costs of older calls are still being computed."
 
 
+_applied: dict[Path, str] = {}
+"""The fingerprint with which this process last priced each ledger's calls, keyed by its path."""
 _Row = tuple[Any, ...]
 
 
@@ -86,6 +89,9 @@ def price_calls(
 ) -> bool:
     """Price all calls that may not have the current prices. Returns whether any cost has changed.
 
+    If another process has priced the calls with other prices since this process did, does nothing
+    until this process's prices change. Otherwise, both would price all calls in turn, endlessly.
+
     Args:
         ledger: The calls. Its prices are loaded again if the price list has changed.
         stop: Set this event to stop. The next process continues.
@@ -97,10 +103,14 @@ def price_calls(
     """
     stop = stop or threading.Event()
     fingerprint, is_changed = ledger.prices.fingerprint(), False
+    is_new = _applied.get(ledger.path) != fingerprint
     with ledger.reader() as connection:
         known = _read_range(connection)
         (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM event").fetchone()
-    if newest == 0 or known == (fingerprint, 0, newest):
+    if newest == 0 or (known.fingerprint != fingerprint and not is_new):
+        return False
+    _applied[ledger.path] = fingerprint
+    if known == (fingerprint, 0, newest):
         return False
     if known.fingerprint != fingerprint:
         with ledger.transaction() as connection:

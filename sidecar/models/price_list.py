@@ -58,13 +58,9 @@ def is_loaded(file: ListFile = None) -> bool:
     return (file, stored_prices.version(file)) in _loaded
 
 
-def list_version(file: ListFile = None) -> str:
-    """Return a text that changes whenever the list or the prices in `prices.toml` may change."""
-    return f"{_package_versions()} {stored_prices.version(file)}"
-
-
 @cache
-def _package_versions() -> str:
+def package_versions() -> str:
+    """Return a text that changes whenever the bundled list or `prices.toml` may change."""
     from importlib.metadata import version
 
     from sidecar import __version__

@@ -158,6 +158,58 @@ def test_repricing_stops_when_another_process_has_newer_prices(
     assert_exact(newer.ledger)
 
 
+class Process:
+    """A process with prices of its own. It prices calls when the ledger has changed."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self._applied = ledger, dict[Path, str]()
+
+    def price(self, monkeypatch: pytest.MonkeyPatch) -> bool:
+        with monkeypatch.context() as patched:
+            patched.setattr(repricing, "_applied", self._applied)
+            return price_calls(self.ledger)
+
+
+@pytest.mark.parametrize("calls", [1, 10])
+def test_processes_with_different_prices_do_not_price_calls_in_turn(
+    open_book: Callable[..., CostBook], monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    prices = own("1"), own("2"), own("3")
+    first, second, third = (Process(open_book(entries).ledger) for entries in prices)
+    first.ledger.record_many(map(call, range(calls)))
+    assert not first.price(monkeypatch)
+    assert second.price(monkeypatch)
+    assert third.price(monkeypatch)
+    assert [one.price(monkeypatch) for one in (first, second, third, first)] == [False] * 4
+    assert total(first.ledger) == 3 * calls
+    first.ledger.record(call(calls))
+    assert not second.price(monkeypatch)
+    assert third.price(monkeypatch), "it continues with new calls"
+    assert total(first.ledger) == 3 * (calls + 1)
+    first.ledger = open_book(own("4")).ledger
+    assert first.price(monkeypatch), "its prices have changed"
+    assert not third.price(monkeypatch)
+    first.ledger = open_book(own("1")).ledger
+    assert first.price(monkeypatch), "its prices have changed back"
+    assert total(first.ledger) == calls + 1
+    assert_exact(first.ledger)
+
+
+def test_list_that_is_downloaded_again_does_not_change_prices(
+    open_book: Callable[..., CostBook], tmp_path: Path
+) -> None:
+    stored, content = tmp_path / "prices.json", json.dumps(PRIVATE_LIST)
+    stored.write_text(content)
+    book = open_book()
+    before = book.prices.fingerprint()
+    stored.unlink()
+    assert book.prices.fingerprint() != before
+    stored.write_text(content)
+    assert book.prices.fingerprint() == before == open_book().prices.fingerprint()
+    stored.write_text(content.replace("7", "8"))
+    assert book.prices.fingerprint() != before
+
+
 def test_updated_list_applies_without_a_restart(
     open_book: Callable[..., CostBook], tmp_path: Path
 ) -> None:
