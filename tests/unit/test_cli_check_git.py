@@ -484,7 +484,7 @@ def test_a_folder_that_is_named_has_its_own_configuration(root: Path) -> None:
     # The budgets of the current project still apply.
     both = check("app")
     assert both.stdout.count("[budget-exceeded]") == 2
-    assert both.stdout.splitlines()[-1].startswith("3 files checked: 2 over budget")
+    assert both.stdout.splitlines()[-1].startswith("3 files checked: 2 budgets exceeded")
     write(root / ".token-sidecar.toml", "")
     assert "app/a.txt:1" in check("app").stdout
     assert "app/a.md:1" not in check("app").stdout
