@@ -12,7 +12,12 @@ import click
 import msgspec
 
 from sidecar.cli.group import workspace_option
-from sidecar.cli.ledger import exit_on_errors, open_ledger, update_costs, update_ledger
+from sidecar.cli.ledger import (
+    exit_on_errors,
+    open_ledger,
+    try_to_update_costs,
+    update_ledger,
+)
 from sidecar.cli.output import (
     flush_output,
     print_json,
@@ -376,8 +381,7 @@ def update_prices(url: str | None, as_json: bool) -> None:
         print_json({"models": models, "file": str(target)})
     else:
         print_lines(f"Prices for {models:,} models written to {target}")
-    with open_ledger() as (book, _loaded):
-        update_costs(book)
+    try_to_update_costs()
 
 
 def _build_params(

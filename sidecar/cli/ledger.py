@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,26 @@ def update_costs(book: CostBook) -> None:
     price_calls(book.ledger, progress=show)
     if is_shown:
         click.echo("\rPricing calls: 100%", err=True)
+
+
+def try_to_update_costs() -> None:
+    """Compute the costs of recorded calls after a change of prices. If this fails, print why."""
+    from sidecar.config.load import load
+    from sidecar.config.paths import state_dir
+    from sidecar.cost.book import CostBook
+    from sidecar.cost.ledger import LedgerError
+
+    loaded = load(None)
+    is_updated = False
+    if not print_problems(loaded.problems):
+        try:
+            with closing(CostBook(state_dir(), loaded.settings.prices)) as book:
+                update_costs(book)
+            is_updated = True
+        except LedgerError as error:
+            warn(str(error))
+    if not is_updated:
+        warn("recorded calls keep their costs until `token-sidecar cost` prices them again")
 
 
 def _ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) -> None:

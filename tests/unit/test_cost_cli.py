@@ -360,6 +360,40 @@ def test_newer_price_list_updates_windows(list_server: str) -> None:
     assert file["limit"] == 54_321
 
 
+@pytest.mark.parametrize(
+    ("config", "ledger", "reason"),
+    [
+        ("[[price]]\nmodels = 7\n", None, "price"),
+        ("[cost\n", None, "config"),
+        ("", b"no database at all" * 100, "damaged"),
+        ("[[price]]\nmodels = 7\n", b"no database at all" * 100, "price"),
+    ],
+)
+def test_prices_are_updated_although_recorded_calls_cannot_be_priced(
+    list_server: str, config: str, ledger: bytes | None, reason: str
+) -> None:
+    config_file().write_text(config)
+    state_dir().mkdir(parents=True)
+    if ledger is not None:
+        (state_dir() / FILE_NAME).write_bytes(ledger)
+    result = run("update-prices", "--url", f"{list_server}/prices.json", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {"models": 2, "file": str(state_dir() / "prices.json")}
+    assert reason in result.stderr
+    assert "keep their costs until `token-sidecar cost` prices them again" in result.stderr
+
+
+def test_calls_that_could_not_be_priced_are_priced_by_the_next_report(
+    book: CostBook, list_server: str
+) -> None:
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
+    book.record(CostRecordParams(model="house-1", provider="house", usage=usage))
+    config_file().write_text("[[price]]\nmodels = 7\n")
+    assert run("update-prices", "--url", f"{list_server}/prices.json").exit_code == 0
+    config_file().write_text("")
+    assert json.loads(run("--json").output)["totals"]["costUsd"] == 7.0
+
+
 def test_invalid_price_list_replaces_nothing(list_server: str) -> None:
     assert run("update-prices", "--url", f"{list_server}/prices.json").exit_code == 0
     before = (state_dir() / "prices.json").read_bytes()
