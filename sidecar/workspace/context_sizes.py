@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar.context.protocol import ContextPart
+from sidecar.tasks import SharedTasks
 
 if TYPE_CHECKING:
     from sidecar.agents.context_sizes import ContextSizes
@@ -30,6 +31,9 @@ _LABELS = {
 _REST = 20
 """A read that took a second is repeated after this many seconds at the earliest."""
 
+_Key = tuple[str, str, str]
+"""A session's source, path and ID."""
+
 
 class _SeparateRead(NamedTuple):
     sizes: ContextSizes
@@ -45,16 +49,23 @@ class SizesReader:
 
     def __init__(self, workers: Workers) -> None:
         self._run = workers.run
-        self._recent: dict[tuple[str, str, str], _SeparateRead] = {}
+        self._recent: dict[_Key, _SeparateRead] = {}
+        self._reading = SharedTasks[_Key, _SeparateRead]("measuring", outlives_waiters=False)
 
     async def sizes(self, session: StoredSession) -> ContextSizes:
         """Return a session's sizes. They are empty if the store is unreadable or incomplete."""
         key, now = (session.source, session.path, session.id), time.monotonic()
         self._recent = {each: read for each, read in self._recent.items() if now < read.reread_at}
-        if key not in self._recent:
-            sizes, end = await self._run(partial(read_sizes, session)), time.monotonic()
-            self._recent[key] = _SeparateRead(sizes, end + _REST * (end - now))
-        return self._recent[key].sizes
+        known = self._recent.get(key)
+        if known is None:
+            known = await self._reading.run(key, partial(self._read, session))
+            self._recent[key] = known
+        return known.sizes
+
+    async def _read(self, session: StoredSession) -> _SeparateRead:
+        began = time.monotonic()
+        sizes, end = await self._run(partial(read_sizes, session)), time.monotonic()
+        return _SeparateRead(sizes, end + _REST * (end - began))
 
 
 def read_sizes(session: StoredSession) -> ContextSizes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections import Counter
@@ -699,4 +700,20 @@ async def test_sizes_in_a_separate_file_are_read_when_they_are_shown(tmp_path: P
             parts = label_parts(sizes, tokens)
             assert sum(part.tokens for part in parts) == tokens
     assert len(reads) == 1
+    workers.close()
+
+
+@pytest.mark.parametrize("requests", [2, 5])
+async def test_sizes_that_several_requests_need_at_once_are_read_once(
+    tmp_path: Path, requests: int
+) -> None:
+    script, workers = Script(1), Workers()
+    path, session = write_kimi_cli(tmp_path, tmp_path, script)
+    reader = SizesReader(workers)
+    with recorded_opens(Path(path).with_name("context.jsonl")) as reads:
+        wanted = (reader.sizes(stored("kimi-cli", path, session)) for _ in range(requests))
+        first, *others = await asyncio.gather(*wanted)
+    assert len(reads) == 1
+    assert label_parts(first, script.total)
+    assert all(sizes is first for sizes in others)
     workers.close()
