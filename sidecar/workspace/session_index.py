@@ -164,7 +164,7 @@ class SessionIndex:
     def find_unread(self, stores: Iterable[Store]) -> Unread | None:
         """Return what the ledger lacks, or None if no store has unread contents.
 
-        The path of a sub-agent's store usually contains the ID of the session that started the
+        A part of the path of a sub-agent's store is usually the ID of the session that started the
         sub-agent. Otherwise, the store may belong to any of the agent's sessions.
 
         Raises LedgerError.
@@ -183,7 +183,8 @@ class SessionIndex:
             names = by_path.get(store.path, set())
             if not store.live and not names:
                 of_agent = by_agent.get(store.agent, set())
-                names = {name for name in of_agent if name in store.path} or of_agent
+                path = Path(store.path)
+                names = of_agent.intersection((*path.parts, path.stem)) or of_agent
             found |= names
         return Unread(frozenset(found), time_from_ns(unread[0].mtime_ns))
 

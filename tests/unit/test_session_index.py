@@ -162,6 +162,19 @@ def test_the_newest_stores_are_read_first(world: World) -> None:
     assert world.index.find_unread(stores) is None
 
 
+@pytest.mark.parametrize("part", [slice(-4, None), slice(8), slice(1, 3)])
+def test_an_unread_subagent_belongs_to_the_session_that_its_folder_names(
+    world: World, part: slice
+) -> None:
+    session, other = (claude.everyday(world.claude, world.root) for _ in range(2))
+    other.path.rename(other.path.with_name(f"{session.id[part]}.jsonl"))  # also in the path
+    world.read()
+    session.subagent()
+    missing = world.index.find_unread(world.stores())
+    assert missing is not None
+    assert missing.sessions == {session.id}
+
+
 def test_an_interrupted_read_resumes_where_it_stopped(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
