@@ -328,6 +328,7 @@ def _migration_statements(connection: sqlite3.Connection) -> Iterator[str]:
     yield "ALTER TABLE event DROP COLUMN band"
     if ships:
         yield AMENDED_TRIGGER
+        yield from SENT_AS
     yield from _ADDED_TABLES
 
 
@@ -337,13 +338,23 @@ AMEND = (
 )
 """Queues a call to be shipped again (`sidecar.cost.shipping`)."""
 NEXT_CHANGE = "1 + (SELECT coalesce(max(change), 0) FROM amended)"
-_SHIPPED = (*BUCKETS, "cost", "unpriced", "whole", "basis")
+_SHIPPED = ("at", "session", "kind", *BUCKETS, "cost", "unpriced", "whole", "basis")
 # A call's first price is not a change, because calls are shipped only after they have been priced.
 AMENDED_TRIGGER = (
     "CREATE TRIGGER IF NOT EXISTS event_amended AFTER UPDATE ON event WHEN OLD.basis IS NOT NULL "
     f"AND ({', '.join(f'OLD.{name}' for name in _SHIPPED)}) IS NOT "
     f"({', '.join(f'NEW.{name}' for name in _SHIPPED)}) "
     f"BEGIN {AMEND.format(id='NEW.id', change=NEXT_CHANGE)}; END"
+)
+SENT_AS = (
+    # The columns from which a call's id was derived (`sidecar.cost.records`) when it was first
+    # sent, if another session has become its owner since.
+    "CREATE TABLE IF NOT EXISTS sent_as (event INTEGER PRIMARY KEY, sent_session TEXT NOT NULL, "
+    "sent_agent TEXT NOT NULL, sent_at INTEGER NOT NULL, sent_telemetry TEXT)",
+    "CREATE TRIGGER IF NOT EXISTS event_owner AFTER UPDATE ON event "
+    "WHEN OLD.id <= (SELECT max(event) FROM shipment) AND (OLD.session, OLD.at, OLD.telemetry) "
+    "IS NOT (NEW.session, NEW.at, NEW.telemetry) BEGIN INSERT OR IGNORE INTO sent_as "
+    "SELECT OLD.id, name, agent, OLD.at, OLD.telemetry FROM session WHERE id = OLD.session; END",
 )
 
 

@@ -157,7 +157,9 @@ def call_id(event: LedgerEvent, row: int, installation: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
 
 
-def record_of(event: LedgerEvent, row: int, change: int, identity: Identity) -> Record:
+def record_of(
+    event: LedgerEvent, row: int, change: int, identity: Identity, sent: LedgerEvent | None = None
+) -> Record:
     """Return a call's log record.
 
     Args:
@@ -165,6 +167,8 @@ def record_of(event: LedgerEvent, row: int, change: int, identity: Identity) -> 
         row: The call's row id in the ledger.
         change: The number of the call's last amendment, or 0 if the call was never amended.
         identity: The identity under which the call is shipped.
+        sent: The call with the owner that it had when it was first sent; defaults to `event`. Its
+            id is kept, so that the store does not count the call twice.
     """
     buckets, cost = event.buckets, event.cost or Cost(None, whole=False)
     known: dict[str, str | int | None] = {
@@ -180,7 +184,7 @@ def record_of(event: LedgerEvent, row: int, change: int, identity: Identity) -> 
         "gen_ai.usage.cache_creation.input_tokens": buckets.cache_writes or None,
         "gen_ai.usage.cache_write.input_tokens": buckets.cache_writes or None,
         "gen_ai.usage.reasoning.output_tokens": buckets.reasoning or None,
-        "token_sidecar.call.id": call_id(event, row, identity.installation),
+        "token_sidecar.call.id": call_id(sent or event, row, identity.installation),
         "token_sidecar.call.version": change + 1,
         "token_sidecar.category": event.category if event.category in _CATEGORIES else OTHER,
         "token_sidecar.service_tier": _plain(event.tier) if event.tier else None,

@@ -19,6 +19,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -34,6 +35,7 @@ from sidecar.cost.ledger import (
     EVENT_COLUMNS,
     EVENT_TABLES,
     NEXT_CHANGE,
+    SENT_AS,
     event_of_row,
     explained,
 )
@@ -108,8 +110,10 @@ _SCHEMA = (
     "NOT NULL, PRIMARY KEY (destination, workspace)) WITHOUT ROWID",
 )
 _SELECT = (
-    f"SELECT event.id, coalesce(amended.change, 0), {EVENT_COLUMNS} "  # noqa: S608
-    f"FROM {EVENT_TABLES} LEFT JOIN amended ON amended.event = event.id WHERE "
+    "SELECT event.id, coalesce(amended.change, 0), sent_session, sent_agent, sent_at, "  # noqa: S608
+    f"sent_telemetry, {EVENT_COLUMNS} FROM {EVENT_TABLES} "
+    "LEFT JOIN amended ON amended.event = event.id "
+    "LEFT JOIN sent_as ON sent_as.event = event.id WHERE "
 )
 _CHANGED = (
     "event.id IN (SELECT event FROM amended WHERE change > ? AND event <= ? ORDER BY change "
@@ -368,11 +372,23 @@ class ShippingQueue:
         self, connection: sqlite3.Connection, which: str, *values: float
     ) -> list[QueuedCall]:
         calls = []
-        for row, change, *columns in connection.execute(_SELECT + which, values):
+        for row, change, session, agent, at, telemetry, *columns in connection.execute(
+            _SELECT + which, values
+        ):
             event = event_of_row(tuple(columns))
             if event.cost is None:  # it will be priced soon
                 break
-            calls.append(QueuedCall(row, change, record_of(event, row, change, self.identity)))
+            sent = event
+            if at is not None:
+                sent = msgspec.structs.replace(
+                    event,
+                    session=session,
+                    agent=agent,
+                    at=datetime.fromtimestamp(at / 1000, UTC),
+                    telemetry_id=telemetry,
+                )
+            record = record_of(event, row, change, self.identity, sent)
+            calls.append(QueuedCall(row, change, record))
         return calls
 
 
@@ -470,7 +486,7 @@ def _salt_of(team: Team) -> str:
 
 def _prepare(connection: sqlite3.Connection) -> tuple[str, str]:
     """Create the ledger's tables for shipping, and return the ledger's random id and secret."""
-    for statement in (*_SCHEMA, AMENDED_TRIGGER):
+    for statement in (*_SCHEMA, AMENDED_TRIGGER, *SENT_AS):
         connection.execute(statement)
     return (
         _random_value(connection, "installation"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import hmac
 import json
 import re
@@ -214,6 +215,55 @@ def test_an_amended_call_is_sent_again_with_a_higher_version(
     assert (first["token_sidecar.call.version"], again["token_sidecar.call.version"]) == (1, 2)
     assert again["gen_ai.usage.output_tokens"] == 407
     assert send(book, settings).accepted == 0
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "gemini-cli", "opencode"])
+@pytest.mark.parametrize("later", [timedelta(0), timedelta(days=40)])
+@pytest.mark.parametrize("telemetry", [None, "{}/1350/1000/37/7"])
+def test_a_call_keeps_its_id_when_an_earlier_session_becomes_its_owner(
+    collector: Collector, book: CostBook, agent: str, later: timedelta, telemetry: str | None
+) -> None:
+    def of(session: str, rank: int, at: datetime = AT) -> LedgerEvent:
+        return msgspec.structs.replace(
+            numbered(1)[0],
+            agent=agent,
+            session=session,
+            rank=rank,
+            at=at,
+            category="main" if rank == 1 else "subagent",
+            telemetry_id=None if telemetry is None else telemetry.format(session),
+        )
+
+    settings = configure(collector)
+    book.ledger.record_many([of("fork", 3, AT + later)], amend=True)
+    assert send(book, settings).accepted == 1
+    for rank, session in ((2, "middle"), (1, "first")):
+        book.ledger.record_many([of(session, rank)], amend=True)
+        assert send(book, settings).accepted == 1
+    sent = collector.calls()
+    assert len(set(ids(sent))) == 1
+    assert [call["token_sidecar.call.version"] for call in sent] == [1, 2, 3]
+    assert len({call["gen_ai.conversation.id"] for call in sent}) == 3
+    assert [call["token_sidecar.category"] for call in sent] == ["subagent", "subagent", "main"]
+    assert sent[-1]["at"] == int(AT.timestamp()) * 10**9
+    book.ledger.record_many([of("fork", 3, AT + later)], amend=True)
+    assert send(book, settings).accepted == 0
+
+
+def test_a_call_that_was_not_sent_has_the_id_of_its_owner(
+    collector: Collector, book: CostBook
+) -> None:
+    settings = configure(collector)
+    send(book, settings)
+    fork, first = (
+        msgspec.structs.replace(
+            numbered(1)[0], agent="codex", session=name, rank=rank, telemetry_id=f"{name}/1"
+        )
+        for rank, name in ((1, "fork"), (0, "first"))
+    )
+    book.ledger.record_many([fork, first], amend=True)
+    assert send(book, settings).accepted == 1
+    assert ids(collector.calls()) == [hashlib.sha256(b"codex/first/1").hexdigest()[:32]]
 
 
 def test_a_call_amended_while_its_batch_is_sent_is_sent_again(
