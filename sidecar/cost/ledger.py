@@ -7,6 +7,7 @@ failure can lose the last few calls but never damages the file.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 import time
@@ -330,6 +331,11 @@ def _migration_statements(connection: sqlite3.Connection) -> Iterator[str]:
         yield AMENDED_TRIGGER
         yield from SENT_AS
     yield from _ADDED_TABLES
+    # The latest calls are priced first.
+    yield (
+        "UPDATE pricing SET (first, last) = (SELECT max(id) + 1, max(id) FROM event) "
+        "WHERE EXISTS (SELECT 1 FROM event)"
+    )
 
 
 AMEND = (
@@ -657,7 +663,7 @@ class Ledger:
 
         The result does not depend on the order in which the sessions are read.
         """
-        if seen.rank is None or known.rank is None:  # a client has reported the call
+        if seen.rank is None or known.agent == PROTOCOL:  # a client has reported the call
             return False
         owner, other = self._session_id(connection, known), self._session_id(connection, seen)
         is_earlier = _owner_order(seen) < _owner_order(known)
@@ -949,8 +955,10 @@ def _amended_values(event: LedgerEvent, cost: Cost | None) -> tuple[Any, ...]:
     return *msgspec.structs.astuple(event.buckets), *costs, *price_columns(cost)
 
 
-def _owner_order(event: LedgerEvent) -> tuple[int, str]:
-    return event.rank or 0, f"{event.session}\n{workspace_key(event.workspace)}"
+def _owner_order(event: LedgerEvent) -> tuple[float, str]:
+    # Calls that were recorded before version 4 of the ledger have no rank.
+    rank = math.inf if event.rank is None else event.rank
+    return rank, f"{event.session}\n{workspace_key(event.workspace)}"
 
 
 def _size(event: LedgerEvent) -> tuple[int, Decimal]:

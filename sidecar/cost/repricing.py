@@ -112,7 +112,13 @@ def price_calls(
     _applied[ledger.path] = fingerprint
     if known == (fingerprint, 0, newest):
         return False
-    if known.fingerprint != fingerprint:
+    if known == ("", 0, 0):
+        # In a new ledger, all calls have been priced. They are only checked.
+        with ledger.transaction() as connection:
+            connection.execute(
+                "UPDATE pricing SET fingerprint = ? WHERE fingerprint = ''", (fingerprint,)
+            )
+    elif known.fingerprint != fingerprint:
         with ledger.transaction() as connection:
             connection.execute(
                 "UPDATE pricing SET fingerprint = ?, first = ?, last = ?",

@@ -112,7 +112,9 @@ def test_new_own_price_applies_to_recorded_calls(open_book: Callable[..., CostBo
 def test_report_says_that_older_calls_do_not_have_their_prices_yet(
     open_book: Callable[..., CostBook], batches: int
 ) -> None:
-    open_book().ledger.record_many(map(call, range(10)))
+    first = open_book()
+    first.ledger.record_many(map(call, range(10)))
+    price_calls(first.ledger)
     book, stop, done = open_book(own("1")), threading.Event(), list[float]()
 
     def progress(share: float) -> None:
@@ -351,6 +353,7 @@ def test_shipped_calls_with_another_cost_are_shipped_again(
     settings = Settings(ledger=LedgerSettings(otel_endpoint="http://127.0.0.1:9"))
     first = open_book(own("1"))
     first.ledger.record_many([call(0), call(1, "gpt-5"), call(2), call(3, "gpt-5")])
+    price_calls(first.ledger)
     queue = open_queue(first, settings)
     assert queue is not None
     queue.accept(queue.next_batch())
@@ -406,6 +409,64 @@ def test_first_prices_of_an_old_ledger_do_not_ship_its_calls_again(
     assert [call.row for call in queue.next_batch().calls] == [7, 8, 9]
     price_calls(open_book(own("9", "gpt-5")).ledger)
     assert sorted(call.row for call in queue.next_batch().calls if call.change) == [1, 5, 6, 8]
+
+
+def test_first_report_of_an_old_ledger_does_not_price_its_calls(
+    old_ledger: Path, open_book: Callable[..., CostBook]
+) -> None:
+    book = open_book()
+    assert book.detail(CostDetailParams()).note == NOTE
+    book.ledger.record(call(0, "gpt-5"))
+    with sqlite3.connect(old_ledger / FILE_NAME) as connection:
+        assert connection.execute("SELECT count(basis) FROM event").fetchone() == (1,)
+    connection.close()
+    assert price_calls(book.ledger)
+    assert book.detail(CostDetailParams()).note == ""
+    assert_exact(book.ledger)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 9])
+def test_new_ledger_does_not_say_that_prices_have_changed(
+    open_book: Callable[..., CostBook], monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    book, notes = open_book(own("2")), set[str]()
+    with monkeypatch.context() as patched:
+        patched.setattr(Prices, "is_loaded", False)
+        book.record_many(map(call, range(calls)))
+    notes.add(book.detail(CostDetailParams()).note)
+    price_calls(book.ledger, progress=lambda _: notes.add(book.detail(CostDetailParams()).note))
+    assert notes == {""}
+    assert total(book.ledger) == 2 * calls
+
+
+def test_migrated_ledger_without_calls_does_not_say_that_prices_have_changed(
+    tmp_path: Path, open_book: Callable[..., CostBook]
+) -> None:
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    connection.executescript(OLD)
+    connection.execute("DELETE FROM event")
+    connection.commit()
+    connection.close()
+    assert open_book().detail(CostDetailParams()).note == ""
+
+
+def test_call_of_an_old_ledger_gets_its_owner(
+    old_ledger: Path, open_book: Callable[..., CostBook]
+) -> None:
+    """Calls of version 0.1.0 have no rank. Calls that a client reported keep their owner."""
+    connection = sqlite3.connect(old_ledger / FILE_NAME)
+    connection.execute("UPDATE session SET agent = iif(id % 2, 'codex', 'protocol'), name = id")
+    connection.commit()
+    connection.close()
+    book = open_book()
+    before = {event.request_id: event for event in read_events(book.ledger, Scope())}
+    for event in before.values():
+        if event.request_id is not None:
+            moved = msgspec.structs.replace(event, session="zz", agent="codex", rank=9)
+            book.record_many([moved], amend=True)
+    after = {event.request_id: event for event in read_events(book.ledger, Scope())}
+    owners = {(before[name].agent, one.session == "zz") for name, one in after.items() if name}
+    assert owners == {("codex", True), ("protocol", False)}
 
 
 def test_failed_migration_leaves_the_ledger_as_it_was(
