@@ -80,8 +80,9 @@ def require_server(result: ProbeResult) -> Server:
 _log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 2.0
-SHORTEST_IDLE = 1.0
-"""The least number of idle seconds after which a server can be set to put its model to sleep."""
+AWAKE_SECONDS = 1.0
+"""How long to rely on a server's answer that its model is awake. Counting does not keep it awake.
+"""
 MODELS_KEPT = 256
 DELAYS: Mapping[AbilityStatus, tuple[float, float]] = {
     "unreachable": (5.0, 300.0),
@@ -114,7 +115,7 @@ class ModelState:
     failures: int = 0
     """The number of consecutive results of the same kind."""
     awake_until: float = 0.0
-    """Until this time, the model cannot have fallen asleep."""
+    """Until this time, the server is not asked again whether the model is asleep."""
     message_tokens: int | None = None
     """The tokens that a message has besides its text, if the server counts only chats."""
     last: dict[Aspect, tuple[int, int]] = field(default_factory=dict)
@@ -136,7 +137,7 @@ class ModelState:
             delays.append(backoff(self.failures, first, longest))
         self.result, self.valid_until = result, now + min(delays, default=math.inf)
         if "supported" in kinds:
-            self.awake_until = now + SHORTEST_IDLE
+            self.awake_until = now + AWAKE_SECONDS
 
     def record_answer(self, *, is_late: bool) -> None:
         """Record whether a count came in time, and determine when to request it again if not."""
@@ -442,8 +443,8 @@ class DeclaredEndpoint:
             try:
                 if time.monotonic() >= state.awake_until:
                     await refuse_if_asleep(self._connection, require_server(result), result.model)
+                    state.awake_until = time.monotonic() + AWAKE_SECONDS
                 answer = await self._connection.post(request.path, request.body)
-                state.awake_until = time.monotonic() + SHORTEST_IDLE
                 if self._connection.reconnections > reconnections and not self._cloud:
                     await self._check_still_same(result)
                 refuse_unless_ok(answer, self.root)
