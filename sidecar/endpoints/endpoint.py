@@ -95,6 +95,8 @@ DELAYS: Mapping[AbilityStatus, tuple[float, float]] = {
 again. The time doubles with each consecutive failure of the same kind. Other results do not expire.
 """
 
+_AWAY: frozenset[AbilityStatus] = frozenset(("unreachable", "loading"))
+
 ALIKE_CHARACTERS = 64
 """Equal counts of two inputs are suspicious only if the lengths of the inputs differ greatly. The
 longer input must have at least twice as many characters as the shorter one, plus this number.
@@ -120,10 +122,10 @@ class ModelState:
     """The tokens that a message has besides its text, if the server counts only chats."""
     last: dict[Aspect, tuple[int, int]] = field(default_factory=dict)
     """The size and token count of the last input."""
-    late: int = 0
-    """The number of consecutive counts that did not come in time, with pauses between them."""
-    pause_until: float = 0.0
-    """Until this time, a count that did not come in time is not requested again."""
+    misses: dict[Aspect, tuple[int, float]] = field(default_factory=dict)
+    """How many consecutive counts failed temporarily, with pauses between them, and the end of the
+    last pause.
+    """
 
     def remember(self, result: ProbeResult) -> None:
         """Store a result, and determine how long it is valid."""
@@ -139,14 +141,12 @@ class ModelState:
         if "supported" in kinds:
             self.awake_until = now + AWAKE_SECONDS
 
-    def record_answer(self, *, is_late: bool) -> None:
-        """Record whether a count came in time, and determine when to request it again if not."""
-        now = time.monotonic()
-        if not is_late:
-            self.late = 0
-        elif now >= self.pause_until:
-            self.late += 1
-            self.pause_until = now + backoff(self.late, *DELAYS["unreachable"])
+    def record_miss(self, what: Aspect) -> None:
+        """Record a temporary failure to count, and determine when to request the count again."""
+        now, (number, pause_until) = time.monotonic(), self.misses.get(what, (0, 0.0))
+        if now >= pause_until:
+            pause_until = now + backoff(number + 1, *DELAYS["unreachable"])
+            self.misses[what] = number + 1, pause_until
 
     def seconds_left(self) -> float:
         """Return how long the result is still valid, in seconds, or 0.0 if it has expired."""
@@ -231,19 +231,33 @@ class DeclaredEndpoint:
         Returns None if the server is neither unreachable nor loading.
         """
         result = self.result_for(model)
-        if result is None or result.text.status not in ("unreachable", "loading"):
+        if result is None or result.statuses.isdisjoint(_AWAY):
             return None
         return self._models[model].seconds_left()
 
-    def record_answer(self, model: str, *, is_late: bool) -> None:
-        """Record whether a count came in time."""
+    def record_count(self, model: str, what: Aspect) -> None:
+        """Record a count, which ends a series of failures."""
         if model in self._models:
-            self._models[model].record_answer(is_late=is_late)
+            self._models[model].misses.pop(what, None)
+
+    def record_miss(self, model: str, what: Aspect) -> None:
+        """Record a temporary failure to count, unless the server has its own time to ask again."""
+        result = self.result_for(model)
+        if result is not None:
+            ability = result.text if what == "text" else result.chat
+            if ability.status in _AWAY:
+                return
+        if model in self._models:
+            self._models[model].record_miss(what)
 
     def seconds_paused(self, model: str) -> float:
-        """Return how many seconds to wait before a late count is requested again."""
+        """Return how many seconds to wait before a missed count is requested again."""
         state = self._models.get(model)
-        return max(0.0, state.pause_until - time.monotonic()) if state else DELAYS["unreachable"][0]
+        if state is None:
+            return DELAYS["unreachable"][0]
+        now = time.monotonic()
+        pauses = [pause_until - now for _, pause_until in state.misses.values()]
+        return max([0.0, self.unavailable_for(model) or 0.0, *pauses])
 
     def known_limit(self, model: str) -> int | None:
         """Return the last context window that the server reported for a model, or None."""

@@ -22,14 +22,21 @@ counts cannot be correct. `unknown`: not probed yet, or another model is loaded.
 """
 
 MissKind: TypeAlias = Literal[
-    AbilityStatus, "off", "undeclared", "too-large", "special-tokens", "late", "closed"
+    AbilityStatus,
+    "off",
+    "undeclared",
+    "too-large",
+    "special-tokens",
+    "late",
+    "interrupted",
+    "closed",
 ]
 """Reasons why there is no count. They supplement the values of `AbilityStatus`.
 
 `off`: `tokenize.use-endpoint` is off. `undeclared`: no endpoint declares the model. `too-large`:
 the text is too long. `special-tokens`: the server would interpret special tokens in the text.
-`late`: the time limit has passed, but the request may still be running. `closed`: the server is
-shutting down.
+`late`: the time limit has passed, but the request may still be running. `interrupted`: the text
+changed or the caller stopped waiting before the answer. `closed`: the server is shutting down.
 """
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sidecar.defects import log_defect
-from sidecar.endpoints.endpoint import DeclaredEndpoint
+from sidecar.endpoints.endpoint import DELAYS, DeclaredEndpoint
 from sidecar.endpoints.http import IsWanted, abandon_unless, always
 from sidecar.endpoints.outcome import (
     ENDPOINTS_OFF,
@@ -34,10 +34,12 @@ from sidecar.tasks import SharedTasks
 if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint as EndpointSettings
     from sidecar.endpoints.chats import ChatMessage, Tools
+    from sidecar.endpoints.servers import Aspect
 
 DEFAULT_SECONDS = 2.0
 
 _TEMPORARY: tuple[MissKind, ...] = ("late", "unreachable", "loading")
+_UNSENT = Miss(RequestAbandonedError().reason, "late")
 
 T = TypeVar("T")
 
@@ -106,7 +108,7 @@ class Endpoints:
         if len(text) > LARGEST_CHARACTERS:
             return Miss(TOO_LONG, "too-large")
         return await self._count_at_first(
-            model, lambda e: e.count_text(model, text), seconds, wanted
+            model, "text", lambda e: e.count_text(model, text), seconds, wanted
         )
 
     async def count_chat(
@@ -118,7 +120,7 @@ class Endpoints:
     ) -> EndpointCount | Miss:
         """Return a whole request's token count, using the model's chat template."""
         return await self._count_at_first(
-            model, lambda e: e.count_chat(model, messages, tools or ()), seconds
+            model, "chat", lambda e: e.count_chat(model, messages, tools or ()), seconds
         )
 
     async def limit(self, model: str, seconds: float = DEFAULT_SECONDS) -> int | None:
@@ -181,12 +183,16 @@ class Endpoints:
     def retry_delay(self, model: str, kind: MissKind) -> float | None:
         """Return how many seconds to wait before repeating a failed count, or None to give up.
 
-        The time increases with each consecutive failure.
+        The time increases with each consecutive failure. An interrupted count is repeated at once
+        unless other counts have failed.
         """
         away = self.unavailable_for(model)
-        if away is not None or kind not in _TEMPORARY:
+        if away is not None or kind not in (*_TEMPORARY, "interrupted"):
             return away
-        return max([one.seconds_paused(model) for one in self._endpoints_for(model)], default=None)
+        pauses = [one.seconds_paused(model) for one in self._endpoints_for(model)]
+        if pauses and kind != "interrupted":
+            pauses.append(DELAYS["unreachable"][0])
+        return max(pauses, default=None)
 
     async def probe_if_due(self, model: str) -> None:
         """Probe those of a model's servers that have no valid probe result."""
@@ -231,6 +237,7 @@ class Endpoints:
     async def _count_at_first(
         self,
         model: str,
+        what: Aspect,
         count: Callable[[DeclaredEndpoint], Awaitable[EndpointCount]],
         seconds: float,
         wanted: IsWanted = always,
@@ -248,9 +255,10 @@ class Endpoints:
             return Miss(undeclared_reason(model), "undeclared")
         answer = await self._await_within(partial(self._try_all, declared, count), seconds, wanted)
         for endpoint in declared:
-            endpoint.record_answer(
-                model, is_late=isinstance(answer, Miss) and answer.kind == "late"
-            )
+            if isinstance(answer, EndpointCount):
+                endpoint.record_count(model, what)
+            elif answer.kind in _TEMPORARY and answer is not _UNSENT:
+                endpoint.record_miss(model, what)
         return answer
 
     async def _try_all(
@@ -262,8 +270,8 @@ class Endpoints:
         for endpoint in declared:
             try:
                 return await count(endpoint)
-            except RequestAbandonedError as unsent:
-                return Miss(unsent.reason, "late")
+            except RequestAbandonedError:
+                return _UNSENT
             except EndpointError as error:
                 miss = Miss(explain(error.status, error.reason, error.step), error.status)
             except Exception as error:  # callers expect a `Miss`, never an exception

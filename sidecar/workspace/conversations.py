@@ -356,8 +356,11 @@ class Conversations:
         try:
             await self._ask_window(conversation.model, before, outcome.usage)
             return await self._ask_count(conversation)
-        except BaseException:
+        except asyncio.CancelledError:
             self._ask_later(conversation)
+            raise
+        except BaseException:
+            self._ask_later(conversation, "unreachable")
             raise
 
     async def _ask_window(
@@ -397,9 +400,9 @@ class Conversations:
         fingerprint = self._endpoints.fingerprint(conversation.model)
         return fingerprint is not None and fingerprint != self._missed[conversation.id]
 
-    def _ask_later(self, conversation: Conversation) -> None:
+    def _ask_later(self, conversation: Conversation, kind: MissKind = "interrupted") -> None:
         self._note_missed_count(conversation)
-        self.services.counts.report_miss(conversation.model, self.workspace.settings, "late")
+        self.services.counts.report_miss(conversation.model, self.workspace.settings, kind)
 
     def _note_missed_count(self, conversation: Conversation) -> None:
         self._missed[conversation.id] = self._endpoints.fingerprint(conversation.model)

@@ -335,6 +335,151 @@ async def test_late_count_is_requested_less_and_less_often(monkeypatch: pytest.M
         await endpoints.aclose()
 
 
+class Clock:
+    """A clock for the endpoints. It runs only when a test sets it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+CHAT = "/v1/chat/completions/input_tokens"
+TURNS = [{"role": "user", "content": "hi"}]
+
+
+def held(server: FakeServer) -> asyncio.Event:
+    """Delay the counts of texts until the returned event is set."""
+    real, gate = server.routes["POST", "/tokenize"], asyncio.Event()
+
+    async def slow(asked: Asked) -> Canned:
+        await gate.wait()
+        assert callable(real)
+        answer = real(asked)
+        assert isinstance(answer, Canned)
+        return answer
+
+    server.routes["POST", "/tokenize"] = slow
+    return gate
+
+
+async def test_steady_counting_does_not_hide_that_the_model_fell_asleep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        for clock.now in (0.0, 0.6):
+            counted = await endpoints.count_text("tiny", f"at {clock.now}", PATIENCE)
+            assert isinstance(counted, EndpointCount)
+        server.routes["GET", "/props"] = Canned(body={"is_sleeping": True})
+        clock.now = 1.2  # a second after the probe, but not after the last count
+        asked = server.posts()
+        miss = await endpoints.count_text("tiny", "at 1.2", PATIENCE)
+        assert isinstance(miss, Miss)
+        assert "asleep" in miss.reason
+        assert server.posts() == asked
+        await endpoints.aclose()
+
+
+@pytest.mark.parametrize("what", ["text", "chat"])
+async def test_large_request_without_an_answer_is_repeated_less_and_less_often(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
+        server.routes["POST", "/tokenize" if what == "text" else CHAT] = hang
+        monkeypatch.setattr(http_module, "REQUEST_SECONDS", 0.05)
+        monkeypatch.setattr(http_module, "_LARGE_BYTES", 10)
+        waits = []
+        for _ in range(3):
+            if what == "text":
+                miss = await endpoints.count_text("tiny", "hello " * 9, PATIENCE)
+            else:
+                miss = await endpoints.count_chat("tiny", TURNS, None, PATIENCE)
+            assert isinstance(miss, Miss)
+            assert (miss.kind, endpoints.unavailable_for("tiny")) == ("unreachable", None)
+            wait = endpoints.retry_delay("tiny", miss.kind)
+            assert wait is not None
+            waits.append(wait)
+            clock.now += wait
+        assert waits == [5.0, 10.0, 20.0]
+        await endpoints.aclose()
+
+
+@pytest.mark.parametrize("fault", [Canned(500), Canned(429), reset])
+async def test_chats_are_not_repeated_before_the_server_is_probed_again(
+    fault: Canned | Callable[[Asked], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    async with llamacpp() as server:
+        server.routes["POST", CHAT] = fault
+        endpoints = server.endpoints()
+        waits = []
+        for _ in range(3):
+            assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
+            miss = await endpoints.count_chat("tiny", TURNS, None, PATIENCE)
+            assert isinstance(miss, Miss)
+            wait = endpoints.retry_delay("tiny", miss.kind)
+            assert wait is not None
+            waits.append(wait)
+            clock.now += wait
+        assert waits == [5.0, 10.0, 20.0]
+        await endpoints.aclose()
+
+
+@pytest.mark.parametrize("chats", [Canned(404), None], ids=["texts only", "chats too"])
+async def test_late_texts_are_requested_less_often_whatever_chats_do(
+    chats: Canned | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    async with llamacpp() as server:
+        if chats is not None:
+            server.routes["POST", CHAT] = chats
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
+        gate, waits = held(server), []
+        for number in range(3):
+            answer = await endpoints.count_chat("tiny", TURNS, None, PATIENCE)
+            assert isinstance(answer, Miss) == (chats is not None)
+            gate.clear()
+            assert isinstance(await endpoints.count_text("tiny", str(number), 0.01), Miss)
+            gate.set()
+            wait = endpoints.retry_delay("tiny", "late")
+            assert wait is not None
+            waits.append(wait)
+            clock.now += wait
+        assert waits == [5.0, 10.0, 20.0]
+        await endpoints.aclose()
+
+
+async def test_recovered_server_has_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch)
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
+        gate = held(server)
+        assert isinstance(await endpoints.count_text("tiny", "late", 0.01), Miss)
+        assert endpoints.retry_delay("tiny", "interrupted") == 5.0
+        gate.set()
+        assert isinstance(await endpoints.count_text("tiny", "again", PATIENCE), EndpointCount)
+        assert endpoints.retry_delay("tiny", "interrupted") == 0.0
+        await endpoints.aclose()
+
+
+async def test_abandoned_request_causes_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch)
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
+        unwanted = await endpoints.count_text("tiny", "unwanted", PATIENCE, lambda: False)
+        assert isinstance(unwanted, Miss)
+        assert endpoints.retry_delay("tiny", "interrupted") == 0.0
+        assert endpoints.retry_delay("tiny", unwanted.kind) == 5.0
+        await endpoints.aclose()
+
+
 async def test_closed_idle_connection_is_not_a_miss() -> None:
     async with llamacpp() as server:
         server.headers["connection"] = "close"
