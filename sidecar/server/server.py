@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
 from importlib import import_module
@@ -120,6 +121,7 @@ class ContextOnDemand(Feature):
         self._history, self._agent_sessions = history, agent_sessions
         self._loading = SharedTasks[str, Feature]("importing a feature", outlives_waiters=True)
         self._feature: Feature | None = None
+        self._queue = asyncio.Lock()
         self.handlers = {
             method: partial(self._forward, method)
             for method in REQUESTS
@@ -131,7 +133,9 @@ class ContextOnDemand(Feature):
             self._scheduler.schedule(("context feature",), 0.0, self._load_early)
 
     async def _forward(self, method: str, params: Any) -> Any:
-        feature = self._feature or await self._loading.run("context", self._load)
+        # Even after loading, a call waits for those that have waited since before.
+        async with self._queue:
+            feature = self._feature or await self._loading.run("context", self._load)
         return await feature.handlers[method](params)
 
     async def _load_early(self) -> None:

@@ -411,8 +411,11 @@ class Conversations:
 
     async def restore(self) -> None:
         """Restore the saved conversations. Does nothing if called again."""
-        if self._is_restored:  # skip the lock once everything is restored
-            return
+        if not self._is_restored:
+            await self.restore_in_order()
+
+    async def restore_in_order(self) -> None:
+        """Restore the saved conversations, and let calls continue in the order they were made."""
         async with self._restoring:
             await self._restore()
 

@@ -10,6 +10,7 @@ import pytest
 
 from sidecar.messages.replies import read_reply
 from sidecar.server import server as server_module
+from sidecar.workspace.conversations import Conversations
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -117,6 +118,47 @@ async def test_first_requests_take_effect_in_order(
     appended, _ = await both
     usage = await client.request("context/usage", {"session": "s"})
     assert (appended["turns"], usage["tokens"]) == (1, PROMPT + OUTPUT)
+
+
+@pytest.mark.parametrize("step", ["loading the code", "restoring the conversations"])
+async def test_many_first_requests_take_effect_in_order(
+    step: str, bare: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests arrive before a step of the start ends, and in each iteration of the loop after."""
+    bare.ignore("status/update")
+    owner: Any = server_module.ContextOnDemand if step == "loading the code" else Conversations
+    name = "_load" if step == "loading the code" else "_restore"
+    work, is_done = getattr(owner, name), asyncio.Event()
+
+    async def watched(self: Any) -> Any:
+        await asyncio.to_thread(hold.first(lambda: None))
+        result = await work(self)
+        is_done.set()
+        return result
+
+    monkeypatch.setattr(owner, name, watched)
+    await bare.initialize()
+    pending = list[asyncio.Future[Any]]()
+
+    def append() -> None:
+        turn = {"role": "user", "content": f"question {len(pending)}"}
+        params = {"session": "s", "turns": [turn], "model": "gpt-4o"}
+        message = {"jsonrpc": "2.0", "id": 900 + len(pending), "method": "context/append"}
+        answer = asyncio.get_running_loop().create_future()
+        pending.append(bare.answers.setdefault(message["id"], answer))
+        bare.send({**message, "params": params})
+
+    for _ in range(5):
+        append()
+    for _ in range(5):
+        await bare.request("models/list", {"query": "gpt-4o"})
+    hold.release()
+    await asyncio.wait_for(is_done.wait(), 60)
+    for _ in range(20):
+        append()
+        await asyncio.sleep(0)
+    answers = await asyncio.gather(*pending)
+    assert [answer["result"]["turns"] for answer in answers] == [*range(1, 26)]
 
 
 async def test_cancelled_first_request_does_not_affect_the_others(

@@ -87,7 +87,9 @@ class Context(Feature):
             raise BadParamsError("a session id must be printable text")
         services = self._services
         await services.configured.wait()
-        return await work(services.conversations(services.workspace(params.workspace)), params)
+        conversations = services.conversations(services.workspace(params.workspace))
+        await conversations.restore_in_order()
+        return await work(conversations, params)
 
     async def _find_all_sessions(self, workspace: Workspace) -> None:
         if await self._services.agents.find_all_sessions(workspace):
