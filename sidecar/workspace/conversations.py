@@ -110,6 +110,8 @@ class Conversations:
                 if base and before and state.asked_layout == base.layout:
                     self._ask_later(before)  # after a fit or an undo, nothing else asks
                 return conversation, outcome.result
+            if before is None and isinstance(change, Recount):  # dropped meanwhile
+                return conversation, outcome.result
             self._commit(change, conversation, outcome)
         return await self._publish(conversation, before, outcome), outcome.result
 
@@ -391,7 +393,7 @@ class Conversations:
                 self._missed.pop(name, None)
             elif conversation.model == model and name in self._missed:
                 await self.apply(Recount(session=name, asks_endpoint=True))
-                if name in self._missed:
+                if name in self._missed and name in self.sessions.conversations:
                     break  # failed again; the next retry starts with another conversation
 
     def _is_probed_again(self, conversation: Conversation) -> bool:

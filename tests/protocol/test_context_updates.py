@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.server.features.status import Status
+from sidecar.workspace.changes import Recount
 from sidecar.workspace.state import State
 from tests.protocol.client import URI, Client
 from tests.protocol.test_same_count import endpoint, root, settled, started
@@ -293,3 +294,15 @@ async def test_crossing_a_threshold_warns_once(root: Path, endpoint: FakeServer)
     client.ignore("context/warning")
     assert len(warned) == 1
     await client.aclose()
+
+
+@pytest.mark.parametrize("asks_endpoint", [False, True])
+async def test_recount_of_a_dropped_conversation_creates_none(
+    client: Client, *, asks_endpoint: bool
+) -> None:
+    client.ignore("status/update")
+    services = client.server.services
+    conversations = services.conversations(services.roots.default)
+    await conversations.apply(Recount(session="dropped", asks_endpoint=asks_endpoint))
+    assert [*conversations.sessions.conversations] == []
+    assert (await client.request("context/usage", {}))["tokens"] is None
