@@ -336,7 +336,14 @@ class SidecarProtocol(LanguageServerProtocol):
         super().__init__(server, converter)
 
     def add(self, feature: Feature) -> None:
-        """Dispatch messages to a feature's handlers."""
+        """Dispatch messages to a feature's handlers.
+
+        Raises:
+            TypeError: The handler of a notification is async, so it would never run.
+        """
+        for method, handler in feature.handlers.items():
+            if inspect.iscoroutinefunction(handler) and not _is_request(method):
+                raise TypeError(f"the handler of {method} must not be async")
         self.features.append(feature)
         # pygls' decorators cannot register methods of an object.
         self.fm.features.update(feature.handlers)
@@ -501,8 +508,7 @@ class SidecarProtocol(LanguageServerProtocol):
 
     def _find_handler(self, method: str, *, is_request: bool) -> Handler | None:
         """Return the handler for a request or notification, or None if there is none."""
-        _, result, *_ = types.METHOD_TO_TYPES.get(method, (None, None))
-        if (method in REQUESTS or result is not None) is not is_request:
+        if _is_request(method) is not is_request:
             return None
         handlers = self.fm.builtin_features if method in _BUILT_IN else self.fm.features
         return handlers.get(method)
@@ -602,6 +608,11 @@ def _call_handler(handler: Handler, params: Any) -> Any:
         next(result)  # handlers of pygls yield only to call other handlers, which do not exist
     except StopIteration as stop:
         return stop.value
+
+
+def _is_request(method: str) -> bool:
+    _, result, *_ = types.METHOD_TO_TYPES.get(method, (None, None))
+    return method in REQUESTS or result is not None
 
 
 def _is_id(value: object) -> TypeGuard[int | str]:

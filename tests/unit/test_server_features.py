@@ -10,6 +10,7 @@ import pytest
 from lsprotocol import types
 
 from sidecar.server.client import Client
+from sidecar.server.feature import Feature
 from sidecar.server.features.documents import Documents
 from sidecar.server.features.hover import Hover
 from sidecar.server.features.status import Status
@@ -104,6 +105,18 @@ async def test_documents_affect_the_status_only_through_events(services: Service
         else True
     )
     scheduler.close()
+
+
+@pytest.mark.parametrize("method", ["textDocument/didOpen", "custom/notification"])
+def test_handler_of_a_notification_cannot_be_async(method: str) -> None:
+    async def handle(_: Any) -> None: ...
+
+    feature = Feature()
+    feature.handlers = {method: handle, types.TEXT_DOCUMENT_HOVER: handle}
+    with pytest.raises(TypeError, match=method):
+        Client().protocol.add(feature)
+    feature.handlers = {types.TEXT_DOCUMENT_HOVER: handle, method: lambda _: None}
+    Client().protocol.add(feature)
 
 
 def test_events_of_others_send_no_warning() -> None:
