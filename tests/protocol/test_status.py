@@ -55,6 +55,14 @@ def is_priced(update: Any) -> bool:
     return "usable window" in tooltip and "as input" in tooltip
 
 
+async def test_status_is_sent_again_for_a_document_that_is_opened_twice(client: Client) -> None:
+    await opened(client, "hello world")
+    for text in ("hello world", "hello"):
+        client.open(text)
+        update = await client.take("status/update", is_priced)
+        assert update["document"]["tokens"] == truth(text)
+
+
 async def test_windows_and_prices_are_sent_if_the_list_is_already_loaded(
     bare: Client,
 ) -> None:

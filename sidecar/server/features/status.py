@@ -15,6 +15,7 @@ from sidecar.counting.tokenizer_interface import INLINE_CHARACTERS
 from sidecar.server.client import Client
 from sidecar.server.feature import Feature
 from sidecar.tasks import PATIENCE_SECONDS, Scheduler, wait_or_fall_back
+from sidecar.text.document import TextDocument
 from sidecar.workspace.budgets import find_lowest_budget, model_of
 from sidecar.workspace.counts import seconds_until_pause
 from sidecar.workspace.documents import Snapshot
@@ -37,6 +38,7 @@ class Status(Feature):
         self._services, self._client, self._scheduler = services, client, scheduler
         self._sent: dict[str, StatusUpdate | None] = {}
         """The last update sent for each open document."""
+        self._documents: dict[str, TextDocument] = {}
         self._last_without_document: StatusUpdate | None = None
         self._last_workspace: Workspace | None = None
         """The last workspace whose status was sent while no document was open."""
@@ -58,11 +60,13 @@ class Status(Feature):
                 self._refresh_soon(uri)
 
     def _document_changed(self, uri: str) -> None:
-        if uri not in self._services.documents:
+        document = self._services.documents.get(uri)
+        if document is None:
             self._closed(uri)
-        elif uri in self._sent:
+        elif self._documents.get(uri) is document:
             self._refresh_soon(uri)
-        else:
+        else:  # opened, perhaps again
+            self._documents[uri] = document
             self._last_without_document = self._sent[uri] = None
             if self._services.configured.is_set():
                 self._refresh_now(uri)
@@ -70,6 +74,7 @@ class Status(Feature):
     def _closed(self, uri: str) -> None:
         """Forget a closed document. If it was the last one, show a workspace's context."""
         self._sent.pop(uri, None)
+        self._documents.pop(uri, None)
         self._scheduler.cancel(("status", uri))
         if not self._sent:
             self._update_without_document(self._services.roots.of_document(uri))
