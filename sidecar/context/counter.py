@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.messages.turns import Turn
 
-
 MARKS = 12
 """The markup formula can miss up to this many of the markup tokens around a reply."""
 LARGEST_KEPT = 16
@@ -40,7 +39,6 @@ CHAT_MARKS = 8
 
 The two sizes differ by the markup that ends the reply and starts the next message.
 """
-
 
 PREAMBLE = 24
 """Maximum number of tokens that a template adds before the first message."""

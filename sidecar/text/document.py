@@ -33,7 +33,6 @@ from sidecar.text.positions import Encoding, Position, Range, index_of_unit, joi
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-
 SPARE_PIECES = 64
 """Small pieces are joined once a document has this many more pieces than its length requires."""
 TIDY_PIECES = 32

@@ -18,7 +18,6 @@ from sidecar.text.positions import Encoding, units
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-
 PIECE_CHARACTERS = 2_048
 """Approximate number of characters in a piece. Counting a piece takes 0.1 ms."""
 MAX_SEARCH = 65_536
