@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,6 +21,7 @@ from sidecar.mcp.caller import Caller, FoundSession, find_session
 from sidecar.models import catalogue
 from sidecar.tasks import SharedTasks
 from sidecar.workspace.services import Services
+from sidecar.workspace.session_index import IngestControl, read_all
 from sidecar.workspace.spending import SpendingSums
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.workspace import SettingsChange, Workspace
@@ -45,11 +47,13 @@ class Project:
         self.root = find_root(folder)
         self.workspace: Workspace = self.services.roots.add(self.root.as_uri())
         self._history: SharedTasks[str, bool] = SharedTasks("mcp history", outlives_waiters=True)
+        self._stop = threading.Event()
         self._has_read_all = False
         """Whether past calls are in the ledger. New calls are recorded when sessions are read."""
 
     async def aclose(self) -> None:
         """Stop the threads and close all files."""
+        self._stop.set()
         await self._history.aclose()
         await self.services.aclose()
         self.services.workers.close()
@@ -175,12 +179,21 @@ class Project:
         return spent, None if is_complete else BEING_READ
 
     async def _read_calls(self) -> bool:
+        """Read past calls. Returns whether the ledger has all of them."""
         if not self._has_read_all:
-            find = partial(self.services.agents.find_all_sessions, self.workspace)
-            with suppress(TimeoutError):
-                await self._history.run("all", find, HISTORY_SECONDS)
-                self._has_read_all = True
+            with suppress(TimeoutError, SidecarError):  # the next read of the ledger also fails
+                self._has_read_all = await self._history.run("all", self._read_all, HISTORY_SECONDS)
         return self._has_read_all
+
+    async def _read_all(self) -> bool:
+        sources = await self.services.agents.sources(self.workspace)
+        if sources is None:
+            return True
+        spending, control = self.services.spending(self.workspace), IngestControl(self._stop)
+        read = await self.services.workers.run(
+            lambda: read_all(spending.book, sources, mine=True, control=control)
+        )
+        return read.is_complete
 
     async def caller_usage(
         self, caller: Caller

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from benchmarks.agents import claude
+from benchmarks.agents.claude import ClaudeHome
+from sidecar.config.paths import state_dir
 from sidecar.context.protocol import SessionRow
 from sidecar.mcp.caller import Caller, find_session, identify, session_ids
-from sidecar.mcp.project import find_in_ends
+from sidecar.mcp.project import BEING_READ, Project, find_in_ends
+from sidecar.workspace.session_index import LOCK_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,3 +176,30 @@ def test_search_for_a_call_reads_only_what_was_appended(tmp_path: Path) -> None:
     assert find_in_ends(paths, b"toolu_1", ends) == "a"
     path.write_bytes(b"toolu_2")
     assert find_in_ends(paths, b"toolu_2", ends) == "a"
+
+
+@pytest.mark.parametrize("old_sessions", [1, 3])
+async def test_past_calls_are_not_read_while_another_process_reads_them(
+    tmp_path: Path, old_sessions: int
+) -> None:
+    root = tmp_path / "home" / "app"
+    root.mkdir()
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    old = [claude.everyday(home, root) for _ in range(old_sessions)]
+    for session in old:
+        os.utime(session.path, (0, 0))
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=5)
+    shown = claude.everyday(home, root)
+    project = Project(root)
+    await project.load_settings()
+    found = await project.find_session(Caller("claude-code", (shown.id,)))
+    assert found is not None
+    with closing(sqlite3.connect(state_dir() / LOCK_NAME, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        spent, note = await project.spent(found)
+        assert note == BEING_READ
+        first = spent.calls
+    spent, note = await project.spent(found)
+    assert note is None
+    assert spent.calls > first
+    await project.aclose()
