@@ -272,6 +272,11 @@ def _creation_statements() -> Iterator[str]:
         "model TEXT NOT NULL, category TEXT NOT NULL, tier TEXT NOT NULL, "
         "UNIQUE (model, category, provider, tier))"
     )
+    yield from _event_statements()
+    yield from _ADDED_TABLES
+
+
+def _event_statements() -> Iterator[str]:
     # `at` is in ms since 1970. `day` is the call's date in the time zone of the machine that
     # recorded it. `key` is a hash of the request id. Indexing hashes instead of ids makes the index
     # two thirds smaller.
@@ -279,23 +284,14 @@ def _creation_statements() -> Iterator[str]:
         "CREATE TABLE event (id INTEGER PRIMARY KEY, key INTEGER, request TEXT, "
         "at INTEGER NOT NULL, day INTEGER NOT NULL, session INTEGER NOT NULL, "
         f"kind INTEGER NOT NULL, {', '.join(f'{name} INTEGER NOT NULL' for name in BUCKETS)}, "
-        f"estimated INTEGER, reported INTEGER, telemetry TEXT, {', '.join(_ADDED_COLUMNS)})"
+        "estimated INTEGER, reported INTEGER, telemetry TEXT, rank INTEGER, agent_cost INTEGER, "
+        "cost INTEGER, listed INTEGER, unpriced INTEGER NOT NULL DEFAULT 0, "
+        "whole INTEGER NOT NULL DEFAULT 0, basis TEXT)"
     )
     yield "CREATE UNIQUE INDEX event_key ON event (key) WHERE key IS NOT NULL"
     yield "CREATE INDEX event_at ON event (at)"
-    yield from _ADDED_TABLES
 
 
-_ADDED_COLUMNS = (
-    "rank INTEGER",
-    "agent_cost INTEGER",
-    "cost INTEGER",
-    "listed INTEGER",
-    "unpriced INTEGER NOT NULL DEFAULT 0",
-    "whole INTEGER NOT NULL DEFAULT 0",
-    "basis TEXT",
-)
-"""The columns that were added after version 3."""
 _ADDED_TABLES = (
     # A call that forks have copied belongs to several sessions. `event` names its owner, and this
     # table names the others.
@@ -323,10 +319,17 @@ def _migration_statements(connection: sqlite3.Connection) -> Iterator[str]:
     yield "DROP TABLE daily"
     yield "DROP TABLE folded"
     yield "DROP TRIGGER IF EXISTS event_amended"
-    for column in _ADDED_COLUMNS:
-        yield f"ALTER TABLE event ADD COLUMN {column}"
-    yield "UPDATE event SET agent_cost = reported, reported = NULL WHERE band <> -1"
-    yield "ALTER TABLE event DROP COLUMN band"
+    # Copy the calls, because SQLite before 3.35 cannot drop the column `band`.
+    yield "ALTER TABLE event RENAME TO old_event"
+    yield "DROP INDEX event_key"
+    yield "DROP INDEX event_at"
+    yield from _event_statements()
+    kept = "id, key, request, at, day, session, kind, estimated, telemetry, " + ", ".join(BUCKETS)
+    yield (
+        f"INSERT INTO event ({kept}, reported, agent_cost) SELECT {kept}, "  # noqa: S608
+        "iif(band = -1, reported, NULL), iif(band = -1, NULL, reported) FROM old_event"
+    )
+    yield "DROP TABLE old_event"
     if ships:
         yield AMENDED_TRIGGER
         yield from SENT_AS

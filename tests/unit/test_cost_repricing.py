@@ -450,6 +450,33 @@ def test_migrated_ledger_without_calls_does_not_say_that_prices_have_changed(
     assert open_book().detail(CostDetailParams()).note == ""
 
 
+@pytest.mark.usefixtures("old_ledger")
+def test_migration_needs_no_recent_sqlite(tmp_path: Path) -> None:
+    """`DROP COLUMN` and `RETURNING` need SQLite 3.35, which Python 3.11 does not require."""
+    connection = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+    statements = list[str]()
+    connection.set_trace_callback(statements.append)
+    ledger_file.prepare(connection)
+    connection.close()
+    assert f"PRAGMA user_version = {ledger_file.VERSION}" in statements
+    assert not [one for one in statements if "DROP COLUMN" in one or "RETURNING" in one]
+
+
+def test_migrated_calls_have_the_same_table_as_new_ones(
+    tmp_path: Path, old_ledger: Path, open_book: Callable[..., CostBook]
+) -> None:
+    new = CostBook(tmp_path / "new", zone=UTC)
+    schema = "SELECT type, name, sql FROM sqlite_master WHERE tbl_name = 'event'"
+    tables = []
+    for book in (open_book(), new):
+        book.ledger.record(call(0))
+        open_queue(book, Settings(ledger=LedgerSettings(otel_endpoint="http://127.0.0.1:9")))
+        with book.ledger.reader() as connection:
+            tables.append(sorted(connection.execute(schema).fetchall()))
+    new.close()
+    assert tables[0] == tables[1]
+
+
 def test_call_of_an_old_ledger_gets_its_owner(
     old_ledger: Path, open_book: Callable[..., CostBook]
 ) -> None:
