@@ -20,7 +20,6 @@ from sidecar.cost.ledger import (
     FILE_NAME,
     Ledger,
     LedgerError,
-    RecordedBatch,
     save_worktrees,
     unsaved_worktrees,
     with_known_worktrees,
@@ -128,19 +127,6 @@ class CostBook:
             unpriced=not cost.whole,
             duplicate=recorded.duplicate,
         )
-
-    def record_many(
-        self,
-        events: Iterable[LedgerEvent],
-        *,
-        amend: bool = False,
-        also: Callable[[sqlite3.Connection], None] | None = None,
-    ) -> RecordedBatch:
-        """Record an agent's calls, without waiting for the price list.
-
-        See `Ledger.record_many`.
-        """
-        return self.ledger.record_many(events, amend=amend, also=also, can_wait=False)
 
     def detail(
         self,

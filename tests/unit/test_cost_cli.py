@@ -161,7 +161,7 @@ def test_tables_have_cache_writes_if_there_are_any(
     book = CostBook(state_dir())
     at = datetime.now(UTC)
     plain = LedgerEvent(at=at, model="gpt-5", provider="openai", buckets=Buckets(input=10))
-    book.record_many([plain])
+    book.ledger.record_many([plain])
     charts = CostDetailParams(by=("agent", "model"), charts=True)
     assert "cache write" not in table_on_terminal(monkeypatch, "model")
     assert "Cache write" not in book.detail(charts).overview
@@ -171,7 +171,7 @@ def test_tables_have_cache_writes_if_there_are_any(
         provider="anthropic",
         buckets=Buckets(output=5, **{bucket: 4_321}),
     )
-    book.record_many([event])
+    book.ledger.record_many([event])
     shown = table_on_terminal(monkeypatch, "model").splitlines()
     assert "cache write" in shown[0]
     assert any(line.startswith("opus-4-5") and line.count("4.32k") == 2 for line in shown)
@@ -441,7 +441,7 @@ def test_agents_figure_says_that_it_lacks_sessions(
         agent="opencode",
     )
     with_figure = msgspec.structs.replace(common, session="a", agent_cost=Decimal("0.5"))
-    book.record_many([with_figure, msgspec.structs.replace(common, session="b")])
+    book.ledger.record_many([with_figure, msgspec.structs.replace(common, session="b")])
     shown = " ".join(table_on_terminal(monkeypatch, "agent").split())
     assert "opencode: $0.50 at the agent's prices, counting only sessions with a cost in" in shown
 

@@ -235,7 +235,7 @@ def test_calls_recorded_before_the_list_is_loaded_are_priced_later(
     book = open_book(own("2"))
     with monkeypatch.context() as patched:
         patched.setattr(Prices, "is_loaded", False)
-        book.record_many(map(call, range(6)))
+        book.ledger.record_many(map(call, range(6)), can_wait=False)
         queue = open_queue(book, Settings(ledger=LedgerSettings(otel_endpoint="http://a:9")))
         assert queue is not None
         assert queue.next_batch().calls == [], "calls without a price are not shipped"
@@ -257,7 +257,9 @@ def amend_unpriced(
         patched.setattr(Prices, "is_loaded", False)
         for event in map(call, numbers):
             more = Buckets(input=1_000_000, output=1)
-            book.record_many([msgspec.structs.replace(event, buckets=more)], amend=True)
+            book.ledger.record_many(
+                [msgspec.structs.replace(event, buckets=more)], amend=True, can_wait=False
+            )
 
 
 @pytest.mark.parametrize("numbers", [(0,), (4, 1), (0, 2, 3, 5), tuple(range(6))])
@@ -303,7 +305,7 @@ def test_amendment_during_pricing_is_kept(
     book, other = open_book(own("2")), open_book((*own("2"), *own("3", "gpt-5")))
     with monkeypatch.context() as patched:
         patched.setattr(Prices, "is_loaded", False)
-        book.record_many(map(call, range(2)))
+        book.ledger.record_many(map(call, range(2)), can_wait=False)
     transaction, amended = book.ledger.transaction, Buckets(input=3_000_000, output=1)
 
     @contextmanager
@@ -329,7 +331,7 @@ def test_report_is_made_while_the_ledger_cannot_be_written(
     book.ledger.record_many([call(0)])
     with monkeypatch.context() as patched:
         patched.setattr(Prices, "is_loaded", False)
-        book.record_many([call(1)])
+        book.ledger.record_many([call(1)], can_wait=False)
     book.ledger._open().execute("PRAGMA query_only = ON")
     totals = book.detail(CostDetailParams()).totals
     assert (totals.calls, totals.cost_usd) == (2, 2)
@@ -432,7 +434,7 @@ def test_new_ledger_does_not_say_that_prices_have_changed(
     book, notes = open_book(own("2")), set[str]()
     with monkeypatch.context() as patched:
         patched.setattr(Prices, "is_loaded", False)
-        book.record_many(map(call, range(calls)))
+        book.ledger.record_many(map(call, range(calls)), can_wait=False)
     notes.add(book.detail(CostDetailParams()).note)
     price_calls(book.ledger, progress=lambda _: notes.add(book.detail(CostDetailParams()).note))
     assert notes == {""}
@@ -490,7 +492,7 @@ def test_call_of_an_old_ledger_gets_its_owner(
     for event in before.values():
         if event.request_id is not None:
             moved = msgspec.structs.replace(event, session="zz", agent="codex", rank=9)
-            book.record_many([moved], amend=True)
+            book.ledger.record_many([moved], amend=True, can_wait=False)
     after = {event.request_id: event for event in read_events(book.ledger, Scope())}
     owners = {(before[name].agent, one.session == "zz") for name, one in after.items() if name}
     assert owners == {("codex", True), ("protocol", False)}

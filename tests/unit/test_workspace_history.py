@@ -299,7 +299,7 @@ def test_credits_are_the_reported_cost_and_the_agents_cost_is_kept(world: World)
         _call("pi", "openai", "3.00", "c"),
         _call("codex", "openai", None, "d"),
     ]
-    world.book.record_many(make_ledger_event(call, call.session) for call in calls)
+    world.book.ledger.record_many(make_ledger_event(call, call.session) for call in calls)
     found = world.book.detail(CostDetailParams(by=("agent",)))
     rows = {str(row.agent): row for row in found.rows}
     assert (rows["copilot-chat"].cost_usd, rows["copilot-chat"].listed_cost_usd) == (0.07, None)
