@@ -199,6 +199,7 @@ async def test_report_says_that_calls_are_being_priced_again(
     )
     unpriced.ledger.record_many([call] * 12)
     stop = threading.Event()
+    repricing.price_calls(unpriced.ledger, stop)
 
     def stop_halfway(share: float) -> None:
         if share >= 0.4:
