@@ -228,7 +228,7 @@ class ContextSizes(msgspec.Struct, omit_defaults=True):
         return tool
 
     def end_call(self, call: str | None) -> str:
-        """Return the name of the tool whose result was read, or an empty string."""
+        """Forget an open call. Return its tool, or an empty string if the call is unknown."""
         return self.open_calls.pop(call or "", "")
 
     def new_message(self) -> ContextSizes:

@@ -570,7 +570,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inode: int | None = None
-        self._version_of: int | None = None
+        self._data_version: int | None = None
         """The last `PRAGMA data_version`, which changes when another connection writes."""
         self._idle_readers: deque[_Reader] = deque()
         """At most one idle connection. It is kept because opening a new one takes 1 ms."""
@@ -795,13 +795,13 @@ class Ledger:
             if not self.path.exists():
                 return False
             (version,) = self._open().execute("PRAGMA data_version").fetchone()
-            before, self._version_of = self._version_of, version
+            before, self._data_version = self._data_version, version
             return bool(version != before)
 
     def close(self) -> None:
         """Close the file. The ledger opens it again on the next use."""
         with self._lock:
-            self._version_of = None
+            self._data_version = None
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None

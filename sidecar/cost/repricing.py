@@ -105,20 +105,20 @@ def price_calls(
     fingerprint, is_changed = ledger.prices.fingerprint(), False
     is_new = _applied.get(ledger.path) != fingerprint
     with ledger.reader() as connection:
-        known = _read_range(connection)
+        priced = _read_range(connection)
         (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM event").fetchone()
-    if newest == 0 or (known.fingerprint != fingerprint and not is_new):
+    if newest == 0 or (priced.fingerprint != fingerprint and not is_new):
         return False
     _applied[ledger.path] = fingerprint
-    if known == (fingerprint, 0, newest):
+    if priced == (fingerprint, 0, newest):
         return False
-    if known == ("", 0, 0):
+    if priced == ("", 0, 0):
         # In a new ledger, all calls have been priced. They are only checked.
         with ledger.transaction() as connection:
             connection.execute(
                 "UPDATE pricing SET fingerprint = ? WHERE fingerprint = ''", (fingerprint,)
             )
-    elif known.fingerprint != fingerprint:
+    elif priced.fingerprint != fingerprint:
         with ledger.transaction() as connection:
             connection.execute(
                 "UPDATE pricing SET fingerprint = ?, first = ?, last = ?",
@@ -127,32 +127,32 @@ def price_calls(
     while not stop.is_set():
         began = time.monotonic()
         with ledger.transaction() as connection:
-            known = _read_range(connection)
-            if known.fingerprint != fingerprint:  # another process has other prices
+            priced = _read_range(connection)
+            if priced.fingerprint != fingerprint:  # another process has other prices
                 break
-            after, changed = _price_batch(ledger, connection, known)
+            after, changed = _price_batch(ledger, connection, priced)
         is_changed |= changed > 0
-        if after == known:
+        if after == priced:
             break
-        known = after
-        progress(1.0 - known.first / max(1, known.last))
+        priced = after
+        progress(1.0 - priced.first / max(1, priced.last))
         stop.wait(min(_MAX_REST_SECONDS, (time.monotonic() - began) * rest))
     return is_changed
 
 
 def _price_batch(
-    ledger: Ledger, connection: sqlite3.Connection, known: _Range
+    ledger: Ledger, connection: sqlite3.Connection, priced: _Range
 ) -> tuple[_Range, int]:
     """Price the next calls. Return the range afterwards, and how many calls have another cost."""
-    rows = _read_calls(connection, _NEWER, known.last)
+    rows = _read_calls(connection, _NEWER, priced.last)
     if rows:
-        known = known._replace(last=rows[-1][0])
+        priced = priced._replace(last=rows[-1][0])
     else:
-        rows = _read_calls(connection, _OLDER, known.first)
-        known = known._replace(first=rows[-1][0] if rows else 0)
+        rows = _read_calls(connection, _OLDER, priced.first)
+        priced = priced._replace(first=rows[-1][0] if rows else 0)
     changed = _update_costs(ledger, connection, rows)
-    connection.execute("UPDATE pricing SET first = ?, last = ?", (known.first, known.last))
-    return known, changed
+    connection.execute("UPDATE pricing SET first = ?, last = ?", (priced.first, priced.last))
+    return priced, changed
 
 
 def _update_costs(ledger: Ledger, connection: sqlite3.Connection, rows: list[_Row]) -> int:

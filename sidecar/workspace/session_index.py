@@ -147,7 +147,7 @@ class SessionIndex:
     def unread(self, stores: Iterable[Store]) -> list[Store]:
         """Return the stores with unread contents, newest first.
 
-        Stores whose path is not valid UTF-8 are skipped.
+        Skips stores with a path that is not valid UTF-8.
 
         Raises:
             LedgerError: The ledger cannot be read.
