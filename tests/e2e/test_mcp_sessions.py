@@ -149,16 +149,22 @@ AGENTS: dict[str, Callable[[Path, Path], Generator[Truth]]] = {
 }
 
 
-@pytest.mark.parametrize("agent", AGENTS)
-async def test_a_growing_session_is_the_same_everywhere(
-    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in an empty home folder."""
     root = tmp_path / "project"
     root.mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "state"))
     for variable in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(variable, raising=False)
+    return root
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_a_growing_session_is_the_same_everywhere(
+    agent: str, tmp_path: Path, root: Path
+) -> None:
     steps = AGENTS[agent](tmp_path, root)
     truth = next(steps)
     server = AgentsServer(root)
@@ -254,14 +260,8 @@ CALLERS = {
 
 @pytest.mark.parametrize("client", CALLERS)
 async def test_files_show_which_session_made_a_call(
-    client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: str, tmp_path: Path, root: Path
 ) -> None:
-    root = tmp_path / "project"
-    root.mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "state"))
-    for variable in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
-        monkeypatch.delenv(variable, raising=False)
     truth, caller = CALLERS[client](tmp_path, root)
     assert len(set(truth.context.values())) == len(truth.context) > 1
     async with connected(root, client=client) as connection:

@@ -298,43 +298,6 @@ async def test_long_load_does_not_lengthen_the_backoff(monkeypatch: pytest.Monke
         await endpoints.aclose()
 
 
-async def test_late_count_is_requested_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, answers = 0.0, asyncio.Event()
-    monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: now))
-    async with llamacpp() as server:
-        endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
-        real = server.routes["POST", "/tokenize"]
-
-        async def slow(asked: Asked) -> Canned:
-            await answers.wait()
-            assert callable(real)
-            answer = real(asked)
-            assert isinstance(answer, Canned)
-            return answer
-
-        server.routes["POST", "/tokenize"] = slow
-        waits = []
-        for text in ("one", "two", "three", "four"):
-            miss = await endpoints.count_text("tiny", text, 0.01)
-            assert isinstance(miss, Miss)
-            waits.append(endpoints.retry_delay("tiny", miss.kind))
-            now += 5.0 if text == "one" else 0.0  # The second pause begins after the first.
-        assert waits == [5.0, 10.0, 10.0, 10.0]
-        now += 4.0
-        assert endpoints.retry_delay("tiny", "late") == 6.0
-        assert endpoints.retry_delay("tiny", "unsupported") is None
-        answers.set()
-        now += 10.0
-        assert isinstance(await endpoints.count_text("tiny", "five", PATIENCE), EndpointCount)
-        now += 1.0
-        answers.clear()
-        assert isinstance(await endpoints.count_text("tiny", "six", 0.01), Miss)
-        assert endpoints.retry_delay("tiny", "late") == 5.0, "an answer in time ends the series"
-        answers.set()
-        await endpoints.aclose()
-
-
 class Clock:
     """A clock for the endpoints. It runs only when a test sets it."""
 
@@ -360,6 +323,33 @@ def held(server: FakeServer) -> asyncio.Event:
 
     server.routes["POST", "/tokenize"] = slow
     return gate
+
+
+async def test_late_count_is_requested_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
+        answers = held(server)
+        waits = []
+        for text in ("one", "two", "three", "four"):
+            miss = await endpoints.count_text("tiny", text, 0.01)
+            assert isinstance(miss, Miss)
+            waits.append(endpoints.retry_delay("tiny", miss.kind))
+            clock.now += 5.0 if text == "one" else 0.0  # The second pause begins after the first.
+        assert waits == [5.0, 10.0, 10.0, 10.0]
+        clock.now += 4.0
+        assert endpoints.retry_delay("tiny", "late") == 6.0
+        assert endpoints.retry_delay("tiny", "unsupported") is None
+        answers.set()
+        clock.now += 10.0
+        assert isinstance(await endpoints.count_text("tiny", "five", PATIENCE), EndpointCount)
+        clock.now += 1.0
+        answers.clear()
+        assert isinstance(await endpoints.count_text("tiny", "six", 0.01), Miss)
+        assert endpoints.retry_delay("tiny", "late") == 5.0, "an answer in time ends the series"
+        answers.set()
+        await endpoints.aclose()
 
 
 async def test_steady_counting_does_not_hide_that_the_model_fell_asleep(
