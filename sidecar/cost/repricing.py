@@ -103,27 +103,8 @@ def price_calls(
     """
     stop = stop or threading.Event()
     fingerprint, is_changed = ledger.prices.fingerprint(), False
-    is_new = _applied.get(ledger.path) != fingerprint
-    with ledger.reader() as connection:
-        priced = _read_range(connection)
-        (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM event").fetchone()
-    if newest == 0 or (priced.fingerprint != fingerprint and not is_new):
+    if not _begin_pricing(ledger, fingerprint):
         return False
-    _applied[ledger.path] = fingerprint
-    if priced == (fingerprint, 0, newest):
-        return False
-    if priced == ("", 0, 0):
-        # In a new ledger, all calls have been priced. They are only checked.
-        with ledger.transaction() as connection:
-            connection.execute(
-                "UPDATE pricing SET fingerprint = ? WHERE fingerprint = ''", (fingerprint,)
-            )
-    elif priced.fingerprint != fingerprint:
-        with ledger.transaction() as connection:
-            connection.execute(
-                "UPDATE pricing SET fingerprint = ?, first = ?, last = ?",
-                (fingerprint, newest + 1, newest),
-            )
     while not stop.is_set():
         began = time.monotonic()
         with ledger.transaction() as connection:
@@ -138,6 +119,30 @@ def price_calls(
         progress(1.0 - priced.first / max(1, priced.last))
         stop.wait(min(_MAX_REST_SECONDS, (time.monotonic() - began) * rest))
     return is_changed
+
+
+def _begin_pricing(ledger: Ledger, fingerprint: str) -> bool:
+    """Return whether this process should price calls. New prices empty the range first."""
+    is_new = _applied.get(ledger.path) != fingerprint
+    with ledger.reader() as connection:
+        priced = _read_range(connection)
+        (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM event").fetchone()
+    if newest == 0 or (priced.fingerprint != fingerprint and not is_new):
+        return False
+    _applied[ledger.path] = fingerprint
+    if priced == ("", 0, 0):
+        # In a new ledger, all calls have been priced. They are only checked.
+        with ledger.transaction() as connection:
+            connection.execute(
+                "UPDATE pricing SET fingerprint = ? WHERE fingerprint = ''", (fingerprint,)
+            )
+    elif priced.fingerprint != fingerprint:
+        with ledger.transaction() as connection:
+            connection.execute(
+                "UPDATE pricing SET fingerprint = ?, first = ?, last = ?",
+                (fingerprint, newest + 1, newest),
+            )
+    return priced != (fingerprint, 0, newest)
 
 
 def _price_batch(
