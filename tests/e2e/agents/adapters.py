@@ -151,7 +151,6 @@ class CodexNewModel(Codex):
     cannot: ClassVar[dict[str, str]] = {
         "subagent": "its tasks are no user messages, by which the vendor's script knows its calls"
     }
-    limits: ClassVar[dict[str, str]] = {"cost": "the price list does not contain the model yet"}
 
     def shell(self, command: str) -> ToolUse:
         return ToolUse("exec", f"text(await tools.exec_command({json.dumps({'cmd': command})}));")

@@ -46,8 +46,10 @@ class Program:
     def interrupt(self) -> None:
         """Send SIGINT to all of the program's processes, as Ctrl-C does."""
         for pid in _group(self._process.pid):
-            if pid != self._process.pid or _name(pid) != "nsenter":
-                os.kill(pid, signal.SIGINT)
+            # A process may end when another one gets the signal.
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                if pid != self._process.pid or _name(pid) != "nsenter":
+                    os.kill(pid, signal.SIGINT)
 
     def end(self) -> None:
         """Kill the program's remaining processes, and discard their output."""

@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +29,6 @@ from tests.fake_vendor import FakeVendor, Kind, Script, Usage, VendorCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.e2e.agents.adapters import Agent
 
@@ -47,10 +47,18 @@ PRICES = {
     "gemini-2.5-pro": (1.25, 0.125, 1.25, 10.0),
     "kimi-k2-0905-preview": (0.6, 0.15, 0.6, 2.5),
     "devstral-2512": (0.4, 0.04, 0.4, 2.0),
+    "gpt-6.2-sol": (2.0, 0.1, 2.5, 10.0),
 }
 """USD per million tokens of uncached input, cache reads, five-minute cache writes and output."""
-UNPRICED = (0.0, 0.0, 0.0, 0.0)
-"""The prices of models that are in no list. The agent's `limits` skip the check of the cost."""
+USER_SETTINGS = """
+[[price]]
+models = "gpt-6.2-sol"
+input = 2
+cache-read = 0.1
+cache-write = 2.5
+output = 10
+"""
+"""Settings with the price of a model that the price list does not contain yet."""
 LONG_PROMPT, LONG_PRICES = 200_000, {"gemini-2.5-pro": (2.5, 0.25, 2.5, 15.0)}
 """Prices of calls with more than `LONG_PROMPT` prompt tokens, if they differ from `PRICES`."""
 CACHE_WRITE_1H_FACTOR = 1.6
@@ -77,6 +85,7 @@ class Scene:
         vendor = FakeVendor(self.script, self.sandbox.listener, agent.reply_seconds)
         self.vendor = self._stack.enter_context(vendor)
         agent.configure(self.home, self.vendor.url)
+        Path(os.environ["TOKEN_SIDECAR_CONFIG"]).write_text(USER_SETTINGS)
         self.editors: list[SidecarClient] = []
         self.sidecar = self.open_editor()
         # From here on, the server records calls only when the agent's files change.
@@ -362,7 +371,7 @@ def _cost(call: VendorCall) -> float:
     assert usage is not None
     writes = usage.cache_write + usage.cache_write_1h * (CACHE_WRITE_1H_FACTOR - 1)
     tokens = (usage.uncached, usage.cache_read, writes, usage.output)
-    prices = PRICES.get(call.model, UNPRICED)
+    prices = PRICES[call.model]
     if usage.prompt > LONG_PROMPT:
         prices = LONG_PRICES.get(call.model, prices)
     return sum(count * price for count, price in zip(tokens, prices, strict=True)) / 1e6
