@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.agents.truth import Clock, Tokens, Truth, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 MODEL, PROVIDER = "claude-sonnet-5", "anthropic"
 
@@ -57,6 +58,8 @@ CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, name TEXT, user_set_na
   input_tokens INTEGER, output_tokens INTEGER, accumulated_total_tokens INTEGER,
   accumulated_input_tokens INTEGER, accumulated_output_tokens INTEGER, provider_name TEXT,
   model_config_json TEXT);
+CREATE TABLE IF NOT EXISTS messages (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT,
+  role TEXT, content_json TEXT, created_timestamp INTEGER);
 """
     ledger_table = """
 CREATE TABLE IF NOT EXISTS usage_ledger (id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -72,38 +75,88 @@ CREATE TABLE IF NOT EXISTS usage_ledger (id INTEGER PRIMARY KEY AUTOINCREMENT,
 
         With `ledger`, the database has a row for each request.
         """
-        name, total = self.clock.id(8), Tokens()
+        name = self._create(root, parent)
         if ledger:
             self.db.execute(self.ledger_table)
         for _ in range(calls):
-            tokens = self.tokens()
-            total = Tokens(total.fresh + tokens.prompt, output=total.output + tokens.output)
-            at = self.clock.tick()[:19].replace("T", " ")
-            self.put(
-                "sessions", id=name, name="A name", user_set_name=True, working_dir=str(root),
-                session_type="sub_agent" if parent else "user", parent_session_id=parent,
-                created_at=at, updated_at=at, total_tokens=tokens.prompt + tokens.output,
-                input_tokens=tokens.prompt, output_tokens=tokens.output,
-                accumulated_input_tokens=total.fresh, accumulated_output_tokens=total.output,
-                provider_name=PROVIDER, model_config_json=json.dumps(
-                    {"model_name": MODEL, "context_limit": 1_000_000, "temperature": None}
-                ),
-            )  # fmt: skip
-            if not parent:
-                self.truth.context[name] = tokens.prompt + tokens.output
-            if ledger:
-                number = len(self.truth.calls) + 1
-                self.put(
-                    "usage_ledger", id=number, session_id=name, model=MODEL,
-                    input_tokens=tokens.prompt, output_tokens=tokens.output,
-                    cache_read_tokens=tokens.read, cache_write_tokens=tokens.write, cost=0.01,
-                    cost_source="provider_reported",
-                    created_timestamp=int(self.clock.now.timestamp()),
-                )  # fmt: skip
-                self.truth.calls[f"{name}/{number}"] = (parent or name, tokens)
-        if not ledger:
-            self.truth.calls[name] = (parent or name, total)
+            self.call(name, ledger=ledger)
         return name
+
+    def _create(self, root: Path, parent: str | None = None) -> str:
+        name, at = self.clock.id(8), self._tick()
+        self.put(
+            "sessions", id=name, name="A name", user_set_name=True, working_dir=str(root),
+            session_type="sub_agent" if parent else "user", parent_session_id=parent,
+            created_at=at, updated_at=at, accumulated_input_tokens=0, accumulated_output_tokens=0,
+            provider_name=PROVIDER, model_config_json=json.dumps(
+                {"model_name": MODEL, "context_limit": 1_000_000, "temperature": None}
+            ),
+        )  # fmt: skip
+        return name
+
+    def call(self, name: str, *, ledger: bool = False) -> None:
+        """Add a call and its message to a session. With `ledger`, it gets a row of its own."""
+        tokens, at = self.tokens(), self._tick()
+        now = int(self.clock.now.timestamp())
+        self.put("messages", session_id=name, role="assistant", created_timestamp=now)
+        self.db.execute(
+            "UPDATE sessions SET updated_at = ?, total_tokens = ?, input_tokens = ?,"
+            " output_tokens = ?, accumulated_input_tokens = accumulated_input_tokens + ?,"
+            " accumulated_output_tokens = accumulated_output_tokens + ? WHERE id = ?",
+            (at, tokens.prompt + tokens.output, *(tokens.prompt, tokens.output) * 2, name),
+        )
+        owner = self._column(name, "parent_session_id") or name
+        if owner == name:
+            self.truth.context[name] = tokens.prompt + tokens.output
+        if ledger:
+            number = self._add_row(
+                name, model=MODEL, input_tokens=tokens.prompt, output_tokens=tokens.output,
+                cache_read_tokens=tokens.read, cache_write_tokens=tokens.write, cost=0.01,
+                cost_source="provider_reported",
+            )  # fmt: skip
+            self.truth.calls[f"{name}/{number}"] = (owner, tokens)
+        else:
+            _, before = self.truth.calls.get(name, (owner, Tokens()))
+            total = Tokens(before.fresh + tokens.prompt, output=before.output + tokens.output)
+            self.truth.calls[name] = (owner, total)
+
+    def copy(self, name: str, *, imported: bool) -> str:
+        """Copy a session with its messages. An import also copies the totals, a fork does not."""
+        self.clock.now += timedelta(minutes=1)
+        copy = self._create(Path(self._column(name, "working_dir")))
+        self.db.execute(
+            "INSERT INTO messages (session_id, role, created_timestamp)"
+            " SELECT ?, role, created_timestamp FROM messages WHERE session_id = ?",
+            (copy, name),
+        )
+        if imported:
+            columns = ("accumulated_input_tokens", "accumulated_output_tokens")
+            for column in columns:
+                self.db.execute(
+                    f"UPDATE sessions SET {column} = ? WHERE id = ?",  # noqa: S608
+                    (self._column(name, column), copy),
+                )
+        return copy
+
+    def carry_forward(self, name: str) -> None:
+        """Add a row with a session's total, as Goose does before the first call in the ledger."""
+        self._add_row(
+            name, input_tokens=self._column(name, "accumulated_input_tokens"),
+            output_tokens=self._column(name, "accumulated_output_tokens"),
+            cost_source="carried_forward",
+        )  # fmt: skip
+
+    def _add_row(self, name: str, **columns: Any) -> int:
+        now = int(self.clock.now.timestamp())
+        self.put("usage_ledger", session_id=name, created_timestamp=now, **columns)
+        return int(self.db.execute("SELECT max(id) FROM usage_ledger").fetchone()[0])
+
+    def _column(self, name: str, column: str) -> Any:
+        query = f"SELECT {column} FROM sessions WHERE id = ?"  # noqa: S608
+        return self.db.execute(query, (name,)).fetchone()[0]
+
+    def _tick(self) -> str:
+        return self.clock.tick()[:19].replace("T", " ")
 
 
 class CrushStore(Store):

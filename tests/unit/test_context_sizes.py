@@ -353,10 +353,6 @@ def write_zed(folder: Path, root: Path, script: Script) -> tuple[str, str]:
 
 def write_goose(folder: Path, _root: Path, script: Script) -> tuple[str, str]:
     store = GooseStore(folder / "sessions.db")
-    store.db.execute(
-        "CREATE TABLE messages (id INTEGER PRIMARY KEY, session_id TEXT, role TEXT,"
-        " content_json TEXT)"
-    )
     store.db.execute(store.ledger_table)
 
     def message(role: str, *content: Any) -> None:
@@ -492,6 +488,24 @@ def write_older_goose(folder: Path, root: Path, script: Script) -> tuple[str, st
     return path, session
 
 
+def write_continued_goose(folder: Path, root: Path, script: Script) -> tuple[str, str]:
+    """Write a session whose ledger begins with the total of the calls before its newest one."""
+    path, session = write_goose(folder, root, script)
+    store = GooseStore(Path(path))
+    newest, prompt = store.db.execute(
+        "SELECT max(id), max(input_tokens) FROM usage_ledger"
+    ).fetchone()
+    store.db.execute(
+        "UPDATE usage_ledger SET cost_source = 'carried_forward',"
+        " input_tokens = (SELECT sum(input_tokens) FROM usage_ledger WHERE id < ?) WHERE id = 1",
+        (newest,),
+    )
+    store.db.execute("DELETE FROM usage_ledger WHERE id > 1 AND id < ?", (newest,))
+    store.put("sessions", id=session, input_tokens=prompt, output_tokens=120)
+    store.db.close()
+    return path, session
+
+
 def stored(agent: str, path: str, session: str) -> StoredSession:
     return StoredSession(id=session, source=agent, path=path, updated_at=datetime.now(UTC))
 
@@ -533,6 +547,7 @@ def read_parts(agent: str, path: str, session: str, tokens: int) -> dict[str, in
         ("kimi-cli", write_kimi_cli),
         ("crush", write_crush),
         ("goose", write_older_goose),
+        ("goose", write_continued_goose),
     ],
 )
 def test_each_share_is_within_five_points_and_the_sum_exact(

@@ -2,11 +2,14 @@
 
 A session's token columns describe its latest call, and the `accumulated_*` columns contain its
 totals. Newer databases have a `usage_ledger` with one row per request, which contains the costs.
+A total from before the ledger becomes the session's first row. An imported session has the total
+of the session that it is a copy of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,7 +38,11 @@ if TYPE_CHECKING:
 
 AGENT = "goose"
 _LEDGER, _SUBAGENT = "usage_ledger", "sub_agent"
+_TOTAL = "carried_forward"
+"""The source of the cost in a row with the total of older requests."""
 _NOTHING = reported_usage(0, 0)
+_TOLERANCE = timedelta(seconds=5)
+"""By how much a session's first message may be older than the session."""
 
 
 class _Config(Record):
@@ -70,12 +77,14 @@ class Goose(OneDatabase):
             state.advance(row.get("updated_at"))
             name, provider = str(row["id"]), column_text(row.get("provider_name"))
             session = self._make_session(name, row)
-            requests = [*rows(connection, _LEDGER, "session_id = ?", row["id"])]
+            requests = [*rows(connection, _LEDGER, "session_id = ? ORDER BY id", row["id"])]
+            requests = requests or [_total_of(row)]
+            if _is_total(requests[0]):
+                if _is_imported(connection, row, requests[0]):
+                    del requests[0]
+                else:
+                    requests[0]["id"] = None  # the total is one call, before and in the ledger
             calls = [one for each in requests for one in _call_of_request(session, provider, each)]
-            if not requests:  # older databases contain only totals
-                numbers = row.get("accumulated_input_tokens"), row.get("accumulated_output_tokens")
-                usage = reported_usage(*numbers)
-                calls = session.call(session.at, usage, name, session.model, provider)
             if row.get("session_type") != _SUBAGENT:
                 state.sessions[name] = session
                 yield from calls
@@ -109,6 +118,8 @@ class Goose(OneDatabase):
         """
         with read_only(path) as connection:
             requests = [*rows(connection, _LEDGER, "session_id = ? ORDER BY id", session)]
+            if requests and _is_total(requests[0]):
+                requests = []  # it is unknown which message has the first request's size
             usages = map(_usage_of_request, requests)
             prompts = iter([one.prompt_tokens for one in usages if one != _NOTHING])
             sizes.tokens, counted = None if requests else 0, 0
@@ -161,6 +172,32 @@ class _Block(CamelRecord):
 _blocks = typed.decoder(list[_Block])
 
 
+def _is_total(request: dict[str, Any]) -> bool:
+    return request.get("cost_source") == _TOTAL
+
+
+def _total_of(session: dict[str, Any]) -> dict[str, Any]:
+    """Return the total of a session's requests, in the form of a row of the ledger."""
+    names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost")
+    return {name: session.get(f"accumulated_{name}") for name in names} | {"cost_source": _TOTAL}
+
+
+def _is_imported(
+    connection: sqlite3.Connection, session: dict[str, Any], total: dict[str, Any]
+) -> bool:
+    """Return whether a session's total is the one of the session that it is a copy of.
+
+    Then its messages are older than the session. So are those of a fork, which starts without a
+    total: outside the ledger, a total is the session's own as soon as it has newer messages.
+    """
+    order = "" if total.get("id") else " DESC"
+    where = f"session_id = ? ORDER BY created_timestamp{order} LIMIT 1"
+    message = next(rows(connection, "messages", where, session["id"]), {})
+    at = column_time(message.get("created_timestamp"))
+    began = column_time(session.get("created_at"))
+    return at is not None and began is not None and at < began - _TOLERANCE
+
+
 def _usage_of_request(row: dict[str, Any]) -> Usage:
     prompt, output = token_count(row.get("input_tokens")), row.get("output_tokens")
     read, written = (token_count(row.get(f"cache_{name}_tokens")) for name in ("read", "write"))
@@ -181,7 +218,7 @@ def _call_of_request(
     return session.call(
         column_time(row.get("created_timestamp")) or session.at,
         _usage_of_request(row),
-        f"{session.id}/{row.get('id')}",
+        f"{session.id}/{row['id']}" if row.get("id") else session.id,
         column_text(row.get("model")) or session.model,
         provider,
         category="summary" if row.get("is_compaction") else "main",

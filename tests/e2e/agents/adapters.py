@@ -357,7 +357,7 @@ class KimiCode(Agent):
 
 class ClaudeCode(Agent):
     name = "claude-code"
-    package = Package("npm", "@anthropic-ai/claude-code", "2.1.330", "claude")
+    package = Package("npm", "@anthropic-ai/claude-code", "2.1.332", "claude")
     model = "claude-sonnet-4-5"
     compact_command = "/compact"
     kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset({"summary"})
@@ -477,7 +477,7 @@ class Vibe(Agent):
     # to read the journal first.
     reply_seconds = 0.5
     records_reasoning = False
-    package = Package("pypi", "mistral-vibe", "3.0.2", "vibe", python=(3, 12))
+    package = Package("pypi", "mistral-vibe", "3.0.3", "vibe", python=(3, 12))
     model = "devstral-2512"
     side_calls: ClassVar[dict[str, Kind]] = {
         "You are performing a CONTEXT CHECKPOINT COMPACTION": "summary"
