@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from sidecar.config.settings import Endpoint
+from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
 
 
@@ -45,6 +46,7 @@ class FakeServer:
         self.otherwise: Route = Canned(404, {"detail": "Not Found"})
         self.headers: dict[str, str] = {}
         self.asked: list[Asked] = []
+        self._endpoints: list[Endpoints] = []
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self._port = 0
@@ -58,9 +60,10 @@ class FakeServer:
         return [asked.path for asked in self.asked if asked.method == "POST"]
 
     def endpoints(self, *models: str, key: str | None = None, **environment: str) -> Endpoints:
-        """Return `Endpoints` with this server as the only endpoint."""
+        """Return `Endpoints` with this server as the only endpoint. They are closed with it."""
         declared = Endpoint(url=self.url, models=models or ("*",), api_key_env=key)
-        return Endpoints([declared], True, environment)
+        self._endpoints.append(Endpoints([declared], True, environment))
+        return self._endpoints[-1]
 
     async def __aenter__(self) -> FakeServer:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
@@ -68,6 +71,8 @@ class FakeServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for endpoints in self._endpoints:
+            await endpoints.aclose()
         if self._server:
             self._server.close()
         for writer in list(self._writers):
@@ -103,6 +108,20 @@ class FakeServer:
         writer.write(f"HTTP/1.1 {told.status} X\r\n{text}\r\n".encode() + body)
         await writer.drain()
         return lines.get("connection") != "close"
+
+
+def expect_count(answer: EndpointCount | Miss, tokens: int | None = None) -> EndpointCount:
+    """Check that text was counted, with this result if `tokens` is given."""
+    assert isinstance(answer, EndpointCount), answer
+    assert tokens in (None, answer.tokens)
+    return answer
+
+
+def expect_miss(answer: EndpointCount | Miss, kind: str | None = None) -> Miss:
+    """Check that text was not counted, for a reason of this kind if `kind` is given."""
+    assert isinstance(answer, Miss), answer
+    assert kind in (None, answer.kind)
+    return answer
 
 
 def words(text: str) -> int:

@@ -53,33 +53,28 @@ def show(parameters: str, window: int = 131072) -> Canned:
 
 
 MODELS = ("GET", "/v1/models")
-SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]] = {
+LM_STUDIO_MODELS = [
+    {"id": "other", "state": "not-loaded", "max_context_length": 1},
+    {"id": "tiny", "state": "loaded", "loaded_context_length": 6000},
+]
+SERVERS: dict[str, tuple[dict[tuple[str, str], Any], tuple[str, str, str, int | None]]] = {
     "vllm": (
         {
             MODELS: listing("tiny", owned_by="vllm", max_model_len=4096),
             ("POST", "/tokenize"): vllm_tokenize,
         },
-        "vllm",
-        "supported",
-        "supported",
-        4096,
+        ("vllm", "supported", "supported", 4096),
     ),
     "sglang": (
         {
             MODELS: listing("tiny", owned_by="sglang", max_model_len=2048),
             ("POST", "/tokenize"): vllm_tokenize,
         },
-        "sglang",
-        "supported",
-        "supported",
-        2048,
+        ("sglang", "supported", "supported", 2048),
     ),
     "vllm behind a gateway that hides its name": (
         {MODELS: listing("tiny", owned_by="gateway"), ("POST", "/tokenize"): vllm_tokenize},
-        "vllm",
-        "supported",
-        "supported",
-        None,
+        ("vllm", "supported", "supported", None),
     ),
     "tgi": (
         {
@@ -88,20 +83,14 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
             ("POST", "/tokenize"): tgi_tokenize,
             ("POST", "/chat_tokenize"): tgi_chat,
         },
-        "tgi",
-        "supported",
-        "supported",
-        2048,
+        ("tgi", "supported", "supported", 2048),
     ),
     "tgi without a list of models": (
         {
             ("GET", "/info"): Canned(body={"max_input_tokens": 9}),
             ("POST", "/tokenize"): tgi_tokenize,
         },
-        "tgi",
-        "supported",
-        "unsupported",
-        9,
+        ("tgi", "supported", "unsupported", 9),
     ),
     "localai": (
         {
@@ -109,10 +98,7 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
             ("GET", "/system"): Canned(body={"backends": [], "loaded_models": [{"id": "tiny"}]}),
             ("POST", "/v1/tokenize"): ids("content"),
         },
-        "localai",
-        "supported",
-        "unsupported",
-        None,
+        ("localai", "supported", "unsupported", None),
     ),
     "koboldcpp": (
         {
@@ -120,20 +106,14 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
             ("GET", "/api/extra/true_max_context_length"): Canned(body={"value": 8192}),
             ("POST", "/api/extra/tokencount"): number("prompt", "value"),
         },
-        "koboldcpp",
-        "supported",
-        "unsupported",
-        8192,
+        ("koboldcpp", "supported", "unsupported", 8192),
     ),
     "llama-cpp-python, which adds a begin-of-text token": (
         {
             MODELS: listing("tiny", owned_by="me"),
             ("POST", "/extras/tokenize/count"): with_bos("input", "count"),
         },
-        "llama-cpp-python",
-        "supported",
-        "unsupported",
-        None,
+        ("llama-cpp-python", "supported", "unsupported", None),
     ),
     "litellm in front of a vendor that counts": (
         {
@@ -143,20 +123,14 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
             ),
             ("POST", "/utils/token_counter"): litellm_count("anthropic_api"),
         },
-        "litellm",
-        "supported",
-        "supported",
-        200000,
+        ("litellm", "supported", "supported", 200000),
     ),
     "litellm that guesses": (
         {
             MODELS: Canned(body=listing("tiny").body, headers={"x-litellm-version": "1.80"}),
             ("POST", "/utils/token_counter"): litellm_count("local_estimate"),
         },
-        "litellm",
-        "unsupported",
-        "unsupported",
-        None,
+        ("litellm", "unsupported", "unsupported", None),
     ),
     "ollama with a running model": (
         {
@@ -165,10 +139,7 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
                 body={"models": [{"name": "tiny:latest", "context_length": 4096}]}
             ),
         },
-        "ollama",
-        "unsupported",
-        "unsupported",
-        4096,
+        ("ollama", "unsupported", "unsupported", 4096),
     ),
     "ollama with num_ctx": (
         {
@@ -176,10 +147,7 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
             ("GET", "/api/ps"): Canned(body={"models": []}),
             ("POST", "/api/show"): show("temperature 0.7\nnum_ctx                 2048"),
         },
-        "ollama",
-        "unsupported",
-        "unsupported",
-        2048,
+        ("ollama", "unsupported", "unsupported", 2048),
     ),
     "ollama without num_ctx, known by its greeting": (
         {
@@ -188,10 +156,7 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
             ("GET", "/api/ps"): Canned(body={"models": []}),
             ("POST", "/api/show"): show("temperature 0.7"),
         },
-        "ollama",
-        "unsupported",
-        "unsupported",
-        None,
+        ("ollama", "unsupported", "unsupported", None),
     ),
     "ollama without num_ctx, and a window that every machine has": (
         {
@@ -199,10 +164,7 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
             ("GET", "/api/ps"): Canned(body={"models": []}),
             ("POST", "/api/show"): show("temperature 0.7", window=2048),
         },
-        "ollama",
-        "unsupported",
-        "unsupported",
-        2048,
+        ("ollama", "unsupported", "unsupported", 2048),
     ),
     "ollama with a num_ctx beyond the model's window": (
         {
@@ -210,27 +172,14 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
             ("GET", "/api/ps"): Canned(body={"models": []}),
             ("POST", "/api/show"): show("num_ctx 262144"),
         },
-        "ollama",
-        "unsupported",
-        "unsupported",
-        131072,
+        ("ollama", "unsupported", "unsupported", 131072),
     ),
     "lm studio without its SDK": (
         {
             MODELS: listing("tiny", owned_by="organization_owner"),
             ("GET", "/lmstudio-greeting"): Canned(body={"lmstudio": True}),
-            ("GET", "/api/v0/models"): Canned(
-                body={
-                    "data": [
-                        {"id": "other", "state": "not-loaded", "max_context_length": 1},
-                        {"id": "tiny", "state": "loaded", "loaded_context_length": 6000},
-                    ]
-                }
-            ),
+            ("GET", "/api/v0/models"): Canned(body={"data": LM_STUDIO_MODELS}),
         },
-        "lmstudio",
-        "unsupported",
-        "unsupported",
-        6000,
+        ("lmstudio", "unsupported", "unsupported", 6000),
     ),
 }

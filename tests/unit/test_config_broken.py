@@ -7,11 +7,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from sidecar.config.load import load
 from sidecar.config.merge_layers import MAX_PROBLEMS
 from sidecar.config.settings import Settings
+from tests.cases import read_cases
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,187 +22,15 @@ if TYPE_CHECKING:
 ABOVE = 'model = "above"\n'
 BELOW = "\n[status]\nhide = true\n"
 
-BROKEN: dict[str, tuple[str, str, int, str]] = {
-    # name: (text from line 2 on, expected key, expected line, part of the message)
-    "unknown key": ("presett = true", "presett", 2, "did you mean presets?"),
-    "snake case": ("inlay_hints = true", "inlay_hints", 2, "did you mean inlay-hints?"),
-    "key that is like a table's name": (
-        "use-endpoint = true",
-        "use-endpoint",
-        2,
-        "it belongs in [tokenize]",
-    ),
-    "model of an endpoint": (
-        '[[endpoint]]\nurl = "http://a"\nmodel = "qwen3"',
-        "endpoint[0].model",
-        4,
-        "did you mean models? The global model belongs above the first [table]",
-    ),
-    "key below the first table": (
-        "[context]\npresets = true",
-        "context.presets",
-        3,
-        "it belongs above the first [table]",
-    ),
-    "singular key": (
-        '[[budget]]\nfile = "a"\nfiles = "a"\nmax-tokens = 5',
-        "budget[0].file",
-        3,
-        "did you mean files?",
-    ),
-    "key in the wrong table": ("reserve = 5", "reserve", 2, "it belongs in [context]"),
-    "key of a list's entries": ("max-tokens = 5", "max-tokens", 2, "it belongs in [[budget]]"),
-    "plural table": ('[[budgets]]\nfiles = "a"', "budgets", 2, "did you mean budget?"),
-    "nothing like it": ("zzz = 1", "zzz", 2, "known keys:"),
-    "string for a flag": ('presets = "yes"', "presets", 2, "must be true or false"),
-    "number for a flag": (
-        "code-lens = 1",
-        "code-lens",
-        2,
-        "must be true or false, but is a number",
-    ),
-    "value for a table": ("context = 5", "context", 2, "must be a table, [context]"),
-    "string for a number": ('[context]\nreserve = "5"', "context.reserve", 3, "but is a string"),
-    "negative": (
-        "[context]\nreserve = -5",
-        "context.reserve",
-        3,
-        "0 or more), but is a negative number",
-    ),
-    "fraction of a token": ("[context]\nlimit = 1.5", "context.limit", 3, "a whole number"),
-    "no window": ("[context]\nlimit = 0", "context.limit", 3, "1 or more), but is 0"),
-    "percent for a fraction": (
-        "[context]\nwarn-at = [80, 95]",
-        "context.warn-at",
-        3,
-        "a list in which each entry is a number greater than 0 and at most 1",
-    ),
-    "falling thresholds": (
-        "[context]\nwarn-at = [0.9, 0.8]",
-        "context.warn-at",
-        3,
-        "ascending order",
-    ),
-    "no thresholds": ("[context]\nwarn-at = []", "context.warn-at", 3, "at least one threshold"),
-    "not a choice": (
-        '[status]\nshow = "all"\n[diagnostics]',
-        "status.show",
-        3,
-        'must be "tokens", "percent" or "both" (ignored)',
-    ),
-    "budget without files": ("[[budget]]\nmax-tokens = 5", "budget[0]", 2, "needs files"),
-    "budget without a number": ('[[budget]]\nfiles = "a"', "budget[0]", 2, "needs max-tokens"),
-    "budget of nothing": (
-        '[[budget]]\nfiles = "a"\nmax-tokens = 5\n[[budget]]\nfiles = "b"\nmax-tokens = 0',
-        "budget[1].max-tokens",
-        7,
-        "1 or more), but is 0",
-    ),
-    "bad warn-at of a budget": (
-        '[[budget]]\nfiles = "a"\nmax-tokens = 5\nwarn-at = 90',
-        "budget[0].warn-at",
-        5,
-        "at most 1, but is a number",
-    ),
-    "bad truncation": (
-        '[[budget]]\nfiles = "a"\nmax-tokens = 5\ntruncation = "tail"',
-        "budget[0].truncation",
-        5,
-        'must be "start", "middle" or "end"',
-    ),
-    "bad section": (
-        '[[budget]]\nfiles = "a"\nmax-tokens = 5\n[budget.sections]\n"Plan > A" = 7\nB = "x"',
-        "budget[0].sections.B",
-        7,
-        "1 or more), but is a string",
-    ),
-    "sections that are no table": (
-        '[[budget]]\nfiles = "a"\nmax-tokens = 5\nsections = 5',
-        "budget[0].sections",
-        5,
-        "must be a table",
-    ),
-    "files that are no texts": (
-        '[[budget]]\nfiles = ["a", 5]\nmax-tokens = 5',
-        "budget[0].files",
-        3,
-        "a list in which each entry is a non-empty string",
-    ),
-    "only exceptions": (
-        '[[budget]]\nfiles = "!a"\nmax-tokens = 5',
-        "budget[0]",
-        2,
-        "without a leading !",
-    ),
-    "unknown key in a budget": (
-        '[[budget]]\nfiles = "a"\nmax-tokens = 5\nmax_token = 7',
-        "budget[0].max_token",
-        5,
-        "did you mean max-tokens?",
-    ),
-    "one table for many": ('[budget]\nfiles = "a"', "budget", 2, "list of tables, [[budget]]"),
-    "address without a scheme": (
-        '[[endpoint]]\nurl = "localhost:8080"',
-        "endpoint[0].url",
-        3,
-        "must be an address that starts with http:// or https://",
-    ),
-    "a key where its name belongs": (
-        '[[endpoint]]\nurl = "http://a"\napi-key-env = "sk-secret-planted"',
-        "endpoint[0].api-key-env",
-        4,
-        "the name of an environment variable",
-    ),
-    "tokenizer without a file": (
-        '[[tokenizer]]\nmodels = "a"',
-        "tokenizer[0]",
-        2,
-        "needs file",
-    ),
-    "price below nothing": (
-        '[[price]]\nmodels = "a"\ninput = -1\noutput = 2.5',
-        "price[0].input",
-        4,
-        "0 or more), but is a negative number",
-    ),
-    "cap without end": ("[cost]\nhard-cap-usd = inf", "cost.hard-cap-usd", 3, "but is a number"),
-    "soft cap over the hard one": (
-        "[cost]\nsession-hard-cap-usd = 1\nsession-soft-cap-usd = 2",
-        "cost.session-soft-cap-usd",
-        4,
-        "exceeds the hard cap",
-    ),
-    "unknown key of the agents": (
-        "[agents]\nx = 1",
-        "agents.x",
-        3,
-        "enabled, labels, paths, sources",
-    ),
-    "a source that is no agent": (
-        '[agents]\nsources = ["codex", "claude"]',
-        "agents.sources",
-        3,
-        "at position 2; did you mean claude-code? (known agents: aider, amp, claude-code, cline, codex, ",
-    ),
-    "a path of no agent": (
-        '[agents]\npaths = { planted = "/x" }',
-        "agents.paths",
-        3,
-        "has unknown agents at position 1 (known agents: ",
-    ),
-    "path of an agent": (
-        "[agents]\npaths = { codex = 1 }",
-        "agents.paths.codex",
-        3,
-        "non-empty string",
-    ),
-    "paths of agents": (
-        '[agents]\npaths = "x"',
-        "agents.paths",
-        3,
-        "must be a table, such as { co",
-    ),
-}
+
+class Mistake(msgspec.Struct):
+    """A mistake in a configuration, and the problem that is reported for it."""
+
+    text: str
+    key: str
+    line: int
+    message: str
+
 
 INVALID: dict[str, tuple[str, str, int]] = {
     # name: (text from line 2 on, expected key, expected line)
@@ -220,21 +50,20 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {"TOKEN_SIDECAR_CONFIG": str(tmp_path / "config.toml")}
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("mistake", read_cases("config_mistakes", Mistake))
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_problem_names_key_and_line_and_other_settings_apply(
-    name: str, newline: str, tmp_path: Path, env: dict[str, str]
+    mistake: Mistake, newline: str, tmp_path: Path, env: dict[str, str]
 ) -> None:
-    mistake, key, line, words = BROKEN[name]
-    below = BELOW if "[status]" not in mistake else ""
+    below = BELOW if "[status]" not in mistake.text else ""
     path = tmp_path / "config.toml"
-    path.write_bytes((ABOVE + mistake + below).replace("\n", newline).encode())
+    path.write_bytes((ABOVE + mistake.text + below).replace("\n", newline).encode())
     loaded = load(None, None, env)
-    assert [(problem.key, problem.line) for problem in loaded.problems] == [(key, line)]
-    problem = loaded.problems[0]
-    assert words in problem.message
-    place = f"{line}:{problem.column}" if problem.column else line
-    assert str(problem).startswith(f"{path}:{place}: {key}: ")
+    (problem,) = loaded.problems
+    assert (problem.key, problem.line) == (mistake.key, mistake.line)
+    assert mistake.message in problem.message
+    place = f"{mistake.line}:{problem.column}" if problem.column else mistake.line
+    assert str(problem).startswith(f"{path}:{place}: {mistake.key}: ")
     assert "planted" not in str(problem)
     assert loaded.settings.model == "above"
     assert loaded.settings.status.hide is bool(below)

@@ -14,7 +14,15 @@ from sidecar.cli.count import count
 from sidecar.config.settings import Endpoint
 from sidecar.endpoints.outcome import ENDPOINTS_OFF, WINDOW_ONLY, EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
-from tests.unit.endpoints_fake_server import REASONS, Canned, FakeServer, Ollama, llamacpp
+from tests.unit.endpoints_fake_server import (
+    REASONS,
+    Canned,
+    FakeServer,
+    Ollama,
+    expect_count,
+    expect_miss,
+    llamacpp,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +50,6 @@ async def test_reply_larger_than_the_window_refreshes_it() -> None:
         assert (endpoints.requests, endpoints.known_limit("tiny")) == (asked, 2048)
         await endpoints.refresh_window("tiny", 3_000)
         assert endpoints.known_limit("tiny") == 16_384
-        await endpoints.aclose()
 
 
 async def test_unsupported_server_is_retried_with_backoff(
@@ -58,25 +65,23 @@ async def test_unsupported_server_is_retried_with_backoff(
         for second in range(0, 600, 10):
             now = float(second)
             before = endpoints.requests
-            assert isinstance(await endpoints.count_text("tiny", "hello world"), Miss)
+            expect_miss(await endpoints.count_text("tiny", "hello world"))
             probes += [second] if endpoints.requests > before else []
             assert endpoints.known_limit("tiny") == 2048, "the window stays"
         assert probes == [0, 60, 180, 420]
         server.routes = routes
         now = 900.0
-        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
-        await endpoints.aclose()
+        expect_count(await endpoints.count_text("tiny", "hello world"))
 
 
 async def test_explicit_probe_ignores_the_backoff() -> None:
     async with llamacpp() as server:
         routes, server.routes = server.routes, {}
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello world"), Miss)
+        expect_miss(await endpoints.count_text("tiny", "hello world"))
         server.routes = routes
         [row] = await endpoints.probe(model="tiny")
         assert (row.text, row.chat, row.reason) == ("supported", "supported", None)
-        await endpoints.aclose()
 
 
 CHAT = "/v1/chat/completions/input_tokens"
@@ -93,15 +98,12 @@ async def test_server_that_starts_returning_constants_is_detected(path: str) -> 
                 return await endpoints.count_chat("tiny", [{"role": "user", "content": text}])
             return await endpoints.count_text("tiny", text)
 
-        assert isinstance(await count(20), EndpointCount)
+        expect_count(await count(20))
         answer = {"tokens": list(range(77)), "input_tokens": 77}
         server.routes["POST", path] = Canned(body=answer)
         await count(20)
-        found = await count(80)
-        assert isinstance(found, Miss)
-        assert found.kind == "lying"
+        found = expect_miss(await count(80), "lying")
         assert "77" in found.reason
-        await endpoints.aclose()
 
 
 async def test_endpoint_window_requests_only_the_window() -> None:
@@ -142,9 +144,7 @@ async def test_endpoint_window_is_the_limit_of_count_json(
 async def test_each_reason_contains_advice(answer: Canned, step: str) -> None:
     async with FakeServer({("GET", "/v1/models"): answer}) as server:
         endpoints = server.endpoints()
-        miss = await endpoints.count_text("tiny", "hello world")
-        assert isinstance(miss, Miss)
+        miss = expect_miss(await endpoints.count_text("tiny", "hello world"))
         assert step in miss.reason
         [row] = endpoints.capabilities()
         assert row.reason == miss.reason
-        await endpoints.aclose()

@@ -9,8 +9,16 @@ import pytest
 from sidecar.endpoints import endpoint as endpoint_module
 from sidecar.endpoints.clouds import CLOUDS, find_cloud
 from sidecar.endpoints.http import root_of
-from sidecar.endpoints.outcome import EndpointCount, Miss
-from tests.unit.endpoints_fake_server import Asked, Canned, FakeServer, Route, words
+from sidecar.endpoints.outcome import EndpointCount
+from tests.unit.endpoints_fake_server import (
+    Asked,
+    Canned,
+    FakeServer,
+    Route,
+    expect_count,
+    expect_miss,
+    words,
+)
 
 if TYPE_CHECKING:
     from sidecar.endpoints.clouds import Cloud
@@ -58,16 +66,13 @@ def anthropic_count(asked: Asked) -> Canned:
     return Canned(body={"input_tokens": size})
 
 
-VENDORS: dict[str, tuple[dict[tuple[str, str], Route], str, int | None, bool, bool]] = {
+VENDORS: dict[str, tuple[dict[tuple[str, str], Route], tuple[str, int | None, bool, bool]]] = {
     "anthropic": (
         {
             ("GET", "/v1/models/m-1"): Canned(body={"id": "m-1", "max_input_tokens": 200000}),
             ("POST", "/v1/messages/count_tokens"): anthropic_count,
         },
-        "x-api-key",
-        200000,
-        True,
-        True,
+        ("x-api-key", 200000, True, True),
     ),
     "openai": (
         {
@@ -76,30 +81,21 @@ VENDORS: dict[str, tuple[dict[tuple[str, str], Route], str, int | None, bool, bo
                 body={"input_tokens": len(str(asked.body["input"]))}
             ),
         },
-        "authorization",
-        None,
-        True,
-        True,
+        ("authorization", None, True, True),
     ),
     "google": (
         {
             ("GET", "/v1beta/models/m-1"): Canned(body={"inputTokenLimit": 1048576}),
             ("POST", "/v1beta/models/m-1:countTokens"): Canned(body={"totalTokens": 9}),
         },
-        "x-goog-api-key",
-        1048576,
-        True,
-        True,
+        ("x-goog-api-key", 1048576, True, True),
     ),
     "cohere": (
         {
             ("GET", "/v1/models/m-1"): Canned(body={"name": "m-1", "context_length": 128000.0}),
             ("POST", "/v1/tokenize"): text_of("text", "tokens", token_ids),
         },
-        "authorization",
-        128000,
-        True,
-        False,
+        ("authorization", 128000, True, False),
     ),
     "xai": (
         {
@@ -108,26 +104,20 @@ VENDORS: dict[str, tuple[dict[tuple[str, str], Route], str, int | None, bool, bo
                 "text", "token_ids", lambda n: [{"token_id": i} for i in range(n)]
             ),
         },
-        "authorization",
-        None,
-        True,
-        False,
+        ("authorization", None, True, False),
     ),
     "mistral": (
         {("GET", "/v1/models/m-1"): Canned(body={"id": "m-1", "max_context_length": 131072})},
-        "authorization",
-        131072,
-        False,
-        False,
+        ("authorization", 131072, False, False),
     ),
-    "openrouter": ({}, "authorization", None, False, False),
-    "aws": ({}, "authorization", None, False, False),
+    "openrouter": ({}, ("authorization", None, False, False)),
+    "aws": ({}, ("authorization", None, False, False)),
 }
 
 
 @pytest.mark.parametrize("name", VENDORS)
 async def test_each_vendor_is_probed_with_one_get_request(name: str, pretend: Any) -> None:
-    routes, header, limit, can_text, can_chat = VENDORS[name]
+    routes, (header, limit, can_text, can_chat) = VENDORS[name]
     pretend(name)
     async with FakeServer(routes) as server:
         endpoints = server.endpoints("m-1", key="K", K="s3cret")
@@ -141,7 +131,6 @@ async def test_each_vendor_is_probed_with_one_get_request(name: str, pretend: An
         assert isinstance(text, EndpointCount) is can_text
         chat = await endpoints.count_chat("m-1", CHAT, TOOLS)
         assert isinstance(chat, EndpointCount) is can_chat
-        await endpoints.aclose()
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai", "google", "cohere"])
@@ -151,12 +140,10 @@ async def test_missing_or_wrong_key(name: str, pretend: Any) -> None:
         endpoints = server.endpoints("m-1", key="K")
         [row] = await endpoints.probe()
         assert (row.text, row.chat, server.asked) == ("auth", "auth", [])
-        await endpoints.aclose()
         server.otherwise = Canned(401, {"error": {"message": "invalid x-api-key"}})
         endpoints = server.endpoints("m-1", key="K", K="wrong")
         [row] = await endpoints.probe()
         assert (row.text, row.chat, server.posts()) == ("auth", "auth", [])
-        await endpoints.aclose()
 
 
 async def test_anthropic_text_count_excludes_the_message_overhead(pretend: Any) -> None:
@@ -168,11 +155,8 @@ async def test_anthropic_text_count_excludes_the_message_overhead(pretend: Any) 
     async with FakeServer(routes) as server:
         endpoints = server.endpoints("m-1", key="K", K="k")
         for text in ("hello", "hello world", "a"):
-            count = await endpoints.count_text("m-1", text)
-            assert isinstance(count, EndpointCount)
-            assert count.tokens == len(text)
+            expect_count(await endpoints.count_text("m-1", text), len(text))
         assert len(server.posts()) == 4, "one a text, and one for what a message costs"
-        await endpoints.aclose()
 
 
 async def test_anthropic_request(pretend: Any) -> None:
@@ -182,31 +166,18 @@ async def test_anthropic_request(pretend: Any) -> None:
         await endpoints.count_chat("m-1[1m]", CHAT, TOOLS)
         asked = server.asked[-1]
         assert asked.headers["anthropic-version"] == "2023-06-01"
+        use = {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Bonn"}}
+        result = {"type": "tool_result", "tool_use_id": "c1", "content": "Rain"}
         assert asked.body == {
             "model": "m-1",
             "system": "Be brief.",
             "messages": [
                 {"role": "user", "content": [{"type": "text", "text": "Weather?"}]},
-                {
-                    "role": "assistant",
-                    "content": [
-                        {"type": "text", "text": "Let me see."},
-                        {
-                            "type": "tool_use",
-                            "id": "c1",
-                            "name": "weather",
-                            "input": {"city": "Bonn"},
-                        },
-                    ],
-                },
-                {
-                    "role": "user",
-                    "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "Rain"}],
-                },
+                {"role": "assistant", "content": [{"type": "text", "text": "Let me see."}, use]},
+                {"role": "user", "content": [result]},
             ],
             "tools": [{"name": "weather", "description": "Tells", "input_schema": SCHEMA}],
         }
-        await endpoints.aclose()
 
 
 async def test_openai_request(pretend: Any) -> None:
@@ -214,20 +185,15 @@ async def test_openai_request(pretend: Any) -> None:
     async with FakeServer(VENDORS["openai"][0]) as server:
         endpoints = server.endpoints("m-1", key="K", K="k")
         await endpoints.count_chat("m-1", CHAT, TOOLS)
+        city = '{"city":"Bonn"}'
         assert server.asked[-1].body["input"] == [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "Weather?"},
             {"role": "assistant", "content": "Let me see."},
-            {
-                "type": "function_call",
-                "call_id": "c1",
-                "name": "weather",
-                "arguments": '{"city":"Bonn"}',
-            },
+            {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": city},
             {"type": "function_call_output", "call_id": "c1", "output": "Rain"},
         ]
         assert server.asked[-1].body["tools"][0]["parameters"] == SCHEMA
-        await endpoints.aclose()
 
 
 async def test_gemini_request(pretend: Any) -> None:
@@ -242,7 +208,6 @@ async def test_gemini_request(pretend: Any) -> None:
             "functionCall": {"name": "weather", "args": {"city": "Bonn"}}
         }
         assert request["tools"][0]["functionDeclarations"][0]["name"] == "weather"
-        await endpoints.aclose()
 
 
 async def test_image_is_refused_instead_of_ignored(pretend: Any) -> None:
@@ -250,10 +215,8 @@ async def test_image_is_refused_instead_of_ignored(pretend: Any) -> None:
     async with FakeServer(VENDORS["anthropic"][0]) as server:
         endpoints = server.endpoints("m-1", key="K", K="k")
         image = {"type": "image", "source": {"type": "base64", "data": "AAAA"}}
-        miss = await endpoints.count_chat("m-1", [{"role": "user", "content": [image]}])
-        assert isinstance(miss, Miss)
+        expect_miss(await endpoints.count_chat("m-1", [{"role": "user", "content": [image]}]))
         assert server.posts() == []
-        await endpoints.aclose()
 
 
 @pytest.mark.parametrize(
@@ -296,22 +259,18 @@ def test_root_of_a_url(url: str, suffixes: tuple[str, ...], root: str) -> None:
 
 
 MODELS_THAT_ARE_PATHS = (
-    "..",
-    ".",
-    "../../admin",
-    "x/../../admin",
-    "/admin",
-    "//admin.example/x",
-    "x?key=1",
-    "x#admin",
-    "%2e%2e/admin",
-    "..\\admin",
-    "x/./admin",
-    "models/../admin",
-    "x:generateContent",
-    "x\r\nhost: admin",
-    "x y",
-    "",
+    *(
+        "..",
+        ".",
+        "../../admin",
+        "x/../../admin",
+        "/admin",
+        "//admin.example/x",
+        "x?key=1",
+        "x#admin",
+    ),
+    *("%2e%2e/admin", "..\\admin", "x/./admin", "models/../admin", "x:generateContent"),
+    *("x\r\nhost: admin", "x y", ""),
 )
 
 
@@ -330,7 +289,6 @@ async def test_model_name_cannot_change_the_request_path(
         endpoints = server.endpoints("*", key="K", K="s3cret")
         await endpoints.count_text(model, "hello")
         await endpoints.count_chat(model, [USER], [])
-        await endpoints.aclose()
     for asked in server.asked:
         parts = asked.path.removeprefix(below).split("/")
         known = asked.path in counts or asked.path.endswith(":countTokens")

@@ -13,7 +13,16 @@ from sidecar.endpoints import endpoint as endpoint_module
 from sidecar.endpoints import http as http_module
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS, EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
-from tests.unit.endpoints_fake_server import Asked, Canned, FakeServer, Reset, llamacpp, words
+from tests.unit.endpoints_fake_server import (
+    Asked,
+    Canned,
+    FakeServer,
+    Reset,
+    expect_count,
+    expect_miss,
+    llamacpp,
+    words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,10 +138,8 @@ async def test_each_fault_is_a_miss_within_the_time_limit(
         [row] = endpoints.capabilities()
         assert (row.text, row.model) == (kind, "tiny")
         asked = len(server.asked)
-        again = await endpoints.count_text("tiny", "hello again", PATIENCE)
-        assert isinstance(again, Miss)
+        expect_miss(await endpoints.count_text("tiny", "hello again", PATIENCE))
         assert len(server.asked) == asked, "an outcome is remembered, not asked for again"
-        await endpoints.aclose()
 
 
 @pytest.mark.parametrize("case", FAULTS)
@@ -140,7 +147,7 @@ async def test_faults_after_the_probe(case: str, short_times: Callable[[str], No
     broken = FAULTS[case][0]()
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "hello world"))
         server.routes, server.otherwise = broken.routes, broken.otherwise
         short_times(case)
         text = "hello world, hello hello hello world"
@@ -149,20 +156,14 @@ async def test_faults_after_the_probe(case: str, short_times: Callable[[str], No
             assert isinstance(miss, EndpointCount), "three tokens in this text cannot be refuted"
         else:
             assert isinstance(miss, Miss)
-        await endpoints.aclose()
 
 
 async def test_fault_is_noticed_after_the_caller_stopped_waiting() -> None:
     async with always(hang) as server:
         endpoints = server.endpoints()
-        miss = await endpoints.count_text("tiny", "hello", 0.05)
-        assert isinstance(miss, Miss)
-        assert miss.kind == "late"
-        later = await endpoints.count_text("tiny", "hello", PATIENCE)
-        assert isinstance(later, Miss)
-        assert later.kind == "unreachable"
+        expect_miss(await endpoints.count_text("tiny", "hello", 0.05), "late")
+        expect_miss(await endpoints.count_text("tiny", "hello", PATIENCE), "unreachable")
         assert len(server.asked) == 1
-        await endpoints.aclose()
 
 
 async def test_timeout_of_a_large_text_does_not_disable_the_endpoint(
@@ -170,17 +171,12 @@ async def test_timeout_of_a_large_text_does_not_disable_the_endpoint(
 ) -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "hello world"))
         tokenize, server.routes["POST", "/tokenize"] = server.routes["POST", "/tokenize"], hang
         short_times("hangs")
-        miss = await endpoints.count_text("tiny", "hello " * 40_000, PATIENCE)
-        assert isinstance(miss, Miss)
-        assert miss.kind == "unreachable"
+        expect_miss(await endpoints.count_text("tiny", "hello " * 40_000, PATIENCE), "unreachable")
         server.routes["POST", "/tokenize"] = tokenize
-        assert isinstance(
-            await endpoints.count_text("tiny", "hello world", PATIENCE), EndpointCount
-        )
-        await endpoints.aclose()
+        expect_count(await endpoints.count_text("tiny", "hello world", PATIENCE))
 
 
 async def test_a_redirect_is_never_followed() -> None:
@@ -188,11 +184,8 @@ async def test_a_redirect_is_never_followed() -> None:
         for route in list(server.routes):
             server.routes[route] = Canned(307, headers={"location": f"{other.url}{route[1]}"})
         endpoints = server.endpoints()
-        miss = await endpoints.count_text("tiny", "hello world")
-        assert isinstance(miss, Miss)
-        assert miss.kind == "unsupported"
+        expect_miss(await endpoints.count_text("tiny", "hello world"), "unsupported")
         assert other.asked == []
-        await endpoints.aclose()
 
 
 async def test_body_is_read_only_up_to_the_limit() -> None:
@@ -214,9 +207,7 @@ async def test_body_is_read_only_up_to_the_limit() -> None:
     server = await asyncio.start_server(endless, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     endpoints = Endpoints([Endpoint(url=url)], True, {})
-    miss = await endpoints.count_text("tiny", "hello world")
-    assert isinstance(miss, Miss)
-    assert miss.kind == "unsupported"
+    expect_miss(await endpoints.count_text("tiny", "hello world"), "unsupported")
     assert served < 12_000_000, "4 MB and what the sockets hold"
     await endpoints.aclose()
     server.close()
@@ -225,15 +216,13 @@ async def test_body_is_read_only_up_to_the_limit() -> None:
 async def test_server_is_used_again_after_an_outage() -> None:
     server = llamacpp()
     async with server:
-        endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
-    miss = await endpoints.count_text("tiny", "hello world")
-    assert isinstance(miss, Miss)
-    assert miss.kind == "unreachable"
+        endpoints = Endpoints([Endpoint(url=server.url)], True, {})
+        expect_count(await endpoints.count_text("tiny", "hello world"))
+    expect_miss(await endpoints.count_text("tiny", "hello world"), "unreachable")
     async with server:
         assert isinstance(await endpoints.count_text("tiny", "hello world"), Miss), "it backs off"
         await endpoints.probe(model="tiny")
-        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "hello world"))
         await endpoints.aclose()
 
 
@@ -243,13 +232,10 @@ async def test_loading_server_is_asked_again_soon(monkeypatch: pytest.MonkeyPatc
         routes, server.routes = server.routes, {}
         server.otherwise = LOADING
         endpoints = server.endpoints()
-        miss = await endpoints.count_text("tiny", "hello world")
-        assert isinstance(miss, Miss)
-        assert miss.kind == "loading"
+        expect_miss(await endpoints.count_text("tiny", "hello world"), "loading")
         server.routes = routes
         await asyncio.sleep(0.1)
-        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
-        await endpoints.aclose()
+        expect_count(await endpoints.count_text("tiny", "hello world"))
 
 
 async def test_backoff_of_an_unreachable_server_grows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +244,7 @@ async def test_backoff_of_an_unreachable_server_grows(monkeypatch: pytest.Monkey
     endpoints = Endpoints([Endpoint(url="http://127.0.0.1:9")], True, {})
     asked = {}
     for now in (0.0, 4.9, 5.1, 15.0, 15.2, 35.1, 35.3):  # 5 s, then 10 s, then 20 s
-        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), Miss)
+        expect_miss(await endpoints.count_text("tiny", "hello", PATIENCE))
         asked[now] = endpoints.requests
     assert asked == {0.0: 1, 4.9: 1, 5.1: 2, 15.0: 2, 15.2: 3, 35.1: 3, 35.3: 4}
     await endpoints.aclose()
@@ -277,10 +263,9 @@ async def test_time_until_a_server_is_asked_again_runs_down(
     async with FakeServer() as server:
         server.otherwise = fault
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), Miss)
+        expect_miss(await endpoints.count_text("tiny", "hello", PATIENCE))
         now = passed
         assert endpoints.unavailable_for("tiny") == left
-        await endpoints.aclose()
 
 
 async def test_long_load_does_not_lengthen_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,12 +275,11 @@ async def test_long_load_does_not_lengthen_the_backoff(monkeypatch: pytest.Monke
         server.otherwise = LOADING
         endpoints = server.endpoints()
         for _ in range(10):
-            assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), Miss)
+            expect_miss(await endpoints.count_text("tiny", "hello", PATIENCE))
             now += 3.0
         server.otherwise = Canned(status=500)
-        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), Miss)
+        expect_miss(await endpoints.count_text("tiny", "hello", PATIENCE))
         assert endpoints.unavailable_for("tiny") == 5.0
-        await endpoints.aclose()
 
 
 class Clock:
@@ -329,12 +313,11 @@ async def test_late_count_is_requested_less_and_less_often(monkeypatch: pytest.M
     clock = Clock(monkeypatch)
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "hello", PATIENCE))
         answers = held(server)
         waits = []
         for text in ("one", "two", "three", "four"):
-            miss = await endpoints.count_text("tiny", text, 0.01)
-            assert isinstance(miss, Miss)
+            miss = expect_miss(await endpoints.count_text("tiny", text, 0.01))
             waits.append(endpoints.retry_delay("tiny", miss.kind))
             clock.now += 5.0 if text == "one" else 0.0  # The second pause begins after the first.
         assert waits == [5.0, 10.0, 10.0, 10.0]
@@ -343,13 +326,12 @@ async def test_late_count_is_requested_less_and_less_often(monkeypatch: pytest.M
         assert endpoints.retry_delay("tiny", "unsupported") is None
         answers.set()
         clock.now += 10.0
-        assert isinstance(await endpoints.count_text("tiny", "five", PATIENCE), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "five", PATIENCE))
         clock.now += 1.0
         answers.clear()
-        assert isinstance(await endpoints.count_text("tiny", "six", 0.01), Miss)
+        expect_miss(await endpoints.count_text("tiny", "six", 0.01))
         assert endpoints.retry_delay("tiny", "late") == 5.0, "an answer in time ends the series"
         answers.set()
-        await endpoints.aclose()
 
 
 async def test_steady_counting_does_not_hide_that_the_model_fell_asleep(
@@ -359,16 +341,13 @@ async def test_steady_counting_does_not_hide_that_the_model_fell_asleep(
     async with llamacpp() as server:
         endpoints = server.endpoints()
         for clock.now in (0.0, 0.6):
-            counted = await endpoints.count_text("tiny", f"at {clock.now}", PATIENCE)
-            assert isinstance(counted, EndpointCount)
+            expect_count(await endpoints.count_text("tiny", f"at {clock.now}", PATIENCE))
         server.routes["GET", "/props"] = Canned(body={"is_sleeping": True})
         clock.now = 1.2  # a second after the probe, but not after the last count
         asked = server.posts()
-        miss = await endpoints.count_text("tiny", "at 1.2", PATIENCE)
-        assert isinstance(miss, Miss)
+        miss = expect_miss(await endpoints.count_text("tiny", "at 1.2", PATIENCE))
         assert "asleep" in miss.reason
         assert server.posts() == asked
-        await endpoints.aclose()
 
 
 @pytest.mark.parametrize("what", ["text", "chat"])
@@ -378,7 +357,7 @@ async def test_large_request_without_an_answer_is_repeated_less_and_less_often(
     clock = Clock(monkeypatch)
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "hello", PATIENCE))
         server.routes["POST", "/tokenize" if what == "text" else CHAT] = hang
         monkeypatch.setattr(http_module, "REQUEST_SECONDS", 0.05)
         monkeypatch.setattr(http_module, "_LARGE_BYTES", 10)
@@ -395,7 +374,6 @@ async def test_large_request_without_an_answer_is_repeated_less_and_less_often(
             waits.append(wait)
             clock.now += wait
         assert waits == [5.0, 10.0, 20.0]
-        await endpoints.aclose()
 
 
 @pytest.mark.parametrize("fault", [Canned(500), Canned(429), reset])
@@ -408,15 +386,13 @@ async def test_chats_are_not_repeated_before_the_server_is_probed_again(
         endpoints = server.endpoints()
         waits = []
         for _ in range(3):
-            assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
-            miss = await endpoints.count_chat("tiny", TURNS, None, PATIENCE)
-            assert isinstance(miss, Miss)
+            expect_count(await endpoints.count_text("tiny", "hello", PATIENCE))
+            miss = expect_miss(await endpoints.count_chat("tiny", TURNS, None, PATIENCE))
             wait = endpoints.retry_delay("tiny", miss.kind)
             assert wait is not None
             waits.append(wait)
             clock.now += wait
         assert waits == [5.0, 10.0, 20.0]
-        await endpoints.aclose()
 
 
 @pytest.mark.parametrize("chats", [Canned(404), None], ids=["texts only", "chats too"])
@@ -428,59 +404,55 @@ async def test_late_texts_are_requested_less_often_whatever_chats_do(
         if chats is not None:
             server.routes["POST", CHAT] = chats
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "hello", PATIENCE))
         gate, waits = held(server), []
         for number in range(3):
             answer = await endpoints.count_chat("tiny", TURNS, None, PATIENCE)
             assert isinstance(answer, Miss) == (chats is not None)
             gate.clear()
-            assert isinstance(await endpoints.count_text("tiny", str(number), 0.01), Miss)
+            expect_miss(await endpoints.count_text("tiny", str(number), 0.01))
             gate.set()
             wait = endpoints.retry_delay("tiny", "late")
             assert wait is not None
             waits.append(wait)
             clock.now += wait
         assert waits == [5.0, 10.0, 20.0]
-        await endpoints.aclose()
 
 
 async def test_recovered_server_has_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch)
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "hello", PATIENCE))
         gate = held(server)
-        assert isinstance(await endpoints.count_text("tiny", "late", 0.01), Miss)
+        expect_miss(await endpoints.count_text("tiny", "late", 0.01))
         assert endpoints.retry_delay("tiny", "interrupted") == 5.0
         gate.set()
-        assert isinstance(await endpoints.count_text("tiny", "again", PATIENCE), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "again", PATIENCE))
         assert endpoints.retry_delay("tiny", "interrupted") == 0.0
-        await endpoints.aclose()
 
 
 async def test_abandoned_request_causes_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch)
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), EndpointCount)
-        unwanted = await endpoints.count_text("tiny", "unwanted", PATIENCE, lambda: False)
-        assert isinstance(unwanted, Miss)
+        expect_count(await endpoints.count_text("tiny", "hello", PATIENCE))
+        unwanted = expect_miss(
+            await endpoints.count_text("tiny", "unwanted", PATIENCE, lambda: False)
+        )
         assert endpoints.retry_delay("tiny", "interrupted") == 0.0
         assert endpoints.retry_delay("tiny", unwanted.kind) == 5.0
-        await endpoints.aclose()
 
 
 async def test_closed_idle_connection_is_not_a_miss() -> None:
     async with llamacpp() as server:
         server.headers["connection"] = "close"
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "hello world"))
         before = len(server.asked)
         for number in range(5):
             text = "hello " * (number + 1)
-            count = await endpoints.count_text("tiny", text)
-            assert isinstance(count, EndpointCount)
-            assert count.tokens == words(text)
+            expect_count(await endpoints.count_text("tiny", text), words(text))
         assert len(server.asked) == before + 5, "a close that was announced is no new server"
         await endpoints.aclose()
 
@@ -488,20 +460,15 @@ async def test_closed_idle_connection_is_not_a_miss() -> None:
 async def test_too_long_text_is_not_sent() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        miss = await endpoints.count_text("tiny", "x " * LARGEST_CHARACTERS)
-        assert isinstance(miss, Miss)
-        assert miss.kind == "too-large"
+        expect_miss(await endpoints.count_text("tiny", "x " * LARGEST_CHARACTERS), "too-large")
         assert server.asked == []
-        await endpoints.aclose()
 
 
 async def test_count_after_closing_is_a_miss() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         await endpoints.aclose()
-        miss = await endpoints.count_text("tiny", "hello")
-        assert isinstance(miss, Miss)
-        assert miss.kind == "closed"
+        expect_miss(await endpoints.count_text("tiny", "hello"), "closed")
         assert await endpoints.limit("tiny") is None
         assert await endpoints.probe(model="tiny") == endpoints.capabilities()
         assert server.asked == []
@@ -513,4 +480,4 @@ async def test_closing_during_a_count() -> None:
         counting = asyncio.create_task(endpoints.count_text("tiny", "hello", 30))
         await asyncio.sleep(0.2)
         await endpoints.aclose()
-        assert isinstance(await asyncio.wait_for(counting, PATIENCE), Miss)
+        expect_miss(await asyncio.wait_for(counting, PATIENCE))

@@ -25,7 +25,14 @@ from sidecar.endpoints import http as http_module
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
 from sidecar.endpoints.servers import MOST_TOKENS, NAME_CHARACTERS, OLLAMA, valid_window
-from tests.unit.endpoints_fake_server import Canned, FakeServer, listing, llamacpp
+from tests.unit.endpoints_fake_server import (
+    Canned,
+    FakeServer,
+    expect_count,
+    expect_miss,
+    listing,
+    llamacpp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -103,8 +110,7 @@ async def test_identity_encoding_is_accepted() -> None:
     server.headers["content-encoding"] = "Identity"
     async with server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", "hello world", SECONDS), EndpointCount)
-        await endpoints.aclose()
+        expect_count(await endpoints.count_text("tiny", "hello world", SECONDS))
 
 
 def test_compressed_price_list_is_refused(tmp_path: Path) -> None:
@@ -164,7 +170,6 @@ async def test_list_of_200_000_models_is_truncated() -> None:
         kept = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
         assert kept < ONE_MB, "what is left of five answers, once they were read"
-        await endpoints.aclose()
     models += [b'{"id":"n-%06d"}' % at for at in range(60_000)]
     server.routes["GET", "/v1/models"] = Canned(body=b'{"data":[' + b",".join(models) + b"]}")
     async with server:
@@ -189,10 +194,8 @@ async def test_listed_id_that_is_not_a_name_is_ignored(caplog: pytest.LogCapture
             endpoints = server.endpoints()
             rows = await endpoints.probe()
             assert [row.model for row in rows] == ["good"]
-            miss = await endpoints.count_text("tiny", "hello", SECONDS)
-            assert isinstance(miss, Miss)
+            miss = expect_miss(await endpoints.count_text("tiny", "hello", SECONDS))
             assert "has good, but not tiny" in miss.reason
-            await endpoints.aclose()
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
@@ -204,9 +207,7 @@ async def test_number_of_aliases_and_loaded_models_is_bounded() -> None:
     )
     async with server:
         endpoints = server.endpoints()
-        count = await endpoints.count_text("tiny", "hello world", SECONDS)
-        assert isinstance(count, EndpointCount)
-        await endpoints.aclose()
+        expect_count(await endpoints.count_text("tiny", "hello world", SECONDS))
 
 
 @pytest.mark.parametrize("tokens", [MOST_TOKENS + 1, 10**300, -1, 0, True, 1.0])
@@ -218,12 +219,10 @@ async def test_impossible_counts_and_windows_are_ignored(tokens: object) -> None
     server.routes["GET", "/props"] = Canned(body={"default_generation_settings": {"n_ctx": tokens}})
     async with server:
         endpoints = server.endpoints()
-        miss = await endpoints.count_chat(
-            "tiny", [{"role": "user", "content": "hi"}], None, SECONDS
+        expect_miss(
+            await endpoints.count_chat("tiny", [{"role": "user", "content": "hi"}], None, SECONDS)
         )
-        assert isinstance(miss, Miss)
         assert await endpoints.limit("tiny", SECONDS) is None
-        await endpoints.aclose()
     assert valid_window(MOST_TOKENS) == MOST_TOKENS
 
 
@@ -241,7 +240,6 @@ async def test_long_ollama_parameters_do_not_block_the_server(parameters: str) -
         endpoints = server.endpoints()
         assert await endpoints.limit("tiny", SECONDS) is None
         assert [row.server for row in endpoints.capabilities()] == [OLLAMA.name]
-        await endpoints.aclose()
 
 
 async def _raw(answer: AsyncIterator[bytes]) -> tuple[Miss | EndpointCount, int]:

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from sidecar.endpoints import lmstudio
-from sidecar.endpoints.outcome import EndpointCount, Miss
-from tests.unit.endpoints_fake_server import Canned, FakeServer, words
+from tests.unit.endpoints_fake_server import Canned, FakeServer, expect_count, expect_miss, words
 from tests.unit.endpoints_server_forms import SERVERS
 
 HELLO = "hello world, how many tokens are you?"
@@ -90,14 +89,12 @@ def lm_studio() -> FakeServer:
 async def test_sdk_counts_a_loaded_model_without_post_requests(sdk: FakeSdk) -> None:
     async with lm_studio() as server:
         endpoints = server.endpoints()
-        count = await endpoints.count_text("tiny", HELLO)
-        assert isinstance(count, EndpointCount)
+        count = expect_count(await endpoints.count_text("tiny", HELLO))
         assert (count.tokens, count.server) == (words(HELLO), "lmstudio")
         assert sdk.counted[-1] == HELLO
         assert server.posts() == []
         assert len(sdk.entered) == 1, "one WebSocket for the session"
         assert await endpoints.limit("tiny") == 6000
-        await endpoints.aclose()
     assert sdk.left == sdk.entered, "left by the task that entered it"
 
 
@@ -105,24 +102,18 @@ async def test_unloaded_model_is_not_loaded_by_a_count(sdk: FakeSdk) -> None:
     sdk.loaded = ["other"]
     async with lm_studio() as server:
         endpoints = server.endpoints()
-        miss = await endpoints.count_text("tiny", HELLO)
-        assert isinstance(miss, Miss)
-        assert miss.kind == "unknown"
+        expect_miss(await endpoints.count_text("tiny", HELLO), "unknown")
         assert sdk.counted == []
-        await endpoints.aclose()
 
 
 async def test_a_failing_sdk_is_a_miss_and_backs_off(sdk: FakeSdk) -> None:
     async with lm_studio() as server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", HELLO))
         sdk.failure = RuntimeError("websocket closed")
         for _ in range(2):
-            miss = await endpoints.count_text("tiny", HELLO)
-            assert isinstance(miss, Miss)
-            assert miss.kind == "unreachable"
+            expect_miss(await endpoints.count_text("tiny", HELLO), "unreachable")
         assert len(sdk.counted) == 2 + 1 + 1, "two in the probe, one good, one bad"
-        await endpoints.aclose()
 
 
 async def test_a_hanging_sdk_is_a_miss(sdk: FakeSdk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,10 +122,7 @@ async def test_a_hanging_sdk_is_a_miss(sdk: FakeSdk, monkeypatch: pytest.MonkeyP
     sdk.hangs = True
     async with lm_studio() as server:
         endpoints = server.endpoints()
-        miss = await endpoints.count_text("tiny", HELLO, 10)
-        assert isinstance(miss, Miss)
-        assert miss.kind == "unreachable"
-        await endpoints.aclose()
+        expect_miss(await endpoints.count_text("tiny", HELLO, 10), "unreachable")
 
 
 async def test_without_the_sdk_the_reason_says_what_to_install(
@@ -143,8 +131,5 @@ async def test_without_the_sdk_the_reason_says_what_to_install(
     monkeypatch.setattr(lmstudio, "sdk_is_installed", lambda: False)
     async with lm_studio() as server:
         endpoints = server.endpoints()
-        miss = await endpoints.count_text("tiny", HELLO)
-        assert isinstance(miss, Miss)
-        assert miss.kind == "unsupported"
+        miss = expect_miss(await endpoints.count_text("tiny", HELLO), "unsupported")
         assert "'.[lmstudio]'" in miss.reason
-        await endpoints.aclose()

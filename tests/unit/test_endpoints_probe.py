@@ -17,7 +17,15 @@ from sidecar.endpoints import servers
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
 from sidecar.endpoints.servers import ListedModel, list_entries
-from tests.unit.endpoints_fake_server import Canned, FakeServer, listing, llamacpp, words
+from tests.unit.endpoints_fake_server import (
+    Canned,
+    FakeServer,
+    expect_count,
+    expect_miss,
+    listing,
+    llamacpp,
+    words,
+)
 from tests.unit.endpoints_server_forms import MODELS, SERVERS, number
 
 if TYPE_CHECKING:
@@ -30,7 +38,7 @@ REFERENCE = Path(__file__).parents[2] / "docs/reference/endpoints.md"
 
 def test_every_kind_of_server_has_answers() -> None:
     """llama.cpp needs no recorded answers, because tests/e2e/llama runs the real server."""
-    answered = {name for _, name, *_ in SERVERS.values()}
+    answered = {name for _, (name, *_) in SERVERS.values()}
     assert answered == KINDS.keys() - {"llamacpp"}, "update SERVERS in endpoints_server_forms.py"
 
 
@@ -52,7 +60,7 @@ def test_the_reference_has_a_row_for_every_kind_of_server() -> None:
 
 @pytest.mark.parametrize("case", SERVERS)
 async def test_every_kind_of_server_is_recognized_and_counts(case: str) -> None:
-    routes, name, text, chat, limit = SERVERS[case]
+    routes, (name, text, chat, limit) = SERVERS[case]
     async with FakeServer(routes) as server:
         if name == "lmstudio":
             server.otherwise = Canned(body={"error": "Unexpected endpoint or method."})
@@ -74,25 +82,19 @@ async def test_every_kind_of_server_is_recognized_and_counts(case: str) -> None:
             assert len(server.asked) == before
         if name in ("ollama", "lmstudio"):
             assert set(server.posts()) <= {"/api/show"}, "nothing that could load a model"
-        await endpoints.aclose()
 
 
 async def test_first_llamacpp_count_takes_at_most_nine_requests() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", HELLO))
         assert await endpoints.limit("tiny") == 2048
-        assert isinstance(
-            await endpoints.count_chat("tiny", [{"role": "user", "content": "hi"}]), EndpointCount
-        )
+        expect_count(await endpoints.count_chat("tiny", [{"role": "user", "content": "hi"}]))
         assert len(server.asked) <= 9
         before = len(server.asked)
         for size in range(1, 201):
-            count = await endpoints.count_text("tiny", "word " * size)
-            assert isinstance(count, EndpointCount)
-            assert count.tokens == words("word " * size)
+            expect_count(await endpoints.count_text("tiny", "word " * size), words("word " * size))
         assert len(server.asked) == before + 200
-        await endpoints.aclose()
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["with a list", "without a list"])
@@ -101,12 +103,11 @@ async def test_unidentified_server_takes_few_requests(listed: bool) -> None:
         server.headers.clear()
         server.routes[MODELS] = listing("tiny") if listed else Canned(404)
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", HELLO))
         assert len(server.asked) <= (11 if listed else 8)
         before = len(server.asked)
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", HELLO))
         assert len(server.asked) == before + 1
-        await endpoints.aclose()
 
 
 async def test_concurrent_first_counts_share_one_probe() -> None:
@@ -116,16 +117,13 @@ async def test_concurrent_first_counts_share_one_probe() -> None:
         assert all(isinstance(count, EndpointCount) for count in counts)
         assert [asked.path for asked in server.asked].count("/v1/models") == 1
         assert len(server.asked) <= 7 + 20
-        await endpoints.aclose()
 
 
 async def test_disabled_endpoints_send_no_request() -> None:
     async with llamacpp() as server:
         endpoints = Endpoints([Endpoint(url=server.url)], False, {})
-        miss = await endpoints.count_text("tiny", HELLO)
-        assert isinstance(miss, Miss)
-        assert miss.kind == "off"
-        assert isinstance(await endpoints.count_chat("tiny", []), Miss)
+        expect_miss(await endpoints.count_text("tiny", HELLO), "off")
+        expect_miss(await endpoints.count_chat("tiny", []))
         assert await endpoints.limit("tiny") is None
         [row] = await endpoints.probe(model="tiny")
         assert (row.text, row.chat, row.checked_at) == ("unknown", "unknown", None)
@@ -138,44 +136,34 @@ async def test_text_of_an_undeclared_model_is_not_sent() -> None:
     async with llamacpp("qwen-coder") as server:
         endpoints = server.endpoints("qwen-*", "llama-3")
         for model in ("gpt-5", "my-qwen-coder"):
-            miss = await endpoints.count_text(model, HELLO)
-            assert isinstance(miss, Miss)
-            assert miss.kind == "undeclared"
+            expect_miss(await endpoints.count_text(model, HELLO), "undeclared")
         assert server.asked == []
-        assert isinstance(await endpoints.count_text("Qwen-Coder", HELLO), EndpointCount)
+        expect_count(await endpoints.count_text("Qwen-Coder", HELLO))
         assert endpoints.serves("llamacpp/qwen-coder")
-        await endpoints.aclose()
 
 
 async def test_empty_text_is_counted_without_a_request() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        count = await endpoints.count_text("tiny", "")
-        assert isinstance(count, EndpointCount)
-        assert count.tokens == 0
+        expect_count(await endpoints.count_text("tiny", ""), 0)
         assert server.asked == []
-        await endpoints.aclose()
 
 
 async def test_other_model_than_the_loaded_one_is_not_counted() -> None:
     async with llamacpp("Qwen3-4B-Q4_K_M.gguf") as server:
         endpoints = server.endpoints()
-        miss = await endpoints.count_text("llama-3-8b", HELLO)
-        assert isinstance(miss, Miss)
-        assert miss.kind == "unknown"
+        miss = expect_miss(await endpoints.count_text("llama-3-8b", HELLO), "unknown")
         assert "Qwen3-4B" in miss.reason
         assert server.posts() == []
-        assert isinstance(await endpoints.count_text("qwen3-4b", HELLO), EndpointCount)
-        await endpoints.aclose()
+        expect_count(await endpoints.count_text("qwen3-4b", HELLO))
 
 
 async def test_alias_identifies_a_model() -> None:
     async with llamacpp("/models/x.gguf") as server:
         server.routes[MODELS] = listing("/models/x.gguf", aliases=["tiny", "small"])
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("small", HELLO), EndpointCount)
-        assert isinstance(await endpoints.count_text("large", HELLO), Miss)
-        await endpoints.aclose()
+        expect_count(await endpoints.count_text("small", HELLO))
+        expect_miss(await endpoints.count_text("large", HELLO))
 
 
 async def test_router_does_not_load_a_model_for_a_count() -> None:
@@ -185,34 +173,27 @@ async def test_router_does_not_load_a_model_for_a_count() -> None:
         server.routes[MODELS] = Canned(body={"data": data})
         endpoints = server.endpoints()
         for model in ("big", "slow"):
-            miss = await endpoints.count_text(model, HELLO)
-            assert isinstance(miss, Miss)
-            assert miss.kind == "unknown"
+            expect_miss(await endpoints.count_text(model, HELLO), "unknown")
         assert server.posts() == []
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", HELLO))
         posts = [asked for asked in server.asked if asked.method == "POST"]
         assert {asked.query for asked in posts} == {"autoload=false"}
         assert {asked.body["model"] for asked in posts} == {"tiny"}
-        await endpoints.aclose()
 
 
 async def test_model_swapping_proxy_is_not_asked_to_count() -> None:
     async with FakeServer({MODELS: listing("tiny", owned_by="llama-swap")}) as server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", HELLO), Miss)
+        expect_miss(await endpoints.count_text("tiny", HELLO))
         assert server.posts() == []
-        await endpoints.aclose()
 
 
 async def test_localai_does_not_load_a_model_for_a_count() -> None:
     routes = SERVERS["localai"][0]
     async with FakeServer(dict(routes)) as server:
         endpoints = server.endpoints()
-        miss = await endpoints.count_text("other", HELLO)
-        assert isinstance(miss, Miss)
-        assert miss.kind == "unknown"
+        expect_miss(await endpoints.count_text("other", HELLO), "unknown")
         assert server.posts() == []
-        await endpoints.aclose()
 
 
 async def test_servers_own_list_of_models_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,18 +209,16 @@ async def test_servers_own_list_of_models_is_checked(monkeypatch: pytest.MonkeyP
     }
     async with FakeServer(routes) as server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
-        miss = await endpoints.count_text("other", HELLO)
-        assert isinstance(miss, Miss)
+        expect_count(await endpoints.count_text("tiny", HELLO))
+        miss = expect_miss(await endpoints.count_text("other", HELLO))
         assert miss.reason.startswith("koboldcpp does not have other loaded")
-        await endpoints.aclose()
 
 
 async def test_restart_with_another_model_is_noticed() -> None:
     server = llamacpp("tiny")
     async with server:
-        endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        endpoints = Endpoints([Endpoint(url=server.url)], True, {})
+        expect_count(await endpoints.count_text("tiny", HELLO))
         assert await endpoints.limit("tiny") == 2048
     server.routes = llamacpp("other").routes
     server.routes["GET", "/props"] = Canned(body={"default_generation_settings": {"n_ctx": 512}})
@@ -247,7 +226,7 @@ async def test_restart_with_another_model_is_noticed() -> None:
         miss = await endpoints.count_text("tiny", HELLO)
         assert isinstance(miss, Miss), "never a count of one model by another's tokenizer"
         assert "other" in miss.reason
-        assert isinstance(await endpoints.count_text("other", HELLO), EndpointCount)
+        expect_count(await endpoints.count_text("other", HELLO))
         assert await endpoints.limit("other") == 512
         await endpoints.aclose()
 
@@ -255,11 +234,11 @@ async def test_restart_with_another_model_is_noticed() -> None:
 async def test_restart_with_the_same_model_takes_one_request() -> None:
     server = llamacpp("tiny")
     async with server:
-        endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        endpoints = Endpoints([Endpoint(url=server.url)], True, {})
+        expect_count(await endpoints.count_text("tiny", HELLO))
     async with server:
         before = len(server.asked)
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", HELLO))
         assert len(server.asked) == before + 2
         await endpoints.aclose()
 
@@ -268,8 +247,7 @@ async def test_second_endpoint_counts_if_the_first_cannot() -> None:
     async with llamacpp("other") as first, llamacpp("tiny") as second:
         declared = [Endpoint(url=first.url), Endpoint(url=f"{second.url}/v1/")]
         endpoints = Endpoints(declared, True, {})
-        count = await endpoints.count_text("tiny", HELLO)
-        assert isinstance(count, EndpointCount)
+        count = expect_count(await endpoints.count_text("tiny", HELLO))
         assert count.endpoint == second.url
         assert first.posts() == []
         assert len(endpoints.capabilities()) == 2
@@ -287,7 +265,6 @@ async def test_probe_without_a_model_uses_a_listed_one() -> None:
             "supported",
             2048,
         )
-        await endpoints.aclose()
     [row] = await server.endpoints("qwen-*").probe()
     assert (row.model, row.text) == ("qwen-*", "unreachable")
 
@@ -296,17 +273,15 @@ async def test_window_stays_known_while_the_server_is_unreachable() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         assert await endpoints.limit("tiny") == 2048
-    assert isinstance(await endpoints.count_text("tiny", HELLO), Miss)
+    expect_miss(await endpoints.count_text("tiny", HELLO))
     assert endpoints.known_limit("tiny") == 2048
-    await endpoints.aclose()
 
 
 async def test_key_is_sent_only_in_the_header() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints(key="LLAMA_KEY", LLAMA_KEY="s3cret")
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", HELLO))
         assert {asked.headers["authorization"] for asked in server.asked} == {"bearer s3cret"}
-        await endpoints.aclose()
 
 
 @pytest.mark.parametrize("value", [None, "", "s3cret\nx", "s3crét"])
@@ -314,13 +289,10 @@ async def test_without_a_usable_key_nothing_is_sent(value: str | None) -> None:
     async with llamacpp() as server:
         environment = {} if value is None else {"LLAMA_KEY": value}
         endpoints = server.endpoints(key="LLAMA_KEY", **environment)
-        miss = await endpoints.count_text("tiny", HELLO)
-        assert isinstance(miss, Miss)
-        assert miss.kind == "auth"
+        miss = expect_miss(await endpoints.count_text("tiny", HELLO), "auth")
         assert "LLAMA_KEY" in miss.reason
         assert "s3cr" not in miss.reason
         assert server.asked == []
-        await endpoints.aclose()
 
 
 async def test_nothing_private_is_logged_or_shown(caplog: pytest.LogCaptureFixture) -> None:
@@ -328,7 +300,7 @@ async def test_nothing_private_is_logged_or_shown(caplog: pytest.LogCaptureFixtu
     async with llamacpp() as server:
         url = server.url.replace("://", "://user:passw0rd@")
         endpoints = Endpoints([Endpoint(url=url, api_key_env="K")], True, {"K": "s3cret"})
-        assert isinstance(await endpoints.count_text("tiny", "my private prose"), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "my private prose"))
         server.otherwise, server.routes = Canned(500), {}
         miss = await endpoints.count_text("tiny", "more private prose")
         await endpoints.aclose()
@@ -344,38 +316,32 @@ SPECIAL = "text with <|im_end|> in it"
 async def test_special_tokens_are_counted_as_text_or_not_sent() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", SPECIAL), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", SPECIAL))
         assert server.asked[-1].body["parse_special"] is False
-        await endpoints.aclose()
     async with FakeServer(dict(SERVERS["vllm"][0])) as server:
         endpoints = server.endpoints()
-        miss = await endpoints.count_text("tiny", SPECIAL)
-        assert isinstance(miss, Miss)
+        expect_miss(await endpoints.count_text("tiny", SPECIAL))
         assert all(asked.body.get("prompt") != SPECIAL for asked in server.asked if asked.body)
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
-        await endpoints.aclose()
+        expect_count(await endpoints.count_text("tiny", HELLO))
 
 
 async def test_lone_surrogates_and_nulls_are_sent_as_valid_json() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        count = await endpoints.count_text("tiny", "a\x00b\ud83d c \ud83d\ude00")
-        assert isinstance(count, EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "a\x00b\ud83d c \ud83d\ude00"))
         assert server.asked[-1].body["content"] == "a\x00b\ufffd c \U0001f600"
-        await endpoints.aclose()
 
 
 async def test_bad_request_does_not_disable_the_endpoint() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", HELLO))
         chat = server.routes["POST", "/v1/chat/completions/input_tokens"]
         server.routes["POST", "/v1/chat/completions/input_tokens"] = Canned(400, {"error": {}})
         messages = [{"role": "user", "content": "hi"}]
-        assert isinstance(await endpoints.count_chat("tiny", messages), Miss)
+        expect_miss(await endpoints.count_chat("tiny", messages))
         server.routes["POST", "/v1/chat/completions/input_tokens"] = chat
-        assert isinstance(await endpoints.count_chat("tiny", messages), EndpointCount)
-        await endpoints.aclose()
+        expect_count(await endpoints.count_chat("tiny", messages))
 
 
 async def test_url_that_mentions_a_status_does_not_hide_a_fault() -> None:
@@ -384,11 +350,11 @@ async def test_url_that_mentions_a_status_does_not_hide_a_fault() -> None:
             (method, f"/HTTP%204{path}"): route for (method, path), route in server.routes.items()
         }
         endpoints = Endpoints([Endpoint(url=f"{server.url}/HTTP 4")], True, {})
-        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", HELLO))
         server.routes["POST", "/HTTP%204/tokenize"] = Canned(body=b"not JSON")
-        assert isinstance(await endpoints.count_text("tiny", f"{HELLO}!"), Miss)
+        expect_miss(await endpoints.count_text("tiny", f"{HELLO}!"))
         asked = len(server.asked)
-        assert isinstance(await endpoints.count_text("tiny", f"{HELLO}?"), Miss)
+        expect_miss(await endpoints.count_text("tiny", f"{HELLO}?"))
         assert len(server.asked) == asked, "the fault is remembered"
         await endpoints.aclose()
 
@@ -408,19 +374,17 @@ async def test_messages_are_not_read_on_the_event_loop() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
         messages = [{"role": "user", "content": Blocks([{"type": "text", "text": HELLO}])}]
-        assert isinstance(await endpoints.count_chat("tiny", messages), EndpointCount)
+        expect_count(await endpoints.count_chat("tiny", messages))
         assert readers
         assert threading.current_thread().name not in readers
-        await endpoints.aclose()
 
 
 async def test_chats_are_counted_by_a_server_without_text_counts() -> None:
     async with llamacpp() as server:
         server.routes["POST", "/tokenize"] = Canned(404)
         endpoints = server.endpoints()
-        assert isinstance(await endpoints.count_text("tiny", HELLO), Miss)
+        expect_miss(await endpoints.count_text("tiny", HELLO))
         messages = [{"role": "user", "content": HELLO}]
-        assert isinstance(await endpoints.count_chat("tiny", messages), EndpointCount)
+        expect_count(await endpoints.count_chat("tiny", messages))
         [row] = endpoints.capabilities()
         assert (row.text, row.chat) == ("unsupported", "supported")
-        await endpoints.aclose()

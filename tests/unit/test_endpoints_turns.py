@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.endpoints.outcome import EndpointCount, Miss
-from tests.unit.endpoints_fake_server import Asked, Canned, FakeServer, llamacpp
+from sidecar.config.settings import Endpoint
+from sidecar.endpoints.outcome import Miss
+from sidecar.endpoints.registry import Endpoints
+from tests.unit.endpoints_fake_server import (
+    Asked,
+    Canned,
+    FakeServer,
+    expect_count,
+    expect_miss,
+    llamacpp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,11 +72,10 @@ async def test_abandoned_request_is_never_sent() -> None:
         last = asyncio.ensure_future(endpoints.count_text("tiny", "last", PATIENCE))
         await asyncio.sleep(0.01)
         gate.set()
-        assert isinstance(await first, EndpointCount)
-        assert isinstance(await last, EndpointCount)
+        expect_count(await first)
+        expect_count(await last)
         await until(lambda: not endpoints._asking)
         assert texts(server) == ["first", "last"]
-        await endpoints.aclose()
 
 
 async def test_newest_request_is_sent_first() -> None:
@@ -83,7 +91,6 @@ async def test_newest_request_is_sent_first() -> None:
         gate.set()
         assert not [one for one in await asyncio.gather(*asking) if isinstance(one, Miss)]
         assert texts(server) == ["one", "three", "two"]
-        await endpoints.aclose()
 
 
 async def test_unsent_request_does_not_change_the_servers_status() -> None:
@@ -91,21 +98,17 @@ async def test_unsent_request_does_not_change_the_servers_status() -> None:
         endpoints = server.endpoints()
         await endpoints.count_text("tiny", "hello world", PATIENCE)
         asked = len(server.asked)
-        count = await endpoints.count_text("tiny", "unwanted", PATIENCE, lambda: False)
-        assert isinstance(count, Miss)
+        count = expect_miss(await endpoints.count_text("tiny", "unwanted", PATIENCE, lambda: False))
         assert (count.kind, len(server.asked)) == ("late", asked)
         [row] = endpoints.capabilities()
         assert (row.text, row.chat) == ("supported", "supported")
-        await endpoints.aclose()
 
 
 async def test_restart_is_noticed_after_the_caller_stopped_waiting() -> None:
     """The response to a cancelled request still shows that the server has been restarted."""
     async with llamacpp("tiny") as server:
-        endpoints = server.endpoints("tiny")
-        assert isinstance(
-            await endpoints.count_text("tiny", "hello world", PATIENCE), EndpointCount
-        )
+        endpoints = Endpoints([Endpoint(url=server.url)], True, {})
+        expect_count(await endpoints.count_text("tiny", "hello world", PATIENCE))
     restarted = llamacpp("another")
     restarted._port = server._port
     gate = held(restarted)

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from sidecar.cli import main
 from sidecar.config.settings import Endpoint
-from sidecar.endpoints.outcome import ENDPOINTS_OFF, WINDOW_ONLY, EndpointCount, Miss
+from sidecar.endpoints.outcome import ENDPOINTS_OFF, WINDOW_ONLY, Miss
 from sidecar.endpoints.registry import Endpoints
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
-from tests.unit.endpoints_fake_server import Asked, Canned, listing, llamacpp
+from tests.unit.endpoints_fake_server import Asked, Canned, expect_count, listing, llamacpp
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,7 @@ async def test_missing_and_wrong_keys_have_different_reasons(
 async def test_url_with_a_request_path_is_accepted(path: str) -> None:
     async with llamacpp() as server:
         endpoints = Endpoints([Endpoint(url=f"{server.url}{path}")], True, {})
-        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
+        expect_count(await endpoints.count_text("tiny", "hello world"))
         await endpoints.aclose()
 
 

@@ -1,0 +1,25 @@
+"""Reads the case tables of parametrized tests from `tests/fixtures/cases`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
+FOLDER = Path(__file__).parent / "fixtures" / "cases"
+
+
+def read_cases(table: str, kind: Any) -> list[ParameterSet]:
+    """Return the cases in the file `table`, converted to `kind`. A case's key is its test id.
+
+    Raises:
+        msgspec.ValidationError: A case has a missing or wrong field.
+    """
+    cases = tomllib.loads((FOLDER / f"{table}.toml").read_text("utf-8"))
+    return [pytest.param(msgspec.convert(case, kind), id=name) for name, case in cases.items()]
