@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -167,3 +168,33 @@ def test_records_of_the_event_log_count_once(
     assert len(world.calls) == 4 + has_rows  # only the row before the records counts
     shown = only(world)
     assert (shown.tokens, shown.limit, shown.note) == (129, 150_000, None)
+
+
+@pytest.mark.parametrize("has_records", [True, False], ids=["records", "messages"])
+def test_calls_in_the_copied_log_of_a_fork_count_once(
+    world: World, newer: CliHome, *, has_records: bool
+) -> None:
+    def call(session: str, number: int) -> None:
+        if has_records:
+            newer.event(session, "session.usage_record", usage=record(100 + number))
+        else:
+            newer.event(session, "assistant.message", outputTokens=100 + number)
+
+    def fork(source: str) -> str:
+        made = newer.session(world.root)
+        folder = newer.folder / "session-state"
+        copied = (folder / source / "events.jsonl").read_text().splitlines(keepends=True)
+        with (folder / made / "events.jsonl").open("a") as log:
+            log.writelines(copied[1:])  # the first event, `session.start`, is the fork's own
+        call(made, 10)
+        return made
+
+    session = newer.session(world.root)
+    for number in range(3):
+        call(session, number)
+    first = fork(session)
+    second = fork(first)
+    call(session, 20)
+    world.ingest()
+    owners = Counter(owner for owner, _ in world.recorded().values())
+    assert owners == {session: 4, first: 1, second: 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import pytest
 
 from benchmarks.agents import others
 from benchmarks.agents.truth import Tokens, Truth
+from benchmarks.agents.vibe import VibeHome
 from sidecar.agents.roots import Roots
 from tests.unit.agents_world import World
 
@@ -30,6 +32,20 @@ def test_amp_calls_count_once(tmp_path: Path, model: str) -> None:
     path.write_bytes(path.read_bytes()[:500])
     world.ingest()
     world.check(truth)
+
+
+def test_vibe_forks_are_sessions_with_their_own_calls(tmp_path: Path) -> None:
+    """A session that was forked or rewound names the one that it continues, as a sub-agent does."""
+    world = World(tmp_path, "vibe")
+    home = VibeHome(world.home / ".vibe")
+    folders = [home.session(world.root, 1, 50).parents[1] for _ in range(3)]
+    for fork, source in itertools.pairwise(reversed(folders)):
+        meta = json.loads((fork / "meta.json").read_text())
+        (fork / "meta.json").write_text(json.dumps(meta | {"parent_session_id": source.name}))
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+    assert {call.category for call in world.calls} == {"main"}
 
 
 def test_vibe_calls_of_older_versions_count_once(tmp_path: Path) -> None:

@@ -387,8 +387,12 @@ def _oldest_generation(folder: Path) -> _Projection | None:
 
 
 def _read_meta(folder: Path) -> _Meta:
+    """Return a session's metadata, or for a sub-agent its main session's, which is its parent.
+
+    A fork has a parent, too, but metadata of its own.
+    """
     if meta := try_decode_file(folder / _META, _Meta):
-        return meta
+        return msgspec.structs.replace(meta, parent_session_id=None)
     saved = _oldest_generation(folder)
     public = saved.snapshot.session if saved and saved.snapshot else None
     root = public.root_session_id if public else None
