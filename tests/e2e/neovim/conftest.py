@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,20 +39,50 @@ def open_editor(tmp_path: Path) -> Iterator[Callable[..., Editor]]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
-    """A Neovim that a module's tests share. Each test cleans up after itself."""
+    """A Neovim that a module's tests share. `clean` resets it."""
     editor = Editor(tmp_path_factory.mktemp("shared"))
+    editor.lua(KEEP)
     yield editor
     editor.close()
 
 
+KEEP = """
+  _G.kept = { select = vim.ui.select, input = vim.ui.input, statusline = vim.o.statusline,
+    folder = vim.fn.getcwd() }"""
+RESET = """
+  vim.cmd('stopinsert | silent fclose!')
+  vim.cmd('silent only | silent %bwipeout!')
+  vim.cmd('set modifiable& columns=80 lines=24 winbar& selection& fileformat& endofline& fixendofline&')
+  vim.o.statusline, vim.g.token_sidecar_selection = _G.kept.statusline, nil
+  vim.ui.select, vim.ui.input, vim.fn.inputlist = _G.kept.select, _G.kept.input, nil
+  vim.cmd.cd(_G.kept.folder)
+  local server = package.loaded['token_sidecar.server']
+  for _, client in ipairs(server and server.clients() or {}) do
+    if client.root_dir ~= ... then
+      client:stop()
+    else
+      local function ask(method, params) return client:request_sync(method, params, 60000).result end
+      ask('context/select', { session = vim.NIL })
+      ask('context/set', { model = vim.NIL })
+      server.remember(client, nil)
+      for _, session in ipairs(ask('context/sessions', { all = true })) do
+        ask('context/reset', { session = session.id })
+      end
+    end
+  end
+  _G.messages = {}"""
+"""Undoes what a test has done to the editor and its server. Recorded calls are kept."""
+
+
 @pytest.fixture
 def clean(shared: Editor) -> Editor:
-    """The shared Neovim with a single empty buffer, no messages, and default options."""
-    shared.command("silent only | silent %bwipeout!")
-    shared.command(
-        "set modifiable& columns=80 lines=24 winbar& fileformat& endofline& fixendofline&"
-    )
-    shared.lua("_G.messages = {}")
+    """The shared Neovim with an empty buffer and workspace, and no messages or conversations."""
+    shared.lua(RESET, str(shared.workspace))
+    for path in shared.workspace.iterdir():
+        if path.is_dir() and path.name != ".git":
+            shutil.rmtree(path)
+        elif path.is_file():
+            path.unlink()
     return shared
 
 

@@ -9,20 +9,16 @@ import pytest
 from tests.truth import truth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.e2e.neovim.harness import Editor
 
 TEXT = "alpha beta gamma\nshort\n\n日本語 and 🦜 birds\n\ttabbed delta epsilon\nlast line\n"
 
 
 @pytest.fixture
-def ready(shared: Editor) -> Iterator[Editor]:
-    shared.lua("_G.messages = {}")
-    shared.edit("a.txt", TEXT)
-    shared.wait_tokens(truth(TEXT))
-    yield shared
-    shared.command("set selection& | bwipeout!")
+def ready(clean: Editor) -> Editor:
+    clean.edit("a.txt", TEXT)
+    clean.wait_tokens(truth(TEXT))
+    return clean
 
 
 def test_the_whole_buffer_is_counted_in_one_message(ready: Editor) -> None:
@@ -94,18 +90,18 @@ def test_an_exclusive_selection_is_counted(ready: Editor) -> None:
     assert ready.count("'<,'>TokenSidecar count") == truth("alpha ")
 
 
-def test_line_ends_of_a_dos_file_are_counted(editor: Editor) -> None:
-    editor.edit("dos.txt", b"one\r\ntwo\r\nthree\r\n")
-    editor.wait_tokens(truth("one\r\ntwo\r\nthree\r\n"))
-    editor.normal("gg0lvj<Esc>")
-    assert editor.count("'<,'>TokenSidecar count") == truth("ne\r\ntw")
-    assert editor.count("2,3TokenSidecar count") == truth("two\r\nthree\r\n")
+def test_line_ends_of_a_dos_file_are_counted(clean: Editor) -> None:
+    clean.edit("dos.txt", b"one\r\ntwo\r\nthree\r\n")
+    clean.wait_tokens(truth("one\r\ntwo\r\nthree\r\n"))
+    clean.normal("gg0lvj<Esc>")
+    assert clean.count("'<,'>TokenSidecar count") == truth("ne\r\ntw")
+    assert clean.count("2,3TokenSidecar count") == truth("two\r\nthree\r\n")
 
 
-def test_a_buffer_without_a_file_is_counted(editor: Editor) -> None:
-    editor.lua("vim.api.nvim_buf_set_lines(0, 0, -1, true, { 'Hello, world!' })")
-    assert editor.count() == truth("Hello, world!\n")
-    assert editor.lua("return #vim.lsp.get_clients({ bufnr = 0 })") == 0
+def test_a_buffer_without_a_file_is_counted(clean: Editor) -> None:
+    clean.lua("vim.api.nvim_buf_set_lines(0, 0, -1, true, { 'Hello, world!' })")
+    assert clean.count() == truth("Hello, world!\n")
+    assert clean.lua("return #vim.lsp.get_clients({ bufnr = 0 })") == 0
 
 
 def test_a_selection_can_be_counted_from_the_keyboard(ready: Editor) -> None:

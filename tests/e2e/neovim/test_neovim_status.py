@@ -9,8 +9,6 @@ from tests.e2e.neovim.harness import wait_for
 from tests.truth import truth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.e2e.neovim.harness import Editor
 
 LONG = "one two three four five six seven eight nine ten\n" * 2000
@@ -22,26 +20,23 @@ def without_nulls(value: Any) -> Any:
     return {key: without_nulls(item) for key, item in value.items() if item is not None}
 
 
-def test_variables_hold_the_last_update_unchanged(open_editor: Callable[..., Editor]) -> None:
-    editor = open_editor("""
-      local update
-      vim.api.nvim_create_autocmd('LspAttach', { callback = function(event)
-        local client = vim.lsp.get_client_by_id(event.data.client_id)
-        update = update or client.handlers['status/update']
-        client.handlers['status/update'] = function(err, status, ctx)
-          _G.sent = vim.json.encode(status)
-          return update(err, status, ctx)
-        end
-      end })""")
-    editor.edit("a.md", LONG)
-    editor.wait_tokens(truth(LONG))
-    shown = editor.status()
-    assert shown["text"] == editor.variable("token_sidecar_status")
+def test_variables_hold_the_last_update_unchanged(clean: Editor) -> None:
+    clean.edit("a.md", LONG)
+    clean.wait_tokens(truth(LONG))
+    clean.lua("""
+      local handlers = require('token_sidecar.server').clients()[1].handlers
+      local update = handlers['status/update']
+      handlers['status/update'] = function(err, status, ctx)
+        _G.sent = vim.json.encode(status)
+        return update(err, status, ctx)
+      end""")
+    shown = clean.status()
+    assert shown["text"] == clean.variable("token_sidecar_status")
     assert f"{truth(LONG):,} tokens" in shown["text"]
-    editor.keys("ggdd")
-    editor.wait_tokens(truth(LONG) - truth("one two three four five six seven eight nine ten\n"))
-    sent = editor.lua("return vim.json.decode(_G.sent)")
-    shown = editor.status()
+    clean.keys("ggdd")
+    clean.wait_tokens(truth(LONG) - truth("one two three four five six seven eight nine ten\n"))
+    sent = clean.lua("return vim.json.decode(_G.sent)")
+    shown = clean.status()
     # Neovim's decoder drops null fields, so the test adds them again.
     assert without_nulls(shown) == without_nulls(sent)
     assert shown["document"].keys() >= {"tokens", "method", "percent", "budget", "tooltip"}
@@ -51,74 +46,73 @@ def test_variables_hold_the_last_update_unchanged(open_editor: Callable[..., Edi
     }  # fmt: skip
 
 
-def test_every_status_part_has_all_its_members(open_editor: Callable[..., Editor]) -> None:
+def test_every_status_part_has_all_its_members(clean: Editor) -> None:
     """The status in Neovim has every field of the schema, including null fields."""
-    editor = open_editor()
-    editor.edit("a.md", LONG)
-    editor.wait_tokens(truth(LONG))
+    clean.edit("a.md", LONG)
+    clean.wait_tokens(truth(LONG))
     ask = "return require('token_sidecar.server').clients()[1]:request_sync(...)"
     usage = {"input_tokens": 10, "output_tokens": 1}
     record = {"model": "gpt-5", "usage": usage}
     turns = [{"role": "user", "content": "one two three"}]
-    editor.lua(ask, "cost/record", record, 20000)
-    editor.lua(ask, "context/append", {"session": "s", "turns": turns}, 20000)
-    wait_for(lambda: editor.status()["context"] and editor.status()["cost"], "context and cost")
+    clean.lua(ask, "cost/record", record, 20000)
+    clean.lua(ask, "context/append", {"session": "s", "turns": turns}, 20000)
+    wait_for(lambda: clean.status()["context"] and clean.status()["cost"], "context and cost")
     types = json_schema()["$defs"]
-    status = editor.status()
+    status = clean.status()
     assert status.keys() == types["StatusUpdate"]["properties"].keys()
     for part, name in (("document", "DocumentStatus"), ("context", "ContextStatus")):
         assert status[part].keys() == types[name]["properties"].keys()
     assert status["cost"].keys() == types["CostStatus"]["properties"].keys()
 
 
-def test_the_status_line_is_redrawn_without_a_key_press(editor: Editor) -> None:
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
-    status_line = editor.screen()[-2]
+def test_the_status_line_is_redrawn_without_a_key_press(clean: Editor) -> None:
+    clean.edit("a.md", "Hello, world!\n")
+    clean.wait_tokens(4)
+    status_line = clean.screen()[-2]
     assert "a.md|4 tokens" in status_line
 
 
-def test_windows_on_other_buffers_are_redrawn(editor: Editor) -> None:
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
-    editor.command("vsplit")
-    editor.edit("b.md", LONG)
-    editor.wait_tokens(truth(LONG))
-    last = editor.screen()[-2]
+def test_windows_on_other_buffers_are_redrawn(clean: Editor) -> None:
+    clean.edit("a.md", "Hello, world!\n")
+    clean.wait_tokens(4)
+    clean.command("set columns=160 | vsplit")
+    clean.edit("b.md", LONG)
+    clean.wait_tokens(truth(LONG))
+    last = clean.screen()[-2]
     assert "a.md|4 tokens" in last
     assert f"b.md|{truth(LONG):,} tokens" in last
 
 
-def test_the_autocommand_carries_buffer_and_status(open_editor: Callable[..., Editor]) -> None:
-    editor = open_editor("""
+def test_the_autocommand_carries_buffer_and_status(clean: Editor) -> None:
+    clean.lua("""
       _G.seen = {}
       vim.api.nvim_create_autocmd('User', { pattern = 'TokenSidecarStatus', callback = function(e)
         local kept = vim.b[e.data.buf].token_sidecar_status
         table.insert(_G.seen, { e.data.buf, e.data.status.text, kept })
       end })""")
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
-    seen = editor.lua("return _G.seen")
+    clean.edit("a.md", "Hello, world!\n")
+    clean.wait_tokens(4)
+    seen = clean.lua("return _G.seen")
     buffer, text, variable = seen[-1]
     assert (buffer, text, variable) == (
-        editor.lua("return vim.api.nvim_get_current_buf()"),
+        clean.lua("return vim.api.nvim_get_current_buf()"),
         text,
         text,
     )
     assert "4 tokens" in text
 
 
-def test_lualine_component_reads_and_escapes(editor: Editor) -> None:
+def test_lualine_component_reads_and_escapes(clean: Editor) -> None:
     """lualine loads `lualine.components.NAME`, and displays its function's result."""
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
-    editor.lua("vim.b.token_sidecar_status = '12,345 tokens (62 %)'")
-    editor.lua("""
+    clean.edit("a.md", "Hello, world!\n")
+    clean.wait_tokens(4)
+    clean.lua("vim.b.token_sidecar_status = '12,345 tokens (62 %)'")
+    clean.lua("""
       local component = require('lualine.components.token_sidecar')
       assert(type(component) == 'function')
       _G.lualine = function() return component() end
       vim.o.statusline = '%!v:lua.lualine()'""")
-    assert editor.screen()[-2] == "12,345 tokens (62 %)"
+    assert clean.screen()[-2] == "12,345 tokens (62 %)"
 
 
 def test_reading_the_status_starts_no_server(editor: Editor) -> None:
@@ -128,18 +122,18 @@ def test_reading_the_status_starts_no_server(editor: Editor) -> None:
     assert editor.server_pids() == []
 
 
-def test_the_help_is_available(editor: Editor) -> None:
-    copy = editor.folder / "help/doc"
+def test_the_help_is_available(clean: Editor) -> None:
+    copy = clean.folder / "help/doc"
     copy.mkdir(parents=True)
-    source = editor.lua("return vim.api.nvim_get_runtime_file('doc/token-sidecar.txt', false)[1]")
+    source = clean.lua("return vim.api.nvim_get_runtime_file('doc/token-sidecar.txt', false)[1]")
     with open(source, encoding="utf-8") as file:
         (copy / "token-sidecar.txt").write_text(file.read(), encoding="utf-8")
-    editor.lua("vim.opt.runtimepath:prepend(...)", str(copy.parent))
-    editor.command(f"helptags {copy}")
+    clean.lua("vim.opt.runtimepath:prepend(...)", str(copy.parent))
+    clean.command(f"helptags {copy}")
     for tag in ("token-sidecar", ":TokenSidecar", "b:token_sidecar_status", "g:token_sidecar_cmd"):
-        editor.command(f"help {tag}")
-        assert editor.lua("return vim.bo.filetype") == "help"
-        assert "token-sidecar.txt" in editor.lua("return vim.fn.expand('%:t')")
+        clean.command(f"help {tag}")
+        assert clean.lua("return vim.bo.filetype") == "help"
+        assert "token-sidecar.txt" in clean.lua("return vim.fn.expand('%:t')")
 
 
 def test_health_names_version_and_state(editor: Editor) -> None:
