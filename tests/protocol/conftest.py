@@ -13,6 +13,27 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
+DELAYS = (
+    "sidecar.server.features.call_pricing.DELAY_SECONDS",
+    "sidecar.server.features.calibration_sync.SAVE_SECONDS",
+    "sidecar.server.features.context_updates.DELAY_SECONDS",
+    "sidecar.server.features.conversation_sharing.DELAY_SECONDS",
+    "sidecar.server.features.diagnostics.DEBOUNCE_SECONDS",
+    "sidecar.server.features.status.DEBOUNCE_SECONDS",
+    "sidecar.server.server.WATCH_SECONDS",
+    "sidecar.workspace.agent_reading.SUM_SECONDS",
+)
+"""Delays that only save work."""
+
+
+@pytest.fixture(autouse=True)
+def no_delays(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do everything at once, unless the test is marked `real_delays`."""
+    if request.node.get_closest_marker("real_delays") is None:
+        for name in DELAYS:
+            monkeypatch.setattr(name, 0.0)
+
+
 @pytest.fixture
 async def bare() -> AsyncIterator[Client]:
     """A client that is not initialized."""

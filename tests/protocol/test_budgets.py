@@ -79,21 +79,26 @@ def _span(span: dict[str, Any]) -> Range:
     )
 
 
-@pytest.fixture(params=["utf-8", "utf-16", "utf-32"])
+EACH_ENCODING = pytest.mark.parametrize("workspace", ["utf-8", "utf-16", "utf-32"], indirect=True)
+
+
+@pytest.fixture
 async def workspace(request: Any, bare: Client, tmp_path: Path) -> Workspace:
     (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
+    chosen = getattr(request, "param", "utf-16")
     await bare.initialize(
         root=tmp_path.as_uri(),
         capabilities={
-            "general": {"positionEncodings": [request.param]},
+            "general": {"positionEncodings": [chosen]},
             "textDocument": {"publishDiagnostics": {}},
             "workspace": CHANGES,
         },
     )
     bare.ignore("status/update")
-    return Workspace(bare, tmp_path, request.param)
+    return Workspace(bare, tmp_path, chosen)
 
 
+@EACH_ENCODING
 async def test_first_token_over_the_budget_is_reported(workspace: Workspace) -> None:
     workspace.client.open(LONG, workspace.uri)
     (found,) = await workspace.diagnostics(1)
@@ -135,6 +140,7 @@ async def test_fixes_are_offered_at_the_last_line_even_if_it_is_empty(
     assert "Fit to budget: keep the start" in actions
 
 
+@EACH_ENCODING
 async def test_fit_fixes_meet_the_budget_and_keep_the_final_newline(workspace: Workspace) -> None:
     workspace.client.open(LONG, workspace.uri)
     actions = await workspace.actions(await workspace.diagnostics(1))
@@ -186,6 +192,7 @@ async def test_section_over_its_own_budget_is_reported(workspace: Workspace) -> 
     assert section["range"]["start"]["line"] >= 2
 
 
+@EACH_ENCODING
 async def test_raising_the_budget_edits_the_project_file(workspace: Workspace) -> None:
     workspace.client.open(LONG, workspace.uri)
     actions = await workspace.actions(await workspace.diagnostics(1))
@@ -236,6 +243,7 @@ def linked(folder: Path, place: str) -> None:
     file.symlink_to(f"{place}/elsewhere.toml")
 
 
+@EACH_ENCODING
 async def test_moving_the_excess_creates_a_file(workspace: Workspace) -> None:
     text = "# Top\n" + "a line of words\n" * 12
     workspace.client.open(text, workspace.uri)

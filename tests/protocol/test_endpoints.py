@@ -147,6 +147,7 @@ async def until(state: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.real_delays
 async def test_recovered_endpoint_recounts_untouched_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

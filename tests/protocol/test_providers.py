@@ -124,6 +124,7 @@ async def test_providers_are_registered_and_unregistered_by_settings(bare: Clien
     assert len(asked) == 6
 
 
+@pytest.mark.real_delays
 @pytest.mark.parametrize("dynamic", [False, True])
 async def test_enabled_providers_are_refreshed_after_a_change(bare: Client, dynamic: bool) -> None:
     """The server requests a refresh, because clients do not know which changes affect counts."""

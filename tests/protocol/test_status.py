@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from sidecar.models import catalogue
 from sidecar.server.features.status import Status
 from tests.protocol.client import URI, Client, edit
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    import pytest
 
 
 async def test_status_is_sent_once_for_an_opened_document(client: Client) -> None:
@@ -83,6 +82,7 @@ async def test_status_is_sent_only_if_it_has_changed(client: Client) -> None:
     assert client.unread == []
 
 
+@pytest.mark.real_delays
 async def test_many_edits_cause_one_update(client: Client) -> None:
     await opened(client, "")
     for _ in range(200):
@@ -92,6 +92,7 @@ async def test_many_edits_cause_one_update(client: Client) -> None:
     assert client.unread == []
 
 
+@pytest.mark.real_delays
 async def test_status_is_updated_during_typing(client: Client) -> None:
     client.open("")
     await client.take("status/update")
