@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from benchmarks.agents.truth import Tokens, Truth
 from benchmarks.transcripts import recorded
+from sidecar.agents.events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 from sidecar.agents.places import Places
 from sidecar.agents.registry import readers_of
 from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
 from sidecar.cost.ledger import Ledger
 from sidecar.workspace.session_index import SessionIndex
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.agents.truth import Tokens, Truth
-    from sidecar.agents.events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 
 
 class RecordingReader:
@@ -93,7 +89,13 @@ class World:
         return recorded(self.ledger)
 
     def check(self, truth: Truth) -> None:
-        """Check that the ledger contains exactly the expected calls."""
+        """Check the calls in the ledger, and the sizes of the sessions' contexts."""
+        self.check_calls(truth)
+        self.check_context(truth)
+
+    def check_calls(self, truth: Truth) -> None:
+        """Read new data, and check that the ledger contains exactly the expected calls."""
+        self.ingest()
         assert self.recorded() == truth.calls
 
     def shown(self, root: Path | None = None) -> list[StoredSession]:

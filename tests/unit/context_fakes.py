@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from sidecar.config.settings import Truncation
 from sidecar.context.conversation import Conversation
 from sidecar.context.counter import Counter
 from sidecar.context.occupancy import Limit, Window
+from sidecar.context.protocol import FitParams, FitResult
 from sidecar.context.pruning import apply_plan, fit, make_plan
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count import Measure, Method
 from sidecar.messages.turns import Turn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sidecar.config.settings import Truncation
-    from sidecar.context.protocol import FitParams, FitResult
 
 ENVELOPE = 4
 PRIMING = 3

@@ -7,8 +7,9 @@ import os
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -24,10 +25,6 @@ from sidecar.agents.fields import CamelRecord, Record
 from sidecar.agents.stores import Lines, record_at
 from sidecar.config.settings import Agents
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 RNG = random.Random(1)
 STRINGS = re.compile(
@@ -53,7 +50,8 @@ def pairs(lines: list[bytes]) -> list[bytes]:
 
 
 def behind_cut_records(lines: list[bytes]) -> list[bytes]:
-    cut = (before[: RNG.randrange(1, len(before))] for before, _ in pairwise(lines))
+    """Behind a colon, the next record cannot be told from a value of the cut one."""
+    cut = (before[: RNG.randrange(1, len(before))].rstrip(b":") for before, _ in pairwise(lines))
     return [*lines[:1], *(start + line for start, line in zip(cut, lines[1:], strict=True))]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from benchmarks.agents.truth import Tokens, append, stamp
 from sidecar.agents.fields import parse_iso_time
 from sidecar.agents.stores import COMPACTED, NO_USAGE
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -43,16 +40,14 @@ def test_every_call_counts_once(world: World, seed: int) -> None:
         copy = session.copy(background=seed % 2 == 0, keeps=None if seed % 3 else 12)
         copy.reply()
         copy.half_line()
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_forked_session_that_continues_counts_once(world: World, home: ClaudeHome) -> None:
     session = everyday(home, world.root)
     session.copy(background=True).reply()
     session.reply()
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_every_session_has_the_right_size(world: World, home: ClaudeHome) -> None:
@@ -69,7 +64,7 @@ def test_only_new_bytes_are_read(world: World, home: ClaudeHome, session: Transc
     assert world.ingest() == 0
     session.reply()
     assert world.ingest() == session.path.stat().st_size - size
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_reply_read_before_its_last_line_counts_once(world: World, home: ClaudeHome) -> None:
@@ -80,8 +75,7 @@ def test_reply_read_before_its_last_line_counts_once(world: World, home: ClaudeH
         session.path.write_bytes(whole[:cut])
         world.ingest()
     session.path.write_bytes(whole)
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_rewritten_file_is_read_again(world: World, home: ClaudeHome, session: Transcript) -> None:
@@ -90,8 +84,7 @@ def test_rewritten_file_is_read_again(world: World, home: ClaudeHome, session: T
     session.path.unlink()
     append(session.path, {"type": "mode", "mode": "default"}, *history)
     session.reply()
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_truncated_file_that_grows_again_counts_once(
@@ -103,8 +96,7 @@ def test_truncated_file_that_grows_again_counts_once(
     session.path.write_bytes(b"".join(lines[:-2]))
     for _ in range(3):
         session.reply()
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_deleted_session_stays_billed(world: World, home: ClaudeHome, session: Transcript) -> None:
@@ -112,7 +104,7 @@ def test_deleted_session_stays_billed(world: World, home: ClaudeHome, session: T
     session.path.unlink()
     world.ingest()
     assert world.states() == {}
-    world.check(home.truth)
+    world.check_calls(home.truth)
     assert world.sessions() == {}
 
 
@@ -125,8 +117,7 @@ def test_calls_without_ids_count_once(world: World, home: ClaudeHome) -> None:
         session.write(line)
         home.truth.calls[fields.get("requestId", line["uuid"])] = (session.id, tokens)
     world.ingest()
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_cache_writes_are_split_by_lifetime(world: World, home: ClaudeHome) -> None:
@@ -138,9 +129,7 @@ def test_cache_writes_are_split_by_lifetime(world: World, home: ClaudeHome) -> N
             session.line("assistant", message=session.message(name, Tokens(), usage=numbers))
         )
         session.took(name, Tokens(1, 0, max(total, 80), 50, 2))
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
     assert [call.cache_write_5m_tokens for call in world.calls] == [30, 30]
 
 
@@ -165,9 +154,7 @@ def test_message_with_several_calls_is_billed_as_their_total(
     session.took("msg_a", Tokens(203_000, 0, 0, 0, 4_500))
     home.truth.calls["msg_a/0"] = (session.id, Tokens(9, 0, 0, 0, 3))
     home.truth.context[session.id] = 24_000
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
 
 
 def test_unfinished_reply_is_billed(world: World, home: ClaudeHome, session: Transcript) -> None:
@@ -277,9 +264,7 @@ def test_broken_lines_are_counted_and_skipped(
             '{"type":"assistant","message":{"usage":{"input_tokens":-5}}}\n{"usage" broken\n\n'
         )
     session.reply()
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
     assert world.skipped[str(session.path)] == 2
 
 
@@ -433,5 +418,5 @@ def test_line_without_a_time_has_the_time_of_the_previous_line(
         session.write(reply)
         session.took(name, Tokens(5, 6, 7, 0, 8))
         world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
     assert [call.at for call in world.calls[-2:]] == [asked, asked]

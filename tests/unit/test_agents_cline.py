@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from benchmarks.agents.cline import ClineHome, everyday
 from sidecar.agents.stores import COMPACTED
 from sidecar.workspace import session_index
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EXTENSIONS = {
     "cline": "saoudrizwan.claude-dev",
@@ -38,9 +36,7 @@ def home(world: World) -> ClineHome:
 def test_every_call_counts_once(world: World, home: ClineHome) -> None:
     task = everyday(home, world.root)
     for _ in range(2):
-        world.ingest()
         world.check(home.truth)
-        world.check_context(home.truth)
         task.call()
     assert {call.workspace for call in world.calls} == {str(world.root)}
     assert {call.model for call in world.calls} == {"claude-sonnet-4-5"}
@@ -51,8 +47,7 @@ def test_rewritten_task_counts_once_when_it_gains_a_provider(
     world: World, home: ClineHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = everyday(home, world.root)
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
     monkeypatch.setattr(session_index, "billing_provider", lambda _named, _model: "newco")
     task.call()
     world.ingest()
@@ -64,9 +59,7 @@ def test_rewritten_task_counts_once_when_it_gains_a_provider(
 def test_unfinished_call_is_not_recorded(world: World, home: ClineHome) -> None:
     task = everyday(home, world.root)
     task.say("api_req_started", json.dumps({"request": "…"}))
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
 
 
 def test_cost_of_zero_is_a_known_cost(world: World, home: ClineHome) -> None:
@@ -106,5 +99,4 @@ def test_half_written_task_is_read_when_complete(world: World, home: ClineHome) 
     task.path.write_bytes(whole[: len(whole) // 2])
     world.ingest()
     task.path.write_bytes(whole)
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from benchmarks.agents import cline
 from benchmarks.agents.cline_sessions import SessionsHome, everyday
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -32,9 +29,7 @@ def test_every_call_counts_once_and_subagents_have_no_context(
 ) -> None:
     session = everyday(home, world.root)
     for _ in range(2):
-        world.ingest()
         world.check(home.truth)
-        world.check_context(home.truth)
         session.call()
         session.subagent()
     assert {call.category for call in world.calls} == {"main", "subagent"}
@@ -79,9 +74,7 @@ def test_unfinished_reply_has_no_numbers(world: World, home: SessionsHome) -> No
     session.messages.append({"id": "x", "role": "assistant", "ts": 1, "content": []})
     session.messages.append({"id": "y", "role": "assistant", "metrics": {"inputTokens": 0}})
     session.write()
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
 
 
 def test_session_ends_when_its_manifest_says_so(world: World, home: SessionsHome) -> None:
@@ -110,8 +103,7 @@ def test_each_environment_variable_names_the_sessions_folder(
     world = World(tmp_path, "cline", {variable: str(tmp_path / "elsewhere")})
     home = SessionsHome(tmp_path.joinpath("elsewhere", *below))
     everyday(home, world.root)
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_half_written_file_is_read_when_complete(world: World, home: SessionsHome) -> None:
@@ -122,16 +114,14 @@ def test_half_written_file_is_read_when_complete(world: World, home: SessionsHom
     assert session.id not in world.sessions()
     assert world.recorded().keys() < home.truth.calls.keys()
     session.path.write_bytes(data)
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_calls_of_a_deleted_session_stay_recorded(world: World, home: SessionsHome) -> None:
     session = everyday(home, world.root)
     world.ingest()
     shutil.rmtree(session.folder)
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
     assert world.sessions() == {}
 
 
@@ -140,6 +130,4 @@ def test_unrelated_files_are_ignored(world: World, home: SessionsHome) -> None:
     (session.folder / f"{session.id}.compaction.json").write_text(json.dumps({"messages": [1]}))
     (home.folder / "sessions.index.json").write_text("{}")
     (home.folder / "empty").mkdir()
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)

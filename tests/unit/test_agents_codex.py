@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from benchmarks.agents.truth import Tokens, append
 from sidecar.agents.compressed import zstd
 from sidecar.agents.stores import COMPACTED, REWOUND
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VERSIONS: dict[str, dict[str, Any]] = {
     "events": {},
@@ -45,9 +43,7 @@ def thread(world: World, home: CodexHome) -> Rollout:
 def test_every_call_counts_once(world: World, home: CodexHome, options: dict[str, Any]) -> None:
     for turns in (1, 3, 5):
         everyday(home, world.root, turns, **options).half_line()
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
@@ -72,8 +68,7 @@ def test_forks_count_only_their_own_calls(
         again = fork.fork(restamped=restamped)
         again.begin_turn()
         again.call()
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 @pytest.mark.parametrize("restamped", [False, True])
@@ -95,8 +90,7 @@ def test_fork_with_a_first_ordinal_counts_only_its_own_calls(world: World, home:
     fork = parent.fork(names_ordinal=True, spawned=True)
     fork.begin_turn()
     fork.call()
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
     assert [call.category for call in world.calls].count("subagent") == 1
 
 
@@ -119,7 +113,7 @@ def test_reading_in_two_steps(world: World, home: CodexHome, cut: int) -> None:
     world.ingest()
     fork.path.write_bytes(whole)
     assert world.ingest() <= cut + 25_000
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_only_new_bytes_are_read(world: World, home: CodexHome, thread: Rollout) -> None:
@@ -128,7 +122,7 @@ def test_only_new_bytes_are_read(world: World, home: CodexHome, thread: Rollout)
     thread.begin_turn()
     thread.call(repeats=3)
     assert world.ingest() == thread.path.stat().st_size - size
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_compressed_and_archived_threads_are_read(world: World, home: CodexHome) -> None:
@@ -143,9 +137,7 @@ def test_compressed_and_archived_threads_are_read(world: World, home: CodexHome)
             archive = home.folder / "archived_sessions"
             archive.mkdir()
             shutil.copy(thread.path, archive / thread.path.name)
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
 
 
 def test_thread_compressed_after_reading_counts_once(
@@ -153,8 +145,7 @@ def test_thread_compressed_after_reading_counts_once(
 ) -> None:
     world.ingest()
     thread.compress(zstd.compress)
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_thread_with_events_and_records_counts_each_call_once(
@@ -168,8 +159,7 @@ def test_thread_with_events_and_records_counts_each_call_once(
     home.truth.calls[f"{thread.id}#{thread.calls + 1}"] = (thread.id, tokens)
     thread.records = True
     thread.call()
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_versions_that_report_only_totals_are_read(world: World, home: CodexHome) -> None:
@@ -177,16 +167,14 @@ def test_versions_that_report_only_totals_are_read(world: World, home: CodexHome
     thread.begin_turn()
     for _ in range(3):
         thread.call(fields={"last_token_usage": None})
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_model_may_come_from_the_event(world: World, home: CodexHome) -> None:
     thread = home.thread(world.root)
     thread.call(fields={"model": "gpt-5-mini"})
     thread.call()
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
     assert [call.model for call in world.calls] == ["gpt-5-mini", "unknown"]
 
 
@@ -240,8 +228,7 @@ def test_summary_recorded_before_its_compaction_is_recognized(
 
 def test_removed_turns_stay_billed(world: World, home: CodexHome, thread: Rollout) -> None:
     thread.event("thread_rolled_back", num_turns=1)
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
     assert [session.note for session in world.sessions().values()] == [REWOUND]
 
 
@@ -267,9 +254,7 @@ def test_nulls_are_accepted_and_broken_lines_skipped(
         file.write('{"timestamp":"2026","type":"event_msg","payload":{"type":"token_count","in\n\n')
     thread.begin_turn()
     thread.call()
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
     assert world.skipped[str(thread.path)] == 2
 
 
@@ -314,7 +299,7 @@ def test_calls_have_the_tier_of_the_threads_settings(
     thread.call()
     thread.call()
     assert tiers_of(world)[before:] == [tier, tier]
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_tier_changes_within_a_thread(world: World, home: CodexHome) -> None:

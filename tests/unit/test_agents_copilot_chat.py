@@ -7,21 +7,26 @@ import os
 import shutil
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.agents.copilot import INPUT, MODEL, OUTPUT, CodeHome, DebugLog, Traces, everyday
+from benchmarks.agents.copilot import (
+    INPUT,
+    MODEL,
+    OUTPUT,
+    ChatLog,
+    CodeHome,
+    DebugLog,
+    Traces,
+    everyday,
+)
+from sidecar.agents.events import StoredSession
 from sidecar.agents.stores import COMPACTED, NO_USAGE, NOT_VISIBLE
 from sidecar.cost.prices import Prices
 from sidecar.workspace.session_index import make_ledger_event
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.agents.copilot import ChatLog
-    from sidecar.agents.events import StoredSession
 
 
 @pytest.fixture
@@ -48,9 +53,7 @@ def only(world: World) -> StoredSession:
 def test_every_turn_counts_once(world: World, home: CodeHome, flat: bool) -> None:
     for turns in (1, 5):
         everyday(home, world.root, turns, flat=flat)
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
 
 
 def test_only_new_bytes_are_read(world: World, home: CodeHome, chat: ChatLog) -> None:
@@ -62,7 +65,6 @@ def test_only_new_bytes_are_read(world: World, home: CodeHome, chat: ChatLog) ->
     assert len(world.calls) == before + 1
     assert world.ingest() == 0
     world.check(home.truth)
-    world.check_context(home.truth)
 
 
 def test_growing_prompt_of_a_turn_is_not_added_up(
@@ -81,18 +83,14 @@ def test_growing_prompt_of_a_turn_is_not_added_up(
     chat.save()
     chat.took(request)
     home.truth.context[chat.id] = sum(last)
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
     assert only(world).active is False
 
 
 def test_removed_messages_stay_billed(world: World, home: CodeHome, chat: ChatLog) -> None:
     chat.undo(1)
     chat.turn()
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
     assert len(home.truth.calls) == 4
 
 
@@ -141,9 +139,7 @@ def test_compacted_log_is_read_again(world: World, home: CodeHome, chat: ChatLog
     chat.turn()
     assert chat.path.stat().st_ino == inode
     assert chat.path.read_bytes().count(b"\n") < 5
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
     assert seen != only(world)
 
 
@@ -160,9 +156,7 @@ def test_broken_incomplete_and_huge_lines_are_skipped(
     chat.turn()
     with chat.path.open("a") as file:
         file.write('{"kind":1,"k":["requests",0,"promptTokens"],"v":12')
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
     assert [*world.skipped.values()] == [3]
 
 
@@ -259,8 +253,6 @@ def test_size_after_compact_appears_with_the_next_turn(
     chat.compact()
     assert only(world).note == COMPACTED
     chat.turn()
-    world.check_context(home.truth)
-    world.ingest()
     world.check(home.truth)
 
 
@@ -323,17 +315,14 @@ def test_copies_of_a_session_in_several_storages_count_once(
     empty.mkdir(parents=True)
     shutil.copy(chat.path, empty)
     assert set(world.sessions()) == {chat.id, other.id}
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_log_is_preferred_to_the_flat_file_of_the_same_session(
     world: World, home: CodeHome, chat: ChatLog
 ) -> None:
     chat.path.with_suffix(".json").write_text('{"sessionId": "stale", "requests": []}')
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
 
 
 def test_multi_root_and_remote_projects_are_matched(world: World, home: CodeHome) -> None:
@@ -345,8 +334,7 @@ def test_multi_root_and_remote_projects_are_matched(world: World, home: CodeHome
     for chat in (mine, theirs):
         chat.turn()
     assert set(world.sessions()) == {mine.id}
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_vscode_server_uses_local_folders(world: World) -> None:
@@ -392,9 +380,7 @@ def test_debug_log_contains_every_call(world: World, home: CodeHome, log: DebugL
     home.truth.context[log.chat.id] = None
     tokens = log.call()
     log.write("turn_end")
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
     assert only(world).tokens == tokens.prompt + tokens.output
     assert {call.category for call in world.calls} == {"main", "subagent"}
     assert all(call.cost_usd for call in world.calls)
@@ -409,8 +395,7 @@ def test_turns_before_the_debug_log_come_from_the_session(
     chat.turn()
     home.truth.calls = known
     log.call()
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_truncated_or_deleted_debug_log_counts_nothing_twice(
@@ -424,13 +409,11 @@ def test_truncated_or_deleted_debug_log_counts_nothing_twice(
     main.write_bytes(b"".join(lines[3:]))
     log.chat.log_every = 0
     log.chat.save()
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
     shutil.rmtree(log.folder)
     log.chat._saved = None
     log.chat.save()
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_window_may_come_from_the_model_list_of_the_debug_log(world: World, log: DebugLog) -> None:
@@ -463,11 +446,8 @@ def test_traces_are_read_while_they_are_being_written(
         traces.turn(log.chat.id)
         log.chat.debug_log().call()
         home.truth.calls.popitem()
-        world.ingest()
-        world.check(home.truth)
+        world.check_calls(home.truth)
     traces.turn(log.chat.id)
-    world.check_context(home.truth)
-    world.ingest()
     world.check(home.truth)
     assert {call.workspace for call in world.calls} == {str(world.root)}
     traces.db.close()

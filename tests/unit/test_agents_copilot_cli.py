@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.agents.copilot_cli import CliHome, everyday
+from sidecar.agents.events import StoredSession
 from sidecar.agents.stores import COMPACTED, NO_USAGE
 from sidecar.models import catalogue
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from sidecar.agents.events import StoredSession
 
 
 @pytest.fixture
@@ -47,11 +44,8 @@ def only(world: World) -> StoredSession:
 def test_every_call_counts_once_while_the_database_is_open(world: World, home: CliHome) -> None:
     for _ in range(3):
         session = everyday(home, world.root)
-        world.ingest()
-        world.check(home.truth)
+        world.check_calls(home.truth)
         home.call(session)
-    world.check_context(home.truth)
-    world.ingest()
     world.check(home.truth)
 
 
@@ -63,7 +57,7 @@ def test_only_new_rows_are_read(world: World, newer: CliHome) -> None:
     newer.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     world.ingest()
     assert len(world.calls) == before + 1
-    world.check(newer.truth)
+    world.check_calls(newer.truth)
 
 
 def test_cost_comes_from_credits(world: World, newer: CliHome) -> None:
@@ -109,8 +103,7 @@ def test_message_that_is_read_before_its_row_counts_once(world: World, newer: Cl
     newer.event(session, "assistant.message", messageId="first", outputTokens=50)
     world.ingest()
     newer.call(session)
-    world.ingest()
-    world.check(newer.truth)
+    world.check_calls(newer.truth)
 
 
 def test_sessions_of_other_folders_are_ignored(world: World, newer: CliHome) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from benchmarks.agents.corpus import SOURCES, History, history
+from benchmarks.agents.truth import Tokens
 from sidecar.config.settings import Agents
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.agents.truth import Tokens
 
 MEGABYTES = 30
 

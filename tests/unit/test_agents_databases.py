@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,6 @@ from benchmarks.agents.databases import CrushStore, GooseStore, ZedStore
 from sidecar.agents.compressed import zstd
 from sidecar.agents.stores import COMPACTED, NO_USAGE
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -52,8 +49,7 @@ def test_goose_calls_count_once(goose: tuple[World, GooseStore], ledger: bool) -
     world, store = goose
     for _ in range(2):
         store.session(world.root, ledger=ledger)
-        world.ingest()
-        world.check(store.truth)
+        world.check_calls(store.truth)
     world.check_context(store.truth)
     shown = next(iter(world.sessions().values()))
     assert (shown.limit, shown.title) == (1_000_000, "A name")
@@ -95,16 +91,14 @@ def test_goose_counts_an_imported_session_once(
         store.db.execute(store.ledger_table)
         store.carry_forward(copy)
         store.call(copy, ledger=True)
-    world.ingest()
-    world.check(store.truth)
+    world.check_calls(store.truth)
 
 
 def test_goose_counts_the_calls_of_a_fork(goose: tuple[World, GooseStore]) -> None:
     world, store = goose
     fork = store.copy(store.session(world.root), imported=False)
     store.call(fork)
-    world.ingest()
-    world.check(store.truth)
+    world.check_calls(store.truth)
 
 
 def test_goose_counts_a_total_once_when_the_ledger_begins(
@@ -117,8 +111,7 @@ def test_goose_counts_a_total_once_when_the_ledger_begins(
     store.db.execute(store.ledger_table)
     store.carry_forward(name)
     store.call(name, ledger=True)
-    world.ingest()
-    world.check(store.truth)
+    world.check_calls(store.truth)
 
 
 @pytest.mark.parametrize("ledger", [True, False])
@@ -128,9 +121,7 @@ def test_goose_subagents_are_billed_but_not_listed(
     world, store = goose
     parent = store.session(world.root, 1, ledger=ledger)
     store.session(world.root, 1, ledger=ledger, parent=parent)
-    world.ingest()
     world.check(store.truth)
-    world.check_context(store.truth)
     assert [call.category for call in world.calls] == ["main", "subagent"]
 
 
@@ -176,13 +167,10 @@ def test_zed_calls_count_once(zed: tuple[World, ZedStore]) -> None:
     for turns in (1, 3):
         name = store.thread(world.root, turns)
     store.thread(world.root, 1, parent=name)
-    world.ingest()
     world.check(store.truth)
-    world.check_context(store.truth)
     before = len(world.calls)
     store.thread(world.root, 2)
-    world.ingest()
-    world.check(store.truth)
+    world.check_calls(store.truth)
     assert len(world.calls) - before == 2
     assert {call.provider for call in world.calls} == {"anthropic"}
 
@@ -190,9 +178,7 @@ def test_zed_calls_count_once(zed: tuple[World, ZedStore]) -> None:
 def test_zed_older_threads_list_their_usage(zed: tuple[World, ZedStore]) -> None:
     world, store = zed
     store.thread(world.root, 3, as_list=True)
-    world.ingest()
     world.check(store.truth)
-    world.check_context(store.truth)
 
 
 @pytest.mark.parametrize("as_list", [False, True])
@@ -209,9 +195,7 @@ def test_damaged_zed_documents_are_skipped(zed: tuple[World, ZedStore]) -> None:
     store.thread(world.root)
     store.put("threads", id="broken", updated_at="2026-01-01", data_type="zstd", data=b"\x00",
               folder_paths=str(world.root))  # fmt: skip
-    world.ingest()
     world.check(store.truth)
-    world.check_context(store.truth)
     assert [*world.skipped.values()] == [1]
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from sidecar.agents import file_reading
 from sidecar.agents.compressed import zstd
 from sidecar.agents.file_reading import chunks, first_lines, open_quietly
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 10_000])

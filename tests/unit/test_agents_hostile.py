@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from benchmarks.agents.databases import CrushStore
 from sidecar import typed
 from sidecar.agents import compressed, registry
 from sidecar.agents.databases import read_only
+from sidecar.agents.events import StoredSession
 from sidecar.agents.fields import Record
 from sidecar.agents.file_reading import chunks, open_quietly
 from sidecar.agents.finding import database_store, walk
@@ -24,11 +26,6 @@ from sidecar.messages.usage import LONGEST_ID, MOST_TOKENS
 from sidecar.workspace.services import Services
 from sidecar.workspace.state import State
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.agents.events import StoredSession
 
 STARTED = b"# aider chat started at 2026-01-01 00:00:00\n"
 HISTORIES = {

@@ -7,9 +7,11 @@ import math
 import os
 import queue
 import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,16 +29,10 @@ from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
 from sidecar.known_agents import AGENTS
 from sidecar.workspace import agents
-from sidecar.workspace.file_watcher import FileWatcher
+from sidecar.workspace.file_watcher import Changes, FileWatcher
 from sidecar.workspace.services import Services
 from sidecar.workspace.state import State
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
-
-    from sidecar.workspace.file_watcher import Changes
 
 
 @pytest.fixture

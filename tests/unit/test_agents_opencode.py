@@ -6,28 +6,23 @@ import json
 import math
 import queue
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.agents.opencode import OpenHome, everyday
+from benchmarks.agents.opencode import Conversation, Form, OpenHome, everyday
+from benchmarks.agents.truth import Truth
 from sidecar.agents.places import Places
 from sidecar.agents.readers.opencode import own_window
 from sidecar.agents.registry import paths_to_watch
 from sidecar.agents.stores import COMPACTED
 from sidecar.config.settings import Agents
-from sidecar.workspace.file_watcher import FileWatcher
+from sidecar.workspace.file_watcher import Changes, FileWatcher
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from benchmarks.agents.opencode import Conversation, Form
-    from benchmarks.agents.truth import Truth
-    from sidecar.workspace.file_watcher import Changes
 
 FORMS: tuple[Form, ...] = ("files", "first", "second")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from benchmarks.agents.vibe import VibeHome
 from sidecar.agents.roots import Roots
 from tests.unit.agents_world import World
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.mark.parametrize("model", ["claude-sonnet-5", "gpt-5.4"])
 def test_amp_calls_count_once(tmp_path: Path, model: str) -> None:
@@ -26,12 +24,10 @@ def test_amp_calls_count_once(tmp_path: Path, model: str) -> None:
     for _ in range(2):
         world.ingest()
     world.check(truth)
-    world.check_context(truth)
     (shown,) = world.sessions().values()
     assert (shown.limit, shown.title) == (others.WINDOW, "A title")
     path.write_bytes(path.read_bytes()[:500])
-    world.ingest()
-    world.check(truth)
+    world.check_calls(truth)
 
 
 def test_vibe_forks_are_sessions_with_their_own_calls(tmp_path: Path) -> None:
@@ -42,9 +38,7 @@ def test_vibe_forks_are_sessions_with_their_own_calls(tmp_path: Path) -> None:
     for fork, source in itertools.pairwise(reversed(folders)):
         meta = json.loads((fork / "meta.json").read_text())
         (fork / "meta.json").write_text(json.dumps(meta | {"parent_session_id": source.name}))
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
     assert {call.category for call in world.calls} == {"main"}
 
 
@@ -52,8 +46,7 @@ def test_vibe_calls_of_older_versions_count_once(tmp_path: Path) -> None:
     world, truth = World(tmp_path, "vibe"), Truth()
     for calls in (2, 5):
         others.vibe(world.home / ".vibe", world.root, truth, calls=calls)
-        world.ingest()
-        world.check(truth)
+        world.check_calls(truth)
     world.check_context(truth)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +20,6 @@ from sidecar.cost.ledger import Ledger
 from sidecar.cost.protocol import CostDetailParams
 from sidecar.workspace.session_index import SessionIndex
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 AT = datetime(2026, 11, 20, 10, tzinfo=UTC)
 

@@ -9,12 +9,13 @@ import json
 import os
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.agents.claude import ClaudeHome, slug_of, usage
+from benchmarks.agents.claude import ClaudeHome, Transcript, slug_of, usage
 from benchmarks.agents.codex import CodexHome, everyday
 from benchmarks.agents.copilot import MODEL, CodeHome
 from benchmarks.agents.opencode import OpenHome
@@ -24,11 +25,6 @@ from sidecar.cost.prices import Prices
 from sidecar.models import catalogue
 from sidecar.workspace.session_index import make_ledger_event
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.agents.claude import Transcript
 
 
 @pytest.fixture
@@ -64,9 +60,7 @@ def test_nulls_and_spaces_in_lines_are_accepted(
     tokens = Tokens(5, 6, 7, 0, 8)
     session.write(session.line("assistant", requestId="r", message=make(session, tokens)))
     session.took("msg_a", tokens)
-    world.ingest()
     world.check(home.truth)
-    world.check_context(home.truth)
 
 
 def test_reply_with_missing_request_ids_counts_once(world: World, home: ClaudeHome) -> None:
@@ -76,8 +70,7 @@ def test_reply_with_missing_request_ids_counts_once(world: World, home: ClaudeHo
         body = session.message("msg_a", Tokens(5, 6, 7, 0, 8))
         session.write(session.line("assistant", message=body, **fields))
     session.took("msg_a", Tokens(5, 6, 7, 0, 8))
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
 
 
 def test_one_hour_cache_writes_cost_twice_the_input(world: World, home: ClaudeHome) -> None:
@@ -134,8 +127,7 @@ def test_consecutive_calls_with_equal_tokens_are_two(tmp_path: Path) -> None:
     thread.tokens = lambda: Tokens(900, 100, 0, 0, 50, 5)  # type: ignore[method-assign]
     for repeats in (0, 2, 0):
         thread.call(repeats=repeats)
-    world.ingest()
-    world.check(home.truth)
+    world.check_calls(home.truth)
     assert len(world.calls) == 3
 
 

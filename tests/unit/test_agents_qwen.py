@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.agents.truth import Clock, Tokens, Truth, append
 from sidecar.agents.stores import COMPACTED, ESTIMATED
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class Chat:
@@ -88,7 +86,6 @@ def test_every_call_counts_once(world: World, chat: Chat) -> None:
     world.ingest()
     assert world.ingest() == 0
     world.check(chat.truth)
-    world.check_context(chat.truth)
     assert [session.limit for session in world.sessions().values()] == [262_144]
 
 

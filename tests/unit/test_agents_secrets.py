@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from benchmarks.agents import claude, codex, gemini
 from benchmarks.agents.truth import Clock, append
 from sidecar.config.settings import Agents
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = "sk-live-0123456789abcdef"  # noqa: S105
 

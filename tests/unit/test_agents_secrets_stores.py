@@ -5,18 +5,15 @@ from __future__ import annotations
 import logging
 import shutil
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from benchmarks.agents import cline, cline_sessions, copilot, databases, opencode
 from benchmarks.agents.truth import Clock
 from sidecar.agents.compressed import zstd
 from sidecar.config.settings import Agents
 from tests.unit.agents_world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 SECRET = "sk-live-0123456789abcdef"  # noqa: S105
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import pytest
 import tiktoken
@@ -11,16 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.budget.counter import TextCounter, excess_start
-from sidecar.budget.findings import GroupMember, RestOfGroup, evaluate, members_to_name
+from sidecar.budget.findings import Finding, GroupMember, RestOfGroup, evaluate, members_to_name
 from sidecar.budget.rules import PRESETS, Rule, Rules, severity_of
 from sidecar.config.settings import Budget, Settings
+from sidecar.counting.count import Method
 from sidecar.counting.exact_engines import VOCABULARIES, Reference, engine, load_ranks
 from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.text.pieces import split_pieces
-
-if TYPE_CHECKING:
-    from sidecar.budget.findings import Finding
-    from sidecar.counting.count import Method
 
 
 class Words(Tokenizer):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.budget.counter import TextCounter
-from sidecar.budget.findings import RestOfGroup, evaluate
+from sidecar.budget.findings import Finding, RestOfGroup, evaluate
 from sidecar.budget.fixes import (
     Fix,
     drop_fix,
@@ -26,9 +25,6 @@ from sidecar.budget.rules import Rules
 from sidecar.config.settings import Budget, Settings
 from sidecar.counting.exact_engines import engine
 from sidecar.counting.model_tokenizers import Tokenizers
-
-if TYPE_CHECKING:
-    from sidecar.budget.findings import Finding
 
 TOKENIZER = engine("o200k_base")
 TOKENIZER.count("a")

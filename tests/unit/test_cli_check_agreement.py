@@ -5,25 +5,20 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import pytest
 
 from sidecar.budget.counter import TextCounter
-from sidecar.budget.findings import GroupMember, RestOfGroup, evaluate, members_to_name
+from sidecar.budget.findings import Finding, GroupMember, RestOfGroup, evaluate, members_to_name
 from sidecar.budget.rules import Rules
 from sidecar.cli.check import check_paths as run
+from sidecar.cli.checking.report import FileReport, ReportedFinding
 from sidecar.config.load import load
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.text.document import TextDocument
 from sidecar.text.outline import has_ignore_mark
 from sidecar.text.positions import Range
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sidecar.budget.findings import Finding
-    from sidecar.cli.checking.report import FileReport, ReportedFinding
 
 FILES = 2_000
 CONFIGURATION = """\

@@ -7,17 +7,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from sidecar.cli.check import check
 from sidecar.cli.checking import cache
 from sidecar.config.paths import STATE_VARIABLE, config_file, state_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 CONFIGURATION = """\
 [[budget]]

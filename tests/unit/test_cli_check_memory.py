@@ -7,28 +7,24 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sidecar.cli import counters
 from sidecar.cli.check import check_paths as run
 from sidecar.cli.checking import cache, reading
+from sidecar.cli.checking.report import FileReport
 from sidecar.config.file_stamps import FileStamp, stamp_of_status
 from sidecar.config.paths import cache_dir
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.calibration_file import save
 from sidecar.counting.exact_engines import FastEngine
 from sidecar.counting.model_tokenizers import Tokenizers
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from sidecar.cli.checking.report import FileReport
-    from sidecar.workspace.files import Target
+from sidecar.workspace.files import Target
 
 CONFIGURATION = """\
 [[budget]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,9 +15,6 @@ from sidecar.config.load import load
 from sidecar.config.paths import PROJECT_FILE, config_file
 from sidecar.config.settings import Settings
 from sidecar.config.trust import TRUSTED_KEYS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def run(*arguments: str) -> Result:

@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from sidecar.cli import output
 from sidecar.cli.count import count
@@ -20,11 +21,6 @@ from sidecar.config.settings import Settings
 from sidecar.counting.exact_engines import FastEngine, Reference, engine
 from sidecar.workspace.documents import Snapshot
 from tests.fuzz import edits
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 
 def run(*arguments: str | Path, stdin: str | bytes | None = None) -> Result:

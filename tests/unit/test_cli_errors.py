@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from sidecar.cli import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WRONG: dict[str, tuple[list[str], str]] = {
     # name: (arguments, the last line on stderr)

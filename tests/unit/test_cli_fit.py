@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from sidecar.cli.fit import fit
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEXT = "".join(f"line {number} of the text\r\n" for number in range(100))
 

@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -36,9 +37,6 @@ from sidecar.workspace.prompt_files import find_imports
 from sidecar.workspace.state import lock_state
 from tests.file_opens import recorded_opens
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORDS = "what the user wrote"
 

@@ -10,9 +10,10 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -24,10 +25,6 @@ from sidecar.cost.book import CostBook
 from sidecar.text.printable import compact_number, duration_text, first_names, whole_percents
 from sidecar.text.tables import wrap_line
 from tests.e2e.pictures.sessions import write_day
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SCREENS = (
     ("usage", "--all"),

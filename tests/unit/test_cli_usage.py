@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -21,9 +21,6 @@ from sidecar.context.persist import save
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.workspace.state import State
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_usage_shows_a_saved_session_without_text(tmp_path: Path) -> None:

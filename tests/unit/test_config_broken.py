@@ -5,7 +5,8 @@ settings apply.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,9 +15,6 @@ from sidecar.config.load import load
 from sidecar.config.merge_layers import MAX_PROBLEMS
 from sidecar.config.settings import Settings
 from tests.cases import read_cases
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Valid settings before and after each mistake. They must still apply.
 ABOVE = 'model = "above"\n'

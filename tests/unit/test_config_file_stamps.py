@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from sidecar.config import stored_prices
 from sidecar.config.file_stamps import stamp_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 TIMES = (1_700_000_000, 1_700_000_000)
 

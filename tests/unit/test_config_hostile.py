@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from sidecar.config.load import load
 from sidecar.config.merge_layers import MAX_PROBLEMS
+from sidecar.config.options import Loaded
 from sidecar.config.project_files import MAX_BYTES
 from sidecar.config.settings import Settings
 from sidecar.config.toml import MAX_ENTRIES
 from sidecar.text.globs import MAX_PATTERNS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.config.options import Loaded
 
 PLANTED = "AKIAplantedEXAMPLE\npassword: planted hunter2\nplanted = 'planted\nplanted==\n[planted\n"
 FILES = (".token-sidecar.toml", "pyproject.toml")

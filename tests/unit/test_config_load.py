@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from platformdirs import user_cache_path, user_config_path, user_state_path
@@ -14,9 +14,6 @@ from sidecar.config.load import find_root, load
 from sidecar.config.paths import cache_dir, config_file, settings_files, state_dir
 from sidecar.config.settings import Settings
 from sidecar.config.trust import TRUSTED_KEYS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONTRACT_EXAMPLE = """\
 model = "gpt-5"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 
 from sidecar.context.assemble import PRESETS, Assembler, last_lines, render
 from sidecar.context.conversation import Conversation
-from sidecar.context.protocol import AssembleParams
+from sidecar.context.protocol import AssembleParams, AssembleResult
 from sidecar.context.sections import Section, TextSource
 from tests.unit.context_fakes import FakeCounter
-
-if TYPE_CHECKING:
-    from sidecar.context.protocol import AssembleResult
 
 ORDER = ["prefix", "mandates", "context", "logs", "user"]
 LOGS = "".join(f"line {number}\n" for number in range(50))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,14 +16,12 @@ from sidecar.context.preflight import count_request
 from sidecar.context.protocol import PreflightParams
 from sidecar.context.usage import UNSEEN, context_usage, occupancy
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
+from sidecar.counting.count import Measure
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.text_features import kind_of
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
 from tests.unit.held_out import DOCUMENTS
-
-if TYPE_CHECKING:
-    from sidecar.counting.count import Measure
 
 PHASES = (("prose", "code"), ("json", "log", "numbers", "base64"), ("cjk", "latin", "cyrillic"))
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hypothesis import HealthCheck, given, settings
 
 from sidecar.context.conversation import Conversation
+from sidecar.context.protocol import FitResult
 from sidecar.context.usage import occupancy
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
 from tests.fuzz.conversations import Case, cases, check
 from tests.unit.context_fakes import PRIMING, FakeCounter, Planner
-
-if TYPE_CHECKING:
-    from sidecar.context.protocol import FitResult
 
 
 def fit_case(case: Case) -> FitResult:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
 from sidecar.context import pruning as plans_module
+from sidecar.context.counter import Counter
 from sidecar.context.protocol import FitParams
 from sidecar.context.pruning import apply_plan, make_plan
 from sidecar.context.summary import HEAD, summarize_turns
 from sidecar.context.usage import context_usage, occupancy
+from sidecar.counting.count import Measure
 from sidecar.errors import SidecarError
 from sidecar.messages.turns import NO_OUTPUT, Turn
 from sidecar.messages.usage import Usage
@@ -29,12 +32,6 @@ from tests.unit.context_fakes import (
     user,
     window,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sidecar.context.counter import Counter
-    from sidecar.counting.count import Measure
 
 
 class UnrecordedCounter(FakeCounter):

@@ -8,19 +8,16 @@ then reports.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from sidecar.context.conversation import Conversation
 from sidecar.context.usage import occupancy
+from sidecar.messages.turns import Turn
 from sidecar.messages.usage import normalize_usage
 from tests.unit.context_fakes import FakeCounter, calls, message_size, output, reply, user
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sidecar.messages.turns import Turn
 
 MARKS = 4
 """The number of template tokens after each reply. The reported usage does not include them."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from sidecar.context.counter import Sample
 from sidecar.context.occupancy import Limit, LimitSource, Window
 from sidecar.context.response import (
     ReplyOutcome,
@@ -26,9 +27,6 @@ from tests.unit.context_fakes import (
     user,
     window,
 )
-
-if TYPE_CHECKING:
-    from sidecar.context.counter import Sample
 
 PARAMETERS = {"type": "object", "properties": {}, "required": ["path", "text"]}
 MORE = {"type": "object", "properties": {}, "required": ["path", "text", "mode"]}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.context.conversation import apply_set
+from sidecar.context.conversation import Conversation, apply_set
 from sidecar.context.counter import OTHER_PERCENT, Sums, TurnCounts, measure_of, shares
 from sidecar.context.persist import from_json, restore, save, to_json
 from sidecar.context.protocol import SectionSpec, SetParams
@@ -33,9 +32,6 @@ from tests.unit.context_fakes import (
     user,
     window,
 )
-
-if TYPE_CHECKING:
-    from sidecar.context.conversation import Conversation
 
 
 def usage(prompt: int, out: int, reasoning: int = 0, cached: int = 0) -> Usage:

@@ -6,9 +6,10 @@ import asyncio
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,9 +27,6 @@ from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.workspace.context_sizes import SizesReader, label_parts, read_sizes
 from sidecar.workspace.workers import Workers
 from tests.file_opens import recorded_opens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SYSTEM = 14_000
 WORDS = "the parser reads each token of a file and returns its length in bytes for caching"

@@ -5,7 +5,8 @@ session.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -41,9 +42,6 @@ from tests.unit.context_fakes import (
     user,
     window,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WARN_AT = (0.8, 0.95)
 MODELS = [

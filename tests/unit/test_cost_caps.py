@@ -4,9 +4,10 @@ guessed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,10 +16,6 @@ from sidecar.config.settings import Caps
 from sidecar.cost.book import CostBook
 from sidecar.cost.caps import Spend, judge
 from sidecar.cost.protocol import CostRecordParams
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NO_CAPS = Caps()
 

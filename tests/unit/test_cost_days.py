@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from sidecar.cost.days import END_MS, LAST_DAY, TimeRange, day_name, local_day, time_range
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -6,8 +6,9 @@ import json
 import re
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,9 +17,6 @@ from sidecar.config.load import load
 from sidecar.config.paths import config_file
 from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference" / "cost.md").read_text(encoding="utf-8")

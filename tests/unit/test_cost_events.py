@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,6 @@ from sidecar.cost.ledger import folder_name, workspace_key
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.messages.billing import service_tier
 from sidecar.messages.usage import normalize_usage
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # A call with 100 uncached and 40 cached input tokens, and 30 output tokens including 10 for
 # reasoning.

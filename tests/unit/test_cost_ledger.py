@@ -8,7 +8,7 @@ import sqlite3
 import stat
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,9 +18,6 @@ from hypothesis import strategies as st
 from sidecar.cost import ledger as ledger_file
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import SUMS, Ledger, LedgerError, ReadCancelledError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 

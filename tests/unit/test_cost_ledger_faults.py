@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from sidecar.cost import ledger as ledger_file
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger, LedgerError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 HOLD = """
 import sqlite3, sys

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import re
+import sqlite3
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pytest
@@ -20,10 +21,6 @@ from sidecar.cost.protocol import CostDetailParams, CostRecordParams, FileCost
 from sidecar.cost.sums import Scope
 from sidecar.text.pages import axis_maximum
 from sidecar.text.printable import usd_text
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterator
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -22,16 +24,10 @@ from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger, ReadCancelledError
 from sidecar.cost.page import LedgerSource, whole_page
 from sidecar.cost.prices import Prices
-from sidecar.cost.protocol import CostDetailParams, CostRecordParams
+from sidecar.cost.protocol import CostDetailParams, CostKey, CostRecordParams, CostReport, CostRow
 from sidecar.cost.reports import amount, estimate_note, report
 from sidecar.cost.repricing import price_calls
 from sidecar.cost.sums import Scope
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from sidecar.cost.protocol import CostKey, CostReport, CostRow
 
 EXAMPLE = "anthropic/claude-haiku-4.5 main 1 calls, 179 ~est=150 / 8 tokens, $0.000219"
 NEW_YORK = ZoneInfo("America/New_York")

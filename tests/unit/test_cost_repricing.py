@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -27,9 +27,6 @@ from sidecar.cost.repricing import NOTE, price_calls, price_new_calls
 from sidecar.cost.shipping import ShippingQueue, open_queue
 from sidecar.cost.sums import Scope, read_total
 from tests.unit.test_cost_prices import PRIVATE_LIST
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 OLD = (Path(__file__).parents[1] / "fixtures/ledger/0.1.0.sql").read_text("utf-8")
 """A ledger of version 0.1.0 with nine calls, of which six have been shipped."""

@@ -12,10 +12,11 @@ import socket
 import ssl
 import subprocess
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,22 +26,23 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli.cost import cost
 from sidecar.config.load import load
 from sidecar.config.paths import config_file, state_dir
+from sidecar.config.settings import Settings
 from sidecar.cost import shipping
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, Cost, LedgerEvent
 from sidecar.cost.protocol import CostRecordParams, FileCost
 from sidecar.cost.records import Identity, file_record, record_of, usd_attribute
-from sidecar.cost.shipping import CollectorError, ShippingError, open_queue, ship
+from sidecar.cost.shipping import (
+    CollectorError,
+    Shipped,
+    ShippingError,
+    ShippingQueue,
+    open_queue,
+    ship,
+)
 from sidecar.endpoints.http import warn_if_readable
 from sidecar.tasks import backoff
-from tests.collector import Collector, calls_of, rejection
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sidecar.config.settings import Settings
-    from sidecar.cost.shipping import Shipped, ShippingQueue
-    from tests.collector import Answer
+from tests.collector import Answer, Collector, calls_of, rejection
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 EVENT = LedgerEvent(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,9 +15,6 @@ from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.messages.billing import Searches, count_searches, service_tier
 from tests.cases import read_cases
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 RESPONSE: dict[str, Any] = {

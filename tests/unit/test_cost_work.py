@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,14 +16,9 @@ from sidecar.cost.events import Buckets, LedgerEvent, milliseconds
 from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger, LedgerError, ReadCancelledError
 from sidecar.cost.prices import Prices
+from sidecar.cost.protocol import CostKey
 from sidecar.cost.reports import report, tally_calls
 from sidecar.cost.sums import Scope, Tally, read_tallies
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from sidecar.cost.protocol import CostKey
 
 START = datetime(2026, 6, 1, tzinfo=UTC)
 CALLS = 60

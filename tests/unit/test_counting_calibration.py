@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -22,11 +22,7 @@ from sidecar.counting.calibration import (
     key_of,
 )
 from sidecar.counting.model_tokenizers import Tokenizers
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.counting.tokenizer_interface import Tokenizer
+from sidecar.counting.tokenizer_interface import Tokenizer
 
 TOKENIZERS = Tokenizers()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint, EntryPoints
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.config.settings import Truncation
 from sidecar.counting import estimators
 from sidecar.counting.estimators import (
     Estimator,
@@ -20,11 +22,6 @@ from sidecar.counting.fit import allowance, fit
 from sidecar.counting.model_tokenizers import CalibratedTokenizer, Tokenizers
 from sidecar.text.pieces import split
 from tests.unit.held_out import DOCUMENTS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.config.settings import Truncation
 
 BUILT_IN = ["default", "heuristic", "whitespace", "chars4"]
 TEXTS = st.one_of(

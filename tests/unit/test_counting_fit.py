@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sidecar.config.settings import Truncation
+from sidecar.counting.count import Method
 from sidecar.counting.fit import allowance, fit
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.tokenizer_interface import Tokenizer
-
-if TYPE_CHECKING:
-    from sidecar.config.settings import Truncation
-    from sidecar.counting.count import Method
 
 TOKENIZERS = Tokenizers()
 MODES: list[Truncation] = ["start", "middle", "end"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.counting.count import Method
 from sidecar.counting.exact_engines import Reference, engine
 from sidecar.counting.incremental import count_pieces, countable_pieces
 from sidecar.counting.tokenizer_interface import Tokenizer
@@ -19,9 +19,6 @@ from sidecar.text.pieces import PIECE_CHARACTERS
 from sidecar.text.positions import Range
 from tests.document_counts import document_tokens, pending_characters
 from tests.fuzz import edits, soak
-
-if TYPE_CHECKING:
-    from sidecar.counting.count import Method
 
 TEXTS = st.lists(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), max_size=12).map("".join)
 BASES = ("o200k_base", "cl100k_base")

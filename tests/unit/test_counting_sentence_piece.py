@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import struct
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece
@@ -19,9 +20,6 @@ from sidecar.counting.vocabulary_files import (
     tokenizer_from_pieces,
 )
 from tests.fuzz.edits import STOCK
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SAMPLE = [line for text in STOCK for line in text.splitlines() if line.isprintable() and line] * 3
 TEXTS = st.lists(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from itertools import product, zip_longest
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -14,9 +14,6 @@ from sidecar.counting.text_features import _LANGUAGES, NAMES, features
 from sidecar.text.pieces import split
 from tests.fuzz import edits
 from tests.unit.held_out import DOCUMENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 KINDS = "aZ5é \t\n\r./'ññßłΓяѓեאعکހกकẻა’あ漢한ﬁ😀\u0301\u00a0"
 """Characters of every class, including the classes next to safe split points."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,15 +14,11 @@ from sidecar.config.settings import TokenizerFile
 from sidecar.counting import estimators, exact_engines, model_tokenizers, vocabulary_files
 from sidecar.counting.model_list import model_info
 from sidecar.counting.model_tokenizers import LazyTokenizer, ScaledTokenizer, Tokenizers
+from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.models.families import UNKNOWN
 from sidecar.text.document import TextDocument
 from tests.document_counts import document_tokens
 from tests.unit.test_counting_vocabularies import rank_lines, trained
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.counting.tokenizer_interface import Tokenizer
 
 
 def test_openai_models_are_exact() -> None:

@@ -9,10 +9,11 @@ import importlib
 import json
 import random
 import struct
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -42,9 +43,6 @@ from tests.document_counts import document_tokens
 from tests.fuzz import differences
 from tests.fuzz.edits import STOCK
 from tests.fuzz.vocabulary_cuts import random_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 SAMPLE = without_lone_surrogates("".join(STOCK)) + "".join(
     f"  {n} x{n}_y = f({n * 37}, 'it''s')\n" for n in range(40)

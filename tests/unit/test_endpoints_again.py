@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -23,9 +23,6 @@ from tests.unit.endpoints_fake_server import (
     expect_miss,
     llamacpp,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 async def test_url_of_ollamas_api_is_accepted() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from sidecar.endpoints import endpoint as endpoint_module
-from sidecar.endpoints.clouds import CLOUDS, find_cloud
+from sidecar.endpoints.clouds import CLOUDS, Cloud, find_cloud
 from sidecar.endpoints.http import root_of
 from sidecar.endpoints.outcome import EndpointCount
 from tests.unit.endpoints_fake_server import (
@@ -19,9 +19,6 @@ from tests.unit.endpoints_fake_server import (
     expect_miss,
     words,
 )
-
-if TYPE_CHECKING:
-    from sidecar.endpoints.clouds import Cloud
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "Weather?"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,6 @@ from tests.unit.endpoints_fake_server import (
     llamacpp,
     words,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HTML = Canned(body=b"<!doctype html><html><body>Welcome</body></html>")
 

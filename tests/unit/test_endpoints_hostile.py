@@ -12,8 +12,8 @@ import logging
 import ssl
 import tracemalloc
 import zlib
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -33,9 +33,6 @@ from tests.unit.endpoints_fake_server import (
     listing,
     llamacpp,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 SECONDS = 60.0
 ONE_MB = 1_000_000

@@ -8,12 +8,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from sidecar.config.settings import Endpoint
 from sidecar.endpoints import servers
+from sidecar.endpoints.http import Connection
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
 from sidecar.endpoints.servers import ListedModel, list_entries
@@ -27,9 +28,6 @@ from tests.unit.endpoints_fake_server import (
     words,
 )
 from tests.unit.endpoints_server_forms import MODELS, SERVERS, number
-
-if TYPE_CHECKING:
-    from sidecar.endpoints.http import Connection
 
 HELLO = "hello world, how many tokens are you?"
 KINDS = {kind.name: kind for kind in vars(servers).values() if isinstance(kind, servers.Server)}

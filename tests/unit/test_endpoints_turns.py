@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -18,9 +18,6 @@ from tests.unit.endpoints_fake_server import (
     expect_miss,
     llamacpp,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PATIENCE = 60.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -16,9 +16,6 @@ from sidecar.endpoints.registry import Endpoints
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
 from tests.unit.endpoints_fake_server import Asked, Canned, expect_count, listing, llamacpp
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY = "LLAMA_API_KEY"
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from sidecar.config.project_files import MAX_BYTES
 from sidecar.workspace.files import MAX_LINES, MAX_WILDCARDS, File, SkippedPath, find, read_rules
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 DEPTH = 1_500
 

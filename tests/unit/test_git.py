@@ -7,15 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sidecar.workspace import git
 from tests import hostile
-
-if TYPE_CHECKING:
-    from tests.hostile import Hostile
+from tests.hostile import Hostile
 
 # The traps that each command triggers when git runs without our protection.
 ORDINARY = {
