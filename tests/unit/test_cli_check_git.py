@@ -8,9 +8,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from sidecar.cli import main
 from sidecar.workspace import git as git_module
 from sidecar.workspace.git import LOCAL_VARIABLES
+from tests.cases import read_cases
 
 BUDGET = '[[budget]]\nfiles = "*.md"\nmax-tokens = 5\n'
 LONG = "word " * 50
@@ -74,204 +75,53 @@ def other_repository(root: Path) -> Path:
     return other
 
 
-def conflict(root: Path) -> None:
-    blob = git(root, "rev-parse", "HEAD:sub/AGENTS.md").strip()
-    git(root, "rm", "-q", "--cached", "sub/AGENTS.md")
-    lines = "".join(f"100644 {blob} {stage}\tsub/AGENTS.md\n" for stage in (1, 2, 3))
-    git(root, "update-index", "--index-info", stdin=lines)
-    (root / ".gitignore").write_text("*.md\n")
+class Setup(msgspec.Struct):
+    """Shell commands that try to hide a file, and a part of what `check` still prints."""
 
-
-def worktree_without_its_folder(root: Path) -> None:
-    git(root, "worktree", "add", "-q", str(root.parent / "linked"))
-    os.rename(root / ".git", root.parent / "gone")
-    os.rename(root.parent / "linked/.git", root / ".git")
-
-
-def replace_with_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def linked_folder(root: Path) -> None:
-    os.rename(root / "sub", root.parent / "outside")
-    (root / "sub").symlink_to("../outside")
-
-
-def linked_file(root: Path) -> None:
-    os.rename(root / "sub/AGENTS.md", root.parent / "a.md")
-    (root / "sub/AGENTS.md").symlink_to("../../a.md")
-
-
-def rename(root: Path, name: bytes) -> None:
-    os.rename(root / "sub/AGENTS.md", os.path.join(os.fsencode(root / "sub"), name))
-
-
-def bare_layout(root: Path) -> None:
-    """Make `sub` look like a bare repository of its own."""
-    git(root, "clone", "-q", "--bare", str(root), str(root.parent / "bare"))
-    for path in (root.parent / "bare").iterdir():
-        path.rename(root / "sub" / path.name)
-
-
-def configure(root: Path, key: str, value: object) -> str:
-    return git(root, "config", key, str(value))
-
-
-def ignore(path: Path, pattern: str = "AGENTS.md\n") -> Path:
-    return write(path, pattern)
-
-
-Setup = Callable[[Path], object]
-SETUPS: dict[str, tuple[Setup, str]] = {
-    ".gitignore names a tracked file": (lambda root: ignore(root / ".gitignore"), FOUND),
-    ".gitignore names its folder": (lambda root: ignore(root / ".gitignore", "sub/\n"), FOUND),
-    ".gitignore names all": (lambda root: ignore(root / "sub/.gitignore", "*\n"), FOUND),
-    "info/exclude names a tracked file": (
-        lambda root: ignore(root / ".git/info/exclude"), FOUND,
-    ),
-    "core.excludesFile names a tracked file": (
-        lambda root: configure(root, "core.excludesFile", ignore(root.parent / "all", "*\n")),
-        FOUND,
-    ),
-    "core.worktree": (lambda root: configure(root, "core.worktree", root.parent), FOUND),
-    "another core.worktree": (
-        lambda root: configure(root, "core.worktree", other_repository(root)), REFUSED,
-    ),
-    "core.bare": (lambda root: configure(root, "core.bare", "true"), REFUSED),
-    "core.ignoreCase": (
-        lambda root: (
-            configure(root, "core.ignoreCase", "true"),
-            write(root / "sub/agents.md", LONG),
-        ),
-        "agents.md is",
-    ),
-    "core.fsmonitor": (lambda root: configure(root, "core.fsmonitor", "true"), FOUND),
-    "core.untrackedCache": (
-        lambda root: (
-            git(root, "rm", "-q", "--cached", "sub/AGENTS.md"),
-            git(root, "update-index", "--force-untracked-cache"),
-            git(root, "status"),
-        ),
-        FOUND,
-    ),
-    "assume-unchanged": (
-        lambda root: git(root, "update-index", "--assume-unchanged", "sub/AGENTS.md"), FOUND,
-    ),
-    "skip-worktree": (
-        lambda root: git(root, "update-index", "--skip-worktree", "sub/AGENTS.md"), FOUND,
-    ),
-    "intent to add": (
-        lambda root: (write(root / "sub/new.md", LONG), git(root, "add", "-N", "sub/new.md")),
-        "new.md is",
-    ),
-    "conflict": (conflict, FOUND),
-    "no longer tracked": (
-        lambda root: git(root, "rm", "-q", "--cached", "sub/AGENTS.md"), FOUND,
-    ),
-    "a configuration in the subfolder": (
-        lambda root: write(root / "sub/.token-sidecar.toml", ""), FOUND,
-    ),
-    "a .git in the subfolder": (
-        lambda root: write(root / "sub/.git/HEAD", "ref: refs/heads/main\n"), FOUND,
-    ),
-    "a bare layout in the subfolder": (bare_layout, FOUND),
-    "a name that is not UTF-8": (lambda root: rename(root, b"\xff\xe4.md"), FOUND),
-    "a name with a line feed": (lambda root: rename(root, b"a\n?? b.md"), FOUND),
-    "a name that is a pattern": (lambda root: rename(root, b":(exclude)*.md"), FOUND),
-    "a name that is an option": (lambda root: rename(root, b"--help.md"), FOUND),
-    "UTF-16": (lambda root: write(root / "sub/AGENTS.md", LONG.encode("utf-16")), FOUND),
-    "a NUL": (
-        lambda root: write(root / "sub/AGENTS.md", f"\0{LONG}"),
-        "binary file, so its budget was not checked",
-    ),
-    "a link": (
-        linked_file,
-        "the link points outside the project, so its budget was not checked",
-    ),
-    "a linked folder": (
-        linked_folder, "the link points outside the project, so its budget was not checked",
-    ),
-    "a FIFO": (
-        lambda root: replace_with_fifo(root / "sub/AGENTS.md"),
-        "not a regular file, so its budget was not checked",
-    ),
-    "a FIFO as .gitignore": (lambda root: os.mkfifo(root / ".gitignore"), REFUSED),
-    "a FIFO as info/exclude": (
-        lambda root: replace_with_fifo(root / ".git/info/exclude"), REFUSED,
-    ),
-    "a broken index": (lambda root: write(root / ".git/index", b"DIRC"), REFUSED),
-    "no index": (lambda root: (root / ".git/index").unlink(), "run `git reset`"),
-    "a broken HEAD": (lambda root: write(root / ".git/HEAD", b""), REFUSED),
-    "no object store": (
-        lambda root: os.rename(root / ".git/objects", root.parent / "objects"), REFUSED,
-    ),
-    "an unknown repository format": (
-        lambda root: configure(root, "core.repositoryFormatVersion", 99), REFUSED,
-    ),
-    "an unknown extension": (
-        lambda root: (
-            configure(root, "core.repositoryFormatVersion", 1),
-            configure(root, "extensions.unknown", "true"),
-        ),
-        REFUSED,
-    ),
-    "a broken configuration": (lambda root: write(root / ".git/config", "[[\n"), REFUSED),
-    "a broken user configuration": (
-        lambda root: write(root.parent / "gitconfig", "[[\n"), REFUSED,
-    ),
-    "a worktree without its folder": (worktree_without_its_folder, REFUSED),
-}  # fmt: skip
+    run: str
+    text: str = FOUND
 
 
 @pytest.mark.parametrize("path", [".", "sub"])
-@pytest.mark.parametrize(("hide", "text"), SETUPS.values(), ids=SETUPS)
-def test_the_check_does_not_pass_silently(root: Path, hide: Setup, text: str, path: str) -> None:
-    hide(root)
+@pytest.mark.parametrize("setup", read_cases("git_setups", Setup))
+def test_the_check_does_not_pass_silently(root: Path, setup: Setup, path: str) -> None:
+    subprocess.run(
+        ["sh", "-euc", setup.run], cwd=root, check=True, env={**os.environ, "LONG": LONG}
+    )
     result = check(path)
-    assert text in result.output
+    assert setup.text in result.output
     assert result.exit_code == 1
 
 
-def hostile_environment(root: Path) -> dict[str, dict[str, str]]:
-    other = other_repository(root)
-    write(root.parent / "all", "*\n")
-    excluded = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.excludesFile"}
-    return {
-        "GIT_DIR": {"GIT_DIR": str(other / ".git")},
-        "GIT_DIR and GIT_WORK_TREE": {
-            "GIT_DIR": str(other / ".git"), "GIT_WORK_TREE": str(other),
-        },
-        "GIT_DIR of this repository": {"GIT_DIR": str(root / ".git")},
-        "GIT_INDEX_FILE": {"GIT_INDEX_FILE": str(other / ".git/index")},
-        "GIT_COMMON_DIR": {"GIT_COMMON_DIR": str(other / ".git")},
-        "GIT_CONFIG_COUNT": {**excluded, "GIT_CONFIG_VALUE_0": str(root.parent / "all")},
-        "GIT_CONFIG_PARAMETERS": {"GIT_CONFIG_PARAMETERS": "'core.bare=true'"},
-        "GIT_NAMESPACE": {"GIT_NAMESPACE": "x"},
-        "GIT_LITERAL_PATHSPECS": {"GIT_LITERAL_PATHSPECS": "1"},
-        "GIT_ICASE_PATHSPECS": {"GIT_ICASE_PATHSPECS": "1"},
-        "GIT_TRACE": {"GIT_TRACE": "1"},
-        "LC_ALL": {"LC_ALL": "de_DE.UTF-8", "LANGUAGE": "de"},
-        "GIT_CEILING_DIRECTORIES": {"GIT_CEILING_DIRECTORIES": str(root)},
-    }  # fmt: skip
-
-
-ENVIRONMENTS = (
-    *("GIT_DIR", "GIT_DIR and GIT_WORK_TREE", "GIT_DIR of this repository", "GIT_INDEX_FILE"),
-    *("GIT_COMMON_DIR", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS", "GIT_NAMESPACE"),
-    *("GIT_LITERAL_PATHSPECS", "GIT_ICASE_PATHSPECS", "GIT_TRACE", "LC_ALL"),
-    "GIT_CEILING_DIRECTORIES",
+EXCLUDED = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.excludesFile"}
+ENVIRONMENTS: tuple[dict[str, str], ...] = (
+    {"GIT_DIR": "../other/.git"},
+    {"GIT_DIR": "../other/.git", "GIT_WORK_TREE": "../other"},
+    {"GIT_DIR": ".git"},
+    {"GIT_INDEX_FILE": "../other/.git/index"},
+    {"GIT_COMMON_DIR": "../other/.git"},
+    {**EXCLUDED, "GIT_CONFIG_VALUE_0": "../all"},
+    {"GIT_CONFIG_PARAMETERS": "'core.bare=true'"},
+    {"GIT_NAMESPACE": "x"},
+    {"GIT_LITERAL_PATHSPECS": "1"},
+    {"GIT_ICASE_PATHSPECS": "1"},
+    {"GIT_TRACE": "1"},
+    {"LC_ALL": "de_DE.UTF-8", "LANGUAGE": "de"},
+    {"GIT_CEILING_DIRECTORIES": "../root"},
 )
+"""Variables of git. Values that begin with a dot are paths from the repository."""
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("variables", ENVIRONMENTS, ids=str)
 def test_the_environment_does_not_hide_files(
-    root: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    root: Path, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    other_repository(root)
+    write(root.parent / "all", "*\n")
     write(root / ".gitignore", "AGENTS.md\n")  # so that only git can find the tracked file
     write(root / "sub/untracked.md", LONG)
-    for key, value in hostile_environment(root)[name].items():
-        monkeypatch.setenv(key, value)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, os.path.normpath(root / value) if value[0] == "." else value)
     for path, lead in ((".", ""), ("sub", "sub/")):
         result = check(path)
         assert result.exit_code == 1
