@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("tracer", ["strace", "audit"])
+@pytest.mark.parametrize("tracer", ["strace", pytest.param("audit", marks=pytest.mark.slow)])
 def test_no_planted_secret_is_stored_or_printed(tracer: str) -> None:
     """If strace is not available, Python's audit events are used instead."""
     result = subprocess.run(

@@ -111,8 +111,13 @@ def test_the_server_starts_nothing_in_a_hostile_repository(
     assert trace.programs() == [PROGRAM]
 
 
-@pytest.mark.parametrize("name", [*hostile.BAD_SETTINGS, *hostile.BAD_FILES])
-@pytest.mark.parametrize("verb", ["count", "check", "doctor"])
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [
+        *(("check", name) for name in (*hostile.BAD_SETTINGS, *hostile.BAD_FILES)),
+        *((verb, name) for verb in ("count", "doctor") for name in ("fifo", "link")),
+    ],
+)
 def test_a_subcommand_survives_hostile_settings(
     repository: Hostile, trace: Trace, verb: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,13 +125,14 @@ def test_settings_from_a_slow_disk_apply_when_they_arrive(root: Path) -> None:
     client = opened(command, root)
     assert client.request("tokens/count", {"text": "hello"})["model"] == "gpt-5"
     client.open("hello", (root / "a.md").as_uri())
-    (root / "fifo").write_bytes(b"")  # the FIFO can now be read
+    fifo = os.open(root / "fifo", os.O_RDWR)  # from now on, opening the FIFO does not block
     while client.request("tokens/count", {"text": "hello"})["model"] != "gpt-4":
         pass  # if the settings are never applied, the test fails with a timeout
     client.request("shutdown")
     client.notify("exit")
     assert client.process.wait(ENDS_WITHIN) == 0
     client.end_streams()
+    os.close(fifo)
 
 
 # Logs to stderr when the exit deadline is set, and when the process is terminated at the deadline.

@@ -24,7 +24,13 @@ MOST_CPU = 0.005
 """Maximum CPU time per second, in seconds. The benchmark measures a tenth of this."""
 
 
-@pytest.mark.parametrize("used", [False, True], ids=["without agents", "with an agent's sessions"])
+@pytest.mark.parametrize(
+    "used",
+    [
+        pytest.param(False, marks=pytest.mark.slow, id="without agents"),
+        pytest.param(True, id="with an agent's sessions"),
+    ],
+)
 def test_an_idle_server_wakes_up_at_most_five_times_a_second(
     used: bool, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

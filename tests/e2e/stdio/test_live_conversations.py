@@ -9,8 +9,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.client import SERVER, StdioClient
+from sidecar.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,25 +50,21 @@ def say(client: StdioClient, session: str, words: int) -> dict[str, Any]:
 
 
 def run(root: Path, *arguments: str) -> str:
-    result = subprocess.run(
-        [*COMMAND, *arguments, "--workspace", str(root)],
-        capture_output=True,
-        text=True,
-        check=True,
-        stdin=subprocess.DEVNULL,
-    )
+    result = CliRunner().invoke(main, [*arguments, "--workspace", str(root)])
+    assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def shown(root: Path, session: str | None, tokens: int | None) -> dict[str, Any]:
     """Return the output of `usage` once it shows the session at this size."""
-    for _ in range(40):
+    until = time.monotonic() + 20
+    while True:
         usage: dict[str, Any] = json.loads(run(root, "usage", "--json"))
         name = usage["session"] and usage["session"]["id"]
         if (name, usage["tokens"]) == (session, tokens):
             return usage
-        time.sleep(0.25)
-    raise AssertionError(f"expected {session} with {tokens} tokens, but {usage} is shown")
+        assert time.monotonic() < until, f"expected {session} with {tokens} tokens, not {usage}"
+        time.sleep(0.02)
 
 
 def test_a_running_servers_conversation_is_shown_and_no_text_is_stored(

@@ -9,7 +9,7 @@ from benchmarks.client import SERVER, URI, StdioClient
 from benchmarks.corpus import source_text
 from sidecar.counting.exact_engines import Reference
 
-SIZE = 4_000_000
+SIZE = 2_000_000
 
 
 def opened(text: str) -> StdioClient:

@@ -7,6 +7,14 @@ import pytest
 from tests.fuzz.message_soak import soak
 
 
-@pytest.mark.parametrize(("seed", "end"), [(1, "exit"), (2, "oversized")])
-def test_every_request_is_answered_once(seed: int, end: str) -> None:
-    soak(1_500, seed, end)
+@pytest.mark.parametrize(
+    ("messages", "seed", "end"),
+    [
+        (200, 1, "exit"),
+        (200, 2, "oversized"),
+        pytest.param(20_000, 3, "exit", marks=pytest.mark.slow),
+        pytest.param(20_000, 4, "oversized", marks=pytest.mark.slow),
+    ],
+)
+def test_every_request_is_answered_once(messages: int, seed: int, end: str) -> None:
+    soak(messages, seed, end)
