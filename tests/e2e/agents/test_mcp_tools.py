@@ -131,7 +131,7 @@ def two_session_agents() -> list[Agent]:
     return [agent for agent in chosen_agents(names) if agent.name in NAMES] if names else []
 
 
-@pytest.mark.parametrize("scene", two_session_agents(), indirect=True, ids=lambda one: one.name)
+@pytest.mark.parametrize("scene", two_session_agents(), indirect=True, ids=lambda one: one.id)
 def test_each_of_two_running_sessions_gets_its_own_numbers(scene: Scene) -> None:
     """The other session keeps writing. Without a session's name, the answer must have a note."""
     wait = scene.agent.shell("sleep 0.5")
