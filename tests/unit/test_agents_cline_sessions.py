@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from decimal import Decimal
 from pathlib import Path
 
@@ -89,23 +88,6 @@ def test_title_derived_from_a_prompt_is_not_used(world: World, home: SessionsHom
     assert world.sessions()[session.id].title is None
 
 
-@pytest.mark.parametrize(
-    ("variable", "below"),
-    [
-        ("CLINE_SESSION_DATA_DIR", ()),
-        ("CLINE_DATA_DIR", ("sessions",)),
-        ("CLINE_DIR", ("data", "sessions")),
-    ],
-)
-def test_each_environment_variable_names_the_sessions_folder(
-    tmp_path: Path, variable: str, below: tuple[str, ...]
-) -> None:
-    world = World(tmp_path, "cline", {variable: str(tmp_path / "elsewhere")})
-    home = SessionsHome(tmp_path.joinpath("elsewhere", *below))
-    everyday(home, world.root)
-    world.check_calls(home.truth)
-
-
 def test_half_written_file_is_read_when_complete(world: World, home: SessionsHome) -> None:
     session = everyday(home, world.root)
     data = session.path.read_bytes()
@@ -115,14 +97,6 @@ def test_half_written_file_is_read_when_complete(world: World, home: SessionsHom
     assert world.recorded().keys() < home.truth.calls.keys()
     session.path.write_bytes(data)
     world.check_calls(home.truth)
-
-
-def test_calls_of_a_deleted_session_stay_recorded(world: World, home: SessionsHome) -> None:
-    session = everyday(home, world.root)
-    world.ingest()
-    shutil.rmtree(session.folder)
-    world.check_calls(home.truth)
-    assert world.sessions() == {}
 
 
 def test_unrelated_files_are_ignored(world: World, home: SessionsHome) -> None:

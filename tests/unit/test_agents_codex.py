@@ -116,15 +116,6 @@ def test_reading_in_two_steps(world: World, home: CodexHome, cut: int) -> None:
     world.check_calls(home.truth)
 
 
-def test_only_new_bytes_are_read(world: World, home: CodexHome, thread: Rollout) -> None:
-    world.ingest()
-    size = thread.path.stat().st_size
-    thread.begin_turn()
-    thread.call(repeats=3)
-    assert world.ingest() == thread.path.stat().st_size - size
-    world.check_calls(home.truth)
-
-
 def test_compressed_and_archived_threads_are_read(world: World, home: CodexHome) -> None:
     """Compressed threads are read too, although two other programs ignore them."""
     for place in range(4):

@@ -469,22 +469,6 @@ def test_remote_session_shows_that_its_size_is_not_visible(world: World) -> None
     )
 
 
-@pytest.mark.parametrize("flat", [False, True])
-def test_no_text_of_a_message_is_stored(world: World, home: CodeHome, flat: bool) -> None:
-    """A title may come from a prompt. Titles are displayed but not stored."""
-    chat = everyday(home, world.root, 3, flat=flat)
-    chat.state["customTitle"] = "of a secret"
-    chat.save()
-    world.ingest()
-    chat.turn()
-    world.ingest()
-    kept = b"".join(world.states().values())
-    assert b"tokenizer" in chat.path.read_bytes()
-    assert b"tokenizer" not in kept
-    assert b"secret" not in kept
-    assert only(world).title == "of a secret"
-
-
 def test_running_turn_has_the_time_of_its_file(world: World, home: CodeHome) -> None:
     """A running turn has only a start time, so the file's modification time is used instead."""
     chat = everyday(home, world.root, 1)

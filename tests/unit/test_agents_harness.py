@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.agents.registry import reader_of
 from sidecar.known_agents import AGENTS as KNOWN_AGENTS
 from tests.e2e.agents.adapters import AGENTS
 
@@ -78,7 +77,3 @@ def test_docs_list_every_agent_with_the_version_under_test() -> None:
             assert version in ("from its sources", "from their sources"), (
                 f"{name} is not an agent that tests/e2e/agents runs"
             )
-
-
-def test_every_agent_has_a_reader() -> None:
-    assert [reader_of(name).agent for name in KNOWN_AGENTS] == list(KNOWN_AGENTS)
