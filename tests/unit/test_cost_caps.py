@@ -4,10 +4,8 @@ guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,13 +16,6 @@ from sidecar.cost.caps import Spend, judge
 from sidecar.cost.protocol import CostRecordParams
 
 NO_CAPS = Caps()
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Iterator[CostBook]:
-    book = CostBook(tmp_path / "state", zone=UTC)
-    yield book
-    book.close()
 
 
 def spend(book: CostBook, usd: float, workspace: str, session: str, days_ago: int = 0) -> None:

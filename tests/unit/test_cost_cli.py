@@ -28,6 +28,7 @@ from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import FILE_NAME
 from sidecar.cost.protocol import CostDetailParams, CostKey, CostRecordParams
+from tests.unit.cost_calls import call_of
 
 PRICES = [
     {
@@ -158,7 +159,7 @@ def test_tables_have_cache_writes_if_there_are_any(
 ) -> None:
     book = CostBook(state_dir())
     at = datetime.now(UTC)
-    plain = LedgerEvent(at=at, model="gpt-5", provider="openai", buckets=Buckets(input=10))
+    plain = call_of(at=at, tokens=10)
     book.ledger.record_many([plain])
     charts = CostDetailParams(by=("agent", "model"), charts=True)
     assert "cache write" not in table_on_terminal(monkeypatch, "model")
@@ -431,13 +432,7 @@ def test_reported_costs_are_marked(book: CostBook) -> None:
 def test_agents_figure_says_that_it_lacks_sessions(
     book: CostBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    common = LedgerEvent(
-        at=datetime.now(UTC),
-        model="gpt-5",
-        provider="openai",
-        buckets=Buckets(input=1_000_000),
-        agent="opencode",
-    )
+    common = call_of("opencode", at=datetime.now(UTC), tokens=1_000_000)
     with_figure = msgspec.structs.replace(common, session="a", agent_cost=Decimal("0.5"))
     book.ledger.record_many([with_figure, msgspec.structs.replace(common, session="b")])
     shown = " ".join(table_on_terminal(monkeypatch, "agent").split())

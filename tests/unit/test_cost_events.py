@@ -16,111 +16,38 @@ from sidecar.cost.ledger import folder_name, workspace_key
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.messages.billing import service_tier
 from sidecar.messages.usage import normalize_usage
-
-# A call with 100 uncached and 40 cached input tokens, and 30 output tokens including 10 for
-# reasoning.
-SAME_CALL: dict[str, dict[str, Any]] = {
-    "openai chat": {
-        "prompt_tokens": 140,
-        "prompt_tokens_details": {"cached_tokens": 40},
-        "completion_tokens": 30,
-        "completion_tokens_details": {"reasoning_tokens": 10},
-    },
-    "openai responses": {
-        "input_tokens": 140,
-        "input_tokens_details": {"cached_tokens": 40},
-        "output_tokens": 30,
-        "output_tokens_details": {"reasoning_tokens": 10},
-    },
-    "gemini": {
-        "promptTokenCount": 130,
-        "toolUsePromptTokenCount": 10,
-        "cachedContentTokenCount": 40,
-        "candidatesTokenCount": 20,
-        "thoughtsTokenCount": 10,
-    },
-    "xai": {
-        "prompt_tokens": 140,
-        "prompt_tokens_details": {"cached_tokens": 40},
-        "completion_tokens": 20,
-        "completion_tokens_details": {"reasoning_tokens": 10},
-        "total_tokens": 170,
-    },
-    "deepseek": {
-        "prompt_tokens": 140,
-        "prompt_cache_hit_tokens": 40,
-        "prompt_cache_miss_tokens": 100,
-        "completion_tokens": 30,
-        "completion_tokens_details": {"reasoning_tokens": 10},
-    },
-    "codex": {
-        "input_tokens": 140,
-        "cached_input_tokens": 40,
-        "output_tokens": 30,
-        "reasoning_output_tokens": 10,
-    },
-    "ours": {
-        "inputTokens": 100,
-        "cacheReadTokens": 40,
-        "cacheWriteTokens": 0,
-        "outputTokens": 30,
-        "reasoningTokens": 10,
-        "promptTokens": 140,
-    },
-}
+from tests.cases import read_cases
 
 
-@pytest.mark.parametrize("form", SAME_CALL, ids=str)
-def test_all_vendor_forms_fill_the_same_buckets(form: str, tmp_path: Path) -> None:
-    usage = normalize_usage(SAME_CALL[form])
+@pytest.mark.parametrize("form", read_cases("usage_forms", dict[str, Any]))
+def test_all_vendor_forms_fill_the_same_buckets(form: dict[str, Any], book: CostBook) -> None:
+    usage = normalize_usage(form)
     assert usage is not None
     expected = Buckets(input=100, cache_read=40, output=20, reasoning=10)
-    assert buckets_of(usage, SAME_CALL[form]) == expected
-    book = CostBook(tmp_path / "state")
-    recorded = book.record(CostRecordParams(model="gpt-5", usage=SAME_CALL[form]))
+    assert buckets_of(usage, form) == expected
+    recorded = book.record(CostRecordParams(model="gpt-5", usage=form))
     totals = book.detail(CostDetailParams()).totals
     by_hand = (100 * 1.25 + 40 * 0.125 + 30 * 10) / 10**6
     assert recorded.cost_usd == totals.cost_usd == by_hand
     assert (totals.input_tokens, totals.cache_read_tokens) == (100, 40)
     assert (totals.output_tokens, totals.reasoning_tokens) == (30, 10)
-    book.close()
+
+
+def cache_creation(minutes: int, hour: int) -> dict[str, Any]:
+    lives = {"ephemeral_5m_input_tokens": minutes, "ephemeral_1h_input_tokens": hour}
+    return {"cache_creation_input_tokens": 60, "cache_creation": lives}
+
+
+BEDROCK = [{"inputTokens": 20, "ttl": "5m"}, {"inputTokens": 40, "ttl": "1h"}]
 
 
 @pytest.mark.parametrize(
     ("raw", "writes"),
     [
         ({"cache_creation_input_tokens": 60}, (0, 0, 60)),
-        (
-            {
-                "cache_creation_input_tokens": 60,
-                "cache_creation": {
-                    "ephemeral_5m_input_tokens": 20,
-                    "ephemeral_1h_input_tokens": 40,
-                },
-            },
-            (20, 40, 0),
-        ),
-        (
-            {
-                "cache_creation_input_tokens": 60,
-                "cache_creation": {
-                    "ephemeral_5m_input_tokens": 10,
-                    "ephemeral_1h_input_tokens": 40,
-                },
-            },
-            (10, 40, 10),
-        ),
-        (
-            {
-                "inputTokens": 1,
-                "cacheWriteInputTokens": 60,
-                "cacheDetails": [
-                    {"inputTokens": 20, "ttl": "5m"},
-                    {"inputTokens": 40, "ttl": "1h"},
-                ],
-            },
-            (20, 40, 0),
-        ),
+        (cache_creation(20, 40), (20, 40, 0)),
+        (cache_creation(10, 40), (10, 40, 10)),
+        ({"inputTokens": 1, "cacheWriteInputTokens": 60, "cacheDetails": BEDROCK}, (20, 40, 0)),
     ],
 )
 def test_cache_writes_by_their_time_to_live(
@@ -136,11 +63,7 @@ def test_cache_writes_by_their_time_to_live(
 
 
 def test_web_searches_are_counted_separately() -> None:
-    raw = {
-        "input_tokens": 1,
-        "output_tokens": 1,
-        "server_tool_use": {"web_search_requests": 3},
-    }
+    raw = {"input_tokens": 1, "output_tokens": 1, "server_tool_use": {"web_search_requests": 3}}
     usage = normalize_usage(raw)
     assert usage is not None
     assert buckets_of(usage, raw).web_searches == 3
@@ -198,14 +121,12 @@ def test_path_and_uri_have_the_same_key(tmp_path: Path) -> None:
     assert workspace_key(str(tmp_path / "my work")) == (tmp_path / "my work").as_uri()
 
 
-def test_a_report_finds_a_workspace_by_any_spelling(tmp_path: Path) -> None:
-    book = CostBook(tmp_path / "state")
+def test_a_report_finds_a_workspace_by_any_spelling(book: CostBook) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1}
     for spelling in ("file:///my%20work/", "file:///my work", "file://localhost/my%20work"):
         book.record(CostRecordParams(model="gpt-5", usage=usage, workspace=spelling))
         (row,) = book.detail(CostDetailParams(workspace=spelling, by=("workspace",))).rows
     assert (row.calls, row.workspace) == (3, "file:///my%20work")
-    book.close()
 
 
 def test_names_of_workspaces() -> None:

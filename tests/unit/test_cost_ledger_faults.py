@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sidecar.cost import ledger as ledger_file
-from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.events import LedgerEvent
 from sidecar.cost.ledger import Ledger, LedgerError
+from tests.unit.cost_calls import call_of
 
 HOLD = """
 import sqlite3, sys
@@ -32,11 +33,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def call(number: int) -> LedgerEvent:
-    return LedgerEvent(
+    return call_of(
         at=datetime(2026, 11, 20, 10, tzinfo=UTC),
-        model="gpt-5",
-        provider="openai",
-        buckets=Buckets(input=number),
+        tokens=number,
         session=f"a session with a long name {number}" * 5,
         request_id=f"request-{number}",
     )

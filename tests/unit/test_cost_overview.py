@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -12,13 +10,6 @@ from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 
 START = datetime(2026, 11, 10, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Iterator[CostBook]:
-    made = CostBook(tmp_path, zone=UTC)
-    yield made
-    made.close()
 
 
 def record(book: CostBook, model: str = "gpt-5", day: int = 0, tokens: int = 1_000_000) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import re
 import sqlite3
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from io import StringIO
@@ -15,21 +14,14 @@ from urllib.parse import unquote
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.page import Choice, LedgerSource, _thin_out, panel, whole_page
 from sidecar.cost.protocol import CostDetailParams, CostRecordParams, FileCost
 from sidecar.cost.sums import Scope
 from sidecar.text.pages import axis_maximum
 from sidecar.text.printable import usd_text
+from tests.unit.cost_calls import call_of
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Iterator[CostBook]:
-    book = CostBook(tmp_path / "state", zone=UTC)
-    yield book
-    book.close()
 
 
 def fill(book: CostBook, model: str = "gpt-5", session: str = "s", workspace: str = "") -> None:
@@ -248,14 +240,7 @@ def test_csv_has_ids_and_full_precision(book: CostBook) -> None:
 
 def test_basis_names_only_agents_with_calls_in_the_period(book: CostBook) -> None:
     for agent, days in (("codex", 0), ("opencode", 4)):
-        call = LedgerEvent(
-            at=START + timedelta(days=days),
-            model="gpt-5",
-            provider="openai",
-            buckets=Buckets(input=9),
-            agent=agent,
-        )
-        book.ledger.record(call)
+        book.ledger.record(call_of(agent, at=START + timedelta(days=days), tokens=9))
     assert "codex: at API prices" in panel_of(book, Choice("all"))
     assert "opencode: at least" in panel_of(book, Choice("today"))
     assert "<dt>Cost</dt><dd>≥" in panel_of(book, Choice("all"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -28,16 +27,10 @@ from sidecar.cost.protocol import CostDetailParams, CostKey, CostRecordParams, C
 from sidecar.cost.reports import amount, estimate_note, report
 from sidecar.cost.repricing import price_calls
 from sidecar.cost.sums import Scope
+from tests.unit.cost_calls import call_of
 
 EXAMPLE = "anthropic/claude-haiku-4.5 main 1 calls, 179 ~est=150 / 8 tokens, $0.000219"
 NEW_YORK = ZoneInfo("America/New_York")
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Iterator[CostBook]:
-    book = CostBook(tmp_path / "state", zone=UTC)
-    yield book
-    book.close()
 
 
 def record(book: CostBook, prompt: int = 179, completion: int = 8, **fields: Any) -> None:
@@ -177,15 +170,9 @@ def test_reported_cost_takes_precedence_and_is_marked(book: CostBook) -> None:
 
 
 def test_agent_costs_are_listed_and_replace_unknown_prices(book: CostBook) -> None:
-    call = LedgerEvent(
-        at=datetime(2026, 11, 20, tzinfo=UTC),
-        model="gpt-5",
-        provider="openai",
-        buckets=Buckets(input=1_000_000),
-        agent_cost=Decimal("0.5"),
-    )
-    book.ledger.record(call)
-    book.ledger.record(msgspec.structs.replace(call, model="my-own"))
+    for model in ("gpt-5", "my-own"):
+        call = call_of(model=model, tokens=1_000_000, agent_cost=Decimal("0.5"))
+        book.ledger.record(call)
     rows = {row.model: row for row in book.detail(CostDetailParams()).rows}
     assert {model: (row.cost_usd, row.agent_cost_usd) for model, row in rows.items()} == {
         "gpt-5": (1.25, 0.5),
@@ -442,11 +429,7 @@ def test_report_says_how_tiers_without_a_listed_price_are_priced(
 ) -> None:
     ledger, at = Ledger(tmp_path / "ledger.db"), datetime(2026, 7, 15, tzinfo=UTC)
     for tier in tiers:
-        ledger.record(
-            LedgerEvent(
-                at=at, model=model, provider="openai", buckets=Buckets(input=1_000), tier=tier
-            )
-        )
+        ledger.record(call_of(at=at, model=model, tier=tier))
     with ledger.reader() as connection:
         found = report(connection, Prices(), Scope(), ["model"])
     ledger.close()
@@ -520,14 +503,7 @@ def _compare(found: CostReport, calls: list[LedgerEvent], prices: Prices, zone: 
 def test_report_names_agents_with_incomplete_calls(
     book: CostBook, agent: str, is_partly_told: bool
 ) -> None:
-    call = LedgerEvent(
-        at=datetime(2026, 11, 20, tzinfo=UTC),
-        model="gpt-5",
-        provider="openai",
-        buckets=Buckets(input=1_000),
-        agent=agent,
-    )
-    book.ledger.record(call)
+    book.ledger.record(call_of(agent))
     basis = book.detail(CostDetailParams()).basis
     assert (f"{agent}: at least this much" in basis) == is_partly_told
 
@@ -538,14 +514,12 @@ def test_costs_of_agents_that_omit_calls_are_lower_bounds_in_every_report(
     book: CostBook, agent: str, by: CostKey
 ) -> None:
     for name, day, model in (("codex", 10, "gpt-5"), (agent, 20, "gpt-4o")):
-        call = LedgerEvent(
+        call = call_of(
+            name,
             at=datetime(2026, 11, day, tzinfo=UTC),
             model=model,
-            provider="openai",
-            buckets=Buckets(input=1_000),
             workspace=f"/{name}",
             session=f"session of {name}",
-            agent=name,
         )
         book.ledger.record(call)
     found = book.detail(CostDetailParams(by=(by,), charts=True))
@@ -565,14 +539,7 @@ def test_costs_of_agents_that_omit_calls_are_lower_bounds_in_every_report(
 
 def test_basis_names_only_agents_with_calls_in_the_period(book: CostBook) -> None:
     for agent, day in (("codex", 10), ("opencode", 20)):
-        call = LedgerEvent(
-            at=datetime(2026, 11, day, tzinfo=UTC),
-            model="gpt-5",
-            provider="openai",
-            buckets=Buckets(input=1_000),
-            agent=agent,
-        )
-        book.ledger.record(call)
+        book.ledger.record(call_of(agent, at=datetime(2026, 11, day, tzinfo=UTC)))
     assert "codex" in book.detail(CostDetailParams()).basis
     found = book.detail(CostDetailParams(since="2026-11-15"))
     assert "opencode" in found.basis
@@ -597,8 +564,8 @@ def test_a_reported_reset_ends_the_block_in_reports(
 ) -> None:
     start = datetime(2026, 11, 20, 9, tzinfo=UTC)
     for minutes in (10, 140, 250, 320, 680):
-        _record_for("codex", book, start + timedelta(minutes=minutes))
-    _record_for("claude-code", book, start + timedelta(minutes=100))
+        book.ledger.record(call_of("codex", at=start + timedelta(minutes=minutes)))
+    book.ledger.record(call_of("claude-code", at=start + timedelta(minutes=100)))
     ends = {} if ends_after is None else {"codex": start + ends_after}
     found = book.detail(CostDetailParams(by=("agent", "block")), block_ends=ends)
     names = {
@@ -625,17 +592,10 @@ def test_a_block_that_began_before_the_range_keeps_its_start(
 ) -> None:
     midnight = datetime(2026, 11, 20).astimezone()
     for hours in (-2.5, 1, 2.25):
-        _record_for("codex", book, midnight + timedelta(hours=hours))
+        book.ledger.record(call_of("codex", at=midnight + timedelta(hours=hours)))
     found = book.detail(CostDetailParams(by=("block",), since=since))
     blocks = ["2026-11-19 21:00", "2026-11-20 02:00"][-len(calls) :]
     assert [(row.block, row.calls) for row in found.rows] == [*zip(blocks, calls, strict=True)]
-
-
-def _record_for(agent: str, book: CostBook, at: datetime) -> None:
-    call = LedgerEvent(
-        at=at, model="gpt-5", provider="openai", buckets=Buckets(input=100), agent=agent
-    )
-    book.ledger.record(call)
 
 
 def test_a_block_is_five_hours_from_the_hour_of_its_first_call(book: CostBook) -> None:

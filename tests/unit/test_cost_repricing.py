@@ -26,6 +26,7 @@ from sidecar.cost.protocol import CostDetailParams
 from sidecar.cost.repricing import NOTE, price_calls, price_new_calls
 from sidecar.cost.shipping import ShippingQueue, open_queue
 from sidecar.cost.sums import Scope, read_total
+from tests.unit.cost_calls import call_of
 from tests.unit.test_cost_prices import PRIVATE_LIST
 
 OLD = (Path(__file__).parents[1] / "fixtures/ledger/0.1.0.sql").read_text("utf-8")
@@ -38,11 +39,10 @@ def own(price: str, models: str = "house-*") -> tuple[Price, ...]:
 
 
 def call(number: int, model: str = "house-1") -> LedgerEvent:
-    return LedgerEvent(
+    return call_of(
         at=START + timedelta(hours=number),
         model=model,
-        provider="openai",
-        buckets=Buckets(input=1_000_000),
+        tokens=1_000_000,
         session=f"s{number % 3}",
         request_id=f"{model}-{number}",
     )

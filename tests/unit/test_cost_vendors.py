@@ -37,15 +37,13 @@ class Case(msgspec.Struct):
 
 
 @pytest.mark.parametrize("case", read_cases("usage_costs", Case))
-def test_usage_costs_the_expected_amount(case: Case, tmp_path: Path) -> None:
-    book = CostBook(tmp_path / "state")
+def test_usage_costs_the_expected_amount(case: Case, book: CostBook) -> None:
     recorded = book.record(
         CostRecordParams(
             model=case.model, provider=case.provider, usage=case.usage, at=AT, request_id="one"
         )
     )
     (row,), totals = (found := book.detail(CostDetailParams())).rows, found.totals
-    book.close()
     by_hand = sum(n * price for n, price in case.tokens) / Decimal(1_000_000)
     by_hand += sum(n * price for n, price in case.searches)
     assert case.cost in (None, by_hand) or not case.tokens, "the case itself"
@@ -74,17 +72,15 @@ def test_a_stream_is_billed_as_its_reply() -> None:
 
 
 @pytest.mark.parametrize("provider", ["x-ai", "xai", "X-AI", None])
-def test_reasoning_of_xai_is_billed_without_a_total(provider: str | None, tmp_path: Path) -> None:
+def test_reasoning_of_xai_is_billed_without_a_total(provider: str | None, book: CostBook) -> None:
     usage = {
         "prompt_tokens": 32,
         "completion_tokens": 9,
         "completion_tokens_details": {"reasoning_tokens": 94},
     }
-    book = CostBook(tmp_path / "state")
     params = CostRecordParams(model="grok-4", provider=provider, usage=usage, request_id="a")
     recorded = book.record(params)
     totals = book.detail(CostDetailParams()).totals
-    book.close()
     assert (recorded.usage.output_tokens, recorded.usage.reasoning_tokens) == (103, 94)
     assert (totals.output_tokens, totals.reasoning_tokens) == (103, 94)
 
@@ -98,8 +94,7 @@ def test_the_users_own_price_holds_for_all_tools(tmp_path: Path) -> None:
     assert (recorded.cost_usd, recorded.unpriced) == (0.0012, False)
 
 
-def test_partly_priced_usage_is_marked(tmp_path: Path) -> None:
-    book = CostBook(tmp_path / "state")
+def test_partly_priced_usage_is_marked(book: CostBook) -> None:
     heard: dict[str, Any] = {
         "prompt_tokens": 600,
         "prompt_tokens_details": {"audio_tokens": 500},
@@ -114,7 +109,6 @@ def test_partly_priced_usage_is_marked(tmp_path: Path) -> None:
     ):
         book.record(CostRecordParams(model=model, usage=usage, at=AT, request_id=str(number)))
     report = book.detail(CostDetailParams(by=("model",)))
-    book.close()
     assert [row.text for row in report.rows] == [
         "gpt-5 2 calls, 700 / 100 tokens, $0.001250 + parts unpriced",
         "nobody-knows-me 1 calls, 7 / 1 tokens, unpriced",
