@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
@@ -110,21 +109,6 @@ def test_a_pyproject_may_be_named(project: Path, tmp_path: Path) -> None:
 def test_a_named_configuration_has_no_more_rights(project: Path, tmp_path: Path) -> None:
     trusted = write(tmp_path / "trusted.toml", "[tokenize]\nuse-endpoint = true\n")
     assert "tokenize" in check("--config", trusted, ".").stderr
-
-
-def test_tracked_files_count_even_where_gitignore_names_them(project: Path) -> None:
-    git("init", "-q")
-    write(project / "sub/AGENTS.md", LONG)
-    write(project / "sub/untracked/AGENTS.md", LONG)
-    git("add", "sub/AGENTS.md")
-    for ignored in ("AGENTS.md\n", "sub/\n", "*\n"):
-        write(project / ".gitignore", ignored)
-        for _ in range(2):  # uses the cache
-            result = check("--json", ".")
-            assert result.exit_code == 1
-            assert "sub/AGENTS.md" in found(result)
-            assert "sub/untracked/AGENTS.md" not in found(result)
-        assert set(found(check("--json", "sub"))) >= {"sub/AGENTS.md"}
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-8-sig"])
@@ -244,41 +228,13 @@ def test_revision_is_not_parsed_as_an_option(project: Path, base: str) -> None:
     assert not (project / "stolen").exists()
 
 
-def test_sarif_with_hostile_names_is_valid(project: Path) -> None:
-    schema = json.loads(Path(__file__).parents[1].joinpath("fixtures/sarif-2.1.0.json").read_text())
-    write(project / ".token-sidecar.toml", '[[budget]]\nfiles = "*.md"\nmax-tokens = 10\n')
-    names = ["a\n::error::x.md", "%0A.md", "b\x1b[31m.md", "c\u202e.md", "https:x.md", "d e#?.md"]
-    for name in names:
-        write(project / name, LONG)
-        write(project / f"0{name}", b"\0")
-    result = check("--format", "sarif", ".")
-    assert result.exit_code == 1
-    log = json.loads(result.stdout)
-    jsonschema.validate(log, schema)
-    assert len(log["runs"][0]["results"]) == 2 * len(names)
-
-
-def test_linked_folder_does_not_lead_out_of_the_root(project: Path) -> None:
-    git("init", "-q")
-    write(project / ".gitignore", "d\n")
-    write(project / "d/AGENTS.md", LONG)
-    git("add", "-f", "d/AGENTS.md")
-    (project / "d").rename(project.parent / "outside")
-    (project / "d").symlink_to("../outside")
-    result = check("--json", ".")
-    assert "d/AGENTS.md" not in found(result)
-    assert "d/AGENTS.md: not followed: the link points outside the project" in result.stderr
-    assert result.exit_code == 1
-
-
-@pytest.mark.parametrize("arguments", [["AGENTS.md"], ["."]])
-def test_a_fifo_with_a_budget_is_a_finding(project: Path, arguments: list[str]) -> None:
+def test_a_named_fifo_with_a_budget_is_a_finding(project: Path) -> None:
     git("init", "-q")
     write(project / "AGENTS.md", LONG)
     git("add", "AGENTS.md")
     (project / "AGENTS.md").unlink()
     os.mkfifo(project / "AGENTS.md")
-    result = check(*arguments)
+    result = check("AGENTS.md")
     assert result.exit_code == 1
     assert "AGENTS.md: not a regular file, so its budget was not checked" in result.stderr
 

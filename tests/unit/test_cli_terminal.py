@@ -299,11 +299,5 @@ def test_numbers_and_durations_for_narrow_places() -> None:
     ]
     minutes = [timedelta(minutes=number) for number in (-1, 14, 134, 4_260, 4_320, 10_000, 13_700)]
     assert [duration_text(minute) for minute in minutes] == [
-        "0 min",
-        "14 min",
-        "2 h 14 min",
-        "2 days 23 h",
-        "3 days",
-        "6 days 23 h",
-        "10 days",
+        *("0 min", "14 min", "2 h 14 min", "2 days 23 h", "3 days", "6 days 23 h", "10 days"),
     ]

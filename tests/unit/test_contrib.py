@@ -53,14 +53,7 @@ def test_the_formula_follows_the_rules_of_brew_audit_and_style() -> None:
     assert not re.match(r"(?i)(an?|the|token.?sidecar) ", described)
     assert not described.endswith(".")
     stanzas = [
-        "desc",
-        "homepage",
-        "url",
-        "sha256",
-        "license",
-        "depends_on",
-        "def install",
-        "test do",
+        *("desc", "homepage", "url", "sha256", "license", "depends_on", "def install", "test do"),
     ]
     places = [formula.index(f"\n  {stanza}") for stanza in stanzas]
     assert places == sorted(places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +22,7 @@ from sidecar.cost.forecast import growth_per_call, session_calls
 from sidecar.workspace.claude_statusline import Quota, RateLimits, StatuslineInput, save
 from sidecar.workspace.plan_limits import current_limits
 from sidecar.workspace.usage_details import forecast
+from tests.unit.cost_calls import call_of
 
 START = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 WINDOW = 200_000
@@ -67,6 +69,14 @@ def usage_of(tokens: int, at: datetime) -> ContextUsage:
     )
 
 
+def predict(
+    book: CostBook, usage: ContextUsage, now: datetime, limits: Sequence[ReportedLimit] = ()
+) -> Forecast:
+    prediction = forecast(book, usage, now, limits)
+    assert prediction is not None
+    return prediction
+
+
 def grown_session(rng: random.Random, size: int) -> list[tuple[int, int]]:
     """Return each call's prompt and output size until a prompt reaches `size`.
 
@@ -88,8 +98,7 @@ def test_calls_left_are_within_30_percent_in_most_sessions(tmp_path: Path) -> No
         book = CostBook(tmp_path / str(seed))
         at = record(book, prompts[:half])
         tokens = sum(prompts[half - 1])
-        prediction = forecast(book, usage_of(tokens, at), at)
-        assert prediction is not None
+        prediction = predict(book, usage_of(tokens, at), at)
         assert prediction.calls_left is not None
         close += abs(prediction.calls_left - (len(prompts) - half)) <= 0.3 * (len(prompts) - half)
     assert close >= 16
@@ -118,9 +127,8 @@ def test_calls_left_are_within_30_percent_in_most_sessions(tmp_path: Path) -> No
     ],
 )
 def test_no_calls_are_left_when_the_agent_compacts(
-    tmp_path: Path, agent: str, model: str | None, window: int, end: int
+    book: CostBook, agent: str, model: str | None, window: int, end: int
 ) -> None:
-    book = CostBook(tmp_path)
     at = record(book, [(50_000, 0), (51_000, 0), (52_000, 0)], agent=agent)
     usage = ContextUsage(
         tokens=52_000,
@@ -132,22 +140,18 @@ def test_no_calls_are_left_when_the_agent_compacts(
         available=window - 500 - 52_000,
         session=SessionInfo.of("s", agent, at),
     )
-    found = forecast(book, usage, at)
-    assert found is not None
+    found = predict(book, usage, at)
     assert found.calls_left == -(-(end - 52_000) // 1_000)
     limited = msgspec.structs.replace(usage, limit_source="settings", available=8_000)
-    limit = forecast(book, limited, at)
-    assert limit is not None
+    limit = predict(book, limited, at)
     assert limit.calls_left == 8
 
 
 @pytest.mark.parametrize("hour", [False, True])
-def test_the_next_input_costs_what_the_next_call_pays(tmp_path: Path, hour: bool) -> None:
+def test_the_next_input_costs_what_the_next_call_pays(book: CostBook, hour: bool) -> None:
     prompts = grown_session(random.Random(5), 120_000)
-    book = CostBook(tmp_path)
     at = record(book, prompts[:-1], hour=hour)
-    prediction = forecast(book, usage_of(sum(prompts[-2]), at), at)
-    assert prediction is not None
+    prediction = predict(book, usage_of(sum(prompts[-2]), at), at)
     read, prompt = prompts[-2][0], prompts[-1][0]
     kind = "cache_write_1h" if hour else "cache_write_5m"
     billed = book.prices.price(
@@ -160,56 +164,44 @@ def test_the_next_input_costs_what_the_next_call_pays(tmp_path: Path, hour: bool
     assert prediction.cached_until == until.isoformat().replace("+00:00", "Z")
 
 
-def test_next_input_after_a_compaction_is_not_from_the_cache(tmp_path: Path) -> None:
-    book = CostBook(tmp_path)
+def test_next_input_after_a_compaction_is_not_from_the_cache(book: CostBook) -> None:
     at = record(book, [(50_000, 10), (60_000, 10), (70_000, 10)])
     usage = msgspec.structs.replace(usage_of(15_000, at), method="estimate", compacted=True)
-    prediction = forecast(book, usage, at)
-    assert prediction is not None
+    prediction = predict(book, usage, at)
     assert (prediction.next_input_usd, prediction.cached_until) == (None, None)
     assert next_input_text(prediction, at) == "$0.056"
     record(book, [(15_300, 10)])
-    prediction = forecast(book, usage_of(15_310, at), at)
-    assert prediction is not None
+    prediction = predict(book, usage_of(15_310, at), at)
     assert prediction.next_input_usd is not None
 
 
-def test_growth_is_measured_since_the_last_compaction(tmp_path: Path) -> None:
-    book = CostBook(tmp_path)
+def test_growth_is_measured_since_the_last_compaction(book: CostBook) -> None:
     at = record(book, [(50_000, 10), (90_000, 10), (20_000, 10), (21_000, 10), (22_000, 10)])
     assert growth_per_call(session_calls(book.ledger, "s", "claude-code", at)) == 1_000
 
 
-def test_without_growth_there_is_no_number_of_calls(tmp_path: Path) -> None:
-    book = CostBook(tmp_path)
+def test_without_growth_there_is_no_number_of_calls(book: CostBook) -> None:
     at = record(book, [(50_000, 10), (51_000, 10)])
-    prediction = forecast(book, usage_of(51_010, at), at)
-    assert prediction is not None
+    prediction = predict(book, usage_of(51_010, at), at)
     assert prediction.calls_left is None
 
 
-def test_calls_of_subagents_cost_but_do_not_grow_the_context(tmp_path: Path) -> None:
-    book = CostBook(tmp_path)
+def test_calls_of_subagents_cost_but_do_not_grow_the_context(book: CostBook) -> None:
     at = record(book, [(20_000, 10), (21_000, 10), (22_000, 10)])
-    main = forecast(book, usage_of(22_010, at), START + timedelta(minutes=30))
+    main = predict(book, usage_of(22_010, at), START + timedelta(minutes=30))
     record(book, [(900, 10), (5_000, 10), (90_000, 10)], category="subagent")
-    both = forecast(book, usage_of(22_010, at), START + timedelta(minutes=30))
-    assert main is not None
-    assert both is not None
+    both = predict(book, usage_of(22_010, at), START + timedelta(minutes=30))
     assert (both.calls_left, both.next_input_usd) == (main.calls_left, main.next_input_usd)
     assert (both.usd_per_hour or 0) > (main.usd_per_hour or 0)
 
 
-def test_cost_per_hour_is_that_of_the_last_hour(tmp_path: Path) -> None:
-    book = CostBook(tmp_path)
+def test_cost_per_hour_is_that_of_the_last_hour(book: CostBook) -> None:
     at = record(book, [(20_000, 0)] * 31)
     each = book.prices.price(Buckets(input=4, cache_read=19_996), MODEL, "anthropic") or Decimal(0)
-    prediction = forecast(book, usage_of(20_000, at), at + timedelta(minutes=45))
-    assert prediction is not None
+    prediction = predict(book, usage_of(20_000, at), at + timedelta(minutes=45))
     # At minute 75, the last hour contains the calls from minutes 15 to 30.
     assert prediction.usd_per_hour == pytest.approx(float(16 * each), rel=0.001)
-    later = forecast(book, usage_of(20_000, at), at + timedelta(hours=2))
-    assert later is not None
+    later = predict(book, usage_of(20_000, at), at + timedelta(hours=2))
     assert later.usd_per_hour is None
 
 
@@ -266,8 +258,7 @@ def test_limits_and_block_are_those_of_claude_codes_status_line(tmp_path: Path) 
     usage = usage_of(22_000, at)
     limits = current_limits("claude-code", Agents(), tmp_path, at)
     assert [(limit.minutes, limit.used_percent) for limit in limits] == [(300, 23.5)]
-    prediction = forecast(book, usage, at, limits)
-    assert prediction is not None
+    prediction = predict(book, usage, at, limits)
     assert prediction.block is not None
     assert datetime.fromisoformat(prediction.block.ends_at) == ends
     spent = session_calls(book.ledger, "s", "claude-code", at)
@@ -279,21 +270,11 @@ def test_limits_and_block_are_those_of_claude_codes_status_line(tmp_path: Path) 
     assert shown["5-hour block"].endswith(", 2 h 59 min left")
 
 
-def test_block_with_unpriced_calls_is_a_lower_bound(tmp_path: Path) -> None:
-    book = CostBook(tmp_path)
+def test_block_with_unpriced_calls_is_a_lower_bound(book: CostBook) -> None:
     at = record(book, [(20_000, 0)])
-    book.ledger.record(
-        LedgerEvent(
-            at=at,
-            model="acme-coder",
-            provider="acme",
-            agent="claude-code",
-            buckets=Buckets(input=9),
-        )
-    )
+    book.ledger.record(call_of("claude-code", at=at, model="acme-coder", provider="acme"))
     limit = ReportedLimit(300, 1.0, at + timedelta(hours=3))
-    prediction = forecast(book, usage_of(20_000, at), at, [limit])
-    assert prediction is not None
+    prediction = predict(book, usage_of(20_000, at), at, [limit])
     assert block_text(prediction, at).startswith("≥$0.075, ")
 
 

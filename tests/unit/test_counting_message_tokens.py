@@ -335,20 +335,11 @@ def test_picture_of_unknown_size_is_an_estimate() -> None:
 
 
 KEYS = [
-    *(
-        "type",
-        "text",
-        "content",
-        "image",
-        "source",
-        "data",
-        "toolUse",
-        "functionCall",
-        "tool_calls",
-    ),
-    *("toolResult", "function", "arguments", "input", "name", "parts", "parameters", "properties"),
-    *("enum", "items", "image_url", "reasoningContent", "functionDeclarations", "role", "toolSpec"),
-    *("inlineData", "mimeType", "videoMetadata", "startOffset", "endOffset", "fps"),
+    *("type", "text", "content", "image", "source", "data", "toolUse", "functionCall"),
+    *("tool_calls", "toolResult", "function", "arguments", "input", "name", "parts", "parameters"),
+    *("properties", "enum", "items", "image_url", "reasoningContent", "functionDeclarations"),
+    *("role", "toolSpec", "inlineData", "mimeType", "videoMetadata", "startOffset", "endOffset"),
+    "fps",
 ]
 KINDS = ["image", "tool_use", "tool_result", "document", "text", "function_call_output", "user"]
 NUMBERS = [7, 1.5, -1, 1e308, 10**400, "7s", "9" * 400 + "s"]

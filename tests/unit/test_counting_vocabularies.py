@@ -51,49 +51,10 @@ SAMPLE = without_lone_surrogates("".join(STOCK)) + "".join(
 AWKWARD = st.one_of(
     st.sampled_from(
         [
-            *(
-                "\n",
-                "\n\n",
-                "\r\n",
-                " ",
-                "  ",
-                "\t",
-                "    ",
-                "/",
-                "//",
-                "'s",
-                "'LL",
-                "'",
-                "ſ",
-                "1234",
-            ),
-            *(
-                "hello",
-                "World",
-                "ABC",
-                "é",
-                "e\u0301",
-                "\u0301",
-                "日本",
-                "カナ",
-                "。",
-                "한국",
-                "٣٤",
-                "²",
-            ),
-            *(
-                ".",
-                "!!",
-                "()",
-                "_",
-                "=",
-                "\u00a0",
-                "\u2028",
-                "\x1c",
-                "😀",
-                "<|endoftext|>",
-                "\u30fb",
-            ),
+            *("\n", "\n\n", "\r\n", " ", "  ", "\t", "    ", "/", "//", "'s", "'LL", "'", "ſ"),
+            *("1234", "hello", "World", "ABC", "é", "e\u0301", "\u0301", "日本", "カナ", "。"),
+            *("한국", "٣٤", "²", ".", "!!", "()", "_", "=", "\u00a0", "\u2028", "\x1c", "😀"),
+            *("<|endoftext|>", "\u30fb"),
         ]
     ),
     st.text(max_size=6),
@@ -227,11 +188,7 @@ def test_added_tokens_that_are_not_special_are_found_in_any_text(
 
 def test_no_text_is_cut_inside_the_usual_added_tokens() -> None:
     usual = [
-        "<think>",
-        "</tool_call>",
-        "<|fim_prefix|>",
-        "<｜tool▁calls▁begin｜>",
-        "[/INST]",
+        *("<think>", "</tool_call>", "<|fim_prefix|>", "<｜tool▁calls▁begin｜>", "[/INST]"),
         "[end-of-x]",
     ]
     for token in usual:

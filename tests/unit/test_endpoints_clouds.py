@@ -256,17 +256,8 @@ def test_root_of_a_url(url: str, suffixes: tuple[str, ...], root: str) -> None:
 
 
 MODELS_THAT_ARE_PATHS = (
-    *(
-        "..",
-        ".",
-        "../../admin",
-        "x/../../admin",
-        "/admin",
-        "//admin.example/x",
-        "x?key=1",
-        "x#admin",
-    ),
-    *("%2e%2e/admin", "..\\admin", "x/./admin", "models/../admin", "x:generateContent"),
+    *("..", ".", "../../admin", "x/../../admin", "/admin", "//admin.example/x", "x?key=1"),
+    *("x#admin", "%2e%2e/admin", "..\\admin", "x/./admin", "models/../admin", "x:generateContent"),
     *("x\r\nhost: admin", "x y", ""),
 )
 
