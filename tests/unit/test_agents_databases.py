@@ -101,9 +101,7 @@ def test_goose_counts_the_calls_of_a_fork(goose: tuple[World, GooseStore]) -> No
     world.check_calls(store.truth)
 
 
-def test_goose_counts_a_total_once_when_the_ledger_begins(
-    goose: tuple[World, GooseStore],
-) -> None:
+def test_goose_counts_a_total_once_when_the_ledger_begins(goose: tuple[World, GooseStore]) -> None:
     """Goose carries the total of a session that an older version began into the ledger."""
     world, store = goose
     name = store.session(world.root)

@@ -92,9 +92,7 @@ def test_messages_copied_by_a_fork_count_once(world: World, home: OpenHome, form
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_messages_in_old_and_new_tables_count_once(
-    world: World,
-    home: OpenHome,
-    at_once: bool,
+    world: World, home: OpenHome, at_once: bool
 ) -> None:
     made = everyday(home, world.root, "first")
     if not at_once:

@@ -202,9 +202,7 @@ def lose_states(world: World) -> None:
         connection.execute("UPDATE store SET state = x'', size = 0")
 
 
-def test_continue_bills_nothing_twice_when_a_file_is_replaced(
-    session: ContinueSession,
-) -> None:
+def test_continue_bills_nothing_twice_when_a_file_is_replaced(session: ContinueSession) -> None:
     session.history += [USER, session.call(100), USER, session.call(200)]
     session.read()
     copy = session.path.with_suffix(".tmp")

@@ -221,9 +221,7 @@ def test_vibe_bills_no_call_twice_when_a_journal_is_deleted(tmp_path: Path) -> N
     assert world.recorded() == before
 
 
-def test_codex_subagent_thread_is_listed_after_the_user_resumes_it(
-    tmp_path: Path,
-) -> None:
+def test_codex_subagent_thread_is_listed_after_the_user_resumes_it(tmp_path: Path) -> None:
     world = World(tmp_path, "codex")
     install(world, "codex-resumed")
     world.ingest()

@@ -63,35 +63,25 @@ Outcome = tuple[str | int | None, str, str]
 
 
 @pytest.fixture
-def outcome(capfd: pytest.CaptureFixture[str]) -> Callable[[], Outcome]:
-    def run() -> Outcome:
+def outcome(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Return a function that runs `check` with these options."""
+
+    def run(*options: str) -> Outcome:
         with pytest.raises(SystemExit) as exit_:
-            check(["."])
-        return exit_.value.code, *capfd.readouterr()
-
-    return run
-
-
-@pytest.fixture
-def whole(capfd: pytest.CaptureFixture[str]) -> Callable[[], Outcome]:
-    """Return the output of a run without a cache."""
-
-    def run() -> Outcome:
-        with pytest.raises(SystemExit) as exit_:
-            check(["--no-cache", "."])
+            check([*options, "."])
         return exit_.value.code, *capfd.readouterr()
 
     return run
 
 
 def test_an_unchanged_tree_gives_the_same_output(
-    root: Path, outcome: Callable[[], Outcome], whole: Callable[[], Outcome]
+    root: Path, outcome: Callable[..., Outcome]
 ) -> None:
     first = outcome()
     assert first[0] == 1
     assert "AGENTS.md:1:" in first[1]
     assert "a.bin: binary file, skipped" in first[2]
-    assert first == outcome() == whole()
+    assert first == outcome() == outcome("--no-cache")
 
 
 def add_a_log(root: Path) -> None:
@@ -146,26 +136,23 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_changed_tree_gives_the_new_output(
-    change: Callable[[Path], object],
-    root: Path,
-    outcome: Callable[[], Outcome],
-    whole: Callable[[], Outcome],
+    change: Callable[[Path], object], root: Path, outcome: Callable[..., Outcome]
 ) -> None:
     outcome()
     change(root)
-    assert outcome() == whole()
-    assert outcome() == whole()
+    assert outcome() == outcome("--no-cache")
+    assert outcome() == outcome("--no-cache")
 
 
 def test_a_tracked_file_that_comes_back_is_checked(
-    root: Path, outcome: Callable[[], Outcome], whole: Callable[[], Outcome]
+    root: Path, outcome: Callable[..., Outcome]
 ) -> None:
     git(root, "add", "-f", "secret/notes.md")
     (root / "secret/notes.md").unlink()
     outcome()
     write(root / "secret/notes.md", "left out, though it is far too long\n")
     found = outcome()
-    assert found == whole()
+    assert found == outcome("--no-cache")
     assert "secret/notes.md:1:" in found[1]
 
 
@@ -180,8 +167,7 @@ def test_file_removed_during_a_run_is_missing_in_the_next(
     reads: str,
     name: str,
     root: Path,
-    outcome: Callable[[], Outcome],
-    whole: Callable[[], Outcome],
+    outcome: Callable[..., Outcome],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module, _, function = reads.rpartition(".")
@@ -195,18 +181,18 @@ def test_file_removed_during_a_run_is_missing_in_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(reads, reading)
         outcome()
-    assert outcome() == whole()
+    assert outcome() == outcome("--no-cache")
 
 
 def test_rule_without_files_is_reported_until_a_file_matches(
-    root: Path, outcome: Callable[[], Outcome], whole: Callable[[], Outcome]
+    root: Path, outcome: Callable[..., Outcome]
 ) -> None:
     more = '[[budget]]\nfiles = "/rules/*"\nmax-tokens = 1\n'
     write(root / ".token-sidecar.toml", CONFIGURATION + more)
     first = outcome()
     assert "budget[2]: `files` matches no file" in first[2]
-    assert outcome() == first == whole()
+    assert outcome() == first == outcome("--no-cache")
     write(root / "rules" / "a.txt", "far too long\n")
     found = outcome()
-    assert found == whole()
+    assert found == outcome("--no-cache")
     assert "no file" not in found[2]

@@ -593,11 +593,7 @@ def test_call_larger_than_the_reported_window(root: Path, home: ClaudeHome, agen
     ],
 )
 def test_saved_window_belongs_to_a_model(
-    root: Path,
-    home: ClaudeHome,
-    first: tuple[str | None, int],
-    then: tuple[str, int],
-    limit: int,
+    root: Path, home: ClaudeHome, first: tuple[str | None, int], then: tuple[str, int], limit: int
 ) -> None:
     session = home.session(root)
     model, window = first

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sidecar.cost import ledger as ledger_file
 from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.ledger import SUMS, Ledger, LedgerError, ReadCancelledError
+from sidecar.cost.ledger import SUMS, Ledger, LedgerError
 
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
@@ -314,21 +314,3 @@ def test_a_database_of_another_form_is_renamed_and_named_in_the_log(
     kept = sqlite3.connect(aside)
     assert list(kept.iterdump()) == before
     kept.close()
-
-
-def test_reading_can_be_cancelled(ledger: Ledger) -> None:
-    ledger.record_many(call(number) for number in range(3000))
-    with (
-        pytest.raises(ReadCancelledError),
-        ledger.reader(lambda: True) as connection,
-    ):
-        connection.execute("SELECT count(*) FROM event AS a, event AS b").fetchall()
-    ledger.record(call())
-
-
-def test_reader_sees_a_snapshot(ledger: Ledger) -> None:
-    ledger.record(call())
-    with ledger.reader() as connection:
-        before = connection.execute("SELECT count(*) FROM event").fetchone()
-        ledger.record(call())
-        assert connection.execute("SELECT count(*) FROM event").fetchone() == before == (1,)

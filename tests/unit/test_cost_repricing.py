@@ -32,6 +32,7 @@ from tests.unit.test_cost_prices import PRIVATE_LIST
 OLD = (Path(__file__).parents[1] / "fixtures/ledger/0.1.0.sql").read_text("utf-8")
 """A ledger of version 0.1.0 with nine calls, of which six have been shipped."""
 START = datetime(2026, 11, 20, tzinfo=UTC)
+OpenBook = Callable[..., CostBook]
 
 
 def own(price: str, models: str = "house-*") -> tuple[Price, ...]:
@@ -70,7 +71,7 @@ def assert_exact(ledger: Ledger) -> None:
 
 
 @pytest.fixture
-def open_book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CostBook]]:
+def open_book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenBook]:
     """Return a function that opens the same ledger with other `[[price]]` entries."""
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", 4)
     monkeypatch.setattr(repricing, "BATCH", 3)
@@ -93,7 +94,7 @@ def old_ledger(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_new_own_price_applies_to_recorded_calls(open_book: Callable[..., CostBook]) -> None:
+def test_new_own_price_applies_to_recorded_calls(open_book: OpenBook) -> None:
     first = open_book()
     first.ledger.record_many([*map(call, range(10)), call(1, "gpt-5")])
     assert total(first.ledger) == Decimal("1.25")
@@ -107,7 +108,7 @@ def test_new_own_price_applies_to_recorded_calls(open_book: Callable[..., CostBo
 
 @pytest.mark.parametrize("batches", [0, 1, 2])
 def test_report_says_that_older_calls_do_not_have_their_prices_yet(
-    open_book: Callable[..., CostBook], batches: int
+    open_book: OpenBook, batches: int
 ) -> None:
     first = open_book()
     first.ledger.record_many(map(call, range(10)))
@@ -130,9 +131,7 @@ def test_report_says_that_older_calls_do_not_have_their_prices_yet(
     assert_exact(book.ledger)
 
 
-def test_calls_of_a_process_with_other_prices_are_priced_again(
-    open_book: Callable[..., CostBook],
-) -> None:
+def test_calls_of_a_process_with_other_prices_are_priced_again(open_book: OpenBook) -> None:
     stale, current = open_book(own("1")), open_book(own("2"))
     stale.ledger.record_many(map(call, range(4)))
     price_calls(current.ledger)
@@ -143,9 +142,7 @@ def test_calls_of_a_process_with_other_prices_are_priced_again(
     assert_exact(current.ledger)
 
 
-def test_repricing_stops_when_another_process_has_newer_prices(
-    open_book: Callable[..., CostBook],
-) -> None:
+def test_repricing_stops_when_another_process_has_newer_prices(open_book: OpenBook) -> None:
     older, newer = open_book(own("1")), open_book(own("2"))
     older.ledger.record_many(map(call, range(10)))
 
@@ -171,7 +168,7 @@ class Process:
 
 @pytest.mark.parametrize("calls", [1, 10])
 def test_processes_with_different_prices_do_not_price_calls_in_turn(
-    open_book: Callable[..., CostBook], monkeypatch: pytest.MonkeyPatch, calls: int
+    open_book: OpenBook, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     prices = own("1"), own("2"), own("3")
     first, second, third = (Process(open_book(entries).ledger) for entries in prices)
@@ -195,7 +192,7 @@ def test_processes_with_different_prices_do_not_price_calls_in_turn(
 
 
 def test_list_that_is_downloaded_again_does_not_change_prices(
-    open_book: Callable[..., CostBook], tmp_path: Path
+    open_book: OpenBook, tmp_path: Path
 ) -> None:
     stored, content = tmp_path / "prices.json", json.dumps(PRIVATE_LIST)
     stored.write_text(content)
@@ -209,9 +206,7 @@ def test_list_that_is_downloaded_again_does_not_change_prices(
     assert book.prices.fingerprint() != before
 
 
-def test_updated_list_applies_without_a_restart(
-    open_book: Callable[..., CostBook], tmp_path: Path
-) -> None:
+def test_updated_list_applies_without_a_restart(open_book: OpenBook, tmp_path: Path) -> None:
     book = open_book()
     event = LedgerEvent(
         at=START, model="house-1", provider="house", buckets=Buckets(input=1_000_000)
@@ -227,7 +222,7 @@ def test_updated_list_applies_without_a_restart(
 
 @pytest.mark.parametrize("how", ["report", "background"])
 def test_calls_recorded_before_the_list_is_loaded_are_priced_later(
-    open_book: Callable[..., CostBook], monkeypatch: pytest.MonkeyPatch, how: str
+    open_book: OpenBook, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     book = open_book(own("2"))
     with monkeypatch.context() as patched:
@@ -261,7 +256,7 @@ def amend_unpriced(
 
 @pytest.mark.parametrize("numbers", [(0,), (4, 1), (0, 2, 3, 5), tuple(range(6))])
 def test_calls_amended_before_the_list_is_loaded_are_priced_again(
-    open_book: Callable[..., CostBook], monkeypatch: pytest.MonkeyPatch, numbers: tuple[int, ...]
+    open_book: OpenBook, monkeypatch: pytest.MonkeyPatch, numbers: tuple[int, ...]
 ) -> None:
     book = open_book(own("2"))
     book.ledger.record_many(map(call, range(6)))
@@ -274,7 +269,7 @@ def test_calls_amended_before_the_list_is_loaded_are_priced_again(
 
 @pytest.mark.parametrize("numbers", [(0,), (3, 1), (2, 0, 1)])
 def test_shipped_calls_amended_before_the_list_is_loaded_are_shipped_again(
-    open_book: Callable[..., CostBook], monkeypatch: pytest.MonkeyPatch, numbers: tuple[int, ...]
+    open_book: OpenBook, monkeypatch: pytest.MonkeyPatch, numbers: tuple[int, ...]
 ) -> None:
     book = open_book(own("2"))
     book.ledger.record_many(map(call, range(4)))
@@ -297,7 +292,7 @@ def test_shipped_calls_amended_before_the_list_is_loaded_are_shipped_again(
 
 
 def test_amendment_during_pricing_is_kept(
-    open_book: Callable[..., CostBook], monkeypatch: pytest.MonkeyPatch
+    open_book: OpenBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book, other = open_book(own("2")), open_book((*own("2"), *own("3", "gpt-5")))
     with monkeypatch.context() as patched:
@@ -320,9 +315,7 @@ def test_amendment_during_pricing_is_kept(
 
 
 def test_report_is_made_while_the_ledger_cannot_be_written(
-    open_book: Callable[..., CostBook],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    open_book: OpenBook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     book = open_book(own("2"))
     book.ledger.record_many([call(0)])
@@ -346,9 +339,7 @@ def shipped_rows(queue: ShippingQueue) -> list[tuple[int, str]]:
     ]
 
 
-def test_shipped_calls_with_another_cost_are_shipped_again(
-    open_book: Callable[..., CostBook],
-) -> None:
+def test_shipped_calls_with_another_cost_are_shipped_again(open_book: OpenBook) -> None:
     settings = Settings(ledger=LedgerSettings(otel_endpoint="http://127.0.0.1:9"))
     first = open_book(own("1"))
     first.ledger.record_many([call(0), call(1, "gpt-5"), call(2), call(3, "gpt-5")])
@@ -364,7 +355,7 @@ def test_shipped_calls_with_another_cost_are_shipped_again(
 
 
 def test_old_ledger_is_priced_once_and_keeps_all_calls(
-    old_ledger: Path, open_book: Callable[..., CostBook]
+    old_ledger: Path, open_book: OpenBook
 ) -> None:
     before = sqlite3.connect(":memory:")
     before.executescript(OLD)
@@ -393,9 +384,7 @@ def test_old_ledger_is_priced_once_and_keeps_all_calls(
 
 
 @pytest.mark.usefixtures("old_ledger")
-def test_first_prices_of_an_old_ledger_do_not_ship_its_calls_again(
-    open_book: Callable[..., CostBook],
-) -> None:
+def test_first_prices_of_an_old_ledger_do_not_ship_its_calls_again(open_book: OpenBook) -> None:
     book = open_book()
     price_calls(book.ledger)
     with book.ledger.reader() as connection:
@@ -411,7 +400,7 @@ def test_first_prices_of_an_old_ledger_do_not_ship_its_calls_again(
 
 
 def test_first_report_of_an_old_ledger_does_not_price_its_calls(
-    old_ledger: Path, open_book: Callable[..., CostBook]
+    old_ledger: Path, open_book: OpenBook
 ) -> None:
     book = open_book()
     assert book.detail(CostDetailParams()).note == NOTE
@@ -426,7 +415,7 @@ def test_first_report_of_an_old_ledger_does_not_price_its_calls(
 
 @pytest.mark.parametrize("calls", [0, 1, 9])
 def test_new_ledger_does_not_say_that_prices_have_changed(
-    open_book: Callable[..., CostBook], monkeypatch: pytest.MonkeyPatch, calls: int
+    open_book: OpenBook, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     book, notes = open_book(own("2")), set[str]()
     with monkeypatch.context() as patched:
@@ -439,7 +428,7 @@ def test_new_ledger_does_not_say_that_prices_have_changed(
 
 
 def test_migrated_ledger_without_calls_does_not_say_that_prices_have_changed(
-    tmp_path: Path, open_book: Callable[..., CostBook]
+    tmp_path: Path, open_book: OpenBook
 ) -> None:
     connection = sqlite3.connect(tmp_path / FILE_NAME)
     connection.executescript(OLD)
@@ -462,7 +451,7 @@ def test_migration_needs_no_recent_sqlite(tmp_path: Path) -> None:
 
 
 def test_migrated_calls_have_the_same_table_as_new_ones(
-    tmp_path: Path, old_ledger: Path, open_book: Callable[..., CostBook]
+    tmp_path: Path, old_ledger: Path, open_book: OpenBook
 ) -> None:
     new = CostBook(tmp_path / "new", zone=UTC)
     schema = "SELECT type, name, sql FROM sqlite_master WHERE tbl_name = 'event'"
@@ -476,9 +465,7 @@ def test_migrated_calls_have_the_same_table_as_new_ones(
     assert tables[0] == tables[1]
 
 
-def test_call_of_an_old_ledger_gets_its_owner(
-    old_ledger: Path, open_book: Callable[..., CostBook]
-) -> None:
+def test_call_of_an_old_ledger_gets_its_owner(old_ledger: Path, open_book: OpenBook) -> None:
     """Calls of version 0.1.0 have no rank. Calls that a client reported keep their owner."""
     connection = sqlite3.connect(old_ledger / FILE_NAME)
     connection.execute("UPDATE session SET agent = iif(id % 2, 'codex', 'protocol'), name = id")

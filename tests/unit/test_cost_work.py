@@ -54,9 +54,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
 
 @pytest.fixture
 def ledger(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    opened: list[sqlite3.Connection],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[sqlite3.Connection]
 ) -> Iterator[Ledger]:
     """Yield a ledger whose daily totals include almost all calls."""
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", 25)
@@ -164,15 +162,6 @@ def test_cancelling_one_report_does_not_cancel_the_next(ledger: Ledger) -> None:
     assert len(rows) == CALLS**3
 
 
-def test_replaced_ledger_file_is_read_again(ledger: Ledger, tmp_path: Path) -> None:
-    assert count(ledger) == CALLS
-    for file in tmp_path.glob("ledger.db*"):
-        file.rename(tmp_path / f"old-{file.name}")
-    assert count(ledger) == 0
-    ledger.record_many(calls(1))
-    assert count(ledger) == 1
-
-
 def test_report_survives_closing_the_ledger(
     ledger: Ledger, opened: list[sqlite3.Connection]
 ) -> None:
@@ -204,15 +193,6 @@ def test_reads_at_the_same_time_have_their_own_connections(
         assert connection.execute("SELECT count(*) FROM event").fetchone() == (CALLS,)
     assert len(opened) == 2
     assert [closed(one) for one in opened] == [True, False], "one connection is kept"
-
-
-def test_connection_of_a_failed_read_is_closed(
-    ledger: Ledger, opened: list[sqlite3.Connection]
-) -> None:
-    with pytest.raises(LedgerError), ledger.reader() as connection:
-        connection.execute("SELECT missing FROM event")
-    assert all(map(closed, opened))
-    assert count(ledger) == CALLS
 
 
 def closed(connection: sqlite3.Connection) -> bool:

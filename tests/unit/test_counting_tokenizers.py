@@ -4,7 +4,6 @@ approximation.
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 
@@ -235,14 +234,6 @@ def test_random_model_names_do_not_fill_the_cache() -> None:
 
     assert len(tokenizers._by_model) < 4200
     assert len(tokenizers._by_key) < 5
-
-
-def test_settings_entries_are_accepted(tmp_path: Path) -> None:
-    spec = json.loads(trained(vocabulary_files.LLAMA3))
-    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
-    entry = TokenizerFile(models=("mine",), file=str(tmp_path / "tokenizer.json"))
-
-    assert Tokenizers([entry]).for_model("mine").count("hello") > 0
 
 
 def test_fallback_counts_documents_and_texts_alike(tmp_path: Path) -> None:

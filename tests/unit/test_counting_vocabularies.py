@@ -111,9 +111,7 @@ def test_patterns_claim_only_proven_split_points() -> None:
     assert [pattern.name for pattern in PATTERNS if not pattern.has_safe_cuts] == ["gpt2"]
 
 
-def test_library_is_used_only_if_tiktoken_is_not_equivalent(
-    tmp_path: Path,
-) -> None:
+def test_library_is_used_only_if_tiktoken_is_not_equivalent(tmp_path: Path) -> None:
     spec = json.loads(trained(vocabulary_files.LLAMA3))
     variants: list[tuple[type, dict[str, Any]]] = [
         (BytePairTokenizer, {}),

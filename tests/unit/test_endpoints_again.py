@@ -49,9 +49,7 @@ async def test_reply_larger_than_the_window_refreshes_it() -> None:
         assert endpoints.known_limit("tiny") == 16_384
 
 
-async def test_unsupported_server_is_retried_with_backoff(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_unsupported_server_is_retried_with_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     async with llamacpp() as server:
