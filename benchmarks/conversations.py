@@ -22,13 +22,13 @@ import httpx
 
 from benchmarks.page import PERCENT, figure
 from benchmarks.texts import CHINESE, JAPANESE, KOREAN
-from sidecar.context.conversation import Conversation
-from sidecar.context.counter import Counter
-from sidecar.context.usage import occupancy
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.occupancy import occupancy
+from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
-from sidecar.messages.usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

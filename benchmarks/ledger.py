@@ -25,8 +25,8 @@ import msgspec
 
 from benchmarks.page import figure
 from sidecar.cost.days import TimeRange, local_day
-from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import BUCKETS, SUMS, Ledger
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
 from sidecar.cost.sums import Scope

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from sidecar.config.settings import LedgerSettings, Settings, Team
 from sidecar.cost.book import CostBook
-from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.page import whole_page
+from sidecar.cost.cost_page import whole_page
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.shipping import open_collector, open_queue, ship
 from sidecar.cost.team import TeamSource, TeamStore
 from tests.clickhouse import SCHEMA, ClickHouse

@@ -25,18 +25,17 @@ from benchmarks.agents.corpus import SOURCES, history
 from benchmarks.agents.truth import Tokens
 from benchmarks.page import figure, installed
 from benchmarks.startup import children
-from sidecar.agents.places import Places
-from sidecar.agents.registry import readers_of
-from sidecar.agents.roots import Roots
+from sidecar.agents.folders import Places, Roots
+from sidecar.agents.reader_registry import readers_of
+from sidecar.agents.session_index import SessionIndex
 from sidecar.config.settings import Agents
 from sidecar.cost.ledger import Ledger
-from sidecar.workspace.session_index import SessionIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from benchmarks.agents.truth import Truth
-    from sidecar.agents.events import Store, StoredSession
+    from sidecar.agents.session_events import Store, StoredSession
 
 MEGABYTES = 1_000
 DAYS = 90

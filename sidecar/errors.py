@@ -1,7 +1,11 @@
-"""Base classes for this package's errors, and the protocol's error kinds."""
+"""Errors that are reported to the user, and the log of defects.
+
+The messages may quote text from documents.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import Literal
 
 ErrorKind = Literal[
@@ -66,3 +70,20 @@ class VendorFormatError(BadParamsError):
 
 class WorkStoppedError(SidecarError):
     """Raised on a worker thread whose result is no longer needed. Never shown to users."""
+
+
+logger = logging.getLogger(__name__)
+
+_MAX_PLACES = 6
+
+
+def log_defect(exc: BaseException, job: str = "") -> None:
+    """Log an unexpected exception. `job` is the name of the background job that failed."""
+    places = []
+    trace = exc.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        places.append(f"{code.co_qualname}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    where = f"{job}: " if job else ""
+    logger.error("%s%s at %s", where, type(exc).__name__, " > ".join(places[-_MAX_PLACES:]))

@@ -1,4 +1,4 @@
-"""Tasks and timers on the event loop: scheduled jobs, shared work, fallbacks and backoff.
+"""Runs delayed and background jobs on the event loop, and blocking work on threads.
 
 Jobs with the same key never run at the same time. A key is a tuple that starts with the job's
 name, such as `("status", uri)`. The name is used when errors are logged. With few exceptions,
@@ -8,13 +8,14 @@ other modules do not create tasks or timers themselves.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from sidecar.defects import log_defect
-from sidecar.errors import WorkStoppedError
+from sidecar.errors import WorkStoppedError, log_defect
 
 JobKey = tuple[Hashable, ...]
 Work = Callable[[], Awaitable[None] | None]
@@ -217,3 +218,50 @@ class SharedTasks(Generic[K, T]):
     def _forget(self, key: K, shared: _Shared) -> None:
         if self._running.get(key) is shared:
             del self._running[key]
+
+
+class Workers:
+    """Runs blocking work for the event loop. Pass only immutable values to it."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="counting")
+        self._giant_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="giants")
+        self._blocking_pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="blocking")
+        self._closing = threading.Event()
+
+    def stop(self) -> None:
+        """Stop all counts in progress. They raise `WorkStoppedError`."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Stop all counts in progress and cancel pending work."""
+        self.stop()
+        for pool in (self._pool, self._giant_pool, self._blocking_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run blocking work on a thread. Use `run_count` for counting long texts."""
+        return await asyncio.get_running_loop().run_in_executor(self._blocking_pool, work)
+
+    async def run_count(
+        self, count: Callable[[Callable[[], bool]], T], *, is_giant: bool = False
+    ) -> T:
+        """Count on a thread. Cancelling the caller or stopping the server stops the count.
+
+        Args:
+            count: A function that counts. Its argument is another function, and `count` must stop
+                once that function returns true.
+            is_giant: Whether the count may take long without checking whether to stop.
+        """
+        cancelled, closing = threading.Event(), self._closing
+
+        def should_stop() -> bool:
+            return cancelled.is_set() or closing.is_set()
+
+        try:
+            pool = self._giant_pool if is_giant else self._pool
+            work = partial(count, should_stop)
+            return await asyncio.get_running_loop().run_in_executor(pool, work)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise

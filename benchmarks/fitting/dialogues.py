@@ -12,12 +12,12 @@ import random
 from statistics import mean, median
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.context.conversation import Conversation
-from sidecar.context.counter import Counter
-from sidecar.context.usage import occupancy
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.occupancy import occupancy
+from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.messages.turns import Turn
-from sidecar.messages.usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 if TYPE_CHECKING:
     from benchmarks.fitting.fit import Corpus

@@ -22,7 +22,7 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.fields import CamelRecord, Record
 from sidecar.errors import SidecarError
-from sidecar.messages.usage import LONGEST_ID
+from sidecar.messages.vendor_usage import LONGEST_ID
 
 PartKind = Literal["instructions", "user", "assistant", "call", "result", "attachment", "summary"]
 

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.fields import parse_iso_time, time_from_ms
-from sidecar.agents.finding import database_files, database_store
+from sidecar.agents.session_events import CallFinished, Store, StoreRead, StoreReader
+from sidecar.agents.store_files import database_files, database_store
 from sidecar.agents.stores import SessionState, StoreContents, read_store
-from sidecar.messages.usage import LONGEST_ID
+from sidecar.messages.vendor_usage import LONGEST_ID
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
+    from sidecar.agents.folders import Places, Roots
 
 _BUSY_SECONDS = 0.25
 _MAX_VALUE_BYTES = 64 << 20

@@ -14,7 +14,7 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.file_reading import open_quietly
 from sidecar.config import toml
-from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
+from sidecar.messages.vendor_usage import Usage, usage_from_parts, usage_from_prompt
 from sidecar.models.catalogue import provider_of as _provider_of
 
 if TYPE_CHECKING:

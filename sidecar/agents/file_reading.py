@@ -1,19 +1,168 @@
-"""Reads other programs' files line by line, without changing their access times if possible."""
+"""Reads agents' files: compressed, damaged or still being written.
+
+Two processes that append to a file, or a crash, leave lines such as `{…}{…}`, the start of a record
+with a whole one behind it, or a run of NUL bytes before a record. Records are objects that are not
+inside another object. The last object of a cut record, at the line's end or before the next record,
+may be either: it is a record if its first member has the same name as the cut record's.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
-from sidecar.agents.broken_lines import leading_members
 from sidecar.operating_system import NO_ATIME, open_to_read
+from sidecar.typed import CONTROLS, object_span
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+_OBJECT = re.compile(rb'\{\s*"([^"]*)')
+"""Matches the start of an object up to the end of its first member's name."""
+_BEFORE = b" \t\r\n?\xef\xbb\xbf"
+"""What may precede the first record: spaces, a byte order mark, and NUL bytes (replaced by `?`)."""
+_SEPARATOR = re.compile(rb"[\s,?\xef\xbb\xbf]*")
+_INNER = re.compile(rb"\s*[,}\]]")
+"""Matches what follows a value inside a list or an object."""
+_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
+_CUT = 2
+"""Decoding a cut record fails at most this many bytes away from the start of the next one."""
+_ATTEMPT, _MOST_WORK, _MOST_PER_BYTE = 400, 1_000_000, 16
+"""Limits for hostile lines: the work of an attempt, and the most work per line and per byte."""
+_MEMBER = re.compile(
+    r'\s*[{,]\s*("(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*")\s*:\s*', re.DOTALL
+)
+_VALUE_END = re.compile(r"\s*[,}\]]")
+_JSON = json.JSONDecoder(strict=False)
+_DEPTH = 8
+
+
+def whole_objects(line: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end of each record in a line."""
+    text = _without_flaws(line)
+    position, failed_at, work = 0, -9, _MOST_WORK + _MOST_PER_BYTE * len(line)
+    next_record, cut_name = len(text) - len(text.lstrip(_BEFORE)), b""
+    while work > 0 and (found := _OBJECT.search(text, position)):
+        start, name = found.start(), found[1]
+        try:
+            is_whole, length = object_span(memoryview(text)[start:])
+        except RecursionError:
+            return
+        end = start + length
+        work -= _ATTEMPT + length
+        is_behind_cut = abs(start - failed_at) <= _CUT
+        if not is_whole:
+            if is_behind_cut or start > failed_at:
+                cut_name = name
+            position, failed_at = start + 1, max(failed_at, end)
+            continue
+        separator = _SEPARATOR.match(text, end)
+        following = separator.end() if separator else end
+        if start == next_record or is_behind_cut:
+            is_record = True
+        elif end == failed_at and text[following : following + 1] in (b"", b"{"):
+            # It is the last member of a cut record, or a record in the place of a member.
+            is_record = name == cut_name
+        else:
+            is_record = not _INNER.match(text, end)
+        if is_record:
+            yield start, end
+            next_record = following
+        position = end
+
+
+def _without_flaws(line: bytes) -> bytes:
+    """Return a line of the same length without what msgspec rejects inside a record."""
+    text = _HALF_PAIR.sub(rb"\\u00", line.translate(CONTROLS))
+    return text.replace(b"NaN", b"0.0").replace(b"Infinity", b"10000000")
+
+
+def leading_members(head: bytes) -> bytes:
+    """Return a record with the members that are complete in the start of a record.
+
+    A list that is cut is empty. The result is empty if `head` is not the start of an object.
+    """
+    members = _leading_members(head.decode("utf-8", "replace"), 0)
+    return json.dumps(members).encode() if members else b""
+
+
+def _leading_members(text: str, position: int, depth: int = 0) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    while found := _MEMBER.match(text, position):
+        name, position = json.loads(found[1], strict=False), found.end()
+        try:
+            members[name], position = _JSON.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            if text.startswith("[", position):
+                members[name] = []
+            elif text.startswith("{", position) and depth < _DEPTH:
+                members[name] = _leading_members(text, position, depth + 1)
+            break
+        if not _VALUE_END.match(text, position):  # a number that is cut
+            del members[name]
+    return members
+
+
+if sys.version_info >= (3, 14):
+    from compression import zstd as zstd
+else:
+    from backports import zstd as zstd
+
+
+MAX_BYTES = 512 << 20
+"""Maximum decompressed size in bytes. Without a limit, 40 KB of input can expand to a gigabyte."""
+_WINDOW_LOG = 26  # a window of 64 MB; compressors use at most 8 MB by default
+
+
+class _DecompressedFile(zstd.ZstdFile):
+    """A file that is decompressed as it is read. Raises OSError if the data is corrupt."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file, options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
+        self._file = file
+
+    def read(self, size: int | None = -1) -> bytes:
+        try:
+            data = super().read(size)
+            if self.tell() > MAX_BYTES:
+                raise OSError("the decompressed file is too large")
+            return data
+        except (EOFError, zstd.ZstdError) as error:
+            raise OSError("corrupt zstd data") from error
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        try:
+            return super().seek(offset, whence)
+        except (EOFError, zstd.ZstdError) as error:
+            raise OSError("corrupt zstd data") from error
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._file.close()
+
+
+def open_decompressed(file: IO[bytes]) -> IO[bytes]:
+    """Open a compressed file for reading. Closing the returned file also closes `file`."""
+    return cast("IO[bytes]", _DecompressedFile(file))
+
+
+def decompress(data: bytes, most: int) -> bytes:
+    """Decompress data to at most `most` bytes. Raises OSError if the data is corrupt."""
+    try:
+        return zstd.ZstdDecompressor().decompress(data, max_length=most)
+    except zstd.ZstdError as error:
+        raise OSError("corrupt zstd data") from error
+
 
 T = TypeVar("T")
 CHUNK = 256 << 10
@@ -46,7 +195,6 @@ def open_quietly(path: str) -> IO[bytes]:
 
 
 def _open_compressed(plain: IO[bytes]) -> IO[bytes]:
-    from sidecar.agents.compressed import open_decompressed
 
     return open_decompressed(plain)
 

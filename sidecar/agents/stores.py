@@ -63,9 +63,10 @@ from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.broken_lines import whole_objects
 from sidecar.agents.context_sizes import ContextSizes
-from sidecar.agents.events import (
+from sidecar.agents.fields import provider_of
+from sidecar.agents.file_reading import HEAD, chunks, first_lines, open_quietly, whole_objects
+from sidecar.agents.session_events import (
     NEVER,
     CallFinished,
     CallSize,
@@ -75,15 +76,13 @@ from sidecar.agents.events import (
     StoredSession,
     StoreRead,
 )
-from sidecar.agents.fields import provider_of
-from sidecar.agents.file_reading import HEAD, chunks, first_lines, open_quietly
-from sidecar.agents.finding import FileStores
+from sidecar.agents.store_files import FileStores
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
-    from sidecar.messages.usage import Usage
+    from sidecar.messages.vendor_usage import Usage
 
 COMPACTED = "compacted: the new size appears with the next turn"
 REWOUND = "rewound: the new size appears with the next turn"

@@ -14,8 +14,8 @@ import click
 from sidecar.cli.output import echo, print_problems, warn
 
 if TYPE_CHECKING:
-    from sidecar.cli.checking.report import FileReport, Report
-    from sidecar.cli.counters import ChooseCounter
+    from sidecar.budgets.check_report import FileReport, Report
+    from sidecar.cli.local_counts import ChooseCounter
     from sidecar.config.options import Loaded, Origin, Problem
     from sidecar.config.settings import Settings
 
@@ -86,7 +86,7 @@ def check(
     with a budget cannot be counted, or git cannot list a folder's files; 2 if the arguments or
     the configuration are invalid.
     """
-    from sidecar.cli.checking import report as formats
+    from sidecar.budgets import check_report as formats
 
     report, problems = check_paths(
         paths,
@@ -138,7 +138,7 @@ def check_paths(
         click.UsageError: `base` is not a revision, or a path is outside the root.
     """
     from sidecar.config.load import load
-    from sidecar.workspace.files import group_by_root
+    from sidecar.project.files import group_by_root
 
     fixed = None if root is None else Path(os.path.abspath(root))
     try:
@@ -188,7 +188,7 @@ def _add_own_configurations(roots: dict[Path, list[str]], loads: dict[Path, Load
 
 def _merge_files(files: Iterable[FileReport]) -> tuple[FileReport, ...]:
     """Merge the reports of files that were checked against two configurations."""
-    from sidecar.cli.checking.report import FileReport
+    from sidecar.budgets.check_report import FileReport
 
     merged: dict[str, FileReport] = {}
     for file in files:
@@ -202,7 +202,7 @@ def _merge_files(files: Iterable[FileReport]) -> tuple[FileReport, ...]:
 def _merge_reports(
     parts: Sequence[Report], base: str | None, problems: Sequence[Problem]
 ) -> Report:
-    from sidecar.cli.checking.report import ConfigurationProblem, Report
+    from sidecar.budgets.check_report import ConfigurationProblem, Report
 
     return Report(
         files=_merge_files(file for part in parts for file in part.files),
@@ -238,7 +238,7 @@ def _run_check(
     model: str | None,
     work: Callable[[Settings, str, ChooseCounter | None], Report],
 ) -> Report:
-    from sidecar.cli.counters import needs_endpoint, run_with_endpoints, warn_if_unknown_model
+    from sidecar.cli.local_counts import needs_endpoint, run_with_endpoints, warn_if_unknown_model
 
     name = model or settings.model
     models = dict.fromkeys([name, *(rule.model or name for rule in settings.budgets)])
@@ -259,9 +259,9 @@ def _root_report(
     model: str,
     choose: ChooseCounter | None,
 ) -> Report:
-    from sidecar.cli.checking.cache import CheckCache, load_cache, save_cache
-    from sidecar.cli.checking.run import Checker
-    from sidecar.workspace.files import Targets
+    from sidecar.budgets.check_cache import CheckCache, load_cache, save_cache
+    from sidecar.budgets.check_run import Checker
+    from sidecar.project.files import Targets
 
     use_cache = use_cache and choose is None  # an endpoint's counts may have changed
     cache = load_cache(root) if use_cache else CheckCache()
@@ -274,7 +274,7 @@ def _root_report(
     if base is None:
         checked = checker.run(targets, others)
     else:
-        from sidecar.cli.checking.growth import find_growth, find_old_texts
+        from sidecar.budgets.check_run import find_growth, find_old_texts
 
         checked = checker.run(targets, others, partial(find_old_texts, root, base), base)
         reports = {file.target.relative: file.report for file in checked if file.report}
@@ -312,10 +312,9 @@ def _unmatched_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Ite
 def _stdin_report(
     root: Path, name: str, settings: Settings, model: str, choose: ChooseCounter | None
 ) -> Report:
-    from sidecar.cli.checking.cache import CheckCache
-    from sidecar.cli.checking.reading import decode_text, report_binary
-    from sidecar.cli.checking.run import Checker, unreadable
-    from sidecar.workspace.files import Target
+    from sidecar.budgets.check_cache import CheckCache
+    from sidecar.budgets.check_run import Checker, decode_text, report_binary, unreadable
+    from sidecar.project.files import Target
 
     checker = Checker(settings, model, CheckCache(), choose)
     target = Target(name, Path(os.path.abspath(name)).relative_to(root).as_posix())

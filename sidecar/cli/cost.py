@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from sidecar.cli.group import workspace_option
-from sidecar.cli.ledger import (
+from sidecar.cli.ledger_updates import (
     exit_on_errors,
     open_ledger,
     try_to_update_costs,
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Settings
     from sidecar.cost.book import CostBook
-    from sidecar.cost.export import ExportFormat
-    from sidecar.cost.protocol import (
+    from sidecar.cost.cost_protocol import (
         CostDetailParams,
         CostKey,
         CostReport,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
         FileCost,
         Period,
     )
+    from sidecar.cost.export import ExportFormat
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -184,8 +184,8 @@ def _read_ledger(
     *,
     with_labels: bool,
 ) -> CostReport:
+    from sidecar.agents.plan_limits import block_ends
     from sidecar.config.paths import state_dir
-    from sidecar.workspace.plan_limits import block_ends
 
     update_ledger(book, settings, scope["workspace"])
     folders = _workspace_paths(book, scope["workspace"])
@@ -200,7 +200,7 @@ def _session_labels(
     book: CostBook, settings: Settings, params: CostDetailParams, scope: dict[str, Any]
 ) -> dict[str, str]:
     """Return session labels for the workspace, or for all workspaces."""
-    from sidecar.cli.sessions import SessionsView
+    from sidecar.cli.session_labels import SessionsView
     from sidecar.config.load import find_root
 
     workspace: Path | None = scope["workspace"]
@@ -215,7 +215,7 @@ def _labels_of_all_workspaces(
     book: CostBook, settings: Settings, params: CostDetailParams, agent: str | None
 ) -> dict[str, str]:
     """Return agents' session labels for the workspaces in a report."""
-    from sidecar.cli.sessions import labels_in_folders
+    from sidecar.cli.session_labels import labels_in_folders
     from sidecar.workspace.workspace import path_of
 
     by_workspace = msgspec.structs.replace(params, by=("workspace",))
@@ -321,7 +321,7 @@ def files(root: Path, since: str | None, until: str | None, as_json: bool) -> No
 
     Exit codes: 0; 2 if the configuration is invalid or the ledger is unreadable.
     """
-    from sidecar.cli.sessions import SessionsView
+    from sidecar.cli.session_labels import SessionsView
 
     with open_ledger() as (book, loaded):
         update_ledger(book, loaded.settings, root)
@@ -372,7 +372,7 @@ def update_prices(url: str | None, as_json: bool) -> None:
     """
     from sidecar.config.paths import state_dir
     from sidecar.config.stored_prices import STORED_LIST
-    from sidecar.cost.price_list import update_prices as fetch
+    from sidecar.cost.price_updates import update_prices as fetch
 
     target = state_dir() / STORED_LIST
     with exit_on_errors():
@@ -387,7 +387,7 @@ def update_prices(url: str | None, as_json: bool) -> None:
 def _build_params(
     scope: dict[str, Any], by: str | None = None, *, team: bool = False
 ) -> CostDetailParams:
-    from sidecar.cost.protocol import DEFAULT_KEYS, CostDetailParams
+    from sidecar.cost.cost_protocol import DEFAULT_KEYS, CostDetailParams
     from sidecar.cost.reports import ordered_keys
 
     if not team:  # team members may use newer versions, which know more agents
@@ -406,7 +406,7 @@ def _build_params(
 def _ledger_page(
     book: CostBook, settings: Settings, params: CostDetailParams, scope: dict[str, Any]
 ) -> str:
-    from sidecar.cost.page import LedgerSource, whole_page
+    from sidecar.cost.cost_page import LedgerSource, whole_page
 
     workspace: Path | None = scope["workspace"]
     update_ledger(book, settings, workspace)
@@ -427,7 +427,7 @@ def _ledger_page(
 
 
 def _team_page(settings: Settings, scope: dict[str, Any]) -> str:
-    from sidecar.cost.page import whole_page
+    from sidecar.cost.cost_page import whole_page
     from sidecar.cost.team import TeamSource, TeamStore
 
     with TeamStore(settings.team) as store:
@@ -439,9 +439,9 @@ def _names_and_files(
     workspace: Path, since: str | None, until: str | None
 ) -> tuple[dict[str, str], dict[Period, list[FileCost]]]:
     """Return a workspace's session labels, and the costs of its prompt files in each period."""
-    from sidecar.cli.sessions import SessionsView
+    from sidecar.cli.session_labels import SessionsView
     from sidecar.config.load import find_root
-    from sidecar.cost.page import STANDING_PERIODS, Choice, period_start
+    from sidecar.cost.cost_page import STANDING_PERIODS, Choice, period_start
 
     today = datetime.now().astimezone().date()
     with SessionsView(find_root(workspace.resolve())) as view:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sidecar.cli.counters import (
+from sidecar.cli.local_counts import (
     ChooseCounter,
     ask_endpoint_window,
     load_settings_for,
@@ -18,10 +18,10 @@ from sidecar.cli.counters import (
     warn_if_unknown_model,
 )
 from sidecar.cli.output import print_json, print_lines, replace_invalid_utf8, warn, with_progress
-from sidecar.counting.count import Measure, Method
-from sidecar.workspace.counter_choice import CounterChooser
-from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.files import STDIN, File, SkippedPath, Text, find, read
+from sidecar.counting.count_result import Measure, Method
+from sidecar.counting.open_documents import Snapshot
+from sidecar.counting.tokenizer_choice import CounterChooser
+from sidecar.project.files import STDIN, File, SkippedPath, Text, find, read
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
@@ -152,7 +152,7 @@ def _print_text(counted: Sequence[CountedFile]) -> None:
 
 
 def _total_measure(counted: Sequence[CountedFile]) -> Measure:
-    from sidecar.counting.count import METHODS, Measure
+    from sidecar.counting.count_result import METHODS, Measure
 
     methods = [file.measure.method for file in counted]
     method: Method = max(methods, key=METHODS.index, default="exact")
@@ -182,9 +182,9 @@ def _describe_files(
 ) -> list[dict[str, Any]]:
     import msgspec
 
-    from sidecar.context.occupancy import NamedLimits
-    from sidecar.workspace.state import State
-    from sidecar.workspace.windows import Windows, load_window_and_price
+    from sidecar.counting.windows import Windows, load_window_and_price
+    from sidecar.models.window import NamedLimits
+    from sidecar.workspace.state_folder import State
 
     state = State()
     windows = Windows(state)

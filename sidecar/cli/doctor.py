@@ -124,8 +124,8 @@ def _list_estimators() -> list[dict[str, Any]]:
 def _state_problem() -> str | None:
     from sidecar.config.paths import state_dir
     from sidecar.cost.book import CostBook
+    from sidecar.cost.cost_protocol import CostDetailParams
     from sidecar.cost.ledger import LedgerError, create_folder
-    from sidecar.cost.protocol import CostDetailParams
 
     book = CostBook(state_dir())
     try:
@@ -143,7 +143,7 @@ def _probe_endpoints(settings: Settings) -> list[dict[str, Any]]:
         return []
     import asyncio
 
-    from sidecar.endpoints.registry import Endpoints
+    from sidecar.endpoints.endpoints import Endpoints
 
     async def probe() -> list[dict[str, Any]]:
         options, model = settings.tokenize, settings.model
@@ -185,8 +185,8 @@ def _model_without_endpoint(settings: Settings) -> str | None:
 
 
 def _list_agents(settings: Settings) -> list[dict[str, Any]]:
-    from sidecar.agents.places import Places
-    from sidecar.agents.registry import readers_of, survey
+    from sidecar.agents.folders import Places
+    from sidecar.agents.reader_registry import readers_of, survey
 
     places = Places.of(settings.agents)
     readers = readers_of(settings.agents)

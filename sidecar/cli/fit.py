@@ -11,8 +11,8 @@ from sidecar.cli.output import flush_output, print_json, replace_invalid_utf8
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings, Truncation
-    from sidecar.counting.count import Measure
-    from sidecar.counting.fit import FitResult
+    from sidecar.counting.count_result import Measure
+    from sidecar.counting.fitting import FitResult
 
 
 @click.command()
@@ -43,7 +43,7 @@ def fit(
     """
     import asyncio
 
-    from sidecar.cli.counters import load_settings_for, warn_if_unknown_model
+    from sidecar.cli.local_counts import load_settings_for, warn_if_unknown_model
 
     text, (settings, has_errors) = _read_text(file), load_settings_for(file)
     name = model or settings.model
@@ -73,7 +73,7 @@ def _print_json(fitted: FitResult, model: str, measure: Measure) -> None:
 async def _fit_text(
     text: str, max_tokens: int, mode: Truncation, marker: str, model: str, settings: Settings
 ) -> tuple[FitResult, Measure]:
-    from sidecar.cli.counters import open_counts
+    from sidecar.cli.local_counts import open_counts
 
     async with open_counts() as counts:
         return await counts.fit(text, max_tokens, mode, marker, model, settings)
@@ -84,7 +84,7 @@ def _read_text(file: str) -> str:
 
     Text that starts with a UTF-16 or UTF-32 byte order mark is converted to UTF-8.
     """
-    from sidecar.workspace.files import STDIN, encoding_of, read_bytes
+    from sidecar.project.files import STDIN, encoding_of, read_bytes
 
     try:
         data = sys.stdin.buffer.read() if file == STDIN else read_bytes(file)

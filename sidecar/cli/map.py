@@ -18,12 +18,12 @@ from sidecar.cli.output import (
     warn,
     write_page,
 )
-from sidecar.counting.count import Method, method_mark, number_text, tokens_text
+from sidecar.counting.count_result import Method, method_mark, number_text, tokens_text
 from sidecar.errors import how_to_install
-from sidecar.workspace.token_map import MapEntry, build_token_map, flatten
+from sidecar.project.token_map import MapEntry, build_token_map, flatten
 
 if TYPE_CHECKING:
-    from sidecar.cli.checking.report import Report
+    from sidecar.budgets.check_report import Report
 
 _BAR = 20
 _MOST_LINES = 40
@@ -157,7 +157,7 @@ def _relative_counts(report: Report, folder: Path) -> list[tuple[str, int, Metho
 
 def _list_prompt_files(report: Report, folder: Path) -> list[PromptFileEntry]:
     from sidecar.config.load import find_root
-    from sidecar.workspace.prompt_files import prompt_files
+    from sidecar.project.prompt_files import prompt_files
 
     files = {os.path.realpath(file.path): file for file in report.files}
     found = []

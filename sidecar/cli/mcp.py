@@ -57,7 +57,7 @@ def mcp(
         print_json(describe_tools())
         return
     try:
-        from sidecar.mcp.server import run
+        from sidecar.mcp.mcp_server import run
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("sidecar"):
             raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from sidecar.cli.ledger import open_ledger, update_ledger
+from sidecar.cli.ledger_updates import open_ledger, update_ledger
 from sidecar.cli.output import print_json, print_lines, warn
 from sidecar.text.printable import counted
 
@@ -102,9 +102,9 @@ def _pending_records(queue: ShippingQueue) -> Iterator[list[Record]]:
 
 def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
     """Yield each workspace that was not reported today, with the records of its prompt files."""
-    from sidecar.cli.sessions import SessionsView
+    from sidecar.cli.session_labels import SessionsView
     from sidecar.config.load import find_root
-    from sidecar.workspace.prompt_files import file_records
+    from sidecar.project.prompt_files import file_records
     from sidecar.workspace.workspace import path_of
 
     folders = [Path(path) for uri in queue.recent_workspaces() if (path := path_of(uri))]

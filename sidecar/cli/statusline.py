@@ -17,11 +17,11 @@ from sidecar.cli.output import print_json, print_styled
 from sidecar.text.printable import cost_text, duration_text, percent_text, printable, usd_text
 
 if TYPE_CHECKING:
-    from sidecar.agents.events import StoredSession
+    from sidecar.agents.claude_statusline import RateLimits, StatuslineInput
+    from sidecar.agents.session_events import StoredSession
     from sidecar.config.settings import Settings
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import Ledger
-    from sidecar.workspace.claude_statusline import RateLimits, StatuslineInput
     from sidecar.workspace.spending import Costs
 
 CHAIN_SECONDS = 5.0
@@ -48,7 +48,7 @@ def statusline(folder: Path, chain: str | None, as_json: bool) -> None:
 
     Exit code: always 0. If there is nothing to show, the line is empty.
     """
-    from sidecar.workspace.claude_statusline import read_input
+    from sidecar.agents.claude_statusline import read_input
 
     data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read(_MAX_BYTES)
     chained = _run_chained(chain, data) if chain else ""
@@ -65,13 +65,13 @@ def statusline(folder: Path, chain: str | None, as_json: bool) -> None:
 
 
 def _claude_code_line(sent: StatuslineInput) -> str:
+    from sidecar.agents.claude_statusline import save
+    from sidecar.agents.plan_limits import end_of_block
     from sidecar.agents.readers.claude_code import AGENT
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
-    from sidecar.context.protocol import SessionInfo
+    from sidecar.conversations.context_protocol import SessionInfo
     from sidecar.cost.book import CostBook
-    from sidecar.workspace.claude_statusline import save
-    from sidecar.workspace.plan_limits import end_of_block
     from sidecar.workspace.views import format_session_cost
 
     with contextlib.suppress(OSError):  # the line is printed even if the disk is full
@@ -108,13 +108,13 @@ def _read_session(sent: StatuslineInput, settings: Settings, ledger: Ledger) -> 
 
     If the transcript cannot be read, the session contains only what the input reports.
     """
-    from sidecar.agents.events import StoredSession
-    from sidecar.agents.places import Places
+    from sidecar.agents.claude_statusline import is_same_model, with_window
+    from sidecar.agents.folders import Places
+    from sidecar.agents.reader_registry import agents_of
     from sidecar.agents.readers.claude_code import AGENT, READER
-    from sidecar.agents.registry import agents_of
+    from sidecar.agents.session_events import StoredSession
+    from sidecar.agents.session_index import SessionIndex
     from sidecar.cost.ledger import LedgerError, MemoryLedger
-    from sidecar.workspace.claude_statusline import is_same_model, with_window
-    from sidecar.workspace.session_index import SessionIndex
 
     now, found = datetime.now(UTC), None
     path, places = sent.transcript_path, Places.of(settings.agents)
@@ -139,11 +139,11 @@ def _read_session(sent: StatuslineInput, settings: Settings, ledger: Ledger) -> 
 
 def _read_costs(book: CostBook, settings: Settings, session: str, root: Path | None) -> Costs:
     """Return the session's cost in the ledger, and whether the ledger lacks any calls."""
-    from sidecar.agents.registry import Sources
+    from sidecar.agents.reader_registry import Sources
+    from sidecar.agents.session_index import find_unread
     from sidecar.cost.ledger import LedgerError
-    from sidecar.workspace.session_index import find_unread
     from sidecar.workspace.spending import Costs, Spending
-    from sidecar.workspace.state import State
+    from sidecar.workspace.state_folder import State
 
     costs, state = Costs(reading=False), State()
     sources = None if root is None else Sources.of(settings.agents, str(root))
@@ -170,10 +170,10 @@ def _ledger_texts(
     The agent's files are searched for the block's end if `end` is None. The costs are lower bounds
     if `is_behind` is true.
     """
+    from sidecar.agents.plan_limits import block_end
     from sidecar.config.paths import state_dir
+    from sidecar.cost.cost_protocol import CostDetailParams
     from sidecar.cost.ledger import LedgerError
-    from sidecar.cost.protocol import CostDetailParams
-    from sidecar.workspace.plan_limits import block_end
 
     texts = []
     try:
@@ -195,11 +195,11 @@ def _ledger_texts(
 
 
 def _context_text(sent: StatuslineInput, session: StoredSession, settings: Settings) -> str:
-    from sidecar.context.occupancy import NamedLimits
-    from sidecar.context.view import short_text
+    from sidecar.conversations.context_rows import short_text
+    from sidecar.counting.windows import find_window
     from sidecar.models import catalogue
+    from sidecar.models.window import NamedLimits
     from sidecar.workspace.sessions import stored_usage
-    from sidecar.workspace.windows import find_window
 
     share = sent.used_percentage
     if session.tokens is None and share is not None and not session.note:
@@ -223,7 +223,7 @@ def _quota_texts(limits: RateLimits | None) -> list[str]:
 
 
 def _session_line(folder: Path) -> str:
-    from sidecar.cli.sessions import SessionsView
+    from sidecar.cli.session_labels import SessionsView
     from sidecar.config.load import find_root
     from sidecar.workspace.status import context_status
     from sidecar.workspace.views import format_session_cost

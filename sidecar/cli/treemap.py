@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import squarify
 
+from sidecar.project.token_map import MapEntry, flatten
 from sidecar.text.pages import COLORS, STYLE, escape, page_html, table_html
-from sidecar.workspace.token_map import MapEntry, flatten
 
 _WIDTH, _HEIGHT = 1000.0, 620.0
 """The size of the layout in pixels. The page stretches the map to its own width."""

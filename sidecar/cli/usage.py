@@ -21,8 +21,8 @@ from sidecar.text.printable import printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from sidecar.cli.sessions import SessionsView
-    from sidecar.context.protocol import ContextUsage, SessionRow
+    from sidecar.cli.session_labels import SessionsView
+    from sidecar.conversations.context_protocol import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
 """Seconds between checks for file changes, because the system does not report all of them."""
@@ -67,7 +67,7 @@ def usage(root: Path, session: str | None, show_all: bool, watch: bool, as_json:
     Exit codes: 0, even without a session; 2 if the configuration is invalid or there is no such
     SESSION; 130 after Ctrl-C during --watch.
     """
-    from sidecar.cli.sessions import SessionsView
+    from sidecar.cli.session_labels import SessionsView
 
     with SessionsView(root, READ_SECONDS) as view:
         has_errors = print_problems(view.problems)
@@ -104,7 +104,7 @@ def _output(*, as_json: bool, watch: bool) -> Iterator[Callable[..., None]]:
 
 
 def _wait_for_changes(view: SessionsView) -> Iterator[object]:
-    from sidecar.workspace.file_watcher import Changes, FileWatcher
+    from sidecar.project.file_watcher import Changes, FileWatcher
 
     yield ()
     changed: queue.SimpleQueue[Changes] = queue.SimpleQueue()
@@ -115,7 +115,7 @@ def _wait_for_changes(view: SessionsView) -> Iterator[object]:
 
 
 def _paths_to_watch(view: SessionsView) -> tuple[str, ...]:
-    from sidecar.agents.registry import paths_to_watch
+    from sidecar.agents.reader_registry import paths_to_watch
 
     settings, path = view.workspace.settings.agents, view.workspace.path
     shared = str(view.services.shared_conversations.folder)

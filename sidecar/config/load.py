@@ -23,7 +23,7 @@ from sidecar.config.options import (
     format_key,
 )
 from sidecar.config.paths import LIMIT_VARIABLE, PYPROJECT, config_file, project_files
-from sidecar.config.project_files import RefusedError, read_file
+from sidecar.config.safe_files import RefusedError, read_file
 from sidecar.config.toml import InvalidTomlError, KeyPath, find_spans, parse
 
 if TYPE_CHECKING:

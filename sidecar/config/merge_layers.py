@@ -1,4 +1,4 @@
-"""Merges layers of values into `Settings`. Does no I/O."""
+"""Merges the settings of all layers, and refuses what a repository may not set."""
 
 from __future__ import annotations
 
@@ -19,11 +19,32 @@ from sidecar.config.checks import (
 )
 from sidecar.config.options import Layer, Loaded, Origin, Problem, format_key
 from sidecar.config.settings import Agents, Budget, Context, Settings, Table
-from sidecar.config.trust import remove_trusted_keys
 from sidecar.text.globs import MAX_PATTERNS
 
 if TYPE_CHECKING:
     from sidecar.config.toml import KeyPath
+
+
+TRUSTED_KEYS = frozenset(
+    {"endpoint", "tokenize", "tokenizer", "price", "cost", "agents", "ledger", "team"}
+)
+"""Keys that are ignored in a project's file.
+
+These settings could make the program contact servers, read other files or spend money.
+"""
+_MESSAGE = (
+    "ignored, because it can be set only in your own settings; move it to the file that "
+    "`token-sidecar config init --user` creates"
+)
+
+
+def remove_trusted_keys(layer: Layer) -> tuple[Layer, list[Problem]]:
+    """Return the layer without keys that a project must not set, and a warning for each of them."""
+    refused = sorted(TRUSTED_KEYS & layer.values.keys()) if layer.source == "project" else []
+    kept = {key: value for key, value in layer.values.items() if key not in refused}
+    problems = [layer.problem((key,), _MESSAGE, "warning", at_key=True) for key in refused]
+    return msgspec.structs.replace(layer, values=kept), problems
+
 
 EDITOR_ONLY = frozenset({"server", "trace"})
 """Keys in the editor's section that only the editor plugin uses."""

@@ -6,8 +6,7 @@ import logging
 from pathlib import Path
 from typing import TypeAlias
 
-from sidecar.config.file_stamps import FileStamp, stamp_of
-from sidecar.config.private_files import set_aside
+from sidecar.config.safe_files import FileStamp, set_aside, stamp_of
 
 logger = logging.getLogger(__name__)
 

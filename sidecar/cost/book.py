@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.config.stored_prices import STORED_LIST
 from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
+from sidecar.cost.cost_protocol import CostDetailParams, CostRecorded, CostRecordParams
 from sidecar.cost.days import time_range
-from sidecar.cost.events import Buckets, LedgerEvent, buckets_of, check_names
 from sidecar.cost.ledger import (
     FILE_NAME,
     Ledger,
@@ -25,13 +25,13 @@ from sidecar.cost.ledger import (
     with_known_worktrees,
     workspace_key,
 )
+from sidecar.cost.ledger_events import Buckets, LedgerEvent, buckets_of, check_names
 from sidecar.cost.prices import Prices
-from sidecar.cost.protocol import CostDetailParams, CostRecorded, CostRecordParams
 from sidecar.cost.reports import report
 from sidecar.cost.repricing import price_new_calls
 from sidecar.cost.sums import Scope, read_total
 from sidecar.errors import BadParamsError
-from sidecar.messages.billing import reported_cost, service_tier
+from sidecar.messages.vendor_usage import reported_cost, service_tier
 from sidecar.models.catalogue import provider_name, provider_of
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.config.settings import Caps, Price
-    from sidecar.cost.protocol import CostReport
-    from sidecar.messages.usage import Usage
+    from sidecar.cost.cost_protocol import CostReport
+    from sidecar.messages.vendor_usage import Usage
 
     Cancelled = Callable[[], bool]
 
@@ -87,7 +87,7 @@ class CostBook:
             BadParamsError: The usage is in an unknown format.
             LedgerError: Storage failed.
         """
-        from sidecar.messages.usage import normalize_usage
+        from sidecar.messages.vendor_usage import normalize_usage
 
         is_xai = _billing_provider_of(params) == "x-ai"
         usage = normalize_usage(params.usage, "xai" if is_xai else None)
@@ -242,7 +242,7 @@ class CostBook:
         Raises:
             LedgerError: Reading failed.
         """
-        from sidecar.cost.blocks import current_block, scope_of_block
+        from sidecar.cost.sums import current_block, scope_of_block
 
         with self.report_reader() as connection:
             block = current_block(connection, agent, ends_at, now)

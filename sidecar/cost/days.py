@@ -11,7 +11,7 @@ import re
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import NamedTuple
 
-from sidecar.cost.events import milliseconds
+from sidecar.cost.ledger_events import milliseconds
 from sidecar.errors import BadParamsError
 
 END_MS = 253_402_300_800_000

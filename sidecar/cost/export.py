@@ -8,8 +8,8 @@ from typing import IO, TYPE_CHECKING, Literal
 
 import msgspec
 
-from sidecar.cost.events import Cost, LedgerEvent
 from sidecar.cost.ledger import BUCKETS, EVENT_COLUMNS, EVENT_TABLES, event_of_row
+from sidecar.cost.ledger_events import Cost, LedgerEvent
 from sidecar.cost.sums import Scope, calls_condition
 from sidecar.text.printable import json_text, printable
 

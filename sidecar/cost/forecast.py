@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.cost.days import TimeRange
-from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.export import read_events
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.sums import Scope
 
 if TYPE_CHECKING:

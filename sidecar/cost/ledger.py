@@ -24,9 +24,9 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from sidecar.config.paths import LEDGER_FILES
-from sidecar.config.private_files import create, locked, make_folder, set_aside
+from sidecar.config.safe_files import create, locked, make_folder, set_aside
 from sidecar.cost.days import local_day
-from sidecar.cost.events import (
+from sidecar.cost.ledger_events import (
     PROTOCOL,
     Buckets,
     Cost,

@@ -12,18 +12,25 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.config import stored_prices
-from sidecar.cost.events import Basis, Cost
-from sidecar.messages.usage import MOST_USD
+from sidecar.cost.ledger_events import Basis, Cost
+from sidecar.messages.vendor_usage import MOST_USD
 from sidecar.models.names import CREDIT_PROVIDERS, LOCAL_PROVIDERS, matches, parse, undated_name
-from sidecar.models.price_list import find_tariff, is_loaded, package_versions, price_list
-from sidecar.models.tariffs import Tariff, UnitPrices, UserTariff
+from sidecar.models.price_list import (
+    Tariff,
+    UnitPrices,
+    UserTariff,
+    find_tariff,
+    is_loaded,
+    package_versions,
+    price_list,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.config.file_stamps import FileStamp
+    from sidecar.config.safe_files import FileStamp
     from sidecar.config.settings import Price
-    from sidecar.cost.events import Buckets, LedgerEvent
+    from sidecar.cost.ledger_events import Buckets, LedgerEvent
 
 _PICO = Decimal("1e-12")
 """The unit of costs in the ledger, in USD."""

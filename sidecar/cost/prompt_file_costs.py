@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cost.events import Buckets
 from sidecar.cost.ledger import PROMPT_SQL
+from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prices import Prices, cost_of
 from sidecar.cost.sums import Scope, calls_condition, kinds_in
 
 if TYPE_CHECKING:
     from sidecar.cost.ledger import Ledger
-    from sidecar.models.tariffs import UnitPrices
+    from sidecar.models.price_list import UnitPrices
 
 _CACHE_BUCKET = (
     "CASE WHEN cache_read > 0 THEN 'cache_read' WHEN cache_write_1h > 0 THEN 'cache_write_1h' "

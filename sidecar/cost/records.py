@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from sidecar.cost.events import PROTOCOL, Cost, LedgerEvent, milliseconds
 from sidecar.cost.export import source_of
+from sidecar.cost.ledger_events import PROTOCOL, Cost, LedgerEvent, milliseconds
 from sidecar.known_agents import AGENTS
 from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS
 
 if TYPE_CHECKING:
-    from sidecar.cost.protocol import FileCost
+    from sidecar.cost.cost_protocol import FileCost
 
 SERVICE = "token-sidecar"
 EVENT = "gen_ai.client.inference.operation.details"

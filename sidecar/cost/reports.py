@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.cost.blocks import scopes_by_block
-from sidecar.cost.days import day_name, every_day, week_name
-from sidecar.cost.events import PROTOCOL
-from sidecar.cost.protocol import (
+from sidecar.cost.cost_protocol import (
     KEYS,
     TEAM_KEYS,
     CostBar,
@@ -23,8 +20,18 @@ from sidecar.cost.protocol import (
     CostTable,
     CostTotals,
 )
+from sidecar.cost.days import day_name, every_day, week_name
+from sidecar.cost.ledger_events import PROTOCOL
 from sidecar.cost.repricing import pending_note
-from sidecar.cost.sums import Scope, Tallies, Tally, kinds_in, priced_kinds, read_tallies
+from sidecar.cost.sums import (
+    Scope,
+    Tallies,
+    Tally,
+    kinds_in,
+    priced_kinds,
+    read_tallies,
+    scopes_by_block,
+)
 from sidecar.errors import BadParamsError
 from sidecar.known_agents import CREDIT_AGENTS, LOWER_BOUND_AGENTS
 from sidecar.text.printable import AT_LEAST, cost_text, counted, printable, usd_text

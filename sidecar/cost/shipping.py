@@ -27,7 +27,7 @@ from urllib.parse import unquote
 import msgspec
 
 from sidecar import typed
-from sidecar.config.private_files import locked
+from sidecar.config.safe_files import locked
 from sidecar.cost.ledger import (
     AMEND,
     AMENDED_TRIGGER,

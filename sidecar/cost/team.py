@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from sidecar import typed
+from sidecar.cost.cost_page import PageSource, TopGroups
 from sidecar.cost.days import END_MS, TimeRange, day_name, time_range
-from sidecar.cost.events import Buckets
-from sidecar.cost.page import PageSource, TopGroups
+from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.reports import SPANS, add_charts, build_report, ordered_keys
 from sidecar.cost.sums import Tallies, Tally
 from sidecar.endpoints.http import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sidecar.config.settings import Team
-    from sidecar.cost.protocol import CostDetailParams, CostKey, CostReport, PageKey
+    from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostReport, PageKey
     from sidecar.cost.records import Record
     from sidecar.cost.shipping import QueuedCall, ShippingQueue
 

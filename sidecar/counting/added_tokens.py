@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from sidecar.text.cuts import has_cut_inside
+from sidecar.text.pieces import has_cut_inside
 
 
 class AddedTokens:

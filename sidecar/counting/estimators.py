@@ -39,7 +39,7 @@ from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Truncation
-    from sidecar.counting.count import Method
+    from sidecar.counting.count_result import Method
 
 WEIGHT_UNITS = 10_000
 """Number of weight units per token."""

@@ -202,7 +202,7 @@ class Bundled(msgspec.Struct, frozen=True, rename="camel"):
     Attributes:
         splintr: Its name there.
         nfc: Whether the tokenizer first normalizes text to NFC.
-        has_safe_cuts: Whether `sidecar.text.cuts` is proven to be correct for it. It is not for
+        has_safe_cuts: Whether `sidecar.text.pieces` is proven to be correct for it. It is not for
             SentencePiece models.
         added: The added tokens that are not special.
     """

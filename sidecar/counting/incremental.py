@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from sidecar.errors import WorkStoppedError
 
 if TYPE_CHECKING:
-    from sidecar.counting.count import Measure
+    from sidecar.counting.count_result import Measure
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.text.document import TextDocument
     from sidecar.text.pieces import Piece, SplitText

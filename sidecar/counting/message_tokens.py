@@ -22,11 +22,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sidecar.counting.count import Measure, Method
+from sidecar.counting.count_result import Measure, Method
 from sidecar.counting.incremental import measure_text
 from sidecar.counting.media_tokens import UncertainTokens, clip_tokens, image_tokens
-from sidecar.messages.content import Block, read_message
-from sidecar.messages.tool_schemas import ToolSchema, as_json, properties_of, read_tools
+from sidecar.messages.content import (
+    Block,
+    ToolSchema,
+    as_json,
+    properties_of,
+    read_message,
+    read_tools,
+)
 from sidecar.models import families
 from sidecar.models.families import claude_version
 from sidecar.models.names import parse

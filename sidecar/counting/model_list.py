@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from sidecar.counting.count import Method
+from sidecar.counting.count_result import Method
 from sidecar.counting.model_tokenizers import counted_by
 from sidecar.models import catalogue, families
 from sidecar.models.catalogue import known_window, provider_of, usual_window
-from sidecar.models.limits import max_output_of
+from sidecar.models.families import max_output_of
 from sidecar.models.names import parse
 
 

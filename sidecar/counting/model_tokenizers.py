@@ -41,7 +41,7 @@ from sidecar.text.printable import printable
 if TYPE_CHECKING:
     from sidecar.config.settings import TokenizerFile
     from sidecar.counting.calibration import Calibrations
-    from sidecar.counting.count import Method
+    from sidecar.counting.count_result import Method
 
 _log = logging.getLogger(__name__)
 

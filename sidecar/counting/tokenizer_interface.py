@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sidecar.counting.count import Measure, Method
+from sidecar.counting.count_result import Measure, Method
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Truncation
@@ -33,7 +33,7 @@ class Tokenizer(ABC):
         method: How the counts are made.
         error_percent: The error band (±%) that applies to any text, or None if it was not measured.
         has_safe_cuts: Whether the counts of two parts add up to the count of the whole text, if the
-            text is split where `sidecar.text.cuts` allows.
+            text is split where `sidecar.text.pieces` allows.
         inline_characters: Number of characters of ordinary text that are counted in about a
             millisecond.
     """

@@ -54,7 +54,7 @@ class Pattern(msgspec.Struct, frozen=True):
         expression: The pattern in tiktoken's syntax.
         splits: Equivalent sequences of `Split` expressions in `tokenizer.json` files.
         nfc: Whether the tokenizer first normalizes text to NFC.
-        has_safe_cuts: Whether `sidecar.text.cuts` is proven to be correct for this pattern.
+        has_safe_cuts: Whether `sidecar.text.pieces` is proven to be correct for this pattern.
     """
 
     name: str

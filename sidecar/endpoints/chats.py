@@ -10,8 +10,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.endpoints.outcome import EndpointError
-from sidecar.messages.content import Block, read_message
-from sidecar.messages.tool_schemas import read_tools
+from sidecar.messages.content import Block, read_message, read_tools
 
 ChatMessage: TypeAlias = Mapping[str, Any]
 Tools: TypeAlias = Sequence[Mapping[str, Any]]

@@ -27,7 +27,7 @@ from sidecar.endpoints.servers import (
     read_number,
     text_counting,
 )
-from sidecar.messages.tool_schemas import read_tools
+from sidecar.messages.content import read_tools
 from sidecar.models.names import parse
 
 

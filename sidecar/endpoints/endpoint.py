@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
-from sidecar.defects import log_defect
 from sidecar.endpoints import http, lmstudio, servers
 from sidecar.endpoints.chats import Chat, ChatMessage, Tools
 from sidecar.endpoints.clouds import bearer, find_cloud
@@ -49,7 +48,7 @@ from sidecar.endpoints.servers import (
     refuse_unless_ok,
     single_message,
 )
-from sidecar.errors import SidecarError, how_to_install
+from sidecar.errors import SidecarError, how_to_install, log_defect
 from sidecar.messages.content import read_message
 from sidecar.models.names import matches
 from sidecar.tasks import SharedTasks, backoff

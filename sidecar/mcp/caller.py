@@ -9,7 +9,7 @@ from sidecar.known_agents import AGENTS
 from sidecar.text.printable import shorten
 
 if TYPE_CHECKING:
-    from sidecar.context.protocol import SessionRow
+    from sidecar.conversations.context_protocol import SessionRow
 
 _CLIENTS = {
     "codex-mcp-client": "codex",

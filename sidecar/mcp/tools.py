@@ -16,11 +16,14 @@ import msgspec
 
 from sidecar import typed
 from sidecar.cli.check import check_paths
-from sidecar.counting.count import METHODS, Method, number_text, tokens_text
+from sidecar.counting.count_result import METHODS, Method, number_text, tokens_text
+from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.errors import BadParamsError
 from sidecar.known_agents import LOWER_BOUND_AGENTS
 from sidecar.mcp import schemas
+from sidecar.project.files import File, SkippedPath, find, read
+from sidecar.project.token_map import build_token_map, flatten
 from sidecar.text.printable import (
     cost_text,
     counted,
@@ -29,15 +32,12 @@ from sidecar.text.printable import (
     usd_text,
     whole_percents,
 )
-from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.files import File, SkippedPath, find, read
-from sidecar.workspace.token_map import build_token_map, flatten
 from sidecar.workspace.usage_details import tokens_until_compaction
 from sidecar.workspace.views import add_view_to_usage
 
 if TYPE_CHECKING:
     from sidecar.mcp.caller import Caller, FoundSession
-    from sidecar.mcp.project import Project
+    from sidecar.mcp.open_project import Project
 
 MAX_TOKENS = 400
 """Maximum number of tokens in an answer's text. The structured data contains the same entries."""

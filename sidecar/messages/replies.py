@@ -15,8 +15,13 @@ import msgspec
 
 from sidecar import typed
 from sidecar.errors import VendorFormatError
-from sidecar.messages.billing import reported_cost
-from sidecar.messages.usage import MOST_TOKENS, JsonObject, Usage, normalize_usage
+from sidecar.messages.vendor_usage import (
+    MOST_TOKENS,
+    JsonObject,
+    Usage,
+    normalize_usage,
+    reported_cost,
+)
 
 ReplyFormat = Literal[
     "openai-chat",

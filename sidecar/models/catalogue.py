@@ -15,7 +15,7 @@ from typing import Any
 from sidecar.config.paths import state_dir
 from sidecar.config.stored_prices import STORED_LIST
 from sidecar.models import families
-from sidecar.models.limits import input_limit, overruling_window, published_window
+from sidecar.models.families import input_limit, overruling_window, published_window
 from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import price_list
 

@@ -1,4 +1,4 @@
-"""Determines a model's tokenizer generation from its name.
+"""What a model's name says about its family and its limits.
 
 Models of the same generation produce the same number of tokens for the same text. Calibrations are
 stored by generation, and counts are approximated by generation. The table does not depend on
@@ -7,14 +7,18 @@ genai-prices, because loading that package would delay the first count by up to 
 The sources are tiktoken's `model.py` for OpenAI, and the published vocabularies of open models.
 Claude's tokenizer is not published, but its count endpoint shows that there are two generations:
 models before Opus 4.7, and all later models.
+
+The tables and their sources are in `limits.toml`.
 """
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Literal
 
-from sidecar.models.names import compiled, first_inside, parse
+from sidecar import typed
+from sidecar.models.names import compiled, first_inside, first_match, parse
 
 OPENAI_GENERATIONS = frozenset(
     ("o200k_base", "cl100k_base", "o200k_harmony", "openai-newer", "p50k_base", "r50k_base")
@@ -216,3 +220,44 @@ def claude_version(bare: str) -> tuple[int, int] | None:
 def counts_as_gemini_3(bare: str) -> bool:
     """Return whether a Gemini model counts media as Gemini 3 does. True for unknown versions."""
     return _GEMINI_BEFORE_3.match(bare) is None
+
+
+Table = Literal["overruling", "windows", "windows-of-bases", "prompts", "replies"]
+_WHOLE = 0
+"""Marks models whose replies may use the rest of the context window."""
+
+
+@cache
+def _rows(table: Table) -> list[tuple[str, int]]:
+    """Return a table's patterns and limits, in order."""
+    return list(_tables()[table].items())
+
+
+@cache
+def _tables() -> dict[Table, dict[str, int]]:
+    return typed.read_table("sidecar.models", "limits.toml", dict[Table, dict[str, int]])
+
+
+def overruling_window(bare: str) -> int | None:
+    """Return the context window that overrides the price list for a model, or None."""
+    return first_match(_rows("overruling"), bare)
+
+
+def published_window(bare: str) -> int | None:
+    """Return a model's published context window in tokens, or None if it is unknown."""
+    if is_misspelled(bare):
+        return None
+    found = first_match(_rows("windows"), bare)
+    return first_inside(_rows("windows-of-bases"), bare) if found is None else found
+
+
+@lru_cache(maxsize=4096)
+def input_limit(bare: str) -> int | None:
+    """Return a model's maximum prompt size in tokens if it is smaller than the window, or None."""
+    return None if is_misspelled(bare) else first_match(_rows("prompts"), bare) or None
+
+
+def max_output_of(bare: str) -> int | None:
+    """Return a model's maximum reply size in tokens, or None if it is unknown."""
+    tokens = None if is_misspelled(bare) else first_match(_rows("replies"), bare)
+    return published_window(bare) if tokens == _WHOLE else tokens

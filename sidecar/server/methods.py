@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Meta
 
 from sidecar.config.settings import Truncation
-from sidecar.counting.count import Count, Method
-from sidecar.counting.fit import MARKER, FitResult
-from sidecar.messages.usage import MOST_TOKENS
+from sidecar.counting.count_result import Count, Method
+from sidecar.counting.fitting import MARKER, FitResult
+from sidecar.messages.vendor_usage import MOST_TOKENS
 from sidecar.text.positions import Range
 
 PROTOCOL_VERSION = 1
@@ -171,84 +171,84 @@ REQUESTS: dict[str, CustomRequest] = {
         many=True,
     ),
     "context/set": CustomRequest(
-        "sidecar.context.protocol:SetParams",
-        "sidecar.context.protocol:ContextUsage",
+        "sidecar.conversations.context_protocol:SetParams",
+        "sidecar.conversations.context_protocol:ContextUsage",
         "Set a conversation's model, system prompt, tools and sections.",
     ),
     "context/append": CustomRequest(
-        "sidecar.context.protocol:AppendParams",
-        "sidecar.context.protocol:ContextUsage",
+        "sidecar.conversations.context_protocol:AppendParams",
+        "sidecar.conversations.context_protocol:ContextUsage",
         "Add turns to a conversation. `usage` corrects the size but is not recorded as a cost.",
     ),
     "context/usage": CustomRequest(
-        "sidecar.context.protocol:UsageParams",
-        "sidecar.context.protocol:ContextUsage",
+        "sidecar.conversations.context_protocol:UsageParams",
+        "sidecar.conversations.context_protocol:ContextUsage",
         "Return how full the context is.",
     ),
     "context/page": CustomRequest(
-        "sidecar.context.protocol:UsageParams",
+        "sidecar.conversations.context_protocol:UsageParams",
         "sidecar.text.pages:Page",
         "Return the context view as a page, with a breakdown and a forecast.",
     ),
     "context/sessions": CustomRequest(
-        "sidecar.context.protocol:SessionsParams",
-        "sidecar.context.protocol:SessionRow",
+        "sidecar.conversations.context_protocol:SessionsParams",
+        "sidecar.conversations.context_protocol:SessionRow",
         "List a workspace's chat and agent sessions, newest first.",
         many=True,
     ),
     "context/select": CustomRequest(
-        "sidecar.context.protocol:SelectParams",
-        "sidecar.context.protocol:ContextUsage",
+        "sidecar.conversations.context_protocol:SelectParams",
+        "sidecar.conversations.context_protocol:ContextUsage",
         "Show a session until it ends. Null returns to automatic selection.",
     ),
     "context/reset": CustomRequest(
-        "sidecar.context.protocol:ResetParams",
-        "sidecar.context.protocol:ContextUsage",
+        "sidecar.conversations.context_protocol:ResetParams",
+        "sidecar.conversations.context_protocol:ContextUsage",
         "Reset a conversation, but keep its model.",
     ),
     "context/fit": CustomRequest(
-        "sidecar.context.protocol:FitParams",
-        "sidecar.context.protocol:FitResult",
+        "sidecar.conversations.context_protocol:FitParams",
+        "sidecar.conversations.context_protocol:FitResult",
         "Plan which turns to remove so that a conversation fits, or apply a plan.",
     ),
     "context/undo": CustomRequest(
-        "sidecar.context.protocol:UndoParams",
-        "sidecar.context.protocol:ContextUsage",
+        "sidecar.conversations.context_protocol:UndoParams",
+        "sidecar.conversations.context_protocol:ContextUsage",
         "Undo the last applied plan. Earlier plans cannot be undone.",
     ),
     "context/assemble": CustomRequest(
-        "sidecar.context.protocol:AssembleParams",
-        "sidecar.context.protocol:AssembleResult",
+        "sidecar.conversations.context_protocol:AssembleParams",
+        "sidecar.conversations.context_protocol:AssembleResult",
         "Assemble a prompt within a token limit. Identical inputs produce an identical prefix.",
     ),
     "context/response": CustomRequest(
-        "sidecar.context.protocol:ResponseParams",
-        "sidecar.context.protocol:ResponseResult",
+        "sidecar.conversations.context_protocol:ResponseParams",
+        "sidecar.conversations.context_protocol:ResponseResult",
         "Remove truncated tool calls from a vendor's reply, and record its usage once.",
     ),
     "context/preflight": CustomRequest(
-        "sidecar.context.protocol:PreflightParams",
-        "sidecar.context.protocol:PreflightResult",
+        "sidecar.conversations.context_protocol:PreflightParams",
+        "sidecar.conversations.context_protocol:PreflightResult",
         "Check a prompt against the window and the spending caps, and estimate its cost.",
     ),
     "cost/record": CustomRequest(
-        "sidecar.cost.protocol:CostRecordParams",
-        "sidecar.cost.protocol:CostRecorded",
+        "sidecar.cost.cost_protocol:CostRecordParams",
+        "sidecar.cost.cost_protocol:CostRecorded",
         "Record a call with any vendor's usage object.",
     ),
     "cost/detail": CustomRequest(
-        "sidecar.cost.protocol:CostDetailParams",
-        "sidecar.cost.protocol:CostReport",
+        "sidecar.cost.cost_protocol:CostDetailParams",
+        "sidecar.cost.cost_protocol:CostReport",
         "Report recorded costs by model, category, session, day and more.",
     ),
     "cost/page": CustomRequest(
-        "sidecar.cost.protocol:CostPageParams",
+        "sidecar.cost.cost_protocol:CostPageParams",
         "sidecar.text.pages:Page",
         "Return a cost report as a page with charts, for a panel in the editor.",
     ),
     "cost/files": CustomRequest(
-        "sidecar.cost.protocol:CostFilesParams",
-        "sidecar.cost.protocol:FileCost",
+        "sidecar.cost.cost_protocol:CostFilesParams",
+        "sidecar.cost.cost_protocol:FileCost",
         "Report the cost of prompt files, which agents send with every request.",
         many=True,
     ),
@@ -272,7 +272,7 @@ NOTIFICATIONS: dict[str, Notification] = {
         "A document's status. Sent when the document is opened and when its status changes.",
     ),
     "context/warning": Notification(
-        "sidecar.context.protocol:ContextWarning",
+        "sidecar.conversations.context_protocol:ContextWarning",
         "Sent once each time a threshold, a cap or the context window is exceeded.",
     ),
 }

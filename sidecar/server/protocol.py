@@ -31,8 +31,7 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, default_converter, lsp_method
 
 from sidecar import typed
-from sidecar.defects import log_defect
-from sidecar.errors import BadParamsError, RequestError, SidecarError
+from sidecar.errors import BadParamsError, RequestError, SidecarError, log_defect
 from sidecar.server.feature import Feature, Handler
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
 from sidecar.server.stdio import MAX_DEPTH, InvalidFrame

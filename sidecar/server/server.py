@@ -8,37 +8,29 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from sidecar.server.client import Client
+from sidecar.project.file_watcher import FileWatcher
+from sidecar.server.client import Client, progress
 from sidecar.server.feature import Feature
-from sidecar.server.features.calibration_sync import CalibrationSync
-from sidecar.server.features.call_pricing import CallPricing
-from sidecar.server.features.call_shipping import CallShipping
-from sidecar.server.features.capabilities import Capabilities
 from sidecar.server.features.client_process import ClientProcess
 from sidecar.server.features.code_actions import CodeActions
 from sidecar.server.features.code_lens import CodeLens
 from sidecar.server.features.commands import Commands
 from sidecar.server.features.configuration import Configuration
-from sidecar.server.features.context_updates import ContextUpdates
-from sidecar.server.features.conversation_sharing import ConversationSharing
-from sidecar.server.features.cost import Cost
+from sidecar.server.features.context_updates import ContextUpdates, ConversationSharing
+from sidecar.server.features.cost_requests import Cost
+from sidecar.server.features.count_requests import Capabilities, Models, Tokens
 from sidecar.server.features.diagnostics import Diagnostics
 from sidecar.server.features.document_symbols import DocumentSymbols
-from sidecar.server.features.documents import Documents
-from sidecar.server.features.endpoint_retries import EndpointRetries
+from sidecar.server.features.endpoint_updates import CalibrationSync, EndpointRetries
 from sidecar.server.features.hover import Hover
 from sidecar.server.features.inlay_hints import InlayHints
-from sidecar.server.features.models import Models
-from sidecar.server.features.status import Status
-from sidecar.server.features.team_spending import TeamSpending
+from sidecar.server.features.ledger_jobs import CallPricing, CallShipping, TeamSpending
+from sidecar.server.features.status_updates import Status, Warnings
+from sidecar.server.features.text_sync import Documents
 from sidecar.server.features.timed_updates import TimedUpdates
-from sidecar.server.features.tokens import Tokens
-from sidecar.server.features.warnings import Warnings
 from sidecar.server.methods import REQUESTS
-from sidecar.server.progress import progress
 from sidecar.tasks import Scheduler, SharedTasks
-from sidecar.workspace.agent_reading import AgentSessionWatcher, HistoryRecorder
-from sidecar.workspace.file_watcher import FileWatcher
+from sidecar.workspace.agent_watcher import AgentSessionWatcher, HistoryRecorder
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event
 
@@ -148,7 +140,7 @@ class ContextOnDemand(Feature):
 
 
 def import_context_feature() -> Any:
-    return import_module("sidecar.server.features.context")
+    return import_module("sidecar.server.features.context_requests")
 
 
 def create_server() -> SidecarServer:

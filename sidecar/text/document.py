@@ -1,6 +1,6 @@
 r"""An open document, with positions, edits and pieces that can be counted.
 
-A document is a list of immutable pieces between safe split points (see `sidecar.text.cuts`). An
+A document is a list of immutable pieces between safe split points (see `sidecar.text.pieces`). An
 edit replaces the pieces that it touches, and only the new pieces are counted. Small pieces are
 joined later, and their counts are added.
 
@@ -18,13 +18,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from sidecar.text.cuts import is_cut
 from sidecar.text.pieces import (
     PIECE_CHARACTERS,
     Piece,
     PieceList,
     PiecePlace,
     SplitText,
+    is_cut,
     merge_counted,
     split_pieces,
 )

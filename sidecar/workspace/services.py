@@ -8,26 +8,26 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from sidecar.counting.open_documents import Snapshot
 from sidecar.models import catalogue
-from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.shared import SharedServices
+from sidecar.workspace.shared_services import SharedServices
 from sidecar.workspace.workspace import Event, find_linked_root
 
 if TYPE_CHECKING:
-    from sidecar.budget.findings import Finding
-    from sidecar.context.occupancy import Severity
+    from sidecar.budgets.budgets import Budgets, Subject
+    from sidecar.budgets.findings import Finding
+    from sidecar.conversations.conversations import Conversations
     from sidecar.cost.team import TeamStoreError
+    from sidecar.counting.counts import CountedPart, PartCounts
     from sidecar.counting.tokenizer_interface import Tokenizer
+    from sidecar.models.window import Severity
+    from sidecar.tasks import Workers
     from sidecar.text.document import TextDocument
     from sidecar.text.positions import Encoding
-    from sidecar.workspace.agents import AgentSessions
-    from sidecar.workspace.budgets import Budgets, Subject
-    from sidecar.workspace.conversations import Conversations
-    from sidecar.workspace.counts import CountedPart, PartCounts
+    from sidecar.workspace.agent_sessions import AgentSessions
     from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.spending import TeamOutage
-    from sidecar.workspace.state import SharedConversations
-    from sidecar.workspace.workers import Workers
+    from sidecar.workspace.state_folder import SharedConversations
     from sidecar.workspace.workspace import Workspace
 
 
@@ -74,19 +74,19 @@ class Services(SharedServices):
 
     @cached_property
     def budgets(self) -> Budgets:
-        from sidecar.workspace.budgets import Budgets
+        from sidecar.budgets.budgets import Budgets
 
         return Budgets(self.counts, self.documents, self.roots)
 
     @cached_property
     def agents(self) -> AgentSessions:
-        from sidecar.workspace.agents import AgentSessions
+        from sidecar.workspace.agent_sessions import AgentSessions
 
         return AgentSessions(self, self.sessions)
 
     @cached_property
     def shared_conversations(self) -> SharedConversations:
-        from sidecar.workspace.state import SharedConversations
+        from sidecar.workspace.state_folder import SharedConversations
 
         return SharedConversations(self.state.folder / "live", self.workers)
 
@@ -117,8 +117,8 @@ class Services(SharedServices):
         Raises:
             RequestError: `unknownDocument`. The document is not open, or it is out of sync.
         """
-        from sidecar.workspace.budgets import model_of
-        from sidecar.workspace.counts import count_parts
+        from sidecar.budgets.budgets import model_of
+        from sidecar.counting.counts import count_parts
 
         await self.configured.wait()
         snapshot, workspace = self.documents.snapshot(uri), self.roots.of_document(uri)
@@ -215,7 +215,7 @@ class Services(SharedServices):
     def conversations(self, workspace: Workspace) -> Conversations:
         if (known := self._conversations.get(workspace)) is not None:
             return known
-        from sidecar.workspace.conversations import Conversations
+        from sidecar.conversations.conversations import Conversations
 
         conversations = Conversations(self, workspace, self.sessions(workspace))
         if workspace in self.roots:

@@ -1,4 +1,6 @@
-"""Keeps track of a workspace's sessions, and publishes the shown session's context.
+"""The sessions of a workspace, and the one that is shown.
+
+A session that the user has selected takes precedence (`SessionRegistry.select`).
 
 A session belongs to a client of this server, to a coding agent, or to another server.
 `conversations.py` is imported only when a client creates a conversation.
@@ -9,44 +11,83 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from sidecar.agents.events import Activity, StoredSession
-from sidecar.agents.registry import reader_of
-from sidecar.context.occupancy import Limit, NamedLimits, Window, level, resolve_limit, severity
-from sidecar.context.protocol import (
+from sidecar.agents.reader_registry import reader_of
+from sidecar.agents.session_events import Activity, StoredSession
+from sidecar.conversations.context_protocol import (
     ContextUsage,
     ContextWarning,
     SessionInfo,
     SessionOrder,
     SessionRow,
 )
-from sidecar.context.usage import budget_message, crossed, in_window
+from sidecar.conversations.occupancy import budget_message, crossed, in_window
 from sidecar.counting.calibration import ConversationCalibration
+from sidecar.counting.windows import find_window
 from sidecar.errors import BadParamsError
+from sidecar.models.window import Limit, NamedLimits, Window, level, resolve_limit, severity
 from sidecar.text.printable import is_generated_id, local_time_text
 from sidecar.text.printable import message as printable
-from sidecar.workspace.shown_session import (
-    PROTOCOL,
-    RECENT,
-    choose_session,
-    is_recent,
-    next_switch_at,
-)
-from sidecar.workspace.windows import find_window
 from sidecar.workspace.workspace import ContextState, Event, Workspace
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Context as ContextSettings
-    from sidecar.context.conversation import Conversation
-    from sidecar.counting.count import Method
-    from sidecar.workspace.documents import FollowedSection
-    from sidecar.workspace.shared import SharedServices
-    from sidecar.workspace.shown_session import Session
+    from sidecar.conversations.conversation import Conversation
+    from sidecar.counting.count_result import Method
+    from sidecar.counting.open_documents import FollowedSection
+    from sidecar.workspace.shared_services import SharedServices
     from sidecar.workspace.spending import Costs
+
+
+Session: TypeAlias = "Conversation | StoredSession"
+
+PROTOCOL = "protocol"
+"""The `source` value for conversations from clients."""
+PROTOCOL_OUTRANKS = timedelta(minutes=30)
+"""How long a client's conversation takes precedence over newer agent sessions."""
+RECENT = timedelta(hours=24)
+"""How long a session from an agent or another server is shown after its last update."""
+
+
+def choose_session(conversation: Session | None, agents: StoredSession | None) -> Session | None:
+    """Choose between a client's conversation and an agent's session.
+
+    The conversation takes precedence for 30 minutes after its last update. After that, the
+    session that was updated last is chosen.
+
+    Args:
+        conversation: A client's newest conversation, possibly on another server.
+        agents: An agent's newest session.
+    """
+    if conversation is None or agents is None:
+        return conversation or agents
+    outranked_until = datetime.now(UTC) - PROTOCOL_OUTRANKS
+    is_first = conversation.updated_at >= min(agents.updated_at, outranked_until)
+    return conversation if is_first else agents
+
+
+def next_switch_at(shown: Session) -> datetime | None:
+    """Return the time when the shown session loses its precedence or becomes too old to show.
+
+    Returns None if this time has passed.
+    """
+    is_stored = isinstance(shown, StoredSession)
+    periods = [RECENT] if is_stored else []
+    if not is_stored or shown.source == PROTOCOL:
+        periods.append(PROTOCOL_OUTRANKS)
+    ends = (shown.updated_at + period for period in periods)
+    return min((at for at in ends if at > datetime.now(UTC)), default=None)
+
+
+def is_recent(session: Session) -> bool:
+    """Return whether a session that is not selected is recent enough to be shown."""
+    return not isinstance(session, StoredSession) or (
+        session.updated_at >= datetime.now(UTC) - RECENT
+    )
 
 
 DEFAULT_ID = "default"
@@ -161,7 +202,7 @@ class SessionsSnapshot(NamedTuple):
     def _named(self, session: StoredSession) -> StoredSession:
         if not session.unread_names:
             return session
-        from sidecar.workspace.session_index import read_name
+        from sidecar.agents.session_index import read_name
 
         return read_name(session, with_prompts=self.with_prompts)
 
@@ -388,7 +429,7 @@ class SessionRegistry:
         conversation = self.conversations.get(session_id)
         if conversation is None:
             return None
-        from sidecar.context.usage import sent_estimate
+        from sidecar.conversations.occupancy import sent_estimate
 
         return sent_estimate(conversation, self.calibration_of(conversation))
 
@@ -506,7 +547,7 @@ class SessionRegistry:
     def _followed_sections(self, shown: Session | None) -> Iterator[FollowedSection]:
         if not self.conversations:
             return
-        from sidecar.workspace.documents import FollowedSection, FollowedText
+        from sidecar.counting.open_documents import FollowedSection, FollowedText
 
         for conversation in self.conversations.values():
             for section in conversation.sections:
@@ -530,7 +571,7 @@ class SessionRegistry:
             limit = self._agent_limit(*_limit_key(session))
             usage = stored_usage(session, limit, settings, cost)
             return msgspec.structs.replace(usage, session=usage.session or _info_of(session))
-        from sidecar.context.usage import context_usage
+        from sidecar.conversations.occupancy import context_usage
 
         return context_usage(
             session,

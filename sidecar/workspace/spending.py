@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from sidecar.agents.session_index import Unread
     from sidecar.config.settings import Settings
-    from sidecar.context.occupancy import Severity
     from sidecar.cost.book import Cancelled, CostBook
     from sidecar.cost.caps import CapReason, CapSpan, CostVerdict
-    from sidecar.cost.events import Cost
-    from sidecar.cost.prompt_file_costs import CallGroup
-    from sidecar.cost.protocol import (
+    from sidecar.cost.cost_protocol import (
         CostDetailParams,
         CostKey,
         CostRecorded,
@@ -34,10 +32,12 @@ if TYPE_CHECKING:
         CostReport,
         CostRow,
     )
+    from sidecar.cost.ledger_events import Cost
+    from sidecar.cost.prompt_file_costs import CallGroup
     from sidecar.cost.sums import Scope
     from sidecar.messages.replies import Reply
-    from sidecar.workspace.session_index import Unread
-    from sidecar.workspace.state import State
+    from sidecar.models.window import Severity
+    from sidecar.workspace.state_folder import State
 
 RECENT = timedelta(days=30)
 _READ_NUMBERS = itertools.count(1)
@@ -225,7 +225,7 @@ def repository_folders(book: CostBook, folder: Path) -> tuple[str, ...]:
 
     This function blocks.
     """
-    from sidecar.agents.roots import resolve, worktrees_beside
+    from sidecar.agents.folders import resolve, worktrees_beside
 
     real = resolve(str(folder))
     return book.folders_of(worktrees_beside(real) or {real: ""})
@@ -284,7 +284,7 @@ class Spending:
             ReadCancelledError: `cancelled` returned true.
             LedgerError: The ledger cannot be read.
         """
-        from sidecar.workspace.plan_limits import block_ends
+        from sidecar.agents.plan_limits import block_ends
 
         placed = msgspec.structs.replace(params, workspace=self._uri or None)
         ends = block_ends(params.by, self._settings.agents, self._state.folder)
@@ -292,7 +292,7 @@ class Spending:
 
     def scope(self) -> Scope:
         """Return a filter for this workspace's calls."""
-        from sidecar.cost.protocol import CostDetailParams
+        from sidecar.cost.cost_protocol import CostDetailParams
 
         return self.book.scope(CostDetailParams(workspace=self._uri or None), folders=self._folders)
 
@@ -337,7 +337,7 @@ class Spending:
     def _report_rows(
         self, *by: CostKey, since: str | None = None, until: str | None = None
     ) -> list[CostRow]:
-        from sidecar.cost.protocol import CostDetailParams
+        from sidecar.cost.cost_protocol import CostDetailParams
 
         wanted = CostDetailParams(workspace=self._uri or None, by=by, since=since, until=until)
         return self.book.detail(wanted, folders=self._folders).rows
@@ -379,9 +379,9 @@ class Spending:
             BadParamsError: A time is invalid.
             LedgerError: The ledger cannot be read.
         """
+        from sidecar.cost.cost_protocol import CostDetailParams
         from sidecar.cost.ledger import workspace_key
         from sidecar.cost.prompt_file_costs import group_calls
-        from sidecar.cost.protocol import CostDetailParams
 
         wanted = CostDetailParams(workspace=self._uri or None, since=since, until=until)
         scope = self.book.scope(wanted, folders=self._folders if with_worktrees else ())
@@ -414,7 +414,7 @@ class Spending:
             LedgerError: The ledger cannot be read.
         """
         from sidecar.cost.caps import judge
-        from sidecar.cost.events import Cost
+        from sidecar.cost.ledger_events import Cost
 
         read_number = next(_READ_NUMBERS)
         spend = self.book.spend(self._uri, session, self._folders)

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.budget.rules import percent_of, severity_of
-from sidecar.context.occupancy import Severity
-from sidecar.context.protocol import ViewRow
-from sidecar.context.view import (
+from sidecar.budgets.budget_rules import percent_of, severity_of
+from sidecar.conversations.context_protocol import ViewRow
+from sidecar.conversations.context_rows import (
     UNKNOWN,
     rows_markdown,
     short_text,
     tooltip_rows,
     window_text,
 )
-from sidecar.counting.count import Count, Method, banded_text, tokens_text
+from sidecar.counting.count_result import Count, Method, banded_text, tokens_text
+from sidecar.models.window import Severity
 from sidecar.text.printable import cost_text, counted, percent_text, usd_text
 from sidecar.workspace.views import describe_unknown_model, format_session_cost
 
 if TYPE_CHECKING:
     from sidecar.config.options import Loaded, Problem
     from sidecar.config.settings import Show
-    from sidecar.context.protocol import ContextUsage
+    from sidecar.conversations.context_protocol import ContextUsage
     from sidecar.workspace.spending import Costs
     from sidecar.workspace.workspace import Workspace
 

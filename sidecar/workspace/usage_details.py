@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.events import StoredSession
-from sidecar.context.protocol import Forecast, PlanLimit, UsageBlock
+from sidecar.agents.session_events import StoredSession
+from sidecar.conversations.context_protocol import Forecast, PlanLimit, UsageBlock
 from sidecar.errors import SidecarError
-from sidecar.workspace.context_sizes import label_parts
-from sidecar.workspace.shown_session import PROTOCOL
+from sidecar.workspace.context_breakdown import label_parts
+from sidecar.workspace.sessions import PROTOCOL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.agents.events import ReportedLimit
-    from sidecar.context.conversation import Conversation
-    from sidecar.context.protocol import ContextUsage
+    from sidecar.agents.session_events import ReportedLimit
+    from sidecar.conversations.context_protocol import ContextUsage
+    from sidecar.conversations.conversation import Conversation
     from sidecar.cost.book import CostBook
-    from sidecar.workspace.shared import SharedServices
+    from sidecar.workspace.shared_services import SharedServices
     from sidecar.workspace.workspace import Workspace
 
 
@@ -35,7 +35,7 @@ async def add_forecast(
     """Add a forecast to the usage if the ledger contains calls from the session."""
     if usage.session is None or usage.session.id not in workspace.costs.sessions:
         return usage
-    from sidecar.workspace.plan_limits import current_limits
+    from sidecar.agents.plan_limits import current_limits
 
     book, state = services.spending(workspace).book, services.state.folder
     source, settings = usage.session.source, workspace.settings.agents
@@ -122,7 +122,7 @@ def tokens_until_compaction(usage: ContextUsage) -> int | None:
 
     The result is negative beyond the agent's threshold, and None if the threshold is unknown.
     """
-    from sidecar.agents.registry import reader_of
+    from sidecar.agents.reader_registry import reader_of
 
     tokens, limit = usage.tokens, usage.limit
     is_own = usage.limit_source == "settings"  # agents do not know the user's limit
@@ -139,7 +139,7 @@ def tokens_until_compaction(usage: ContextUsage) -> int | None:
 def _current_block(
     book: CostBook, agent: str, limits: Sequence[ReportedLimit], now: datetime
 ) -> UsageBlock | None:
-    from sidecar.workspace.plan_limits import end_of_block
+    from sidecar.agents.plan_limits import end_of_block
 
     ends_at = end_of_block(limits, now)
     if ends_at is None:

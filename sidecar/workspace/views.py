@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
-from sidecar.context.view import context_rows, rows_text
-from sidecar.counting.count import (
-    Count,
-    estimated_percent_text,
-    number_text,
-    tokens_text,
-)
+from sidecar.conversations.context_protocol import ContextUsage, SessionInfo, SessionRow
+from sidecar.conversations.context_rows import context_rows, rows_text
+from sidecar.counting.count_result import Count, estimated_percent_text, number_text, tokens_text
 from sidecar.known_agents import LOWER_BOUND_AGENTS
 from sidecar.models.names import short_names
 from sidecar.text.printable import (
@@ -32,7 +27,7 @@ from sidecar.text.printable import (
 from sidecar.text.tables import align_columns, draw_gauge, markdown_table
 
 if TYPE_CHECKING:
-    from sidecar.context.protocol import FitResult, Removed
+    from sidecar.conversations.context_protocol import FitResult, Removed
     from sidecar.text.pages import Page
     from sidecar.workspace.spending import Costs
 
@@ -170,7 +165,7 @@ def add_view_to_usage(
 
 def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -> Page:
     """Return a page that shows the context usage."""
-    from sidecar.context.page import context_page
+    from sidecar.conversations.context_page import context_page
 
     now = now or datetime.now(UTC)
     updated = format_age(usage.session.updated_at, now) if usage.session else ""

@@ -14,20 +14,20 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from sidecar.budget.rules import Rules
+from sidecar.budgets.budget_rules import Rules
 from sidecar.config.options import Loaded
 from sidecar.config.settings import Settings
-from sidecar.context.occupancy import NamedLimits
 from sidecar.errors import BadParamsError
+from sidecar.models.window import NamedLimits
 from sidecar.operating_system import IS_WINDOWS, windows_path
 from sidecar.workspace.spending import Costs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sidecar.context.protocol import ContextUsage, ContextWarning
+    from sidecar.conversations.context_protocol import ContextUsage, ContextWarning
+    from sidecar.counting.open_documents import FollowedSection
     from sidecar.endpoints.outcome import MissKind
-    from sidecar.workspace.documents import FollowedSection
 
 
 class ContextState(NamedTuple):

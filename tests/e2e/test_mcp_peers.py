@@ -26,7 +26,7 @@ OVER_HTTP = """
 import sys
 from pathlib import Path
 import uvicorn
-from sidecar.mcp.server import create_server
+from sidecar.mcp.mcp_server import create_server
 app = create_server(Path(sys.argv[2])).streamable_http_app()
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
 """

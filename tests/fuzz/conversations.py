@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sidecar.messages.turns import Turn
 
 if TYPE_CHECKING:
-    from sidecar.context.protocol import FitResult
+    from sidecar.conversations.context_protocol import FitResult
 
 SHAPES = ("contract", "openai", "anthropic", "bedrock", "gemini")
 MOVES = (

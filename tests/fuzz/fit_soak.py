@@ -12,7 +12,7 @@ import sys
 import unicodedata
 from typing import TYPE_CHECKING
 
-from sidecar.counting.fit import MARKER, FitResult, fit
+from sidecar.counting.fitting import MARKER, FitResult, fit
 from sidecar.counting.model_tokenizers import Tokenizers
 
 if TYPE_CHECKING:

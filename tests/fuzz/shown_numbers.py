@@ -16,10 +16,10 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from sidecar.context.conversation import Conversation
-from sidecar.server.features.status import Status
+from sidecar.conversations.conversation import Conversation
+from sidecar.counting.open_documents import FollowedText, Snapshot
+from sidecar.server.features.status_updates import Status
 from sidecar.server.server import create_server
-from sidecar.workspace.documents import FollowedText, Snapshot
 from tests.protocol.client import Client
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Tests safe split points with real vocabularies: `python -m tests.fuzz.vocabulary_cuts [N]`.
 
-Random text is split wherever `sidecar.text.cuts` permits. The counts of the parts must add up to
+Random text is split wherever `sidecar.text.pieces` permits. The counts of the parts must add up to
 the count of the whole. The vocabularies come from splintr and from GGUF files, which
 `python -m tests.e2e.llama.vocabularies` downloads.
 """

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 DELAYS = (
-    "sidecar.server.features.call_pricing.DELAY_SECONDS",
-    "sidecar.server.features.calibration_sync.SAVE_SECONDS",
+    "sidecar.server.features.ledger_jobs.DELAY_SECONDS",
+    "sidecar.server.features.endpoint_updates.SAVE_SECONDS",
     "sidecar.server.features.context_updates.DELAY_SECONDS",
-    "sidecar.server.features.conversation_sharing.DELAY_SECONDS",
+    "sidecar.server.features.context_updates.DELAY_SECONDS",
     "sidecar.server.features.diagnostics.DEBOUNCE_SECONDS",
-    "sidecar.server.features.status.DEBOUNCE_SECONDS",
+    "sidecar.server.features.status_updates.DEBOUNCE_SECONDS",
     "sidecar.server.server.WATCH_SECONDS",
-    "sidecar.workspace.agent_reading.SUM_SECONDS",
+    "sidecar.workspace.agent_watcher.SUM_SECONDS",
 )
 """Delays that only save work."""
 

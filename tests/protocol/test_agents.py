@@ -17,16 +17,17 @@ from click.testing import CliRunner
 
 from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
 from benchmarks.agents.gemini import GeminiHome
+from sidecar.agents import session_index
+from sidecar.agents.session_index import LOCK_NAME, SessionIndex
 from sidecar.cli import main
 from sidecar.cli.check import check_paths as run
 from sidecar.config.paths import config_file, state_dir
-from sidecar.config.private_files import make_folder
+from sidecar.config.safe_files import make_folder
 from sidecar.server.features import configuration
-from sidecar.server.features.status import Status
+from sidecar.server.features.status_updates import Status
 from sidecar.text.printable import local_time_text, usd_text
-from sidecar.workspace import agent_reading, session_index, sessions
+from sidecar.workspace import agent_watcher, sessions
 from sidecar.workspace.services import Services
-from sidecar.workspace.session_index import LOCK_NAME, SessionIndex
 from sidecar.workspace.spending import Spending
 from tests.file_opens import recorded_opens
 from tests.protocol.client import RpcError
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from sidecar.agents.events import StoredSession
-    from sidecar.budget.findings import Finding
-    from sidecar.cli.checking.report import ReportedFinding
-    from sidecar.cost.events import Cost
+    from sidecar.agents.session_events import StoredSession
+    from sidecar.budgets.check_report import ReportedFinding
+    from sidecar.budgets.findings import Finding
+    from sidecar.cost.ledger_events import Cost
     from sidecar.counting.tokenizer_interface import Tokenizer
-    from sidecar.workspace.shown_session import Session
+    from sidecar.workspace.sessions import Session
     from tests.protocol.client import Client
 
 
@@ -54,7 +55,7 @@ def home(tmp_path: Path) -> ClaudeHome:
 async def test_costs_are_recorded_while_the_user_is_idle(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_reading, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(agent_watcher, "IDLE_SECONDS", 0.05)
     session = everyday(home, tmp_path)
     await bare.initialize(tmp_path.as_uri())
     shown = await bare.take("status/update", lambda status: bool(status["cost"]))
@@ -69,8 +70,8 @@ async def test_costs_are_lower_bounds_until_all_session_files_are_read(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest files are read first. Meanwhile, another process reads the others."""
-    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 0.01)
-    monkeypatch.setattr(agent_reading, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agent_watcher, "RETRY_SECONDS", 0.05)
     session = home.session(tmp_path)
     session.user()
     session.reply()
@@ -106,7 +107,7 @@ async def test_costs_of_hidden_sessions_are_updated(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session list shows up-to-date costs, even for sessions that are not pinned."""
-    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 0.01)
     other, pinned = home.session(tmp_path), home.session(tmp_path)
     for session in (other, pinned):
         session.user()
@@ -138,8 +139,8 @@ async def test_calls_of_agents_that_delete_sessions_are_recorded_at_once(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gemini CLI may delete a session the next time it starts."""
-    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 1_000.0)
-    monkeypatch.setattr(agent_reading, "IDLE_SECONDS", 1_000.0)
+    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 1_000.0)
+    monkeypatch.setattr(agent_watcher, "IDLE_SECONDS", 1_000.0)
     gemini = GeminiHome(tmp_path / "home" / ".gemini")
     gemini.clock.now = datetime.now(UTC) - timedelta(minutes=50)
     session = gemini.session(tmp_path)
@@ -161,7 +162,7 @@ async def test_background_recording_can_be_cancelled_and_resumed(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The requested workspace's calls are recorded before other workspaces' calls."""
-    monkeypatch.setattr(agent_reading, "PAUSE_RATIO", 1_000.0)
+    monkeypatch.setattr(agent_watcher, "PAUSE_RATIO", 1_000.0)
     monkeypatch.setattr(session_index, "_CALLS_AT_ONCE", 20)
     root, *others = [tmp_path / f"root-{number}" for number in range(12)]
     root.mkdir()
@@ -183,7 +184,7 @@ async def test_background_recording_can_be_cancelled_and_resumed(
     await bare.take("$/progress", lambda one: one == ended)
     bare.ignore("$/progress")
     assert mine <= calls_in_the_ledger() < len(home.truth.calls)
-    monkeypatch.setattr(agent_reading, "PAUSE_RATIO", 0.0)
+    monkeypatch.setattr(agent_watcher, "PAUSE_RATIO", 0.0)
     await bare.request("cost/detail", {})
     async with asyncio.timeout(60):
         while calls_in_the_ledger() < len(home.truth.calls):
@@ -528,7 +529,7 @@ async def test_cost_is_updated_without_a_reported_file_name(
 ) -> None:
     """When a poll or a new folder triggers a read, no file names are reported."""
     bare.server.watcher.start_seconds = 3600
-    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
     session.reply()
     await bare.initialize(tmp_path.as_uri())
@@ -544,7 +545,7 @@ async def test_changed_file_is_read_once_for_size_and_costs(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare.server.watcher.start_seconds = 3600
-    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
     session.reply()
     await bare.initialize(tmp_path.as_uri())
@@ -569,7 +570,7 @@ async def test_changed_file_is_read_once_for_size_and_costs(
 async def test_calls_appended_during_recording_are_recorded(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 1.0)  # The files are being watched now.
+    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 1.0)  # The files are being watched now.
     session = home.session(tmp_path)
     session.reply()
     grown, read = threading.Event(), session_index.read_all
@@ -603,7 +604,7 @@ async def test_a_selected_session_shows_its_own_cost(
 ) -> None:
     """Tests a session that was never shown, and one that grew while it was hidden."""
     bare.server.watcher.start_seconds = 3600
-    monkeypatch.setattr(agent_reading, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 0.01)
     first, second = home.session(tmp_path), home.session(tmp_path)
     first.reply()
     home.clock.now -= timedelta(minutes=20)  # The first session stays the newest one.

@@ -7,7 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from sidecar.agents.roots import Roots
+from sidecar.agents.folders import Roots
 from sidecar.server.features import configuration
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from sidecar.budget.rules import Rules
+    from sidecar.budgets.budget_rules import Rules
     from sidecar.config.options import Loaded
     from tests.protocol.client import Client
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.counting.calibration import Calibrations, document_key
-from sidecar.counting.calibration_file import save
 from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.saved_calibrations import save
 from sidecar.counting.text_features import kind_of
 from sidecar.workspace.views import NO_CONTEXT
 from tests.protocol.client import URI, USER, Client, RpcError, edit

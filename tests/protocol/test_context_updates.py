@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.server.features.status import Status
-from sidecar.workspace.changes import Recount
-from sidecar.workspace.state import State
+from sidecar.conversations.changes import Recount
+from sidecar.server.features.status_updates import Status
+from sidecar.workspace.state_folder import State
 from tests.protocol.client import URI, Client
 from tests.protocol.test_same_count import endpoint, root, settled, started
 

@@ -16,11 +16,11 @@ import pytest
 
 import sidecar
 from benchmarks.agents.claude import ClaudeHome
-from sidecar.agents.events import StoredSession
+from sidecar.agents.session_events import StoredSession
 from sidecar.cost.ledger import MemoryLedger
-from sidecar.workspace.agents import NOT_KEPT
+from sidecar.workspace.agent_sessions import NOT_KEPT
 from sidecar.workspace.services import Services
-from sidecar.workspace.state import State
+from sidecar.workspace.state_folder import State
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.protocol.test_same_count import MODEL, endpoint, opened, root, settled, started
 from tests.unit.endpoints_fake_server import Canned

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.conversations.conversations import Conversations
 from sidecar.messages.replies import read_reply
 from sidecar.server import server as server_module
-from sidecar.workspace.conversations import Conversations
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ async def test_turns_after_a_reply_are_not_part_of_its_prompt(
         {"role": "assistant", "content": "", "toolCalls": [CALL]},
         {"role": "tool", "content": RESULT, "toolCallId": "c1"},
     ]
-    monkeypatch.setattr("sidecar.workspace.changes.read_reply", hold.first(read_reply))
+    monkeypatch.setattr("sidecar.conversations.changes.read_reply", hold.first(read_reply))
     replied, appended = (
         asyncio.ensure_future(client.request(method, {"session": "s", **params}))
         for method, params in (

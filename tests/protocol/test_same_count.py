@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.counting import calibration_file
+from sidecar.counting import saved_calibrations
 from sidecar.counting.calibration import Calibrations, document_key
+from sidecar.counting.counts import Counts
 from sidecar.counting.text_features import kind_of
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
-from sidecar.server.features.status import Status
+from sidecar.server.features.status_updates import Status
 from sidecar.server.server import create_server
-from sidecar.workspace.counts import Counts
 from tests.protocol.client import Client
 from tests.unit.endpoints_fake_server import Canned, FakeServer, llamacpp, words
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from sidecar.workspace.documents import Snapshot
+    from sidecar.counting.open_documents import Snapshot
 
 MODEL = "tiny"
 TEXT = "# Title\n\n" + "Some prose, and some more of it, without an end.\n" * 40
@@ -126,7 +126,7 @@ async def test_endpoints_count_is_shown_everywhere(root: Path, endpoint: FakeSer
 async def test_late_answer_is_shown_when_it_arrives(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.workspace.counts.ENDPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("sidecar.counting.counts.ENDPOINT_SECONDS", 0.0)
     client = await started(root)
     uri = opened(client, root)
     async with asyncio.timeout(60):
@@ -231,7 +231,7 @@ async def test_calibration_of_another_process_is_used_once_it_is_read(root: Path
     estimator = services.counts.tokenizers(services.roots.default.settings).for_model(MODEL).name
     other = Calibrations()
     other.update(document_key(MODEL, estimator, kind_of(TEXT)), 10_000, 13_000)
-    calibration_file.save(services.state.folder, other)
+    saved_calibrations.save(services.state.folder, other)
     turns = [{"role": "user", "content": "Hi. " * 40}, {"role": "assistant", "content": "Yes."}]
     for reported in (900, 1000):
         usage = {"prompt_tokens": reported, "completion_tokens": 3}
@@ -251,10 +251,10 @@ async def test_calibration_of_another_process_is_used_without_own_samples(root: 
     services = client.server.services
     estimator = services.counts.tokenizers(services.roots.default.settings).for_model(MODEL).name
     key = document_key(MODEL, estimator, kind_of(TEXT))
-    other = calibration_file.load(services.state.folder)
+    other = saved_calibrations.load(services.state.folder)
     for _ in range(3):  # Each write replaces the file.
         other.update(key, 10_000, 13_000)
-        calibration_file.save(services.state.folder, other)
+        saved_calibrations.save(services.state.folder, other)
         async with asyncio.timeout(60):
             while services.calibrations.loaded().learned(key) != other.learned(key):
                 await asyncio.sleep(0.01)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from sidecar.project import file_watcher
 from sidecar.server.server import create_server
-from sidecar.workspace import file_watcher
 from tests.protocol.client import Client
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli.cost import cost
 from sidecar.config.paths import config_file
 from sidecar.cost import shipping
-from sidecar.server.features import call_shipping
+from sidecar.server.features import ledger_jobs
 from tests.collector import Collector
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ CALL = {"model": "claude-haiku-4-5", "usage": {"input_tokens": 10, "output_token
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    monkeypatch.setattr(call_shipping, "SHIP_SECONDS", 0.05)
+    monkeypatch.setattr(ledger_jobs, "SHIP_SECONDS", 0.05)
     collector = Collector()
     config_file().write_text(f'[ledger]\notel-endpoint = "{collector.url}"\n')
     yield collector
@@ -101,9 +101,7 @@ async def test_delay_doubles_while_the_collector_is_unavailable(
     schedule = scheduler.schedule
 
     def recorded(key: JobKey, seconds: float, work: Work) -> None:
-        if key == ("shipping",) and (
-            failures := bare.feature(call_shipping.CallShipping)._failures
-        ):
+        if key == ("shipping",) and (failures := bare.feature(ledger_jobs.CallShipping)._failures):
             delays[failures] = seconds
         schedule(key, seconds, work)
 
@@ -138,7 +136,7 @@ async def test_rejected_calls_do_not_delay_later_ones(
 async def test_a_change_of_settings_ends_the_delay_after_failures(
     bare: Client, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_shipping, "LONGEST_SHIP_SECONDS", 600.0)
+    monkeypatch.setattr(ledger_jobs, "LONGEST_SHIP_SECONDS", 600.0)
     collector.answer = lambda _path, _body: (503, b"", {"Retry-After": "600"})
     await bare.initialize()
     bare.ignore("status/update")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sidecar.models import catalogue
-from sidecar.server.features.status import Status
+from sidecar.server.features.status_updates import Status
 from tests.protocol.client import URI, Client, edit
 from tests.truth import truth
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.server.features import status
+from sidecar.server.features import status_updates
 from sidecar.workspace.status import status_update
 from tests.protocol.client import USER, Client
 
@@ -83,7 +83,7 @@ async def test_no_status_is_built_for_workspaces_that_are_not_shown(
         built.append(workspace.uri)
         return status_update(workspace, *args)
 
-    monkeypatch.setattr(status, "status_update", build_and_note)
+    monkeypatch.setattr(status_updates, "status_update", build_and_note)
     await bare.request("context/append", named)
     while (await shown(bare))["context"]["tokens"] == before["context"]["tokens"]:
         pass

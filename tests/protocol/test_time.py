@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.agents.events import StoredSession
-from sidecar.workspace import shown_session
+from sidecar.agents.session_events import StoredSession
+from sidecar.workspace import sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ async def test_todays_costs_are_reset_at_midnight(midnight_is_near: None, client
 async def test_agents_session_is_shown_once_the_plugins_conversation_is_old(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shown_session, "PROTOCOL_OUTRANKS", timedelta(seconds=2))
+    monkeypatch.setattr(sessions, "PROTOCOL_OUTRANKS", timedelta(seconds=2))
     turn = {"role": "user", "content": "some words"}
     own = await client.request("context/append", {"session": "mine", "turns": [turn]})
     services = client.server.services

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from benchmarks.agents.truth import Tokens, Truth
 from benchmarks.transcripts import recorded
-from sidecar.agents.events import CallFinished, Store, StoredSession, StoreRead, StoreReader
-from sidecar.agents.places import Places
-from sidecar.agents.registry import readers_of
-from sidecar.agents.roots import Roots
+from sidecar.agents.folders import Places, Roots
+from sidecar.agents.reader_registry import readers_of
+from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead, StoreReader
+from sidecar.agents.session_index import SessionIndex
 from sidecar.config.settings import Agents
 from sidecar.cost.ledger import Ledger
-from sidecar.workspace.session_index import SessionIndex
 
 
 class RecordingReader:

@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 
 from sidecar.config.settings import Truncation
-from sidecar.context.conversation import Conversation
-from sidecar.context.counter import Counter
-from sidecar.context.occupancy import Limit, Window
-from sidecar.context.protocol import FitParams, FitResult
-from sidecar.context.pruning import apply_plan, fit, make_plan
+from sidecar.conversations.context_protocol import FitParams, FitResult
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.pruning import apply_plan, fit, make_plan
+from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import ConversationCalibration
-from sidecar.counting.count import Measure, Method
+from sidecar.counting.count_result import Measure, Method
 from sidecar.messages.turns import Turn
+from sidecar.models.window import Limit, Window
 
 ENVELOPE = 4
 PRIMING = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sidecar.cost.events import PROTOCOL, Buckets, LedgerEvent
+from sidecar.cost.ledger_events import PROTOCOL, Buckets, LedgerEvent
 
 
 def call_of(agent: str = PROTOCOL, *, tokens: int = 1_000, **fields: Any) -> LedgerEvent:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from sidecar.config.settings import Endpoint
+from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.outcome import EndpointCount, Miss
-from sidecar.endpoints.registry import Endpoints
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks.agents.cline import ClineHome, everyday
+from sidecar.agents import session_index
 from sidecar.agents.stores import COMPACTED
-from sidecar.workspace import session_index
 from tests.unit.agents_world import World
 
 EXTENSIONS = {

@@ -22,10 +22,10 @@ from benchmarks.agents.copilot import (
     Traces,
     everyday,
 )
-from sidecar.agents.events import StoredSession
+from sidecar.agents.session_events import StoredSession
+from sidecar.agents.session_index import make_ledger_event
 from sidecar.agents.stores import COMPACTED, NO_USAGE, NOT_VISIBLE
 from sidecar.cost.prices import Prices
-from sidecar.workspace.session_index import make_ledger_event
 from tests.unit.agents_world import World
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.agents.copilot_cli import CliHome, everyday
-from sidecar.agents.events import StoredSession
+from sidecar.agents.session_events import StoredSession
 from sidecar.agents.stores import COMPACTED, NO_USAGE
 from sidecar.models import catalogue
 from tests.unit.agents_world import World

@@ -15,16 +15,16 @@ import pytest
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.databases import CrushStore
 from sidecar import typed
-from sidecar.agents import compressed, registry
+from sidecar.agents import file_reading, reader_registry
 from sidecar.agents.databases import read_only
-from sidecar.agents.events import StoredSession
 from sidecar.agents.fields import Record
 from sidecar.agents.file_reading import chunks, open_quietly
-from sidecar.agents.finding import database_store, walk
+from sidecar.agents.session_events import StoredSession
+from sidecar.agents.store_files import database_store, walk
 from sidecar.config.settings import Agents
-from sidecar.messages.usage import LONGEST_ID, MOST_TOKENS
+from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
 from sidecar.workspace.services import Services
-from sidecar.workspace.state import State
+from sidecar.workspace.state_folder import State
 from tests.unit.agents_world import World
 
 STARTED = b"# aider chat started at 2026-01-01 00:00:00\n"
@@ -84,7 +84,7 @@ def test_hostile_history_in_a_repository_hides_no_sessions(machine: Machine, nam
     for session in machine.look():
         assert len(session.model or "") <= LONGEST_ID
         assert (session.tokens or 0) <= MOST_TOKENS
-    assert list(registry.survey(machine.world.readers, machine.world.places))
+    assert list(reader_registry.survey(machine.world.readers, machine.world.places))
 
 
 @pytest.mark.parametrize("name", LINES)
@@ -257,9 +257,9 @@ def test_folders_nested_beyond_the_recursion_limit_are_searched(tmp_path: Path) 
 
 def test_zstd_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decompression stops at the first chunk beyond the limit."""
-    monkeypatch.setattr(compressed, "MAX_BYTES", 8 << 20)
+    monkeypatch.setattr(file_reading, "MAX_BYTES", 8 << 20)
     path = tmp_path / "x.jsonl.zst"
-    packer = compressed.zstd.ZstdCompressor()
+    packer = file_reading.zstd.ZstdCompressor()
     block = b"{}\n" + b"\0" * (1 << 20)
     packed = b"".join(packer.compress(block) for _ in range(64)) + packer.flush()
     path.write_bytes(packed)
@@ -269,7 +269,7 @@ def test_zstd_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_zstd_frame_with_a_huge_window_is_rejected(tmp_path: Path) -> None:
-    zstd = compressed.zstd
+    zstd = file_reading.zstd
     options: dict[int, int] = {zstd.CompressionParameter.window_log: 30}
     packed = zstd.ZstdCompressor(options=options)
     path = tmp_path / "x.jsonl.zst"

@@ -22,16 +22,15 @@ from benchmarks.agents.codex import everyday as codex_thread
 from benchmarks.agents.databases import CrushStore
 from benchmarks.agents.gemini import GeminiHome
 from benchmarks.agents.gemini import everyday as gemini_everyday
-from sidecar.agents.events import StoredSession
-from sidecar.agents.places import Places
-from sidecar.agents.registry import paths_to_watch, readers_of
-from sidecar.agents.roots import Roots
+from sidecar.agents.folders import Places, Roots
+from sidecar.agents.reader_registry import paths_to_watch, readers_of
+from sidecar.agents.session_events import StoredSession
 from sidecar.config.settings import Agents
 from sidecar.known_agents import AGENTS
-from sidecar.workspace import agents
-from sidecar.workspace.file_watcher import Changes, FileWatcher
+from sidecar.project.file_watcher import Changes, FileWatcher
+from sidecar.workspace import agent_sessions
 from sidecar.workspace.services import Services
-from sidecar.workspace.state import State
+from sidecar.workspace.state_folder import State
 from tests.unit.agents_world import World
 
 
@@ -176,7 +175,7 @@ async def test_only_the_newest_of_the_old_sessions_is_listed(
 async def test_search_in_the_history_of_other_projects_is_limited(
     tmp_path: Path, editor: Editor, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "MAX_OLD_STORES", 3)
+    monkeypatch.setattr(agent_sessions, "MAX_OLD_STORES", 3)
     home = CodexHome(tmp_path / ".codex")
     for age in range(8):
         thread = codex_thread(home, tmp_path, 1)
@@ -227,7 +226,7 @@ async def test_session_that_is_no_longer_recent_is_found_again(
         ids.append(session.id)
         await editor.look()
         await editor.services.agents.ensure_older_sessions(editor.workspace)
-    monkeypatch.setattr(agents, "RECENT", timedelta(0))
+    monkeypatch.setattr(agent_sessions, "RECENT", timedelta(0))
     await editor.look()
     await editor.services.agents.ensure_older_sessions(editor.workspace)
     assert set(editor.shown()) == set(ids)

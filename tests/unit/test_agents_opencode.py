@@ -16,12 +16,12 @@ import pytest
 
 from benchmarks.agents.opencode import Conversation, Form, OpenHome, everyday
 from benchmarks.agents.truth import Truth
-from sidecar.agents.places import Places
+from sidecar.agents.folders import Places
+from sidecar.agents.reader_registry import paths_to_watch
 from sidecar.agents.readers.opencode import own_window
-from sidecar.agents.registry import paths_to_watch
 from sidecar.agents.stores import COMPACTED
 from sidecar.config.settings import Agents
-from sidecar.workspace.file_watcher import Changes, FileWatcher
+from sidecar.project.file_watcher import Changes, FileWatcher
 from tests.unit.agents_world import World
 
 FORMS: tuple[Form, ...] = ("files", "first", "second")

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.agents import others
 from benchmarks.agents.truth import Tokens, Truth
 from benchmarks.agents.vibe import VibeHome
-from sidecar.agents.roots import Roots
+from sidecar.agents.folders import Roots
 from tests.unit.agents_world import World
 
 

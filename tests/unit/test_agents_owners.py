@@ -15,10 +15,10 @@ import pytest
 from benchmarks.agents import claude, codex
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
+from sidecar.agents.session_index import SessionIndex
 from sidecar.cost.book import CostBook
+from sidecar.cost.cost_protocol import CostDetailParams
 from sidecar.cost.ledger import Ledger
-from sidecar.cost.protocol import CostDetailParams
-from sidecar.workspace.session_index import SessionIndex
 from tests.unit.agents_world import World
 
 AT = datetime(2026, 11, 20, 10, tzinfo=UTC)

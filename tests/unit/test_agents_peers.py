@@ -20,10 +20,10 @@ from benchmarks.agents.codex import CodexHome, everyday
 from benchmarks.agents.copilot import MODEL, CodeHome
 from benchmarks.agents.opencode import OpenHome
 from benchmarks.agents.truth import Tokens
+from sidecar.agents.session_index import make_ledger_event
 from sidecar.cli import main
 from sidecar.cost.prices import Prices
 from sidecar.models import catalogue
-from sidecar.workspace.session_index import make_ledger_event
 from tests.unit.agents_world import World
 
 

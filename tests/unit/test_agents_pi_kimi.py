@@ -15,8 +15,8 @@ import pytest
 from benchmarks.agents.truth import Clock, Tokens, Truth, append
 from sidecar.agents.stores import COMPACTED
 from sidecar.cost.book import CostBook
+from sidecar.cost.cost_protocol import CostDetailParams
 from sidecar.cost.export import exported, read_events
-from sidecar.cost.protocol import CostDetailParams
 from tests.unit.agents_world import World
 
 

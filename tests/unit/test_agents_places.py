@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from sidecar.agents.places import Places
-from sidecar.agents.registry import Sources, paths_to_watch, readers_here
-from sidecar.agents.roots import Roots
+from sidecar.agents.folders import Places, Roots
+from sidecar.agents.reader_registry import Sources, paths_to_watch, readers_here
 from sidecar.config.settings import Agents
-from sidecar.workspace.prompt_files import prompt_files
+from sidecar.project.prompt_files import prompt_files
 from tests.unit.agents_world import World
 
 AT = "2026-11-20T10:00:0{}.000Z"

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.agents.claude import slug_of
+from sidecar.agents import session_index
 from sidecar.agents.readers import continue_dev
 from sidecar.agents.stores import COMPACTED, ESTIMATED
 from sidecar.cost.book import CostBook
-from sidecar.cost.protocol import CostDetailParams
-from sidecar.workspace import session_index
+from sidecar.cost.cost_protocol import CostDetailParams
 from tests.unit.agents_world import World
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "agents"

@@ -270,7 +270,7 @@ def test_no_server_exists_at_module_level() -> None:
 TASK_MODULES = {
     "tasks.py",
     "server/protocol.py",
-    "server/serve.py",
+    "server/run.py",
     "endpoints/lmstudio.py",
 }
 TASK_CALLS = {"create_task", "ensure_future", "call_later", "call_at", "TaskGroup", "Timer"}

@@ -9,11 +9,18 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.budget.counter import TextCounter, excess_start
-from sidecar.budget.findings import Finding, GroupMember, RestOfGroup, evaluate, members_to_name
-from sidecar.budget.rules import PRESETS, Rule, Rules, severity_of
+from sidecar.budgets.budget_rules import PRESETS, Rule, Rules, severity_of
+from sidecar.budgets.findings import (
+    Finding,
+    GroupMember,
+    RestOfGroup,
+    TextCounter,
+    evaluate,
+    excess_start,
+    members_to_name,
+)
 from sidecar.config.settings import Budget, Settings
-from sidecar.counting.count import Method
+from sidecar.counting.count_result import Method
 from sidecar.counting.exact_engines import VOCABULARIES, Reference, engine, load_ranks
 from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.text.pieces import split_pieces

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.budget.counter import TextCounter
-from sidecar.budget.findings import Finding, RestOfGroup, evaluate
-from sidecar.budget.fixes import (
+from sidecar.budgets.budget_rules import Rules
+from sidecar.budgets.findings import Finding, RestOfGroup, TextCounter, evaluate
+from sidecar.budgets.fixes import (
     Fix,
     drop_fix,
     fit_fixes,
@@ -21,7 +21,6 @@ from sidecar.budget.fixes import (
     raise_fix,
     raised_limit,
 )
-from sidecar.budget.rules import Rules
 from sidecar.config.settings import Budget, Settings
 from sidecar.counting.exact_engines import engine
 from sidecar.counting.model_tokenizers import Tokenizers

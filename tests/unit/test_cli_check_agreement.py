@@ -9,11 +9,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from sidecar.budget.counter import TextCounter
-from sidecar.budget.findings import Finding, GroupMember, RestOfGroup, evaluate, members_to_name
-from sidecar.budget.rules import Rules
+from sidecar.budgets.budget_rules import Rules
+from sidecar.budgets.check_report import FileReport, ReportedFinding
+from sidecar.budgets.findings import (
+    Finding,
+    GroupMember,
+    RestOfGroup,
+    TextCounter,
+    evaluate,
+    members_to_name,
+)
 from sidecar.cli.check import check_paths as run
-from sidecar.cli.checking.report import FileReport, ReportedFinding
 from sidecar.config.load import load
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.text.document import TextDocument

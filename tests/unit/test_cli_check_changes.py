@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.budgets import check_cache
 from sidecar.cli.check import check
-from sidecar.cli.checking import cache
 from sidecar.config.paths import STATE_VARIABLE, config_file, state_dir
 
 CONFIGURATION = """\
@@ -40,7 +40,7 @@ def git(folder: Path, *arguments: str) -> None:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Create a git repository as the working directory. Its files are old enough to be cached."""
-    monkeypatch.setattr(cache, "RACY_NS", -(10**18))
+    monkeypatch.setattr(check_cache, "RACY_NS", -(10**18))
     for name in [name for name in os.environ if name.startswith(("TOKEN_SIDECAR_", "GIT_"))]:
         if name != STATE_VARIABLE:
             monkeypatch.delenv(name)
@@ -158,7 +158,7 @@ def test_a_tracked_file_that_comes_back_is_checked(
 
 REMOVED = {
     "configuration": ("sidecar.config.load.load", ".token-sidecar.toml"),
-    "git's index": ("sidecar.workspace.git.list_files", ".git/index"),
+    "git's index": ("sidecar.project.git.list_files", ".git/index"),
 }
 
 

@@ -232,7 +232,7 @@ def test_rule_without_files_is_reported_for_a_whole_check(
         result = run(*arguments)
         assert (result.exit_code, result.stderr) == (0, told)
     assert run("AGENTS.md", "prompts").stderr == ""
-    monkeypatch.setattr("sidecar.cli.checking.run.MAX_MATCHES", 3)
+    monkeypatch.setattr("sidecar.budgets.check_run.MAX_MATCHES", 3)
     assert run(".").stderr == ""
 
 

@@ -16,8 +16,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from sidecar.cli import main
-from sidecar.workspace import git as git_module
-from sidecar.workspace.git import LOCAL_VARIABLES
+from sidecar.project import git as git_module
+from sidecar.project.git import LOCAL_VARIABLES
 from tests.cases import read_cases
 
 BUDGET = '[[budget]]\nfiles = "*.md"\nmax-tokens = 5\n'

@@ -14,17 +14,17 @@ from threading import get_ident
 
 import pytest
 
-from sidecar.cli import counters
+from sidecar.budgets import check_cache, check_run
+from sidecar.budgets.check_report import FileReport
+from sidecar.cli import local_counts
 from sidecar.cli.check import check_paths as run
-from sidecar.cli.checking import cache, reading
-from sidecar.cli.checking.report import FileReport
-from sidecar.config.file_stamps import FileStamp, stamp_of_status
 from sidecar.config.paths import cache_dir
+from sidecar.config.safe_files import FileStamp, stamp_of_status
 from sidecar.counting.calibration import Calibrations, document_key
-from sidecar.counting.calibration_file import save
 from sidecar.counting.exact_engines import FastEngine
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.workspace.files import Target
+from sidecar.counting.saved_calibrations import save
+from sidecar.project.files import Target
 
 CONFIGURATION = """\
 [[budget]]
@@ -42,13 +42,13 @@ LONG_AGO = time.time() - 3600
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that records the path of each file that is read."""
     seen: list[str] = []
-    original = reading.FileReader.check_all
+    original = check_run.FileReader.check_all
 
-    def check_all(self: reading.FileReader, targets: Sequence[Target], size: int) -> object:
+    def check_all(self: check_run.FileReader, targets: Sequence[Target], size: int) -> object:
         seen.extend(target.relative for target in targets)
         return original(self, targets, size)
 
-    monkeypatch.setattr(reading.FileReader, "check_all", check_all)
+    monkeypatch.setattr(check_run.FileReader, "check_all", check_all)
     return seen
 
 
@@ -72,7 +72,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Treat all files as old enough to be cached, except in tests that change this.
-    monkeypatch.setattr(cache, "RACY_NS", -(10**18))
+    monkeypatch.setattr(check_cache, "RACY_NS", -(10**18))
     folder = tmp_path / "root"
     write(folder / ".token-sidecar.toml", CONFIGURATION)
     write(folder / "a.md", "one two three four five six seven")
@@ -139,7 +139,7 @@ def test_same_size_and_time_do_not_hide_a_change(root: Path, reads: list[str]) -
 def test_a_file_read_just_after_it_was_written_is_read_again(
     root: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "RACY_NS", 2_000_000_000)
+    monkeypatch.setattr(check_cache, "RACY_NS", 2_000_000_000)
     check(root)
     reads.clear()
     check(root)
@@ -298,9 +298,9 @@ def test_files_on_several_threads_are_reported_as_on_one(
         write(root / f"docs/{number}.txt", "some words of several files\n" * number)
     write(root / "utf16.md", "größer als gedacht\n")
     write(root / os.fsdecode(b"no\xffutf8.md"), "a name that cannot be written down\n")
-    monkeypatch.setattr(counters, "count_cores", lambda: 1)
+    monkeypatch.setattr(local_counts, "count_cores", lambda: 1)
     one, _ = run([str(root)], use_cache=False)
-    monkeypatch.setattr(counters, "count_cores", lambda: 5)
+    monkeypatch.setattr(local_counts, "count_cores", lambda: 5)
     several, _ = run([str(root)], use_cache=False)
     assert several == one
     assert run([str(root)])[0] == run([str(root)])[0] == one
@@ -317,8 +317,8 @@ def test_threads_take_turns_reading_files(root: Path, monkeypatch: pytest.Monkey
         time.sleep(0.001)  # lets other threads run
         return original(status)
 
-    monkeypatch.setattr(reading, "stamp_of_status", stamp_of)
-    monkeypatch.setattr(counters, "count_cores", lambda: 4)
+    monkeypatch.setattr(check_run, "stamp_of_status", stamp_of)
+    monkeypatch.setattr(local_counts, "count_cores", lambda: 4)
     run([str(root)], use_cache=False)
     batches = [list(batch) for _, batch in groupby(threads)]
     assert len(threads) == 46

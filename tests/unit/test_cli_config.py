@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from sidecar.cli import main
 from sidecar.config.load import load
+from sidecar.config.merge_layers import TRUSTED_KEYS
 from sidecar.config.paths import PROJECT_FILE, config_file
 from sidecar.config.settings import Settings
-from sidecar.config.trust import TRUSTED_KEYS
 
 
 def run(*arguments: str) -> Result:

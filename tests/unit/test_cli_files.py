@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.workspace.files import File, SkippedPath, Text, decode, find, read
+from sidecar.project.files import File, SkippedPath, Text, decode, find, read
 
 TREE = (
     *("a.txt", "b.md", "build/out.txt", "build/keep.md", "docs/a.txt", "docs/build/x.txt"),

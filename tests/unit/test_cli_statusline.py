@@ -19,22 +19,16 @@ from benchmarks.agents import claude
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.truth import Tokens
-from sidecar.agents.registry import reader_of
+from sidecar.agents.claude_statusline import FILE_NAME, StatuslineInput, load, read_input, save
+from sidecar.agents.reader_registry import reader_of
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.models import catalogue
+from sidecar.project.prompt_files import find_imports
 from sidecar.text.printable import cost_text
-from sidecar.workspace.agents import NOT_KEPT
-from sidecar.workspace.claude_statusline import (
-    FILE_NAME,
-    StatuslineInput,
-    load,
-    read_input,
-    save,
-)
-from sidecar.workspace.prompt_files import find_imports
-from sidecar.workspace.state import lock_state
+from sidecar.workspace.agent_sessions import NOT_KEPT
+from sidecar.workspace.state_folder import lock_state
 from tests.file_opens import recorded_opens
 from tests.truth import truth
 

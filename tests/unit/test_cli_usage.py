@@ -15,12 +15,12 @@ from click.testing import CliRunner
 
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
-from sidecar.context.conversation import Conversation
-from sidecar.context.counter import Counter
-from sidecar.context.persist import save
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.saved_conversations import save
+from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
-from sidecar.workspace.state import State
+from sidecar.workspace.state_folder import State
 
 
 def test_usage_shows_a_saved_session_without_text(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_listing_all_sessions_reads_a_bounded_amount(
         sizes.append(session.path.stat().st_size)
         names.append(session.id)
     monkeypatch.setattr("sidecar.cli.usage.READ_SECONDS", 0.0)
-    monkeypatch.setattr("sidecar.cli.sessions.MAX_UNREAD_BYTES", sizes[1])
+    monkeypatch.setattr("sidecar.cli.session_labels.MAX_UNREAD_BYTES", sizes[1])
     command = ["usage", "--workspace", str(tmp_path), "--all"]
     result = CliRunner().invoke(main, [*command, "--json"])
     assert {row["id"] for row in json.loads(result.output)} == set(names[1:])

@@ -10,10 +10,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from sidecar.budget.rules import PRESETS
+from sidecar.budgets.budget_rules import PRESETS
 from sidecar.config.load import load
+from sidecar.config.merge_layers import TRUSTED_KEYS
 from sidecar.config.settings import Settings, Table
-from sidecar.config.trust import TRUSTED_KEYS
 
 ROOT = Path(__file__).parent.parent.parent
 REFERENCE = (ROOT / "docs/reference/configuration.md").read_text()

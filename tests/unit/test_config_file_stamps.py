@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.config import stored_prices
-from sidecar.config.file_stamps import stamp_of
+from sidecar.config.safe_files import stamp_of
 
 TIMES = (1_700_000_000, 1_700_000_000)
 

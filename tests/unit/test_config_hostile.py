@@ -12,7 +12,7 @@ import pytest
 from sidecar.config.load import load
 from sidecar.config.merge_layers import MAX_PROBLEMS
 from sidecar.config.options import Loaded
-from sidecar.config.project_files import MAX_BYTES
+from sidecar.config.safe_files import MAX_BYTES
 from sidecar.config.settings import Settings
 from sidecar.config.toml import MAX_ENTRIES
 from sidecar.text.globs import MAX_PATTERNS

@@ -11,9 +11,9 @@ from platformdirs import user_cache_path, user_config_path, user_state_path
 
 from sidecar.config import paths
 from sidecar.config.load import find_root, load
+from sidecar.config.merge_layers import TRUSTED_KEYS
 from sidecar.config.paths import cache_dir, config_file, settings_files, state_dir
 from sidecar.config.settings import Settings
-from sidecar.config.trust import TRUSTED_KEYS
 
 CONTRACT_EXAMPLE = """\
 model = "gpt-5"

@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sidecar.context.conversation import Conversation
-from sidecar.context.persist import from_json, restore, save, to_json
-from sidecar.context.sections import Section, TextSource
-from sidecar.context.usage import context_usage, occupancy
-from sidecar.messages.usage import Usage
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.occupancy import context_usage, occupancy
+from sidecar.conversations.saved_conversations import from_json, restore, save, to_json
+from sidecar.conversations.sections import Section, TextSource
+from sidecar.messages.vendor_usage import Usage
 from tests.fuzz.conversations import SHAPES, build, moves
 from tests.unit.context_fakes import FakeCalibration, FakeCounter, Planner, window
 

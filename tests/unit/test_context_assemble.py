@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.context.assemble import PRESETS, Assembler, last_lines, render
-from sidecar.context.conversation import Conversation
-from sidecar.context.protocol import AssembleParams, AssembleResult
-from sidecar.context.sections import Section, TextSource
+from sidecar.conversations.assemble import PRESETS, Assembler, last_lines, render
+from sidecar.conversations.context_protocol import AssembleParams, AssembleResult
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.sections import Section, TextSource
 from tests.unit.context_fakes import FakeCounter
 
 ORDER = ["prefix", "mandates", "context", "logs", "user"]

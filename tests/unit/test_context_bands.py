@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from sidecar.context.conversation import Conversation
-from sidecar.context.counter import MARKS, Counter, Sums, measure_of
-from sidecar.context.occupancy import Limit, Window
-from sidecar.context.persist import restore, save
-from sidecar.context.preflight import count_request
-from sidecar.context.protocol import PreflightParams
-from sidecar.context.usage import UNSEEN, context_usage, occupancy
+from sidecar.conversations.context_protocol import PreflightParams
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.occupancy import UNSEEN, context_usage, occupancy
+from sidecar.conversations.preflight import count_request
+from sidecar.conversations.saved_conversations import restore, save
+from sidecar.conversations.turn_counts import MARKS, Counter, Sums, measure_of
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
-from sidecar.counting.count import Measure
+from sidecar.counting.count_result import Measure
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.text_features import kind_of
 from sidecar.messages.turns import Turn
-from sidecar.messages.usage import Usage
+from sidecar.messages.vendor_usage import Usage
+from sidecar.models.window import Limit, Window
 from tests.unit.held_out import DOCUMENTS
 
 PHASES = (("prose", "code"), ("json", "log", "numbers", "base64"), ("cjk", "latin", "cyrillic"))

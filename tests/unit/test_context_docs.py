@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-from sidecar.context import protocol as wire
-from sidecar.context.conversation import Conversation, apply_set
-from sidecar.context.counter import Counter
-from sidecar.context.occupancy import Window, resolve_limit
-from sidecar.context.pruning import fit
-from sidecar.context.response import apply_reply
-from sidecar.context.usage import context_usage
+from sidecar.conversations import context_protocol as wire
+from sidecar.conversations.conversation import Conversation, apply_set
+from sidecar.conversations.occupancy import context_usage
+from sidecar.conversations.pruning import fit
+from sidecar.conversations.response import apply_reply
+from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.replies import read_reply
+from sidecar.models.window import Window, resolve_limit
 from sidecar.workspace.sessions import DEFAULT_ID
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "context.md"

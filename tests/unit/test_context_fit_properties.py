@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 
-from sidecar.context.conversation import Conversation
-from sidecar.context.protocol import FitResult
-from sidecar.context.usage import occupancy
+from sidecar.conversations.context_protocol import FitResult
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.occupancy import occupancy
 from sidecar.messages.turns import Turn
-from sidecar.messages.usage import Usage
+from sidecar.messages.vendor_usage import Usage
 from tests.fuzz.conversations import Case, cases, check
 from tests.unit.context_fakes import PRIMING, FakeCounter, Planner
 

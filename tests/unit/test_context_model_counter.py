@@ -7,17 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from sidecar.context.assemble import PRESETS, render
-from sidecar.context.conversation import Conversation
-from sidecar.context.counter import Counter
-from sidecar.context.sections import Section, TextSource
-from sidecar.context.usage import context_usage, occupancy
+from sidecar.conversations.assemble import PRESETS, render
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.occupancy import context_usage, occupancy
+from sidecar.conversations.sections import Section, TextSource
+from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
-from sidecar.counting.count import Measure
+from sidecar.counting.count_result import Measure
 from sidecar.counting.message_tokens import count_messages
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
-from sidecar.messages.usage import Usage
+from sidecar.messages.vendor_usage import Usage
 from tests.unit.context_fakes import Planner, calls, output, reply, user, window
 
 TOOLS: list[dict[str, Any]] = [

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sidecar.context.page import context_page
-from sidecar.context.protocol import ContextPart, ContextUsage, Forecast, SessionInfo
+from sidecar.conversations.context_page import context_page
+from sidecar.conversations.context_protocol import ContextPart, ContextUsage, Forecast, SessionInfo
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 CONTENTS = [

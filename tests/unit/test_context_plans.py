@@ -9,16 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from sidecar.context import pruning as plans_module
-from sidecar.context.counter import Counter
-from sidecar.context.protocol import FitParams
-from sidecar.context.pruning import apply_plan, make_plan
-from sidecar.context.summary import HEAD, summarize_turns
-from sidecar.context.usage import context_usage, occupancy
-from sidecar.counting.count import Measure
+from sidecar.conversations import pruning as plans_module
+from sidecar.conversations.context_protocol import FitParams
+from sidecar.conversations.occupancy import context_usage, occupancy
+from sidecar.conversations.pruning import HEAD, apply_plan, make_plan, summarize_turns
+from sidecar.conversations.turn_counts import Counter
+from sidecar.counting.count_result import Measure
 from sidecar.errors import SidecarError
 from sidecar.messages.turns import NO_OUTPUT, Turn
-from sidecar.messages.usage import Usage
+from sidecar.messages.vendor_usage import Usage
 from tests.unit.context_fakes import (
     ENVELOPE,
     PRIMING,

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from sidecar.context.conversation import Conversation
-from sidecar.context.usage import occupancy
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.occupancy import occupancy
 from sidecar.messages.turns import Turn
-from sidecar.messages.usage import normalize_usage
+from sidecar.messages.vendor_usage import normalize_usage
 from tests.unit.context_fakes import FakeCounter, calls, message_size, output, reply, user
 
 MARKS = 4

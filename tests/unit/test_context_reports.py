@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.context.conversation import Conversation
-from sidecar.context.counter import Counter
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import Calibrations, ConversationCalibration, key_of
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.messages.usage import Usage
+from sidecar.messages.vendor_usage import Usage
 from tests.unit.context_fakes import calls, output, reply, user
 
 PROSE = "The committee met on Tuesday, and everyone agreed that the roof needs repair. "

@@ -6,16 +6,12 @@ from typing import Any
 
 import pytest
 
-from sidecar.context.counter import Sample
-from sidecar.context.occupancy import Limit, LimitSource, Window
-from sidecar.context.response import (
-    ReplyOutcome,
-    apply_reply,
-    exhausted_limit,
-)
-from sidecar.context.usage import occupancy
+from sidecar.conversations.occupancy import occupancy
+from sidecar.conversations.response import ReplyOutcome, apply_reply, exhausted_limit
+from sidecar.conversations.turn_counts import Sample
+from sidecar.messages.content import read_tools
 from sidecar.messages.replies import read_reply
-from sidecar.messages.tool_schemas import read_tools
+from sidecar.models.window import Limit, LimitSource, Window
 from tests.unit import messages_vendor_forms as forms
 from tests.unit.context_fakes import (
     PRIMING,

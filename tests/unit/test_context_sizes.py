@@ -21,11 +21,11 @@ from benchmarks.agents.databases import CrushStore, GooseStore, ZedStore
 from benchmarks.agents.opencode import OpenHome
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.context_sizes import ContextSizes, unpack
-from sidecar.agents.events import Store, StoredSession
-from sidecar.agents.registry import reader_of
+from sidecar.agents.reader_registry import reader_of
+from sidecar.agents.session_events import Store, StoredSession
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.workspace.context_sizes import SizesReader, label_parts, read_sizes
-from sidecar.workspace.workers import Workers
+from sidecar.tasks import Workers
+from sidecar.workspace.context_breakdown import SizesReader, label_parts, read_sizes
 from tests.file_opens import recorded_opens
 
 SYSTEM = 14_000

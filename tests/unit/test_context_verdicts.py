@@ -11,25 +11,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from sidecar.context.conversation import Conversation
-from sidecar.context.occupancy import level, severity
-from sidecar.context.preflight import combine_verdicts, models_that_fit, preflight
-from sidecar.context.protocol import (
+from sidecar.conversations.changes import AlternativeModels
+from sidecar.conversations.context_protocol import (
     Alternative,
     ContextUsage,
     PreflightParams,
     PreflightResult,
     Reason,
 )
-from sidecar.context.sections import largest_tools
-from sidecar.context.usage import budget_message, context_usage, crossed, occupancy
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.occupancy import budget_message, context_usage, crossed, occupancy
+from sidecar.conversations.preflight import combine_verdicts, models_that_fit, preflight
+from sidecar.conversations.sections import largest_tools
 from sidecar.counting.model_list import search
 from sidecar.endpoints.outcome import Capability
 from sidecar.models import catalogue
-from sidecar.workspace.changes import AlternativeModels
+from sidecar.models.window import level, severity
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import SESSIONS_KEPT, SessionRegistry
-from sidecar.workspace.state import State
+from sidecar.workspace.state_folder import State
 from tests.unit.context_fakes import (
     ENVELOPE,
     PRIMING,

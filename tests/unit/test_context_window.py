@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.context.conversation import Conversation
-from sidecar.context.counter import Counter
-from sidecar.context.occupancy import Limit, Window, resolve_limit, usable
-from sidecar.context.usage import context_usage
-from sidecar.context.view import context_rows, short_text
+from sidecar.conversations.context_rows import context_rows, short_text
+from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.occupancy import context_usage
+from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
-from sidecar.messages.usage import Usage
+from sidecar.messages.vendor_usage import Usage
+from sidecar.models.window import Limit, Window, resolve_limit, usable
 
 tokens = st.integers(0, 10**7)
 limits = st.integers(1, 10**7)

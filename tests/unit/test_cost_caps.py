@@ -13,7 +13,7 @@ import pytest
 from sidecar.config.settings import Caps
 from sidecar.cost.book import CostBook
 from sidecar.cost.caps import Spend, judge
-from sidecar.cost.protocol import CostRecordParams
+from sidecar.cost.cost_protocol import CostRecordParams
 
 NO_CAPS = Caps()
 

@@ -25,9 +25,9 @@ from benchmarks.agents.others import AIDER
 from sidecar.cli.cost import NO_CALLS, cost
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
-from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostRecordParams
 from sidecar.cost.ledger import FILE_NAME
-from sidecar.cost.protocol import CostDetailParams, CostKey, CostRecordParams
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from tests.unit.cost_calls import call_of
 
 PRICES = [

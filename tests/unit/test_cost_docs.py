@@ -16,7 +16,7 @@ import pytest
 from sidecar.config.load import load
 from sidecar.config.paths import config_file
 from sidecar.cost.book import CostBook
-from sidecar.cost.protocol import CostDetailParams, CostRecordParams
+from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference" / "cost.md").read_text(encoding="utf-8")

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.events import Buckets, buckets_of, milliseconds
+from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams
 from sidecar.cost.ledger import folder_name, workspace_key
-from sidecar.cost.protocol import CostDetailParams, CostRecordParams
-from sidecar.messages.billing import service_tier
-from sidecar.messages.usage import normalize_usage
+from sidecar.cost.ledger_events import Buckets, buckets_of, milliseconds
+from sidecar.messages.vendor_usage import normalize_usage, service_tier
 from tests.cases import read_cases
 
 

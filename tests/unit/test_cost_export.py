@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from sidecar.cli.cost import cost
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
-from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/duckdb.md"

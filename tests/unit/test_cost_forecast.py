@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from benchmarks.agents.codex import CodexHome
-from sidecar.agents.events import ReportedLimit
+from sidecar.agents.claude_statusline import Quota, RateLimits, StatuslineInput, save
+from sidecar.agents.plan_limits import current_limits
+from sidecar.agents.session_events import ReportedLimit
 from sidecar.config.settings import Agents
-from sidecar.context.protocol import ContextUsage, Forecast, PlanLimit, SessionInfo
-from sidecar.context.view import block_text, context_rows, limit_name, next_input_text
+from sidecar.conversations.context_protocol import ContextUsage, Forecast, PlanLimit, SessionInfo
+from sidecar.conversations.context_rows import block_text, context_rows, limit_name, next_input_text
 from sidecar.cost.book import CostBook
-from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.forecast import growth_per_call, session_calls
-from sidecar.workspace.claude_statusline import Quota, RateLimits, StatuslineInput, save
-from sidecar.workspace.plan_limits import current_limits
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.workspace.usage_details import forecast
 from tests.unit.cost_calls import call_of
 

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.cost import ledger as ledger_file
-from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import SUMS, Ledger, LedgerError
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 

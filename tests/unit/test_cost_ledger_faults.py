@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.cost import ledger as ledger_file
-from sidecar.cost.events import LedgerEvent
 from sidecar.cost.ledger import Ledger, LedgerError
+from sidecar.cost.ledger_events import LedgerEvent
 from tests.unit.cost_calls import call_of
 
 HOLD = """

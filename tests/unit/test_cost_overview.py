@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.protocol import CostDetailParams, CostRecordParams
+from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams
 
 START = datetime(2026, 11, 10, 12, tzinfo=UTC)
 

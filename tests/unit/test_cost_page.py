@@ -14,8 +14,8 @@ from urllib.parse import unquote
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.page import Choice, LedgerSource, _thin_out, panel, whole_page
-from sidecar.cost.protocol import CostDetailParams, CostRecordParams, FileCost
+from sidecar.cost.cost_page import Choice, LedgerSource, _thin_out, panel, whole_page
+from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams, FileCost
 from sidecar.cost.sums import Scope
 from sidecar.text.pages import axis_maximum
 from sidecar.text.printable import usd_text

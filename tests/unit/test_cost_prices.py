@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.config.settings import Price
-from sidecar.cost.events import Buckets, Cost, LedgerEvent
 from sidecar.cost.export import exported, source_of
+from sidecar.cost.ledger_events import Buckets, Cost, LedgerEvent
 from sidecar.cost.prices import Prices
 from sidecar.models.names import LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import parse_list

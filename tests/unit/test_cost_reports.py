@@ -17,13 +17,19 @@ from hypothesis import strategies as st
 from sidecar.config.settings import Price
 from sidecar.cost import ledger as ledger_file
 from sidecar.cost.book import CostBook
+from sidecar.cost.cost_page import LedgerSource, whole_page
+from sidecar.cost.cost_protocol import (
+    CostDetailParams,
+    CostKey,
+    CostRecordParams,
+    CostReport,
+    CostRow,
+)
 from sidecar.cost.days import END_MS, TimeRange
-from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger, ReadCancelledError
-from sidecar.cost.page import LedgerSource, whole_page
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
-from sidecar.cost.protocol import CostDetailParams, CostKey, CostRecordParams, CostReport, CostRow
 from sidecar.cost.reports import amount, estimate_note, report
 from sidecar.cost.repricing import price_calls
 from sidecar.cost.sums import Scope

@@ -29,8 +29,8 @@ from sidecar.config.paths import config_file, state_dir
 from sidecar.config.settings import Settings
 from sidecar.cost import shipping
 from sidecar.cost.book import CostBook
-from sidecar.cost.events import Buckets, Cost, LedgerEvent
-from sidecar.cost.protocol import CostRecordParams, FileCost
+from sidecar.cost.cost_protocol import CostRecordParams, FileCost
+from sidecar.cost.ledger_events import Buckets, Cost, LedgerEvent
 from sidecar.cost.records import Identity, file_record, record_of, usd_attribute
 from sidecar.cost.shipping import (
     CollectorError,

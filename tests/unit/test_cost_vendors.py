@@ -12,8 +12,8 @@ import pytest
 
 from sidecar.config.settings import Price
 from sidecar.cost.book import CostBook
-from sidecar.cost.protocol import CostDetailParams, CostRecordParams
-from sidecar.messages.billing import Searches, count_searches, service_tier
+from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams
+from sidecar.messages.vendor_usage import Searches, count_searches, service_tier
 from tests.cases import read_cases
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)

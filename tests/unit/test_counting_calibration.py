@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.config import private_files
-from sidecar.counting import calibration_file
+from sidecar.config import safe_files
+from sidecar.counting import saved_calibrations
 from sidecar.counting.calibration import (
     MAX_ENTRIES,
     MAX_FACTOR,
@@ -241,9 +241,9 @@ def test_factor_stays_in_range_for_any_reports(samples: list[tuple[int, int]]) -
 def test_calibration_survives_a_restart(tmp_path: Path) -> None:
     shared = Calibrations()
     learn_growth(ConversationCalibration(shared, "claude-opus-4-7", "x"), 1.4)
-    calibration_file.save(tmp_path / "state", shared)
+    saved_calibrations.save(tmp_path / "state", shared)
 
-    again = calibration_file.load(tmp_path / "state")
+    again = saved_calibrations.load(tmp_path / "state")
 
     assert again.to_dict() == shared.to_dict()
     assert ConversationCalibration(again, "claude-opus-4-7", "x").samples == 19
@@ -251,13 +251,13 @@ def test_calibration_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_two_processes_keep_each_others_models(tmp_path: Path) -> None:
-    one, other = calibration_file.load(tmp_path), calibration_file.load(tmp_path)
+    one, other = saved_calibrations.load(tmp_path), saved_calibrations.load(tmp_path)
     learn_growth(ConversationCalibration(one, "gpt-5", "x"), 1.4)
     learn_growth(ConversationCalibration(other, "gpt-4", "x"), 0.7)
-    calibration_file.save(tmp_path, one)
-    calibration_file.save(tmp_path, other)
+    saved_calibrations.save(tmp_path, one)
+    saved_calibrations.save(tmp_path, other)
 
-    both = calibration_file.load(tmp_path)
+    both = saved_calibrations.load(tmp_path)
     assert ConversationCalibration(both, "gpt-5", "x").factor == pytest.approx(1.4, abs=0.05)
     assert ConversationCalibration(both, "gpt-4", "x").factor == pytest.approx(0.7, abs=0.05)
 
@@ -270,17 +270,17 @@ def test_two_processes_keep_each_others_models(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_file_yields_empty_calibrations(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / calibration_file.FILE_NAME).write_bytes(content)
+    (tmp_path / saved_calibrations.FILE_NAME).write_bytes(content)
 
-    assert calibration_file.load(tmp_path).to_dict()["learned"] == {}
+    assert saved_calibrations.load(tmp_path).to_dict()["learned"] == {}
 
 
 def test_file_contains_only_numbers_and_names(tmp_path: Path) -> None:
     shared = Calibrations()
     learn_growth(ConversationCalibration(shared, "gpt-5", "heuristic"), 1.1)
-    calibration_file.save(tmp_path, shared)
+    saved_calibrations.save(tmp_path, shared)
 
-    saved = json.loads((tmp_path / calibration_file.FILE_NAME).read_text())
+    saved = json.loads((tmp_path / saved_calibrations.FILE_NAME).read_text())
     [(key, entry)] = saved["learned"].items()
     assert key == "o200k_base heuristic gpt-5"
     numbers = [value if isinstance(value, list) else [value] for value in entry.values()]
@@ -313,9 +313,9 @@ def test_hidden_tokens_are_kept_for_the_clients_next_conversation(tmp_path: Path
     first.update(200, 9_210)
     assert first.hidden is None
     first.update(700, 9_710)
-    calibration_file.save(tmp_path, shared)
+    saved_calibrations.save(tmp_path, shared)
 
-    again = calibration_file.load(tmp_path)
+    again = saved_calibrations.load(tmp_path)
     second = ConversationCalibration(again, "gpt-5", "o200k_base", "Neovim")
     assert second.hidden is not None
     tokens, margin = second.hidden
@@ -328,9 +328,9 @@ def test_hidden_tokens_are_kept_for_the_clients_next_conversation(tmp_path: Path
 
 def test_calibrations_of_an_older_file_version_are_ignored(tmp_path: Path) -> None:
     old = {"version": 1, "learned": {"o200k_base x gpt-5": {"real": 9.0, "estimated": 9.0}}}
-    (tmp_path / calibration_file.FILE_NAME).write_text(json.dumps(old))
+    (tmp_path / saved_calibrations.FILE_NAME).write_text(json.dumps(old))
 
-    assert calibration_file.load(tmp_path).to_dict()["learned"] == {}
+    assert saved_calibrations.load(tmp_path).to_dict()["learned"] == {}
 
 
 def test_least_recently_updated_entry_is_removed_first(tmp_path: Path) -> None:
@@ -341,8 +341,8 @@ def test_least_recently_updated_entry_is_removed_first(tmp_path: Path) -> None:
         if number % 100 == 0:
             shared.update("daily", 1000, 1500)
             shared.update_hidden("daily", 1500)
-            calibration_file.save(tmp_path, shared)  # the next process continues from the file
-            shared = calibration_file.load(tmp_path)
+            saved_calibrations.save(tmp_path, shared)  # the next process continues from the file
+            shared = saved_calibrations.load(tmp_path)
 
     daily, hidden = shared.learned("daily"), shared.hidden("daily")
     assert daily is not None
@@ -360,16 +360,16 @@ def test_merging_samples_increases_the_version(tmp_path: Path) -> None:
     other.update("mine", 1000, 500)
     other.update("other", 1000, 1500)
     version = mine.version
-    calibration_file.save(tmp_path, other)
+    saved_calibrations.save(tmp_path, other)
 
-    assert calibration_file.save(tmp_path, mine)
+    assert saved_calibrations.save(tmp_path, mine)
     assert mine.version > version
     both = mine.learned("mine")
     assert both is not None
     assert both.samples == 2
     assert mine.learned("other") == other.learned("other")
     version = mine.version
-    assert not calibration_file.save(tmp_path, mine)
+    assert not saved_calibrations.save(tmp_path, mine)
     assert mine.version == version
 
 
@@ -378,16 +378,16 @@ K = key_of("unheard-of", "x")
 
 def test_two_processes_keep_each_others_samples(tmp_path: Path) -> None:
     """Each sample from either process is applied once, in whichever order the processes write."""
-    one, two = calibration_file.load(tmp_path), calibration_file.load(tmp_path)
+    one, two = saved_calibrations.load(tmp_path), saved_calibrations.load(tmp_path)
     one.update(K, 1_000, 1_300)
-    calibration_file.save(tmp_path, one)
+    saved_calibrations.save(tmp_path, one)
     for _ in range(20):
         two.update(K, 1_000, 700)
-    assert calibration_file.save(tmp_path, two)
+    assert saved_calibrations.save(tmp_path, two)
     assert samples(two) == 21
     one.update(key_of("other", "x"), 1_000, 1_000)
-    assert calibration_file.save(tmp_path, one)
-    assert samples(one) == samples(calibration_file.load(tmp_path)) == 21
+    assert saved_calibrations.save(tmp_path, one)
+    assert samples(one) == samples(saved_calibrations.load(tmp_path)) == 21
     assert one.learned(K) == two.learned(K)
 
 
@@ -397,34 +397,34 @@ def test_unwritten_samples_are_written_later(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    one, two = calibration_file.load(tmp_path), calibration_file.load(tmp_path)
+    one, two = saved_calibrations.load(tmp_path), saved_calibrations.load(tmp_path)
     one.update(K, 1_000, 1_300)
     with monkeypatch.context() as broken:
-        broken.setattr(calibration_file, "write", full)
+        broken.setattr(saved_calibrations, "write", full)
         with pytest.raises(OSError, match="No space"):
-            calibration_file.save(tmp_path, one)
+            saved_calibrations.save(tmp_path, one)
     two.update(K, 1_000, 700)
-    calibration_file.save(tmp_path, two)
-    calibration_file.save(tmp_path, one)
-    assert samples(calibration_file.load(tmp_path)) == 2
+    saved_calibrations.save(tmp_path, two)
+    saved_calibrations.save(tmp_path, one)
+    assert samples(saved_calibrations.load(tmp_path)) == 2
 
 
 def test_sample_added_during_a_write_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = calibration_file.load(tmp_path)
+    one = saved_calibrations.load(tmp_path)
     one.update(K, 1_000, 1_300)
 
     def slow(path: Path, data: bytes) -> None:
         one.update(K, 1_000, 1_200)
-        private_files.write(path, data)
+        safe_files.write(path, data)
 
     with monkeypatch.context() as late:
-        late.setattr(calibration_file, "write", slow)
-        calibration_file.save(tmp_path, one)
-    assert not calibration_file.save(tmp_path, one)
-    assert samples(one) == samples(calibration_file.load(tmp_path)) == 2
-    assert not calibration_file.save(tmp_path, one)
+        late.setattr(saved_calibrations, "write", slow)
+        saved_calibrations.save(tmp_path, one)
+    assert not saved_calibrations.save(tmp_path, one)
+    assert samples(one) == samples(saved_calibrations.load(tmp_path)) == 2
+    assert not saved_calibrations.save(tmp_path, one)
     assert samples(one) == 2
 
 

@@ -18,7 +18,7 @@ from sidecar.counting.estimators import (
     find_estimator,
     heuristic_units,
 )
-from sidecar.counting.fit import allowance, fit
+from sidecar.counting.fitting import allowance, fit
 from sidecar.counting.model_tokenizers import CalibratedTokenizer, Tokenizers
 from sidecar.text.pieces import split
 from tests.unit.held_out import DOCUMENTS

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.config.settings import Truncation
-from sidecar.counting.count import Method
-from sidecar.counting.fit import allowance, fit
+from sidecar.counting.count_result import Method
+from sidecar.counting.fitting import allowance, fit
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.tokenizer_interface import Tokenizer
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.count import Method
+from sidecar.counting.count_result import Method
 from sidecar.counting.exact_engines import Reference, engine
 from sidecar.counting.incremental import count_pieces, countable_pieces
 from sidecar.counting.tokenizer_interface import Tokenizer

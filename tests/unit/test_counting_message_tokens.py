@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.counting.count import Measure
+from sidecar.counting.count_result import Measure
 from sidecar.counting.message_tokens import count_message, count_messages, count_tools
 from sidecar.counting.model_tokenizers import CalibratedTokenizer, Tokenizers
 from sidecar.messages.media import size_of

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import PARTS, REFIT
-from sidecar.budget.findings import DOCUMENTATION
-from sidecar.cli.checking.report import RULES
+from sidecar.budgets.check_report import RULES
+from sidecar.budgets.findings import DOCUMENTATION
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

@@ -21,7 +21,7 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
-from sidecar.cost.protocol import CostRecordParams
+from sidecar.cost.cost_protocol import CostRecordParams
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/how-to/*.md"))]

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from sidecar.cli.count import count
 from sidecar.config.settings import Endpoint
+from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.outcome import ENDPOINTS_OFF, WINDOW_ONLY, EndpointCount, Miss
-from sidecar.endpoints.registry import Endpoints
 from tests.unit.endpoints_fake_server import (
     REASONS,
     Canned,

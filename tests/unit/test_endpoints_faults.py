@@ -12,8 +12,8 @@ import pytest
 from sidecar.config.settings import Endpoint
 from sidecar.endpoints import endpoint as endpoint_module
 from sidecar.endpoints import http as http_module
+from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS, EndpointCount, Miss
-from sidecar.endpoints.registry import Endpoints
 from tests.unit.endpoints_fake_server import (
     Asked,
     Canned,

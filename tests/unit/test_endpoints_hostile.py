@@ -19,11 +19,11 @@ import pytest
 
 from sidecar.config.load import load
 from sidecar.config.settings import Endpoint
-from sidecar.cost.price_list import UpdateError, update_prices
+from sidecar.cost.price_updates import UpdateError, update_prices
 from sidecar.endpoints import endpoint as endpoint_module
 from sidecar.endpoints import http as http_module
+from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.outcome import EndpointCount, Miss
-from sidecar.endpoints.registry import Endpoints
 from sidecar.endpoints.servers import MOST_TOKENS, NAME_CHARACTERS, OLLAMA, valid_window
 from tests.unit.endpoints_fake_server import (
     Canned,

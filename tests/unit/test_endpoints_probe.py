@@ -14,9 +14,9 @@ import pytest
 
 from sidecar.config.settings import Endpoint
 from sidecar.endpoints import servers
+from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.http import Connection
 from sidecar.endpoints.outcome import EndpointCount, Miss
-from sidecar.endpoints.registry import Endpoints
 from sidecar.endpoints.servers import ListedModel, list_entries
 from tests.unit.endpoints_fake_server import (
     Canned,

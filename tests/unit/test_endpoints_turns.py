@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from sidecar.config.settings import Endpoint
+from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.outcome import Miss
-from sidecar.endpoints.registry import Endpoints
 from tests.unit.endpoints_fake_server import (
     Asked,
     Canned,

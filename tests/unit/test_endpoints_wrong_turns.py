@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from sidecar.cli import main
 from sidecar.config.settings import Endpoint
+from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.outcome import ENDPOINTS_OFF, WINDOW_ONLY, Miss
-from sidecar.endpoints.registry import Endpoints
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
 from tests.unit.endpoints_fake_server import Asked, Canned, expect_count, listing, llamacpp

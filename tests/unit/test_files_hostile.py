@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.config.project_files import MAX_BYTES
-from sidecar.workspace.files import MAX_LINES, MAX_WILDCARDS, File, SkippedPath, find, read_rules
+from sidecar.config.safe_files import MAX_BYTES
+from sidecar.project.files import MAX_LINES, MAX_WILDCARDS, File, SkippedPath, find, read_rules
 
 DEPTH = 1_500
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.workspace import git
+from sidecar.project import git
 from tests import hostile
 from tests.hostile import Hostile
 

@@ -13,11 +13,11 @@ import pytest
 
 from benchmarks.agents import claude
 from benchmarks.agents.claude import ClaudeHome
+from sidecar.agents.session_index import LOCK_NAME
 from sidecar.config.paths import state_dir
-from sidecar.context.protocol import SessionRow
+from sidecar.conversations.context_protocol import SessionRow
 from sidecar.mcp.caller import Caller, find_session, identify, session_ids
-from sidecar.mcp.project import BEING_READ, Project, find_in_ends
-from sidecar.workspace.session_index import LOCK_NAME
+from sidecar.mcp.open_project import BEING_READ, Project, find_in_ends
 
 if TYPE_CHECKING:
     from pathlib import Path

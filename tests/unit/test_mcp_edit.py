@@ -17,13 +17,15 @@ from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.clients import (
     CLIENTS,
     EditFile,
+    JsonEditError,
     RunCommand,
     clients_with_server,
     own_command,
     plan_install,
     plan_uninstall,
+    remove_member,
+    set_member,
 )
-from sidecar.mcp.json_edit import JsonEditError, remove_member, set_member
 
 if TYPE_CHECKING:
     from pathlib import Path

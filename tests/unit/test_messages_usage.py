@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.errors import VendorFormatError
-from sidecar.messages.billing import reported_cost
-from sidecar.messages.usage import MOST_TOKENS, Usage, normalize_usage
+from sidecar.messages.vendor_usage import MOST_TOKENS, Usage, normalize_usage, reported_cost
 
 
 def buckets(usage: Usage | None) -> tuple[int, int, int, int, int, int, int]:

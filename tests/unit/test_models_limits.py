@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from sidecar.context.occupancy import Window, resolve_limit
-from sidecar.context.preflight import models_that_fit, preflight
-from sidecar.context.protocol import Alternative, PreflightParams
+from sidecar.conversations.context_protocol import Alternative, PreflightParams
+from sidecar.conversations.preflight import models_that_fit, preflight
 from sidecar.models import catalogue
 from sidecar.models.catalogue import prompt_limit_of, usual_window, window_of
-from sidecar.models.limits import max_output_of, published_window
+from sidecar.models.families import max_output_of, published_window
 from sidecar.models.names import parse
+from sidecar.models.window import Window, resolve_limit
 from tests.unit.context_fakes import session, user
 
 UNKNOWN = Path(__file__).parents[1] / "fixtures" / "models" / "no-window.txt"

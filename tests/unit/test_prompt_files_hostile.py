@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.agents.places import Places
-from sidecar.workspace import prompt_files as module
-from sidecar.workspace.prompt_files import OUTSIDE, PromptFile, find_imports, prompt_files
+from sidecar.agents.folders import Places
+from sidecar.project import prompt_files as module
+from sidecar.project.prompt_files import OUTSIDE, PromptFile, find_imports, prompt_files
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from lsprotocol import types
 
-from sidecar.counting.count import Count
+from sidecar.counting.count_result import Count
 from sidecar.server.methods import CountResult
 from sidecar.server.protocol import Encoded, convert_lsp_message, dump, parse, strict_converter
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pygls.exceptions import JsonRpcException
 
-from sidecar.context.sections import no_text
+from sidecar.conversations.sections import no_text
 from sidecar.cost.ledger import LedgerError, ReadCancelledError
-from sidecar.cost.price_list import UpdateError
+from sidecar.cost.price_updates import UpdateError
 from sidecar.counting.exact_engines import DamagedRanksError
 from sidecar.counting.vocabulary_files import VocabularyError
 from sidecar.errors import BadParamsError, RequestError, SidecarError, VendorFormatError

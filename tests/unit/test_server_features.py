@@ -11,11 +11,10 @@ from lsprotocol import types
 
 from sidecar.server.client import Client
 from sidecar.server.feature import Feature
-from sidecar.server.features.documents import Documents
+from sidecar.server.features.count_requests import Tokens
 from sidecar.server.features.hover import Hover
-from sidecar.server.features.status import Status
-from sidecar.server.features.tokens import Tokens
-from sidecar.server.features.warnings import Warnings
+from sidecar.server.features.status_updates import Status, Warnings
+from sidecar.server.features.text_sync import Documents
 from sidecar.server.methods import CountParams, TextDocumentIdentifier
 from sidecar.server.stdio import Framer, InvalidFrame
 from sidecar.tasks import Scheduler

@@ -17,26 +17,25 @@ from benchmarks.agents import claude, codex
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
 from benchmarks.transcripts import recorded
-from sidecar.agents.events import CallFinished, StoreRead
-from sidecar.agents.places import Places
-from sidecar.agents.registry import Sources, readers_of
-from sidecar.agents.roots import Roots
+from sidecar.agents import session_index
+from sidecar.agents.folders import Places, Roots
+from sidecar.agents.reader_registry import Sources, readers_of
+from sidecar.agents.session_events import CallFinished, StoreRead
+from sidecar.agents.session_index import IngestControl, IngestResult, SessionIndex
 from sidecar.config.settings import Agents
 from sidecar.cost import ledger as ledger_file
 from sidecar.cost.book import CostBook
 from sidecar.cost.ledger import Ledger
-from sidecar.messages.usage import Usage
-from sidecar.workspace import session_index
-from sidecar.workspace.agents import NOT_KEPT, SessionReader
+from sidecar.messages.vendor_usage import Usage
+from sidecar.workspace.agent_sessions import NOT_KEPT, SessionReader
 from sidecar.workspace.services import Services
-from sidecar.workspace.session_index import IngestControl, IngestResult, SessionIndex
-from sidecar.workspace.state import State
+from sidecar.workspace.state_folder import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from sidecar.agents.events import Store, StoredSession
+    from sidecar.agents.session_events import Store, StoredSession
 
 AT = datetime(2026, 11, 20, 10, tzinfo=UTC)
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.config import private_files
-from sidecar.context.persist import SavedSession
-from sidecar.counting import calibration_file
+from sidecar.config import safe_files
+from sidecar.conversations.saved_conversations import SavedSession
+from sidecar.counting import saved_calibrations
 from sidecar.counting.calibration import Calibrations
-from sidecar.workspace.calibrations import CalibrationStore
-from sidecar.workspace.state import State
+from sidecar.counting.saved_calibrations import CalibrationStore
+from sidecar.workspace.state_folder import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ assert CliRunner().invoke(check, ["."]).exit_code == 0
 """,
     "calibration": """
 from sidecar.config.paths import state_dir
-from sidecar.workspace.calibrations import CalibrationStore
+from sidecar.counting.saved_calibrations import CalibrationStore
 store = CalibrationStore(state_dir())
 store.loaded().update("k", 10, 12, 1.0)
 store.changed()
@@ -42,19 +42,19 @@ store.save()
     "ledger": """
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
-from sidecar.cost.protocol import CostRecordParams
+from sidecar.cost.cost_protocol import CostRecordParams
 book = CostBook(state_dir())
 book.record(CostRecordParams(model="gpt-5", usage={"prompt_tokens": 5, "completion_tokens": 1}))
 """,
     "sessions": """
-from sidecar.workspace.calibrations import CalibrationStore
-from sidecar.workspace.state import State
+from sidecar.counting.saved_calibrations import CalibrationStore
+from sidecar.workspace.state_folder import State
 State().save_sessions("file:///w", [], set())
 """,
     "prices": """
 import threading, http.server, json
 from sidecar.config.paths import state_dir
-from sidecar.cost.price_list import update_prices
+from sidecar.cost.price_updates import update_prices
 LIST = [{"id": "h", "name": "H", "api_pattern": "h", "models": []}]
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -115,7 +115,7 @@ def test_files_that_others_could_read_become_private(tmp_path: Path, writer: str
 
 def test_a_shared_folder_is_left_unchanged(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    private_files.make_folder(tmp_path)
+    safe_files.make_folder(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
 
 
@@ -126,14 +126,14 @@ def test_a_damaged_calibration_is_set_aside_once(
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "calibration.json").write_bytes(data)
-    assert calibration_file.load(folder).to_dict() == Calibrations().to_dict()
+    assert saved_calibrations.load(folder).to_dict() == Calibrations().to_dict()
     (aside,) = folder.iterdir()
     assert aside.name.startswith("calibration.json.broken-")
     assert aside.read_bytes() == data
     learned = Calibrations()
     learned.update("key", 100, 120, 1.0)
-    calibration_file.save(folder, learned)
-    assert calibration_file.load(folder).learned("key") is not None
+    saved_calibrations.save(folder, learned)
+    assert saved_calibrations.load(folder).learned("key") is not None
     assert len(caplog.records) == 1
 
 
@@ -157,7 +157,7 @@ def test_a_damaged_session_is_set_aside_and_the_others_stay(
 LEARNER = """
 import sys
 from pathlib import Path
-from sidecar.workspace.calibrations import CalibrationStore
+from sidecar.counting.saved_calibrations import CalibrationStore
 name, folder = sys.argv[1], Path(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.read()
@@ -174,8 +174,8 @@ SAVER = """
 import sys
 from pathlib import Path
 import msgspec
-from sidecar.workspace.calibrations import CalibrationStore
-from sidecar.workspace.state import State
+from sidecar.counting.saved_calibrations import CalibrationStore
+from sidecar.workspace.state_folder import State
 state, name = State(Path(sys.argv[2])), sys.argv[1]
 template = state.sessions("file:///w")[0]
 print("ready", flush=True)
@@ -188,7 +188,7 @@ for number in range(20):
 
 def test_processes_that_calibrate_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
     run_together(LEARNER, tmp_path)
-    calibrations = calibration_file.load(tmp_path)
+    calibrations = saved_calibrations.load(tmp_path)
     kept = {key for key in calibrations.to_dict()["learned"] if key != "shared"}
     assert kept == {f"{name} {number}" for name in "abc" for number in range(40)}
     shared = calibrations.learned("shared")
@@ -235,7 +235,7 @@ def test_state_that_could_not_be_written_is_written_later(tmp_path: Path) -> Non
         store.save()
     folder.unlink()
     store.save()
-    assert calibration_file.load(folder).learned("k") == store.loaded().learned("k")
+    assert saved_calibrations.load(folder).learned("k") == store.loaded().learned("k")
 
 
 def session() -> SavedSession:
@@ -280,10 +280,10 @@ def test_creating_an_existing_file_keeps_its_locks(tmp_path: Path) -> None:
     import fcntl
 
     path = tmp_path / "ledger.db"
-    private_files.create(path)
+    safe_files.create(path)
     other = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     with path.open("r+") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
-        private_files.create(path)
+        safe_files.create(path)
         tried = subprocess.run([sys.executable, "-c", other, str(path)], capture_output=True)
     assert b"BlockingIOError" in tried.stderr

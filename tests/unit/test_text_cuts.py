@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from sidecar.text.cuts import BREAKS, LETTERS, has_word_cut_between, is_cut, next_cut
+from sidecar.text.pieces import BREAKS, LETTERS, has_word_cut_between, is_cut, next_cut
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import tiktoken
 from sidecar.counting import vocabulary_files
 from sidecar.counting.exact_engines import VOCABULARIES, Reference, load_ranks
 from sidecar.counting.vocabulary_files import Pattern
-from sidecar.text.cuts import is_cut
+from sidecar.text.pieces import is_cut
 from tests.fuzz import edits
 
 PATTERNS = {

@@ -13,15 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.counting.counts import SnapshotCounter
 from sidecar.counting.exact_engines import engine
-from sidecar.text import cuts
-from sidecar.text.cuts import is_cut
+from sidecar.counting.open_documents import Documents
+from sidecar.tasks import Workers
+from sidecar.text import pieces
 from sidecar.text.document import TextDocument
-from sidecar.text.pieces import MAX_SEARCH, PIECE_CHARACTERS, Piece
+from sidecar.text.pieces import MAX_SEARCH, PIECE_CHARACTERS, Piece, is_cut
 from sidecar.text.positions import Position, Range
-from sidecar.workspace.counts import SnapshotCounter
-from sidecar.workspace.documents import Documents
-from sidecar.workspace.workers import Workers
 from tests.document_counts import document_tokens, pending_characters
 from tests.fuzz import edits, oracle
 
@@ -273,7 +272,7 @@ class RecordingPattern:
     """A split pattern that records how many characters are searched."""
 
     def __init__(self) -> None:
-        self.characters, self._pattern = 0, cuts._cut()
+        self.characters, self._pattern = 0, pieces._cut()
 
     def search(self, text: str, start: int, end: int) -> re.Match[str] | None:
         found = self._pattern.search(text, start, end)
@@ -292,7 +291,7 @@ def test_edit_in_text_without_split_points_searches_little(
     rng, doc = random.Random(stretch), TextDocument("untitled:stretch", text)
     assert len(doc.pieces) == 1
     searched = RecordingPattern()
-    monkeypatch.setattr(cuts, "_cut", lambda: searched)
+    monkeypatch.setattr(pieces, "_cut", lambda: searched)
     for place in (0, len(text) - 1, *(rng.randrange(len(text)) for _ in range(30))):
         searched.characters, new = 0, rng.choice(("x", "= ", ";\n", "word word word", ""))
         span = Range(doc.position_at(place), doc.position_at(place + rng.randrange(2)))

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.counting.count import band_text
+from sidecar.counting.count_result import band_text
 from sidecar.text.printable import percent_text
 
 TOP = Path(__file__).parents[2]
-OWNERS = {"sidecar/text/printable.py", "sidecar/counting/count.py", "editors/vscode/src/format.ts"}
+OWNERS = {
+    "sidecar/text/printable.py",
+    "sidecar/counting/count_result.py",
+    "editors/vscode/src/format.ts",
+}
 """The modules that format percentages and error bands, here and in the VS Code extension."""
 
 

@@ -10,8 +10,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.text.cuts import is_cut
-from sidecar.text.pieces import Piece, merge_counted, split, split_pieces
+from sidecar.text.pieces import Piece, is_cut, merge_counted, split, split_pieces
 from tests.fuzz import edits, oracle
 
 TEXTS = st.lists(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), max_size=12).map("".join)

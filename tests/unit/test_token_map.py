@@ -7,7 +7,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.workspace.token_map import MapEntry, build_token_map, flatten
+from sidecar.project.token_map import MapEntry, build_token_map, flatten
 
 _names = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(
     lambda parts: "/".join([*(f"d{part}" for part in parts[:-1]), f"f{parts[-1]}"])

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.budget.rules import Rule, Rules
+from sidecar.budgets.budget_rules import Rule, Rules
+from sidecar.budgets.budgets import find_lowest_budget
 from sidecar.config.options import Loaded
 from sidecar.config.settings import Budget, Settings
+from sidecar.counting.open_documents import Snapshot
 from sidecar.text.document import TextDocument
 from sidecar.text.outline import HEAD_CHARACTERS
 from sidecar.text.pieces import Piece
-from sidecar.workspace.budgets import find_lowest_budget
-from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.services import Services
-from sidecar.workspace.state import State
+from sidecar.workspace.state_folder import State
 from sidecar.workspace.workspace import Workspace
 from tests.file_opens import recorded_opens
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sidecar.counting.counts import GIANT_CHARACTERS, UNUSUAL_WORD, SnapshotCounter
+from sidecar.counting.open_documents import Documents, Snapshot
 from sidecar.counting.tokenizer_interface import Tokenizer
+from sidecar.tasks import Workers
 from sidecar.text.document import TextDocument
-from sidecar.workspace.counts import GIANT_CHARACTERS, UNUSUAL_WORD, SnapshotCounter
-from sidecar.workspace.documents import Documents, Snapshot
-from sidecar.workspace.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.workspace import file_watcher
-from sidecar.workspace.file_watcher import Changes, FileWatcher, _Watches
+from sidecar.project import file_watcher
+from sidecar.project.file_watcher import Changes, FileWatcher, _Watches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

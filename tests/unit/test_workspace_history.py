@@ -21,13 +21,9 @@ from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.truth import Tokens
 from benchmarks.transcripts import recorded
-from sidecar.agents.events import CallFinished
-from sidecar.agents.registry import Sources
-from sidecar.config.settings import Agents, Settings
-from sidecar.cost.book import CostBook
-from sidecar.cost.protocol import CostDetailParams, CostRecordParams
-from sidecar.messages.usage import Usage
-from sidecar.workspace.session_index import (
+from sidecar.agents.reader_registry import Sources
+from sidecar.agents.session_events import CallFinished
+from sidecar.agents.session_index import (
     LOCK_NAME,
     IngestControl,
     IngestResult,
@@ -36,8 +32,12 @@ from sidecar.workspace.session_index import (
     make_ledger_event,
     read_all,
 )
+from sidecar.config.settings import Agents, Settings
+from sidecar.cost.book import CostBook
+from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams
+from sidecar.messages.vendor_usage import Usage
 from sidecar.workspace.spending import Spending
-from sidecar.workspace.state import State
+from sidecar.workspace.state_folder import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

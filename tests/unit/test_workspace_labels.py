@@ -11,8 +11,8 @@ import pytest
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.truth import Tokens
-from sidecar.agents.events import StoredSession
-from sidecar.agents.roots import Roots
+from sidecar.agents.folders import Roots
+from sidecar.agents.session_events import StoredSession
 from sidecar.models.names import short_names
 from sidecar.workspace.sessions import label_of
 from tests.unit.agents_world import World

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.agents.events import StoredSession
-from sidecar.context.conversation import Conversation
-from sidecar.context.protocol import ContextUsage, SessionInfo, SessionsParams
-from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.agents.session_events import StoredSession
+from sidecar.conversations.context_protocol import ContextUsage, SessionInfo, SessionsParams
+from sidecar.conversations.conversation import Conversation
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.sums import Tally
+from sidecar.counting.windows import find_window
 from sidecar.models import catalogue
-from sidecar.server.features.context import _list_sessions as list_sessions
+from sidecar.server.features.context_requests import _list_sessions as list_sessions
 from sidecar.workspace import sessions
 from sidecar.workspace.services import Services
-from sidecar.workspace.shown_session import PROTOCOL
-from sidecar.workspace.state import State
-from sidecar.workspace.windows import find_window
+from sidecar.workspace.sessions import PROTOCOL
+from sidecar.workspace.state_folder import State
 from tests.unit.context_fakes import FakeCounter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.context.occupancy import Limit
+    from sidecar.models.window import Limit
 
 
 @pytest.mark.parametrize(

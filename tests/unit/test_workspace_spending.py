@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.config.settings import Caps, Settings
-from sidecar.context.protocol import ContextUsage, SessionInfo
-from sidecar.cost.protocol import CostRecordParams
-from sidecar.workspace.shared import SharedServices
+from sidecar.conversations.context_protocol import ContextUsage, SessionInfo
+from sidecar.cost.cost_protocol import CostRecordParams
+from sidecar.workspace.shared_services import SharedServices
 from sidecar.workspace.spending import Costs, Spending
-from sidecar.workspace.state import State
+from sidecar.workspace.state_folder import State
 from sidecar.workspace.status import cost_status
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sidecar.context.protocol import ContextUsage, SessionInfo, SessionRow
-from sidecar.cost.events import Cost
+from sidecar.agents.session_index import Unread
+from sidecar.conversations.context_protocol import ContextUsage, SessionInfo, SessionRow
+from sidecar.cost.ledger_events import Cost
 from sidecar.text.tables import align_cells, align_columns, columns, draw_bar, draw_gauge
-from sidecar.workspace.session_index import Unread
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.status import cost_status
 from sidecar.workspace.views import BEING_READ, format_age, format_session_cost, session_rows

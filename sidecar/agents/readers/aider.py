@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.events import (
+from sidecar.agents.fields import reported_usage
+from sidecar.agents.folders import agent_folders, project_files
+from sidecar.agents.session_events import (
     CallFinished,
     CallSize,
     Store,
@@ -25,14 +27,11 @@ from sidecar.agents.events import (
     StoreRead,
     StoreReader,
 )
-from sidecar.agents.fields import reported_usage
-from sidecar.agents.finding import store_from_path
-from sidecar.agents.places import agent_folders, project_files
+from sidecar.agents.store_files import store_from_path
 from sidecar.agents.stores import Lines, SessionState, read_lines
 
 if TYPE_CHECKING:
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
+    from sidecar.agents.folders import Places, Roots
 
 AGENT = "aider"
 _BAND = 75.0

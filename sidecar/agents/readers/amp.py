@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar.agents.context_sizes import Content, ContextSizes
-from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -20,14 +19,15 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
 )
+from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
-from sidecar.agents.vscode import local_path
+from sidecar.agents.vscode_storage import local_path
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sidecar.agents.events import Store
-    from sidecar.messages.usage import Usage
+    from sidecar.agents.session_events import Store
+    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "amp"
 

@@ -24,7 +24,6 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes, PartKind
-from sidecar.agents.events import CallFinished, CallSize, Store, StoredSession
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -34,8 +33,9 @@ from sidecar.agents.fields import (
     parse_usd,
     provider_of,
 )
-from sidecar.agents.finding import is_folder, list_folder, store_from_path, walk
-from sidecar.agents.places import agent_folders
+from sidecar.agents.folders import agent_folders
+from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession
+from sidecar.agents.store_files import is_folder, list_folder, store_from_path, walk
 from sidecar.agents.stores import (
     LineReader,
     Lines,
@@ -44,8 +44,7 @@ from sidecar.agents.stores import (
     read_records,
     record_at,
 )
-from sidecar.messages.billing import normal_tier, region_suffix
-from sidecar.messages.usage import Usage, usage_from_parts
+from sidecar.messages.vendor_usage import Usage, normal_tier, region_suffix, usage_from_parts
 from sidecar.models import catalogue
 from sidecar.models.names import parse
 
@@ -53,9 +52,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from sidecar.agents.events import StoredSession
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
+    from sidecar.agents.folders import Places, Roots
+    from sidecar.agents.session_events import StoredSession
 
 _SYNTHETIC = "<synthetic>"
 _MARKED_SINCE = (2, 1, 300)

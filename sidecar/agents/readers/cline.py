@@ -21,7 +21,6 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes
-from sidecar.agents.events import CallFinished, CallSize, Store
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -34,15 +33,16 @@ from sidecar.agents.fields import (
     token_count,
     try_decode_file,
 )
-from sidecar.agents.finding import TwoStores, store_from_path, with_size_of
-from sidecar.agents.places import editor_folders
+from sidecar.agents.folders import editor_folders
+from sidecar.agents.session_events import CallFinished, CallSize, Store
+from sidecar.agents.store_files import TwoStores, store_from_path, with_size_of
 from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
 
 if TYPE_CHECKING:
-    from sidecar.agents.events import ToolCall
-    from sidecar.agents.places import Places
+    from sidecar.agents.folders import Places
+    from sidecar.agents.session_events import ToolCall
     from sidecar.agents.stores import ContextTrack
-    from sidecar.messages.usage import Usage
+    from sidecar.messages.vendor_usage import Usage
 
 
 class _Numbers(CamelRecord):

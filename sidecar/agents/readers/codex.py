@@ -25,10 +25,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, CallSize, ReportedLimit, Store, StoredSession
 from sidecar.agents.fields import Record, TokenCount, parse_iso_time, provider_of, time_from_ms
 from sidecar.agents.file_reading import last_lines
-from sidecar.agents.finding import list_folder
+from sidecar.agents.session_events import (
+    CallFinished,
+    CallSize,
+    ReportedLimit,
+    Store,
+    StoredSession,
+)
+from sidecar.agents.store_files import list_folder
 from sidecar.agents.stores import (
     LineReader,
     Lines,
@@ -37,13 +43,11 @@ from sidecar.agents.stores import (
     read_records,
     record_at,
 )
-from sidecar.messages.billing import normal_tier
-from sidecar.messages.usage import Usage, usage_from_prompt
+from sidecar.messages.vendor_usage import Usage, normal_tier, usage_from_prompt
 
 if TYPE_CHECKING:
     from sidecar.agents.context_sizes import ContextSizes
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
+    from sidecar.agents.folders import Places, Roots
 
 UsageParts = tuple[int, int, int, int, int]
 """Token counts: input, cached input, input written to the cache, output, and reasoning output."""

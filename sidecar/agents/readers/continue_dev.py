@@ -21,13 +21,6 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes, PartKind
-from sidecar.agents.events import (
-    CallFinished,
-    CallSize,
-    Store,
-    StoredSession,
-    StoreRead,
-)
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -42,14 +35,14 @@ from sidecar.agents.fields import (
     try_decode_file,
 )
 from sidecar.agents.file_reading import first_lines
-from sidecar.agents.finding import FileStores, TwoStores, store_from_path
+from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession, StoreRead
+from sidecar.agents.store_files import FileStores, TwoStores, store_from_path
 from sidecar.agents.stores import LineReader, Lines, SessionState, StoreContents, read_store
 
 if TYPE_CHECKING:
-    from sidecar.agents.events import StoredSession
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
-    from sidecar.messages.usage import Usage
+    from sidecar.agents.folders import Places, Roots
+    from sidecar.agents.session_events import StoredSession
+    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "continue"
 

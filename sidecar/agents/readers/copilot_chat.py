@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from sidecar import typed
-from sidecar.agents import mutations
 from sidecar.agents.databases import DatabaseState, read_database
-from sidecar.agents.events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 from sidecar.agents.fields import decode_file, time_from_ms, time_from_ns
 from sidecar.agents.file_reading import LONGEST_LINE
-from sidecar.agents.finding import database_store, list_folder, store_from_path
-from sidecar.agents.places import editor_folders
+from sidecar.agents.folders import editor_folders
+from sidecar.agents.readers import copilot_requests
 from sidecar.agents.readers import copilot_spans as spans
 from sidecar.agents.readers.copilot_requests import AGENT, Chat, ContentChat, calls_of
+from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead, StoreReader
+from sidecar.agents.store_files import database_store, list_folder, store_from_path
 from sidecar.agents.stores import (
     NOT_VISIBLE,
     Lines,
@@ -34,14 +34,20 @@ from sidecar.agents.stores import (
     reader_state,
     record_at,
 )
-from sidecar.agents.vscode import Storage, is_server, local_path, own_window, storage, storages
+from sidecar.agents.vscode_storage import (
+    Storage,
+    is_server,
+    local_path,
+    own_window,
+    storage,
+    storages,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from sidecar.agents.context_sizes import ContextSizes
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
+    from sidecar.agents.folders import Places, Roots
 
 _SUFFIXES = (".jsonl", ".json")
 _CHATS, _EMPTY = "chatSessions", "emptyWindowChatSessions"
@@ -105,7 +111,7 @@ class CopilotChat(StoreReader):
             chat = decode_file(chat_path, ContentChat)
         else:
             chat = ContentChat()
-            for one in read_records(chat_path, mutations.decode):
+            for one in read_records(chat_path, copilot_requests.decode):
                 with suppress(msgspec.DecodeError):
                     chat = _apply_line(chat, one)
         chat.add_to(sizes)
@@ -113,11 +119,11 @@ class CopilotChat(StoreReader):
 
 @lru_cache(maxsize=256)
 def _title_of_line(path: str, title_at: str) -> str | None:
-    change = record_at(path, title_at.partition("@")[0], mutations.decode, LONGEST_LINE)
+    change = record_at(path, title_at.partition("@")[0], copilot_requests.decode, LONGEST_LINE)
     if change is None:
         return None
     try:
-        if change.kind == mutations.INITIAL:
+        if change.kind == copilot_requests.INITIAL:
             return typed.decode_leniently(change.value, Chat).custom_title
         return typed.decode(change.value, str) if change.path == _TITLE else None
     except msgspec.DecodeError:
@@ -151,7 +157,7 @@ class _State(msgspec.Struct):
         self.find_better_stores()
         calls: dict[str, CallFinished] = {}
         changed: set[int] = set()
-        for one in lines.records(mutations.decode):
+        for one in lines.records(copilot_requests.decode):
             try:
                 if _moves_turns(one):
                     calls |= self.calls(changed)
@@ -225,29 +231,33 @@ class _Until(msgspec.Struct, frozen=True, array_like=True, tag="until"):
     until: float | None
 
 
-def _moves_turns(one: mutations.Mutation) -> bool:
-    return one.kind == mutations.INITIAL or (one.path[:1] == ("requests",) and len(one.path) < 3)
+def _moves_turns(one: copilot_requests.Mutation) -> bool:
+    return one.kind == copilot_requests.INITIAL or (
+        one.path[:1] == ("requests",) and len(one.path) < 3
+    )
 
 
-def _changed_turns(chat: Chat, one: mutations.Mutation, before: set[int], known: int) -> set[int]:
+def _changed_turns(
+    chat: Chat, one: copilot_requests.Mutation, before: set[int], known: int
+) -> set[int]:
     if not _moves_turns(one):
         number = one.path[1] if one.path[:1] == ("requests",) else None
         return before | {number} if isinstance(number, int) else before
     start = 0
-    if one.kind == mutations.PUSH and one.path == ("requests",):
+    if one.kind == copilot_requests.PUSH and one.path == ("requests",):
         start = known if one.length is None else max(0, one.length)
     return set(range(start, len(chat.requests or ())))
 
 
-def _apply_line(chat: AnyChat, one: mutations.Mutation) -> AnyChat:
+def _apply_line(chat: AnyChat, one: copilot_requests.Mutation) -> AnyChat:
     """Apply a line to a chat session, and return the resulting session.
 
     Raises:
         msgspec.DecodeError: A value has the wrong type.
     """
-    if one.kind == mutations.INITIAL:
+    if one.kind == copilot_requests.INITIAL:
         return typed.decode_leniently(one.value, type(chat))
-    mutations.apply(chat, one)
+    copilot_requests.apply(chat, one)
     return chat
 
 

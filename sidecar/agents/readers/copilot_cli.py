@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.databases import DatabaseState, OneDatabase, column_time, read_only, rows
-from sidecar.agents.events import CallFinished, CallSize, Category, Store, StoredSession
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -32,8 +31,9 @@ from sidecar.agents.fields import (
     reported_usage,
 )
 from sidecar.agents.file_reading import cached_until_changed, chunks, open_quietly
-from sidecar.agents.finding import TwoStores
-from sidecar.agents.places import agent_folders
+from sidecar.agents.folders import agent_folders
+from sidecar.agents.session_events import CallFinished, CallSize, Category, Store, StoredSession
+from sidecar.agents.store_files import TwoStores
 from sidecar.agents.stores import (
     NO_USAGE,
     ContextTrack,
@@ -48,8 +48,8 @@ from sidecar.models.catalogue import known_window
 if TYPE_CHECKING:
     import sqlite3
 
-    from sidecar.agents.places import Places
-    from sidecar.messages.usage import Usage
+    from sidecar.agents.folders import Places
+    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "copilot-cli"
 PROVIDER = "github-copilot"

@@ -15,7 +15,6 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.databases import DatabaseState, columns, read_only
-from sidecar.agents.events import CallFinished, CallSize, StoredSession
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -28,6 +27,7 @@ from sidecar.agents.fields import (
 )
 from sidecar.agents.file_reading import cached_until_changed
 from sidecar.agents.readers.copilot_requests import PROVIDER, CallTotals
+from sidecar.agents.session_events import CallFinished, CallSize, StoredSession
 from sidecar.agents.stores import (
     Lines,
     SessionLines,
@@ -35,13 +35,13 @@ from sidecar.agents.stores import (
     StoreContents,
     first_records,
 )
-from sidecar.messages.usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterator
 
-    from sidecar.agents.vscode import Storage
+    from sidecar.agents.vscode_storage import Storage
 
 _NANO = 10**9
 _LONG_AGO = 0.0

@@ -23,16 +23,16 @@ from sidecar.agents.databases import (
     read_only,
     rows,
 )
-from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import Record, decode_file, reported_usage, token_count
 from sidecar.agents.file_reading import cached_until_changed
-from sidecar.agents.places import agent_folders
+from sidecar.agents.folders import agent_folders
+from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from sidecar.agents.places import Places
+    from sidecar.agents.folders import Places
 
 AGENT = "crush"
 

@@ -18,7 +18,6 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes, PartKind
-from sidecar.agents.events import CallFinished, CallSize, Store, StoredSession, StoreRead
 from sidecar.agents.fields import (
     CamelRecord,
     Record,
@@ -29,7 +28,8 @@ from sidecar.agents.fields import (
     reported_usage,
 )
 from sidecar.agents.file_reading import cached_until_changed
-from sidecar.agents.finding import list_folder, store_from_path
+from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession, StoreRead
+from sidecar.agents.store_files import list_folder, store_from_path
 from sidecar.agents.stores import (
     ContextTrack,
     LineReader,
@@ -43,9 +43,8 @@ from sidecar.agents.stores import (
 )
 
 if TYPE_CHECKING:
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
-    from sidecar.messages.usage import Usage
+    from sidecar.agents.folders import Places, Roots
+    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "gemini-cli"
 _KEPT = 50

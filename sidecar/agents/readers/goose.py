@@ -23,9 +23,9 @@ from sidecar.agents.databases import (
     read_only,
     rows,
 )
-from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import CamelRecord, Record, parse_usd, reported_usage, token_count
-from sidecar.agents.places import agent_folders
+from sidecar.agents.folders import agent_folders
+from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.agents.context_sizes import ContextSizes, PartKind
-    from sidecar.agents.places import Places
-    from sidecar.messages.usage import Usage
+    from sidecar.agents.folders import Places
+    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "goose"
 _LEDGER, _SUBAGENT = "usage_ledger", "sub_agent"

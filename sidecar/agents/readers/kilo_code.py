@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-from sidecar.agents.finding import TwoStores
 from sidecar.agents.readers.cline import Tasks
 from sidecar.agents.readers.opencode import opencode_reader
+from sidecar.agents.store_files import TwoStores
 
 AGENT = "kilo-code"
 

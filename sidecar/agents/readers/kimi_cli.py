@@ -15,7 +15,6 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes
-from sidecar.agents.events import CallFinished, CallSize, Store
 from sidecar.agents.fields import (
     Record,
     TokenCount,
@@ -23,12 +22,13 @@ from sidecar.agents.fields import (
     time_from_ms,
     try_decode_file,
 )
+from sidecar.agents.session_events import CallFinished, CallSize, Store
 from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState, read_records
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sidecar.messages.usage import Usage
+    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "kimi-cli"
 PROVIDER = "moonshotai"

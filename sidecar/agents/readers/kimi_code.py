@@ -15,7 +15,6 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes
-from sidecar.agents.events import CallFinished, CallSize, Store, StoredSession
 from sidecar.agents.fields import (
     CamelRecord,
     Record,
@@ -26,15 +25,16 @@ from sidecar.agents.fields import (
     try_decode_file,
     try_decode_toml,
 )
-from sidecar.agents.finding import store_from_path, with_size_of
+from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession
+from sidecar.agents.store_files import store_from_path, with_size_of
 from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sidecar.agents.events import StoredSession
-    from sidecar.agents.places import Places
-    from sidecar.messages.usage import Usage
+    from sidecar.agents.folders import Places
+    from sidecar.agents.session_events import StoredSession
+    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "kimi-code"
 _MOST_PROMPTS = 1_000

@@ -20,7 +20,6 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.databases import OneDatabase, columns, read_database, read_only
-from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -36,20 +35,21 @@ from sidecar.agents.fields import (
     without_comments,
 )
 from sidecar.agents.file_reading import cached_until_changed, open_quietly
-from sidecar.agents.finding import TwoStores, list_folder, store_from_path
-from sidecar.agents.places import agent_folders, database_by_variable
+from sidecar.agents.folders import agent_folders, database_by_variable
+from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRead
+from sidecar.agents.store_files import TwoStores, list_folder, store_from_path
 from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
 from sidecar.models.catalogue import prompt_limit_of
-from sidecar.models.limits import max_output_of
+from sidecar.models.families import max_output_of
 from sidecar.models.names import parse
 
 if TYPE_CHECKING:
     import sqlite3
 
     from sidecar.agents.context_sizes import ContextSizes
-    from sidecar.agents.events import StoredSession, ToolCall
-    from sidecar.agents.places import Places
-    from sidecar.messages.usage import Usage
+    from sidecar.agents.folders import Places
+    from sidecar.agents.session_events import StoredSession, ToolCall
+    from sidecar.messages.vendor_usage import Usage
 
 
 class _Cache(Record):

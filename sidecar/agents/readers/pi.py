@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes
-from sidecar.agents.events import CallFinished, CallSize, Category, Store, StoredSession
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -25,7 +24,8 @@ from sidecar.agents.fields import (
     reported_usage,
     try_decode_file,
 )
-from sidecar.agents.places import agent_folders
+from sidecar.agents.folders import agent_folders
+from sidecar.agents.session_events import CallFinished, CallSize, Category, Store, StoredSession
 from sidecar.agents.stores import (
     ContextTrack,
     LineReader,
@@ -37,9 +37,9 @@ from sidecar.agents.stores import (
 )
 
 if TYPE_CHECKING:
-    from sidecar.agents.events import StoredSession
-    from sidecar.agents.places import Places
-    from sidecar.messages.usage import Usage
+    from sidecar.agents.folders import Places
+    from sidecar.agents.session_events import StoredSession
+    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "pi"
 _FAILED = ("aborted", "error")

@@ -15,8 +15,8 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import GeminiPart, PartKind
-from sidecar.agents.events import CallFinished, CallSize, Store
 from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time, reported_usage
+from sidecar.agents.session_events import CallFinished, CallSize, Store
 from sidecar.agents.stores import (
     LineReader,
     Lines,
@@ -26,7 +26,7 @@ from sidecar.agents.stores import (
 )
 
 if TYPE_CHECKING:
-    from sidecar.messages.usage import Usage
+    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "qwen-code"
 _RESPONSE = "qwen-code.api_response"

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, CallSize, Store, StoreRead
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -34,15 +33,21 @@ from sidecar.agents.fields import (
     try_decode_toml,
 )
 from sidecar.agents.file_reading import chunks, open_quietly
-from sidecar.agents.finding import FileStores, TwoStores, list_folder, store_from_path, with_size_of
-from sidecar.agents.places import agent_folders
+from sidecar.agents.folders import agent_folders
+from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRead
+from sidecar.agents.store_files import (
+    FileStores,
+    TwoStores,
+    list_folder,
+    store_from_path,
+    with_size_of,
+)
 from sidecar.agents.stores import DocumentReader, Lines, SessionState, StoreContents, read_store
 
 if TYPE_CHECKING:
-    from sidecar.agents.events import StoredSession, ToolCall
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
-    from sidecar.messages.usage import Usage
+    from sidecar.agents.folders import Places, Roots
+    from sidecar.agents.session_events import StoredSession, ToolCall
+    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "vibe"
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.compressed import decompress
 from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
@@ -21,9 +20,10 @@ from sidecar.agents.databases import (
     read_only,
     rows,
 )
-from sidecar.agents.events import CallFinished, CallSize
 from sidecar.agents.fields import Number, Record, reported_usage
-from sidecar.agents.places import agent_folders
+from sidecar.agents.file_reading import decompress
+from sidecar.agents.folders import agent_folders
+from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.agents.context_sizes import ContextSizes, PartKind
-    from sidecar.agents.places import Places
-    from sidecar.messages.usage import Usage
+    from sidecar.agents.folders import Places
+    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "zed"
 _MOST = 256 << 20

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from sidecar.server.client import Client
+from sidecar.counting.open_documents import Documents
+from sidecar.server.client import DIAGNOSTICS_SOURCE, Client, find_line_span, from_position
 from sidecar.server.feature import Feature
-from sidecar.server.lsp import DIAGNOSTICS_SOURCE, find_line_span, from_position
 from sidecar.text.document import TextDocument
 from sidecar.text.printable import printable
-from sidecar.workspace.documents import Documents
 from sidecar.workspace.services import Services
 
 if TYPE_CHECKING:
-    from sidecar.budget.findings import Finding
-    from sidecar.budget.fixes import Fix, FixTarget, TextEdit
+    from sidecar.budgets.findings import Finding
+    from sidecar.budgets.fixes import Fix, FixTarget, TextEdit
 
 ANNOTATION = "token-sidecar"
 
@@ -40,7 +39,7 @@ class CodeActions(Feature):
         }
 
     async def _propose(self, params: types.CodeActionParams) -> list[types.CodeAction]:
-        from sidecar.workspace.fixing import SettingsOrigins, propose_fixes
+        from sidecar.budgets.proposed_fixes import SettingsOrigins, propose_fixes
 
         if not _allows_quick_fixes(params.context.only):
             return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lsprotocol import types
 
 from sidecar.config.settings import Settings
-from sidecar.counting.count import tokens_text
+from sidecar.counting.count_result import tokens_text
 from sidecar.server.section_feature import SectionFeature
 
 
@@ -27,7 +27,7 @@ class CodeLens(SectionFeature):
         await services.configured.wait()
         if not self.is_enabled(services.roots.of_document(uri).settings):
             return []
-        from sidecar.workspace.prompt_files import describe_prompt_file_cost
+        from sidecar.project.prompt_files import describe_prompt_file_cost
 
         cost = await describe_prompt_file_cost(services, uri)
         parts = await services.count_parts_of_document(uri)

@@ -14,19 +14,19 @@ from typing import Any, cast
 from lsprotocol import types
 from pygls.uris import from_fs_path
 
-from sidecar.budget.rules import Rules
-from sidecar.config.file_stamps import FileStamp, stamp_of
+from sidecar.budgets.budget_rules import Rules
 from sidecar.config.options import Loaded
 from sidecar.config.paths import LIMIT_VARIABLE, settings_files
+from sidecar.config.safe_files import FileStamp, stamp_of
 from sidecar.config.settings import Settings
-from sidecar.defects import log_defect
+from sidecar.errors import log_defect
 from sidecar.models import catalogue
+from sidecar.project.file_watcher import FileWatcher, PathSubscription
 from sidecar.server.client import Client
 from sidecar.server.feature import Feature
 from sidecar.tasks import Scheduler, SharedTasks
 from sidecar.text.positions import Encoding
-from sidecar.workspace.agent_reading import AgentSessionWatcher
-from sidecar.workspace.file_watcher import FileWatcher, PathSubscription
+from sidecar.workspace.agent_watcher import AgentSessionWatcher
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event, SettingsChange, Workspace
 

@@ -13,23 +13,22 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from sidecar.budget.rules import Rules
+from sidecar.budgets.budget_rules import Rules
+from sidecar.budgets.budgets import Subject, group_paths
 from sidecar.config.options import Problem
-from sidecar.context.occupancy import Severity
 from sidecar.errors import SidecarError
-from sidecar.server.client import Client
+from sidecar.models.window import Severity
+from sidecar.project.file_watcher import Changes, FileWatcher, PathSubscription
+from sidecar.server.client import DIAGNOSTICS_SOURCE, Client, from_position
 from sidecar.server.feature import Feature
-from sidecar.server.lsp import DIAGNOSTICS_SOURCE, from_position
 from sidecar.tasks import Scheduler
 from sidecar.text.document import TextDocument
 from sidecar.text.printable import printable
-from sidecar.workspace.budgets import Subject, group_paths
-from sidecar.workspace.file_watcher import Changes, FileWatcher, PathSubscription
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event, Workspace
 
 if TYPE_CHECKING:
-    from sidecar.budget.findings import Finding
+    from sidecar.budgets.findings import Finding
 
 DEBOUNCE_SECONDS = 0.2
 GROUP_SECONDS = 120.0
@@ -213,7 +212,7 @@ def _diagnostics(subject: Subject, findings: Sequence[Finding]) -> list[types.Di
 
 
 def _diagnostic(document: TextDocument, finding: Finding) -> types.Diagnostic:
-    from sidecar.budget.findings import DOCUMENTATION
+    from sidecar.budgets.findings import DOCUMENTATION
 
     start = document.position_at(finding.start)
     end = document.position_at(finding.end)

@@ -8,13 +8,13 @@ from typing import cast
 from lsprotocol import types
 
 from sidecar.config.settings import Settings
-from sidecar.counting.count import tokens_text
-from sidecar.server.lsp import LINE_END, from_position
+from sidecar.counting.count_result import tokens_text
+from sidecar.counting.counts import CountedPart
+from sidecar.server.client import LINE_END, from_position
 from sidecar.server.section_feature import SectionFeature
 from sidecar.text.document import TextDocument
 from sidecar.text.positions import Position
 from sidecar.text.printable import printable
-from sidecar.workspace.counts import CountedPart
 
 LABEL = "Tokens"
 """Distinguishes these symbols from other language servers' symbols."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from lsprotocol import types
 
 from sidecar.config.settings import Settings
-from sidecar.counting.count import tokens_text
-from sidecar.server.lsp import LINE_END, find_line_span, from_position
+from sidecar.counting.count_result import tokens_text
+from sidecar.counting.counts import CountedPart
+from sidecar.server.client import LINE_END, find_line_span, from_position
 from sidecar.server.section_feature import SectionFeature
 from sidecar.text.document import TextDocument
 from sidecar.text.positions import Position
 from sidecar.text.printable import printable, shorten
-from sidecar.workspace.counts import CountedPart
 
 _MAX_TITLE = 24
 """Maximum length of a title in an inlay hint, in characters."""

@@ -8,7 +8,7 @@ from weakref import ref
 
 from sidecar.server.feature import Feature
 from sidecar.tasks import Scheduler
-from sidecar.workspace.agent_reading import HistoryRecorder
+from sidecar.workspace.agent_watcher import HistoryRecorder
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event, Workspace
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.context.occupancy import Window, resolve_limit
 from sidecar.models.catalogue import prompt_limit_of
+from sidecar.models.window import Window, resolve_limit
 from tests.e2e.agents.install import ensure_node
 from tests.e2e.agents.sandbox import Ended, Program, Sandbox
 from tests.e2e.agents.scores import Score

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.page import LedgerSource, whole_page
-from sidecar.cost.protocol import CostRecordParams
+from sidecar.cost.cost_page import LedgerSource, whole_page
+from sidecar.cost.cost_protocol import CostRecordParams
 from sidecar.cost.sums import Scope
 from tests.e2e import editors_setup
 from tests.e2e.page_audit import WIDTHS, assert_sound, audit

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from sidecar.cli.cost import cost
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
-from sidecar.cost.protocol import CostRecordParams
+from sidecar.cost.cost_protocol import CostRecordParams
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 

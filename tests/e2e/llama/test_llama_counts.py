@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from sidecar.config.settings import Endpoint
+from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.outcome import EndpointCount, Miss
-from sidecar.endpoints.registry import Endpoints
 from sidecar.messages.replies import read_reply
 from tests.e2e.llama.own import post, post_for_text, text_tokens
 from tests.e2e.llama.server import llama, port_of

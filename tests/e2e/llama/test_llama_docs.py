@@ -17,7 +17,7 @@ from sidecar.config.load import load
 from sidecar.config.settings import Endpoint
 from sidecar.endpoints import http, outcome
 from sidecar.endpoints.clouds import CLOUDS
-from sidecar.endpoints.registry import Endpoints
+from sidecar.endpoints.endpoints import Endpoints
 from sidecar.messages.replies import FORMATS
 from tests.e2e.llama.own import text_tokens
 from tests.e2e.llama.server import llama

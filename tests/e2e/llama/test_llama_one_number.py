@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.client import SERVER, StdioClient
-from sidecar.budget.fixes import raised_limit
+from sidecar.budgets.fixes import raised_limit
 from sidecar.counting.calibration import Calibrations, document_key, key_of
-from sidecar.counting.calibration_file import save
 from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.saved_calibrations import save
 from tests.e2e.llama.own import text_tokens
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.agents.claude import MODEL, ClaudeHome
 from benchmarks.agents.codex import WINDOW, CodexHome
-from sidecar.context.occupancy import Limit, Window
+from sidecar.models.window import Limit, Window
 from tests.e2e.neovim.harness import wait_for
 from tests.e2e.stdio.agents_session import begin_now
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.client import SERVER, StdioClient
-from sidecar.server.serve import EXIT_SECONDS
+from sidecar.server.run import EXIT_SECONDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ HELD = """
 import os, sys
 from sidecar.server.features import configuration
 from sidecar.server.server import create_server
-from sidecar.server.serve import serve_stdio
+from sidecar.server.run import serve_stdio
 from sidecar.workspace import counts
 configuration.READ_SECONDS = 0.5
 fifo = sys.argv[1]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PRINTS = """
 from sidecar.server.server import create_server
-from sidecar.server.serve import serve_stdio
+from sidecar.server.run import serve_stdio
 server = create_server()
 plain = server.protocol.fm.features["tokens/count"]
 def noisy(params):

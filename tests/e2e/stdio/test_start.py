@@ -11,9 +11,8 @@ import pytest
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.client import StdioClient
 from benchmarks.corpus import source_text
-from sidecar.agents.places import Places, has_files
-from sidecar.agents.registry import readers_here, readers_of
-from sidecar.agents.roots import Roots
+from sidecar.agents.folders import Places, Roots, has_files
+from sidecar.agents.reader_registry import readers_here, readers_of
 from sidecar.config.settings import Agents
 
 if TYPE_CHECKING:
@@ -41,10 +40,10 @@ LIBRARIES = (
 )  # fmt: skip
 PACKAGES = (
     "sidecar.agents.readers", "sidecar.cli", "sidecar.config.load",
-    "sidecar.context.conversation", "sidecar.cost", "sidecar.counting.vocabulary_files",
+    "sidecar.conversations.conversation", "sidecar.cost", "sidecar.counting.vocabulary_files",
     "sidecar.endpoints.endpoint",
     "sidecar.endpoints.http", "sidecar.server.schema",
-    "sidecar.workspace.changes", "sidecar.workspace.conversations", "sidecar.workspace.session_index",
+    "sidecar.conversations.changes", "sidecar.conversations.conversations", "sidecar.agents.session_index",
 )  # fmt: skip
 
 
@@ -102,9 +101,9 @@ def test_only_readers_of_installed_agents_are_imported(tmp_path: Path) -> None:
     readers = of(("sidecar.agents.readers",), modules)
     assert [name.rpartition(".")[2] for name in readers] == ["readers", "claude_code"]
     for_conversations = (
-        "sidecar.context.conversation",
-        "sidecar.context.pruning",
-        "sidecar.workspace.conversations",
+        "sidecar.conversations.conversation",
+        "sidecar.conversations.pruning",
+        "sidecar.conversations.conversations",
     )
     assert of(for_conversations, modules) == []
 

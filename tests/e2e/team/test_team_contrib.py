@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.protocol import FileCost
+from sidecar.cost.cost_protocol import FileCost
 from sidecar.cost.records import Identity, Record, export_request, file_record
 from tests.clickhouse import SCHEMA, ClickHouse, statements
 from tests.e2e.team.rotel import Rotel

@@ -24,8 +24,8 @@ from click.testing import CliRunner
 
 from sidecar.cli.cost import cost
 from sidecar.cost.book import CostBook
-from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.export import read_events
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
 from sidecar.cost.records import Record, export_request
 from sidecar.cost.sums import Scope

@@ -12,10 +12,10 @@ import pytest
 
 from benchmarks.agents.claude import MODEL, ClaudeHome
 from benchmarks.agents.codex import CodexHome
-from sidecar.context.occupancy import Limit
-from sidecar.context.occupancy import Window as ModelWindow
-from sidecar.cost.events import Buckets
+from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prices import Prices
+from sidecar.models.window import Limit
+from sidecar.models.window import Window as ModelWindow
 from sidecar.text.printable import usd_text
 from tests.e2e.page_audit import WIDTHS, assert_sound, audit
 from tests.e2e.stdio.agents_session import begin_now

@@ -1,1 +1,0 @@
-"""Token budgets: rules, findings and fixes. Does no I/O."""

@@ -1,0 +1,364 @@
+"""Formats the report of `token-sidecar check` as text, JSON, SARIF or GitHub annotations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from sidecar import __version__
+from sidecar.budgets.budget_rules import FindingSeverity
+from sidecar.budgets.findings import DOCUMENTATION, Code, Finding, GroupMember
+from sidecar.counting.count_result import Method, number_text, tokens_text
+from sidecar.project.git import repository_path
+from sidecar.text.printable import counted, json_text, printable, printable_lines
+from sidecar.workspace.views import NO_BUDGETS
+
+SARIF_SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+_LEVELS: dict[FindingSeverity, str] = {
+    "information": "note",
+    "warning": "warning",
+    "error": "error",
+}
+RULES = {
+    "budget-near": "A file or a part of it has nearly used up its token budget.",
+    "budget-exceeded": "A file or a part of it is over its token budget.",
+    "budget-growth": "A change makes a file longer or shorter.",
+    "budget-unchecked": "A file that has a token budget could not be counted.",
+}
+_RULE_LEVELS = {"budget-exceeded": "warning", "budget-unchecked": "error"}
+
+
+class FileRange(msgspec.Struct, frozen=True, array_like=True):
+    """A text range. Lines and columns start at 1, and the end is exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+START = FileRange(1, 1, 1, 1)
+"""The start of a file. Findings from group rules are reported at this position."""
+
+
+class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A finding as reported in JSON."""
+
+    severity: FindingSeverity
+    budget: int
+    tokens: int
+    over: int
+    section: str | None
+    code: Code
+    message: str
+    rule: str
+    model: str
+    method: Method
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    files: int = 1
+    members: tuple[GroupMember, ...] = ()
+    added: int = 0
+
+
+def report_finding(finding: Finding, file_range: FileRange) -> ReportedFinding:
+    """Convert a finding to its JSON form."""
+    fields = {name: getattr(finding, name) for name in _FINDING_FIELDS}
+    return ReportedFinding(**fields, **msgspec.structs.asdict(file_range))
+
+
+_FINDING_FIELDS = tuple(
+    name for name in ReportedFinding.__struct_fields__ if name in Finding.__struct_fields__
+)
+
+
+class FileReport(msgspec.Struct, frozen=True, rename="camel"):
+    """A checked file, its token count for the default model, and its findings."""
+
+    path: str
+    tokens: int
+    method: Method
+    findings: tuple[ReportedFinding, ...] = ()
+
+
+class Growth(msgspec.Struct, frozen=True, rename="camel"):
+    """How a file has grown since a git revision. `before` is 0 for a new file."""
+
+    path: str
+    before: int
+    tokens: int
+    method: Method
+    base: str
+    """The revision, as given on the command line."""
+
+    @property
+    def added(self) -> int:
+        """The number of added tokens; negative if the file shrank."""
+        return self.tokens - self.before
+
+    @property
+    def message(self) -> str:
+        number = tokens_text(abs(self.added), self.method)
+        more = "more" if self.added >= 0 else "fewer"
+        before, after = (number_text(count, self.method) for count in (self.before, self.tokens))
+        return f"{number} {more} than in {self.base} ({before} → {after})"
+
+
+class Unchecked(msgspec.Struct, frozen=True):
+    """A file that was skipped."""
+
+    path: str
+    reason: str
+    budget: bool
+    """Whether the file has a budget. If so, the budget could not be checked."""
+
+
+class ConfigurationProblem(msgspec.Struct, frozen=True):
+    """A configuration problem. `line` starts at 1, and is None if the problem is not in a file."""
+
+    path: str | None
+    line: int | None
+    severity: Literal["warning", "error"]
+    message: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of checking files."""
+
+    files: tuple[FileReport, ...]
+    distinct_findings: tuple[tuple[FileReport, ReportedFinding], ...]
+    """All findings, each with its file. A finding about a shared budget is included only once."""
+    growth: tuple[Growth, ...] | None = None
+    """How files have grown, or None without `--diff`."""
+    skipped: tuple[Unchecked, ...] = ()
+    """Binary and unreadable files."""
+    budgets: int = 0
+    """The number of rules, including presets."""
+    has_matching_budget: bool = True
+    """Whether a rule applies to any of the checked files."""
+    has_unreadable: bool = False
+    """Whether a file named on the command line is unreadable and has no budget."""
+    problems: tuple[ConfigurationProblem, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Notes to print on standard error."""
+
+    @property
+    def errors(self) -> list[ConfigurationProblem]:
+        """The problems that may have prevented budgets from being checked."""
+        return [problem for problem in self.problems if problem.severity == "error"]
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether any budget is exceeded or could not be checked."""
+        if any(skipped.budget for skipped in self.skipped):
+            return True
+        return any(finding.over for file in self.files for finding in file.findings)
+
+
+def find_distinct(files: Iterable[FileReport]) -> tuple[tuple[FileReport, ReportedFinding], ...]:
+    """Return each finding with its file.
+
+    A finding about a shared budget is returned only once: for the file that grew most since the
+    revision that `--diff` names, or for the first file.
+    """
+    distinct: dict[object, tuple[FileReport, ReportedFinding]] = {}
+    for file in files:
+        for position, finding in enumerate(file.findings):
+            key = (file.path, position) if finding.files == 1 else finding.rule
+            if key not in distinct or finding.added > max(0, distinct[key][1].added):
+                distinct[key] = file, finding
+    return tuple(distinct.values())
+
+
+def as_text(report: Report) -> str:
+    """Format the report as text, with a line for each finding and a summary."""
+    lines = [
+        f"{file.path}:{finding.line}:{finding.column}: {finding.severity}: "
+        f"{finding.message} [{finding.code}]"
+        for file, finding in report.distinct_findings
+    ]
+    lines += [
+        f"{growth.path}: information: {growth.message} [budget-growth]"
+        for growth in report.growth or ()
+    ]
+    return "\n".join(map(printable, [*lines, _summary_line(report)]))
+
+
+def as_json(report: Report) -> str:
+    """Format the report as JSON."""
+    result: dict[str, Any] = {"files": report.files}
+    if report.growth is not None:
+        result["growth"] = [
+            {**msgspec.to_builtins(growth), "added": growth.added, "message": growth.message}
+            for growth in report.growth
+        ]
+    if report.skipped:
+        result["skipped"] = report.skipped
+    if report.problems:
+        result["problems"] = report.problems
+    return json_text(result)
+
+
+def skipped_text(skipped: Unchecked) -> str:
+    """Return the line for a skipped file."""
+    result = "so its budget was not checked" if skipped.budget else "skipped"
+    return f"{skipped.path}: {skipped.reason}, {result}"
+
+
+def as_github(report: Report) -> str:
+    """Format the report as annotations for a GitHub workflow.
+
+    GitHub resolves paths against the root of the repository, whatever the current folder is. It
+    shows an annotation below the last line of its range, so annotations have only one line.
+    """
+    commands = {**_LEVELS, "information": "notice"}
+    lines = [
+        f"::{problem.severity} {_problem_location(problem)}::{_escape(problem.message)}"
+        for problem in report.problems
+    ]
+    lines += [
+        f"::{commands[finding.severity]} {_annotation(file, finding)}::{_escape(finding.message)}"
+        for file, finding in report.distinct_findings
+    ]
+    lines += [
+        f"::notice {_annotated(growth.path)}title=Token budget::{_escape(growth.message)}"
+        for growth in report.growth or ()
+    ]
+    lines += [
+        f"::error {_annotated(skipped.path)}title=Token budget::{_escape(skipped_text(skipped))}"
+        for skipped in report.skipped
+        if skipped.budget
+    ]
+    return "\n".join(lines)
+
+
+def as_sarif(report: Report) -> str:
+    """Format the report as a SARIF 2.1.0 log, with paths relative to the repository's root."""
+    results = [_sarif_result(file, finding) for file, finding in report.distinct_findings]
+    results += [
+        _sarif_file_result("budget-growth", growth.path, growth.message)
+        for growth in report.growth or ()
+    ]
+    results += [
+        _sarif_file_result("budget-unchecked", skipped.path, skipped_text(skipped))
+        for skipped in report.skipped
+        if skipped.budget
+    ]
+    driver = {
+        "name": "token-sidecar",
+        "version": __version__,
+        "informationUri": DOCUMENTATION.partition("/blob/")[0],
+        "rules": [_sarif_rule(name, description) for name, description in RULES.items()],
+    }
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    if report.problems:
+        notifications = [
+            {"level": problem.severity, "message": {"text": printable(_problem_text(problem))}}
+            for problem in report.problems
+        ]
+        run["invocations"] = [
+            {
+                "executionSuccessful": not report.errors,
+                "toolConfigurationNotifications": notifications,
+            }
+        ]
+    log = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json_text(log)
+
+
+def _summary_line(report: Report) -> str:
+    over = Counter(bool(finding.over) for _, finding in report.distinct_findings)
+    files = f"{counted(len(report.files), 'file')} checked"
+    if over:
+        return f"{files}: {counted(over[True], 'budget')} exceeded, {over[False]} near"
+    if report.budgets and report.files and not report.has_matching_budget:
+        return f"{files}: no budget matches {'it' if len(report.files) == 1 else 'them'}"
+    if report.errors:
+        return f"{files}. Budgets affected by configuration errors were not checked."
+    if not report.budgets:
+        return f"{files}. {NO_BUDGETS}"
+    return f"{files}: all within budget" if report.files else files
+
+
+def _problem_text(problem: ConfigurationProblem) -> str:
+    place = f"{problem.path}:{problem.line}" if problem.path and problem.line else problem.path
+    return f"{place}: {problem.message}" if place else problem.message
+
+
+def _problem_location(problem: ConfigurationProblem) -> str:
+    file = "" if problem.path is None else _annotated(problem.path)
+    line = f"line={problem.line}," if file and problem.line else ""
+    return f"{file}{line}title=Token budget configuration"
+
+
+def _annotation(file: FileReport, finding: ReportedFinding) -> str:
+    return f"{_annotated(file.path)}line={finding.line},title=Token budget"
+
+
+def _annotated(path: str) -> str:
+    """Return the `file` of an annotation, or nothing for the root of the repository."""
+    relative = repository_path(path)
+    return "" if relative == "." else f"file={_escape_value(relative)},"
+
+
+def _escape(text: str) -> str:
+    """Escape a message for a GitHub workflow command."""
+    return printable_lines(text).replace("%", "%25").replace("\n", "%0A")
+
+
+def _escape_value(text: str) -> str:
+    return _escape(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _sarif_result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
+    region = {
+        "startLine": finding.line,
+        "startColumn": finding.column,
+        "endLine": finding.end_line,
+        "endColumn": finding.end_column,
+    }
+    result = _sarif_file_result(finding.code, file.path, finding.message)
+    result["level"] = _LEVELS[finding.severity]
+    result["locations"][0]["physicalLocation"]["region"] = region
+    # Services match findings by this fingerprint. It excludes text and positions, so that a finding
+    # is still recognized after an edit.
+    result["partialFingerprints"] = {
+        "tokenBudget/v1": f"{finding.rule}|{finding.section or ''}|{finding.budget}"
+    }
+    names = ("tokens", "budget", "over", "model", "method")
+    result["properties"] = {name: getattr(finding, name) for name in names}
+    return result
+
+
+def _sarif_file_result(rule: str, path: str, message: str) -> dict[str, Any]:
+    return {
+        "ruleId": rule,
+        "ruleIndex": list(RULES).index(rule),
+        "level": _RULE_LEVELS.get(rule, "note"),
+        "message": {"text": printable(message)},
+        "locations": [{"physicalLocation": {"artifactLocation": _sarif_location(path)}}],
+    }
+
+
+def _sarif_location(path: str) -> dict[str, str]:
+    from urllib.parse import quote
+
+    relative = repository_path(path).replace("\\", "/").removeprefix("./")
+    uri = quote(relative, errors="surrogateescape")
+    return {"uri": f"file://{uri}"} if uri.startswith("/") else {"uri": uri}
+
+
+def _sarif_rule(name: str, description: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "shortDescription": {"text": description},
+        "helpUri": f"{DOCUMENTATION}#{name}",
+        "defaultConfiguration": {"level": _RULE_LEVELS.get(name, "note")},
+    }

@@ -1,0 +1,561 @@
+"""Checks the budgets of files, on several threads."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+import msgspec
+
+from sidecar.budgets.budget_rules import Rule, Rules
+from sidecar.budgets.budgets import Subject, findings
+from sidecar.budgets.check_cache import (
+    CheckCache,
+    Checked,
+    ContentCounts,
+    Entry,
+    calibration_stamp,
+    decode_counts,
+    digest_of,
+    drop_unused,
+    file_stamps,
+    is_stamp_reliable,
+)
+from sidecar.budgets.check_report import (
+    START,
+    FileRange,
+    FileReport,
+    Growth,
+    Report,
+    ReportedFinding,
+    Unchecked,
+    find_distinct,
+    report_finding,
+)
+from sidecar.budgets.findings import Finding, evaluate_sum
+from sidecar.cli.local_counts import ChooseCounter, map_batches
+from sidecar.cli.output import with_progress
+from sidecar.config.safe_files import FileStamp, stamp_of, stamp_of_status
+from sidecar.config.settings import Settings
+from sidecar.counting.count_result import Measure
+from sidecar.counting.exact_engines import names
+from sidecar.counting.open_documents import Snapshot
+from sidecar.counting.tokenizer_choice import CounterChoice
+from sidecar.counting.tokenizer_interface import Tokenizer
+from sidecar.project import git
+from sidecar.project.files import SkippedPath, Target, decode, drop_duplicate_links
+from sidecar.text.outline import has_ignore_mark
+
+_PARALLEL_REQUESTS = 8
+"""Maximum number of simultaneous requests to an endpoint."""
+
+
+class LoadedFile(NamedTuple):
+    """A file's text and stamp, and when it was read."""
+
+    target: Target
+    text: str
+    stamp: FileStamp = (0, 0, 0, 0)
+    read_at: int = 0
+    digest: bytes = b""
+
+
+class FileReader:
+    """Reads and checks files, caching counts by content."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        rules: Rules,
+        model: str,
+        contents: ContentCounts,
+        choose: ChooseCounter,
+        uses_endpoint: bool,
+    ) -> None:
+        self._uses_endpoint = uses_endpoint
+        self._rules, self._model, self._choose = rules, model, choose
+        self._keys = [rule.key for rule in rules.all]
+        self._contents = contents
+        self._stamps = file_stamps(settings)
+        self._reading = Lock()
+        self.uses_calibration = False
+        """Whether any count depends on the calibration."""
+
+    def check_all(self, targets: Sequence[Target], size: int) -> list[Checked]:
+        """Check files, and return the results in order.
+
+        Args:
+            targets: The files.
+            size: The files' total size in bytes.
+        """
+        threads = _PARALLEL_REQUESTS if self._uses_endpoint else 0
+        checked = map_batches(self._check_batch, targets, threads)
+        return list(with_progress(checked, len(targets), size))
+
+    def measure(self, text: str, model: str, digest: bytes = b"") -> Measure:
+        """Count text. The count is cached if a digest is given."""
+        return self._choose_counter(Snapshot(text=text), model, digest).measure(text)
+
+    def measure_for(self, checked: Checked, model: str) -> Measure:
+        """Read a checked file again, and count its tokens for another model."""
+        try:
+            with open(checked.target.path, "rb") as file:
+                text = decode_text(file.read()) or ""
+        except OSError:
+            text = ""
+        return self.measure(text, model, checked.entry.digest)
+
+    def check_file(self, file: LoadedFile) -> Checked:
+        """Check text against the rules for its path, except for group rules."""
+        target, text = file.target, file.text
+        rules, snapshot = self._rules.of(target.relative), Snapshot(text=text)
+        file_rules = tuple(rule for rule in rules if not rule.budget.sum)
+        subject = Subject(target.relative, snapshot, file_rules, self._model)
+        choices = {
+            model: self._choose_counter(snapshot, model, file.digest) for model in subject.models
+        }
+        whole = choices[self._model].measure(text)
+        found = [
+            (finding.kind, report_finding(finding, _range_of(text, finding)))
+            for finding in findings(subject, choices)
+        ]
+        entry = Entry(
+            stamp=file.stamp,
+            is_stamp_reliable=is_stamp_reliable(file.stamp, file.read_at),
+            digest=file.digest,
+            tokens=whole.tokens,
+            method=whole.method,
+            error_percent=whole.error_percent,
+            is_ignored=has_ignore_mark(text, target.relative),
+            sum_rules=tuple(self._keys.index(rule.key) for rule in rules if rule.budget.sum),
+            findings=tuple(finding for kind, finding in found if kind == "file"),
+            has_part_findings=any(kind != "file" for kind, _ in found),
+        )
+        report = FileReport(
+            target.path, whole.tokens, whole.method, tuple(finding for _, finding in found)
+        )
+        return Checked(target, entry, report)
+
+    def _check_batch(self, targets: Sequence[Target]) -> list[Checked]:
+        # Only one thread reads files at a time. Otherwise, the GIL would change hands at each file
+        # access.
+        with self._reading:
+            files = [_load_target(target) for target in targets]
+        if not self._uses_endpoint:
+            self._count_new([file for file in files if isinstance(file, LoadedFile)])
+        return [self.check_file(file) if isinstance(file, LoadedFile) else file for file in files]
+
+    def _count_new(self, files: Sequence[LoadedFile]) -> None:
+        """Count all uncached files in one call, so that threads rarely wait for each other."""
+        tokenizer = self._choose(Snapshot(text=""), self._model).tokenizer.base
+        key = self._count_key(tokenizer)
+        new = [file for file in files if key not in self._contents.get(file.digest, ())]
+        counts = tokenizer.count_many([file.text for file in new])
+        for file, tokens in zip(new, counts, strict=True):
+            self._contents.setdefault(file.digest, {})[key] = tokens
+
+    def _choose_counter(self, snapshot: Snapshot, model: str, digest: bytes) -> CounterChoice:
+        choice = self._choose(snapshot, model)
+        if choice.whole is not None:
+            return choice
+        tokenizer, base = choice.tokenizer, choice.tokenizer.base
+        self.uses_calibration = self.uses_calibration or tokenizer.method != "exact"
+        counts = self._contents.setdefault(digest, {}) if digest else {}
+        key = self._count_key(base)
+        if key not in counts:
+            counts[key] = base.count(snapshot.text)
+        return choice._replace(whole=tokenizer.measure_base(counts[key], snapshot.sample))
+
+    def _count_key(self, tokenizer: Tokenizer) -> str:
+        return tokenizer.name if tokenizer.name in names() else f"{tokenizer.name}{self._stamps}"
+
+
+def _load_target(target: Target) -> LoadedFile | Checked:
+    read_at = time.time_ns()
+    try:
+        with open(target.path, "rb") as file:
+            stamp = stamp_of_status(os.fstat(file.fileno()))
+            data = file.read()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        skipped = SkippedPath(target.path, reason, failed=True)
+        return Checked(target, Entry((0, 0, 0, 0), is_stamp_reliable=False), None, skipped)
+    text = decode_text(data)
+    if text is None:
+        entry = Entry(stamp, is_stamp_reliable(stamp, read_at))
+        return Checked(target, entry, None, report_binary(target))
+    return LoadedFile(target, text, stamp, read_at, digest_of(data))
+
+
+def decode_text(data: bytes) -> str | None:
+    """Decode text as editors do, or return None for binary data."""
+    decoded = decode(data)
+    return decoded.text if decoded else None
+
+
+def report_binary(target: Target) -> SkippedPath:
+    return SkippedPath(target.path, "binary file", failed=False)
+
+
+def _range_of(text: str, finding: Finding) -> FileRange:
+    return FileRange(*_line_and_column(text, finding.start), *_line_and_column(text, finding.end))
+
+
+def _line_and_column(text: str, offset: int) -> tuple[int, int]:
+    """Return the line and column of a character offset, both starting at 1."""
+    lone_cr = text.count("\r", 0, offset) - text.count("\r\n", 0, offset + 1)
+    line = text.count("\n", 0, offset) + lone_cr
+    start = max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset) if lone_cr else -1) + 1
+    return line + 1, offset - start + 1
+
+
+MAX_MATCHES = 100_000
+"""Maximum number of times to test whether a rule matches a path. This many tests take 0.1 s."""
+_NO_STAMP = (0, 0, 0, 0)
+
+
+class Checker:
+    """Checks a project's files. Tokenizers are loaded on first use."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        model: str,
+        cache: CheckCache,
+        choose: ChooseCounter | None = None,
+    ) -> None:
+        """Create a checker.
+
+        Args:
+            settings: The project's settings.
+            model: The default model.
+            cache: The project's cache, which is updated.
+            choose: Chooses the counter for a text. By default, local counters are used.
+        """
+        self._settings = settings
+        self._rules = Rules(settings)
+        self._all_rules = self._rules.all
+        self._model = model
+        self._cache = cache
+        self._choose = choose
+        self._contents: ContentCounts | None = None
+        self._reader: FileReader | None = None
+        self.old_texts: dict[str, str] = {}
+        """What the changed files contained in the revision that they are compared with."""
+        self.has_changed = False
+        """Whether the cache has changed and must be saved."""
+        fingerprint = self._settings_fingerprint()
+        calibration = cache.calibration
+        is_calibration_changed = calibration is not None and calibration != calibration_stamp()
+        if cache.fingerprint != fingerprint or is_calibration_changed:
+            cache.fingerprint, cache.entries, cache.calibration = fingerprint, {}, None
+
+    def reader(self) -> FileReader:
+        """Return the file reader, creating it on the first call."""
+        if self._reader is None:
+            from sidecar.cli.local_counts import local_counters
+
+            self._contents = decode_counts(self._cache)
+            self._reader = FileReader(
+                self._settings,
+                self._rules,
+                self._model,
+                self._contents,
+                self._choose or local_counters(self._settings)[1],
+                uses_endpoint=self._choose is not None,
+            )
+        return self._reader
+
+    def run(
+        self,
+        targets: Sequence[Target],
+        others: Iterable[Target],
+        find_old_texts: Callable[[Collection[str]], dict[str, str]] | None = None,
+        base: str = "",
+    ) -> list[Checked]:
+        """Check files, and return the results in order. Links without a budget are skipped.
+
+        Args:
+            targets: The files to check.
+            others: The project's other files, which group rules can include.
+            find_old_texts: Returns what the given files contained in the revision to compare with.
+            base: The revision.
+        """
+        checked = self._check(
+            [target for target in targets if not target.link or self.has_budget(target)]
+        )
+        paths = {result.target.relative for result in checked}
+        other_results = self._check(
+            [
+                target
+                for target in (others if self._rules.sums else ())
+                if target.relative not in paths and self._may_be_in_sum(target)
+            ]
+        )
+        if find_old_texts is not None:
+            known = [result.target.relative for result in (*checked, *other_results)]
+            self.old_texts = find_old_texts(frozenset(known))
+        if not self._rules.sums:
+            return checked
+        return self._add_sum_findings(checked, other_results, base)
+
+    def has_budget(self, target: Target) -> bool:
+        """Return whether a rule applies to a file, or might apply to files in a folder."""
+        if not target.relative.endswith("/"):
+            return bool(self._rules.of(target.relative))
+        if target.link:
+            return self._rules.may_match_in(target.relative[:-1])
+        is_unlisted = target.fault is not None and target.fault.failed
+        return is_unlisted or bool(self._rules)
+
+    def unmatched_rules(self, targets: Sequence[Target]) -> list[str]:
+        """Return the keys of rules that match no file.
+
+        Returns an empty list if testing all rules would take too long.
+        """
+        unmatched, tests = self._rules.written, 0
+        for target in targets:
+            tests += len(unmatched)
+            if not unmatched or tests > MAX_MATCHES:
+                return []
+            unmatched = [
+                rule for rule in unmatched if not self._rules.matches(rule, target.relative)
+            ]
+        return [rule.key for rule in unmatched]
+
+    def check_text(self, target: Target, text: str) -> Checked:
+        """Check text from standard input against the rules for a path."""
+
+        return self.reader().check_file(LoadedFile(target, text))
+
+    def count_tokens(self, text: str, model: str | None = None) -> int:
+        """Count the text's tokens for a model, or for the default model."""
+        return self.reader().measure(text, model or self._model).tokens if text else 0
+
+    def report(
+        self,
+        checked: Sequence[Checked],
+        growth: tuple[Growth, ...] | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Report:
+        """Combine results into a report."""
+        skipped = [
+            (result.skipped, self.has_budget(result.target)) for result in checked if result.skipped
+        ]
+        files = tuple(result.report for result in checked if result.report)
+        return Report(
+            files=files,
+            distinct_findings=find_distinct(files),
+            growth=growth,
+            skipped=tuple(Unchecked(file.path, file.reason, budget) for file, budget in skipped),
+            budgets=len(self._all_rules),
+            has_matching_budget=any(self.has_budget(result.target) for result in checked),
+            has_unreadable=any(file.failed and not budget for file, budget in skipped),
+            notes=notes,
+        )
+
+    def update_cache(self, targets: Sequence[Target]) -> None:
+        """Update the cache at the end of a run."""
+        if self._reader is not None and self._reader.uses_calibration:
+            self._cache.calibration = calibration_stamp() or _NO_STAMP
+        drop_unused(self._cache, self._contents, {target.relative for target in targets})
+
+    def _check(self, targets: Sequence[Target]) -> list[Checked]:
+        results = {target.relative: unreadable(target) for target in targets if target.fault}
+        readable = [target for target in targets if not target.fault]
+        pending: list[Target] = []
+        size = 0
+        entries = self._cache.entries
+        for target in readable:
+            current = stamp_of(target.path)
+            entry = entries.get(target.relative)
+            if (
+                entry
+                and entry.stamp == current
+                and entry.is_stamp_reliable
+                and not entry.has_part_findings
+            ):
+                results[target.relative] = _cached_result(target, entry)
+            else:
+                pending.append(target)
+                size += current[0] if current else 0
+        if pending:
+            self.has_changed = True
+            for result in self.reader().check_all(pending, size):
+                results[result.target.relative] = result
+                entries[result.target.relative] = result.entry
+        return [results[target.relative] for target in targets]
+
+    def _add_sum_findings(
+        self, checked: list[Checked], other_results: list[Checked], base: str
+    ) -> list[Checked]:
+        new_findings: dict[str, list[ReportedFinding]] = {}
+        for index, rule in enumerate(self._all_rules):
+            if rule.budget.sum and rule.budget.max_tokens:
+                members = [
+                    result
+                    for result in (*checked, *other_results)
+                    if index in result.entry.sum_rules and not result.entry.is_ignored
+                ]
+                for path, finding in self._evaluate_sum(rule, members, base):
+                    new_findings.setdefault(path, []).append(report_finding(finding, START))
+        return [
+            *(_add_findings(file, new_findings.get(file.target.relative, ())) for file in checked),
+            *(result for result in other_results if result.report is None),
+        ]
+
+    def _may_be_in_sum(self, target: Target) -> bool:
+        if target.fault is not None and target.fault.failed:  # a folder that cannot be listed
+            return True
+        return any(self._rules.matches(rule, target.relative) for rule in self._rules.sums)
+
+    def _evaluate_sum(
+        self, rule: Rule, members: list[Checked], base: str
+    ) -> Iterable[tuple[str, Finding]]:
+        distinct = set(drop_duplicate_links(member.target for member in members))
+        counts = [
+            (member.target.relative, self._measure_for_rule(member, rule))
+            for member in members
+            if member.target in distinct
+        ]
+        model = rule.budget.model or self._model
+        added = {
+            name: own.tokens - self.count_tokens(self.old_texts[name], model)
+            for name, own in counts
+            if name in self.old_texts
+        }
+        return evaluate_sum(rule, counts, self._model, added, base)
+
+    def _measure_for_rule(self, checked: Checked, rule: Rule) -> Measure:
+        model, entry = rule.budget.model, checked.entry
+        if model is None or model == self._model:
+            return Measure(entry.tokens, entry.method, "", entry.error_percent)
+        return self.reader().measure_for(checked, model)
+
+    def _settings_fingerprint(self) -> str:
+        written = msgspec.json.encode(
+            (
+                self._model,
+                self._all_rules,
+                self._settings.tokenize.estimator,
+                file_stamps(self._settings),
+            )
+        )
+        return digest_of(written).hex()
+
+
+def unreadable(target: Target) -> Checked:
+    return Checked(target, Entry(_NO_STAMP, is_stamp_reliable=False), None, target.fault)
+
+
+def _cached_result(target: Target, entry: Entry) -> Checked:
+    if not entry.digest:
+        return Checked(target, entry, None, SkippedPath(target.path, "binary file", failed=False))
+    report = FileReport(target.path, entry.tokens, entry.method, entry.findings)
+    return Checked(target, entry, report)
+
+
+def _add_findings(checked: Checked, findings: Sequence[ReportedFinding]) -> Checked:
+    if checked.report is None or not findings:
+        return checked
+    all_findings = (*checked.report.findings, *findings)
+    return checked._replace(report=msgspec.structs.replace(checked.report, findings=all_findings))
+
+
+def find_old_texts(folder: Path, base: str, paths: Container[str]) -> dict[str, str]:
+    """Return what each changed file contained in a revision, or "" for a new or binary file.
+
+    Args:
+        folder: The root folder, which must be in a git work tree.
+        base: The revision.
+        paths: The files to compare, relative to the root folder.
+
+    Raises:
+        click.UsageError: git cannot compare the files with `base`.
+    """
+    changes = [change for change in _changed_files(folder, base) if change.path in paths]
+    contents = zip(changes, _old_contents(folder, changes), strict=True)
+    return {change.path: decode_text(data or b"") or "" for change, data in contents}
+
+
+def find_growth(
+    checker: Checker, old_texts: Mapping[str, str], base: str, reports: Mapping[str, FileReport]
+) -> Iterator[Growth]:
+    """Yield the growth of each file whose token count has changed since a revision.
+
+    Args:
+        checker: Counts the old texts.
+        old_texts: What the changed files contained, by path relative to the root folder.
+        base: The revision.
+        reports: The current reports, by path relative to the root folder.
+    """
+    for path, text in old_texts.items():
+        report = reports.get(path)
+        before = checker.count_tokens(text)
+        if report is not None and before != report.tokens:
+            yield Growth(report.path, before, report.tokens, report.method, base)
+
+
+class _Change(NamedTuple):
+    """A changed file and the id of its old git object, which is None for a new file."""
+
+    path: str
+    blob: bytes | None
+
+
+def _changed_files(folder: Path, base: str) -> Iterator[_Change]:
+    # Resolve the revision first, so that git cannot mistake it for an option or a path.
+    commit = _run_git(
+        folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{tree}}"
+    )
+    fields = iter(
+        _run_git(
+            folder, "diff", "--raw", "-z", "--no-abbrev", "-M", "--relative",
+            commit.decode().strip(), "--",
+        ).split(b"\0")
+    )  # fmt: skip
+    for header in fields:
+        if not header:
+            break
+        _, _, blob, _, status = header.split(b" ")
+        path = next(fields)
+        if status[:1] in (b"R", b"C"):
+            path = next(fields)
+        yield _Change(os.fsdecode(path), blob if blob.strip(b"0") else None)
+    new = _run_git(folder, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
+    yield from (_Change(os.fsdecode(path), None) for path in new if path)
+
+
+def _old_contents(folder: Path, changes: Sequence[_Change]) -> Iterator[bytes | None]:
+    """Yield each file's old contents, or None for a new file."""
+    # Object ids are used because file names can contain line breaks.
+    ids = b"".join(change.blob + b"\n" for change in changes if change.blob is not None)
+    answer = _run_git(folder, "cat-file", "--batch", stdin=ids) if ids else b""
+    at = 0
+    for change in changes:
+        if change.blob is None:
+            yield None
+            continue
+        header, _, _ = answer[at : at + 4096].partition(b"\n")
+        at += len(header) + 1
+        kind = header.split(b" ")
+        if len(kind) != 3:  # a submodule, whose commit is in another repository
+            yield None
+            continue
+        size = int(kind[2])
+        yield answer[at : at + size] if kind[1] == b"blob" else None
+        at += size + 1
+
+
+def _run_git(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
+    try:
+        return git.run(folder, verb, *arguments, stdin=stdin)
+    except git.GitError as error:
+        import click
+
+        reason = str(error) or "the repository has no such revision"
+        raise click.UsageError(f"--diff: git cannot compare the files: {reason}") from error

@@ -1,1 +1,0 @@
-"""Checks files for `token-sidecar check`: counting, caching, growth and reports."""

@@ -1,0 +1,115 @@
+"""Opens the ledger for the `cost` commands, and handles errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sidecar.cli.output import print_problems, warn
+
+if TYPE_CHECKING:
+    from sidecar.config.options import Loaded
+    from sidecar.config.settings import Settings
+    from sidecar.cost.book import CostBook
+
+
+def update_ledger(book: CostBook, settings: Settings, workspace: Path | None) -> None:
+    """Record new calls that agents made in a workspace, and compute costs after a price change.
+
+    If `workspace` is None, record the new calls in all workspaces.
+    """
+    _ingest_agents(book, settings, workspace)
+    update_costs(book)
+
+
+def update_costs(book: CostBook) -> None:
+    """Compute the costs of recorded calls after a change of prices, with progress on a terminal."""
+    from sidecar.cost.repricing import price_calls
+
+    is_shown = False
+
+    def show(share: float) -> None:
+        nonlocal is_shown
+        if share < 1 and sys.stderr.isatty():
+            is_shown = True
+            click.echo(f"\rPricing calls: {share:4.0%}", nl=False, err=True)
+
+    price_calls(book.ledger, progress=show)
+    if is_shown:
+        click.echo("\rPricing calls: 100%", err=True)
+
+
+def try_to_update_costs() -> None:
+    """Compute the costs of recorded calls after a change of prices. If this fails, print why."""
+    from sidecar.config.load import load
+    from sidecar.config.paths import state_dir
+    from sidecar.cost.book import CostBook
+    from sidecar.cost.ledger import LedgerError
+
+    loaded = load(None)
+    is_updated = False
+    if not print_problems(loaded.problems):
+        try:
+            with closing(CostBook(state_dir(), loaded.settings.prices)) as book:
+                update_costs(book)
+            is_updated = True
+        except LedgerError as error:
+            warn(str(error))
+    if not is_updated:
+        warn("recorded calls keep their costs until `token-sidecar cost` prices them again")
+
+
+def _ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) -> None:
+    from sidecar.agents.reader_registry import Sources
+    from sidecar.agents.session_index import read_all
+    from sidecar.config.load import find_root
+
+    root = find_root(Path.cwd()) if workspace is None else workspace.resolve()
+    sources = Sources.of(settings.agents, str(root))
+    if sources is None:
+        return
+    # This also finds agents that keep their sessions in the project.
+    read_all(book, sources, mine=True)
+    if workspace is None:
+        read_all(book, sources, mine=False)
+
+
+@contextmanager
+def open_ledger() -> Iterator[tuple[CostBook, Loaded]]:
+    """Open the ledger with the user's settings.
+
+    On failure, print the error and exit with code 2.
+    """
+    from sidecar.config.load import load
+    from sidecar.config.paths import state_dir
+    from sidecar.cost.book import CostBook
+
+    loaded = load(None)
+    if print_problems(loaded.problems):
+        sys.exit(2)
+    with exit_on_errors():
+        book = CostBook(state_dir(), loaded.settings.prices)
+        try:
+            yield book, loaded
+        finally:
+            book.close()
+
+
+@contextmanager
+def exit_on_errors() -> Iterator[None]:
+    """If an expected error occurs, print it and exit with code 2."""
+    from sidecar.cost.ledger import LedgerError
+    from sidecar.cost.price_updates import UpdateError
+    from sidecar.cost.shipping import ShippingError
+    from sidecar.cost.team import TeamStoreError
+
+    try:
+        yield
+    except (ValueError, LedgerError, ShippingError, TeamStoreError, UpdateError) as error:
+        warn(str(error))
+        sys.exit(2)

@@ -1,0 +1,203 @@
+"""Opens a workspace's sessions for `usage`, `statusline` and `cost files`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sidecar.agents.folders import Places, Roots
+from sidecar.agents.reader_registry import readers_here
+from sidecar.agents.session_index import IngestControl, SessionIndex, find_unread, read_all
+from sidecar.budgets.budget_rules import Rules
+from sidecar.config.load import load
+from sidecar.cost.cost_protocol import CostFilesParams, FileCost
+from sidecar.cost.repricing import price_calls
+from sidecar.errors import BadParamsError, SidecarError
+from sidecar.models import catalogue
+from sidecar.tasks import wait_or_fall_back
+from sidecar.workspace.services import Services
+from sidecar.workspace.sessions import label_of
+from sidecar.workspace.state_folder import read_shared_conversations
+from sidecar.workspace.usage_details import add_contents, add_forecast
+from sidecar.workspace.views import add_view_to_usage, session_rows
+from sidecar.workspace.workspace import SettingsChange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from sidecar.config.settings import Agents
+    from sidecar.conversations.context_protocol import ContextUsage, SessionRow
+    from sidecar.cost.ledger import Ledger
+    from sidecar.workspace.workspace import Workspace
+
+
+MAX_UNREAD_BYTES = 64 << 20
+"""Maximum number of bytes of new session data that `usage` reads. `cost` and editors have no limit.
+"""
+_MAX_LISTED = 10
+
+
+def labels_in_folders(ledger: Ledger, settings: Agents, folders: Iterable[Path]) -> dict[str, str]:
+    """Return the labels of the agents' sessions in these folders, keyed by session id.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    roots = Roots.of(folders)
+    places = Places.of(settings, projects=roots.paths)
+    readers = readers_here(settings, places, roots)
+    with_prompts = settings.labels == "first-prompt"
+    found = SessionIndex(ledger).sessions(readers, places, roots, with_prompts=with_prompts)
+    return {session.id: label_of(session) for session in found}
+
+
+class SessionsView:
+    """The sessions of a workspace, as shown by commands."""
+
+    def __init__(self, root: Path, read_seconds: float = 0.0) -> None:
+        """Open a workspace's sessions.
+
+        Args:
+            root: The workspace's folder.
+            read_seconds: How long each look at the sessions may read new calls of agents.
+        """
+        self._read_seconds = read_seconds
+        self.services = Services()
+        self._runner = asyncio.Runner()
+        self.workspace: Workspace = self.services.roots.add(root.as_uri())
+        loaded = load(root)
+        self.problems = loaded.problems
+        self.workspace.apply_settings(SettingsChange(read=(loaded, Rules(loaded.settings))))
+        self.services.configured.set()
+
+    def usage(self, session: str | None = None) -> ContextUsage:
+        """Return a session's context usage. The default is the session that the status shows.
+
+        Raises:
+            BadParamsError: There is no such session, or several sessions match.
+        """
+        return self._runner.run(self._read_usage(session))
+
+    def rows(self) -> list[SessionRow]:
+        """Return all sessions, newest first."""
+        return self._runner.run(self._read_rows())
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels of all sessions, keyed by session id."""
+        return {row.id: row.label for row in self.rows()}
+
+    def files(
+        self, since: str | None, until: str | None = None, *, reported: Iterable[str] | None = None
+    ) -> list[FileCost]:
+        """Return the costs of the workspace's prompt files. For `reported`, see `file_costs`."""
+        from sidecar.project.prompt_files import file_costs
+
+        params = CostFilesParams(since=since, until=until)
+        costs = file_costs(self.services, self.workspace, params, reported=reported)
+        return self._runner.run(costs)
+
+    def __enter__(self) -> SessionsView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._runner.run(self.services.aclose())
+        self.services.workers.close()
+        self._runner.close()
+
+    async def _read_usage(self, session: str | None) -> ContextUsage:
+        await self._refresh()
+        conversations, costs = self.services.conversations(self.workspace), self.workspace.costs
+        found = await conversations.find_counted(await self._complete_id(session))
+        if found is None:
+            return add_view_to_usage(None, costs)
+        if session is not None:  # the caps of this session apply, not those of the shown one
+            await self._update_costs(found.id)
+        await conversations.look_up_window(
+            conversations.sessions.usage(found).model or self.workspace.model
+        )
+        usage = await add_contents(self.services, found, conversations.sessions.usage(found))
+        usage = await add_forecast(self.services, self.workspace, found, usage)
+        return add_view_to_usage(usage, costs)
+
+    async def _complete_id(self, session: str | None) -> str | None:
+        conversations = self.services.conversations(self.workspace)
+        if session is None or await conversations.find_counted(session) is not None:
+            return session
+        rows = await self._list_rows()
+        ids = sorted({row.id for row in rows if row.id.startswith(session)})
+        if len(ids) > 1:
+            listed = ", ".join(ids[:_MAX_LISTED])
+            raise BadParamsError(f"{len(ids):,} sessions begin with {session}: {listed}")
+        named = [row for row in rows if session.casefold() in row.label.casefold()]
+        if not ids and len(named) > 1:
+            listed = ", ".join(f"{row.label} ({row.id})" for row in named[:_MAX_LISTED])
+            raise BadParamsError(f"{len(named):,} sessions match {session}: {listed}")
+        ids = ids or [row.id for row in named]
+        if not ids:
+            raise BadParamsError(
+                f"this workspace has no session {session}; `token-sidecar usage --all` lists its "
+                "sessions"
+            )
+        return ids[0]
+
+    async def _read_rows(self) -> list[SessionRow]:
+        await self._refresh()
+        return session_rows(await self._list_rows(), self.workspace.costs)
+
+    async def _list_rows(self) -> list[SessionRow]:
+        conversations = self.services.conversations(self.workspace)
+        await conversations.restore()
+        await self.services.agents.find_all_sessions(self.workspace, MAX_UNREAD_BYTES)
+        return conversations.sessions.rows(every=True)
+
+    async def _refresh(self) -> None:
+        run, workspace = self.services.workers.run, self.workspace
+        await run(catalogue.warm)
+        # Another process may have changed the saved conversations, so load them again.
+        self.services.forget_conversations(workspace)
+        await self.services.agents.find_sessions(workspace)
+        uri = workspace.uri or ""
+        live = await run(
+            partial(read_shared_conversations, self.services.shared_conversations.folder, uri)
+        )
+        self.services.sessions(workspace).set_remote_conversations(live)
+        spending = self.services.spending(workspace)
+        sources = self.services.agents.known_sources(workspace)
+        shown = self.services.sessions(workspace).find(None)
+        unread, read = None, False
+        with suppress(SidecarError):  # `token-sidecar cost` reports this error
+            if sources is not None:
+                unread = await run(partial(find_unread, spending.book, sources))
+                if unread is not None and self._read_seconds:
+                    await self._run_briefly(
+                        lambda stop: read_all(
+                            spending.book, sources, mine=True, control=IngestControl(stop)
+                        )
+                    )
+                    unread = await run(partial(find_unread, spending.book, sources))
+                read = unread is None
+            if self._read_seconds:
+                await self._run_briefly(partial(price_calls, spending.book.ledger))
+        await self._update_costs(shown.id if shown else "")
+        workspace.costs.set_history(read=read, reading=False, unread=unread)
+
+    async def _update_costs(self, session: str) -> None:
+        services, workspace = self.services, self.workspace
+        sums = partial(services.spending(workspace).stored_sums, session)
+        services.update_costs(workspace, await services.workers.run(sums))
+
+    async def _run_briefly(self, work: Callable[[threading.Event], object]) -> None:
+        """Run work on a thread for a limited time, and then set the event that stops it."""
+        stop = threading.Event()
+        try:
+            running = self.services.workers.run(partial(work, stop))
+            await wait_or_fall_back(running, stop.set, self._read_seconds)
+        finally:
+            stop.set()

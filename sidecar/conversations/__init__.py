@@ -1,0 +1,1 @@
+"""Conversations with AI models: contents, occupancy, pruning, and their owner."""

@@ -1,0 +1,488 @@
+"""Changes to conversations, such as client requests or token counts from an endpoint.
+
+A worker thread applies each change to a draft, which is a copy of the conversation.
+`Conversations.apply` then commits the draft.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from sidecar.conversations.context_protocol import (
+    Alternative,
+    AssembleResult,
+    FitResult,
+    PreflightResult,
+    Reason,
+    ResponseResult,
+)
+from sidecar.conversations.conversation import Conversation, apply_set, apply_text_counts
+from sidecar.conversations.occupancy import budget_message, estimated_prompt
+from sidecar.conversations.preflight import combine_verdicts, models_that_fit, preflight
+from sidecar.conversations.pruning import fit
+from sidecar.conversations.response import ReplyOutcome, WarningKind, apply_reply
+from sidecar.conversations.sections import RestoredPart, ToolSet, largest_tools
+from sidecar.errors import BadParamsError, SidecarError
+from sidecar.messages.replies import read_reply
+from sidecar.models import catalogue, families
+from sidecar.models.names import LOCAL_PROVIDERS, matches, parse
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sidecar.config.settings import Settings
+    from sidecar.conversations import context_protocol as p
+    from sidecar.conversations.context_protocol import ContextUsage
+    from sidecar.conversations.turn_counts import Counter, Sample
+    from sidecar.cost.caps import CostVerdict
+    from sidecar.counting.calibration import ConversationCalibration
+    from sidecar.counting.open_documents import FollowedText
+    from sidecar.endpoints.outcome import Capability
+    from sidecar.messages.replies import Reply
+    from sidecar.messages.vendor_usage import Usage
+    from sidecar.models.window import Window
+    from sidecar.tasks import Workers
+    from sidecar.workspace.spending import Spending, SpendingSums
+
+_NO_CHAT = re.compile(
+    "embed|transcri|realtime|audio|tts|speech|whisper|image|dall-e|moderation|rerank|ocr"
+    "|computer-use|instruct|davinci|babbage|search|deep-research|voxtral|veo|imagen|live"
+)
+"""Matches models that are not meant for chat."""
+
+_RETIRED = re.compile(
+    r"claude-(v?[12]\b|instant|3(?!-haiku))|claude-(opus|sonnet)-4(-[01]|\.1)?(-20\d{6})?$"
+    r"|gpt-3\.5|gpt-4(-|$)|gpt-4\.5|gpt-4\.1-nano|o1|o3-mini|o4-mini|(ada|babbage|curie|davinci)$"
+    r"|gpt-5(\.1)?-(chat-latest|codex)|gpt-5\.1-codex|gpt-5\.2-codex|gemini-(1|2\.0-flash|flash-1|pro$|pro-vision)"
+)
+"""Matches models that their vendors have retired, according to docs/reference/sources.md.
+
+The price list still includes them so that old calls can be priced.
+"""
+_NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
+"""Matches incomplete names in the price list, such as fine-tunes without an ID."""
+_VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
+"""Matches the suffixes of OpenRouter's model variants. Other APIs reject them."""
+_REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
+"""Matches Bedrock's region prefix. An account can call models only in certain regions."""
+
+
+def can_call_model(name: str, provider: str, model: str) -> bool:
+    """Return whether a client can switch from a provider's model `model` to its model `name`."""
+    if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
+        return False
+    if provider == families.maker_of(model) != families.maker_of(name):
+        return False  # models by other makers use a different API
+    region, own = _REGION.match(name), _REGION.search(model)
+    return region is None or (own is not None and own[0] == region[0])
+
+
+def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
+    """Return whether the reply came from a different model than the client asked for.
+
+    Always false for local servers and custom endpoints because they use their own model names.
+    """
+    if not replied or parse(asked).provider in LOCAL_PROVIDERS:
+        return False
+    served = any(matches(asked, endpoint.models) for endpoint in settings.endpoints)
+    return not served and catalogue.is_different_model(replied, asked)
+
+
+class AlternativeModels(NamedTuple):
+    """Finds other models for a conversation. Immutable, so worker threads can use it."""
+
+    model: str
+    counter: Counter
+    tools: ToolSet | RestoredPart | None
+    capabilities: tuple[Capability, ...]
+
+    def all(self) -> list[Alternative]:
+        """Return models from the same vendor, and models on endpoints that serve the current
+        model.
+        """
+        from sidecar.counting.model_list import search
+
+        provider = catalogue.provider_of(self.model)
+        models = [
+            Alternative(model=info.id, context_window=info.context_window)
+            for info in (search() if provider else ())
+            if provider
+            and info.provider == provider
+            and info.context_window
+            and not _NO_CHAT.search(info.id)
+            and not _RETIRED.match(parse(info.id).bare)
+            and can_call_model(info.id, provider, self.model)
+        ]
+        serving = {row.endpoint for row in self.capabilities if row.model == self.model}
+        return models + [
+            Alternative(model=row.model, context_window=row.limit)
+            for row in self.capabilities
+            if row.endpoint in serving and row.limit
+        ]
+
+    def fitting(self, usage: ContextUsage) -> list[Alternative]:
+        """Return the models whose window is large enough, smallest first."""
+        return models_that_fit(
+            self.all(), usage.tokens or 0, self.model, usage.reserve or 0, usage.limit or 0
+        )
+
+    def message(self, usage: ContextUsage) -> str:
+        heaviest = largest_tools(self.tools, self.counter)
+        return budget_message(usage, self.fitting(usage), heaviest)
+
+
+T = TypeVar("T")
+
+
+class Draft(NamedTuple):
+    """A copy of a conversation, with its window and calibration. A worker thread changes it."""
+
+    conversation: Conversation
+    window: Window
+    calibration: ConversationCalibration
+    """A copy of the conversation's calibration. The original is updated on commit."""
+    used_at: datetime
+    """When the conversation was last used before this change."""
+
+    def keep_time(self) -> None:
+        """Leave the conversation's place among the recently used ones as it was."""
+        self.conversation.updated_at = self.used_at
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """The result of a change, and the data needed to commit the change."""
+
+    result: T
+    asks_endpoint: bool = False
+    """Whether an endpoint should count the changed conversation."""
+    usage: Usage | None = None
+    samples: Sequence[Sample] = ()
+    reply_sample: tuple[int, int] | None = None
+    """The estimated and reported token counts of the reply's text."""
+    refused_limit: int | None = None
+    """The context window in tokens, from a server's error message about an overlong prompt."""
+    spent: SpendingSums | None = None
+    """The workspace's spending, if any call was recorded."""
+    warnings: Sequence[tuple[WarningKind, str]] = ()
+
+
+@dataclass(frozen=True)
+class Change(Generic[T]):
+    """A change to one conversation."""
+
+    session: str | None = None
+    """The conversation's ID, or None if the client did not provide one."""
+    model: str | None = None
+    """The model in the client's request."""
+    answered_model: str | None = None
+    """The model named in the reply, if the conversation should switch to it."""
+    version: Conversation | None = None
+    """The version that the change is about, or None for the current one.
+
+    The change is not committed if the conversation's turns or model have changed since.
+    """
+
+    async def read(
+        self,
+        workers: Workers,  # noqa: ARG002
+        model: str,  # noqa: ARG002
+        named: str | None,  # noqa: ARG002
+        settings: Settings,  # noqa: ARG002
+    ) -> Change[T]:
+        """Return the change with everything that decides which model the conversation is for.
+
+        Args:
+            workers: Threads for blocking work.
+            model: The conversation's model.
+            named: The model that a client has set for the conversation.
+            settings: The workspace's settings.
+        """
+        return self
+
+    def apply(self, draft: Draft) -> Outcome[T]:
+        """Apply the change to a draft. This function blocks."""
+        raise NotImplementedError
+
+
+def apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
+    """Apply a change to a draft. Count the draft unless a section must be counted first."""
+    outcome = change.apply(draft)
+    if not draft.conversation.lacks_document_counts:
+        draft.conversation.total()
+    return outcome
+
+
+@dataclass(frozen=True)
+class Recount(Change[None]):
+    """Recounts a conversation after settings, documents or endpoints have changed."""
+
+    asks_endpoint: bool = False
+
+    def apply(self, draft: Draft) -> Outcome[None]:
+        draft.keep_time()  # every draft is counted
+        return Outcome(None, asks_endpoint=self.asks_endpoint)
+
+
+@dataclass(frozen=True)
+class ApplyCounts(Change[None]):
+    """Applies an endpoint's token counts to the version of a conversation that it counted."""
+
+    total: int | None = None
+    """The whole chat's token count."""
+    texts: Mapping[int, int] = field(default_factory=dict)
+    """Per-turn token counts, from an endpoint that cannot count whole chats."""
+    server: str = ""
+    """The server that provided the counts of texts."""
+
+    def apply(self, draft: Draft) -> Outcome[None]:
+        conversation = draft.conversation
+        if self.server:
+            conversation.counter = conversation.counter.served_by(self.server)
+        if self.total is not None:
+            conversation.apply_chat_count(self.total, _first_estimated_turn(conversation))
+        elif self.texts:
+            apply_text_counts(conversation, self.texts)
+        return Outcome(None)
+
+
+def _first_estimated_turn(conversation: Conversation) -> int:
+    counts = conversation.model_counts()
+    for index in range(counts.anchor.covers if counts.anchor else 0, len(conversation.turns)):
+        if counts.turns[index].method in ("calibrated", "estimate"):
+            return index
+    return len(conversation.turns)
+
+
+@dataclass(frozen=True)
+class SetParts(Change[None]):
+    """Applies `context/set`."""
+
+    params: p.SetParams = field(kw_only=True)
+    documents: Mapping[int, FollowedText] = field(kw_only=True)
+    """The current text of each section's document, keyed by the `id()` of the section's params."""
+    makes_current: bool = True
+    """Whether the conversation becomes the current one."""
+
+    def apply(self, draft: Draft) -> Outcome[None]:
+        apply_set(draft.conversation, self.params, lambda spec: self._make_source(id(spec)))
+        if not self.makes_current:
+            draft.keep_time()
+        return Outcome(None, asks_endpoint=True)
+
+    def _make_source(self, spec: int) -> FollowedText:
+        source = self.documents.get(spec)
+        if source is None:
+            raise BadParamsError("the section does not name a document")
+        return source
+
+
+@dataclass(frozen=True)
+class AppendTurns(Change[None]):
+    """Applies `context/append`, including the usage or total if the client reported one."""
+
+    params: p.AppendParams = field(kw_only=True)
+    usage: Usage | None = None
+    total: int | None = None
+
+    def apply(self, draft: Draft) -> Outcome[None]:
+        update = draft.conversation.append(self.params.turns, self.usage, total=self.total)
+        message = "The conversation was compacted by its client."
+        return Outcome(
+            None,
+            asks_endpoint=True,
+            usage=self.usage,
+            samples=[] if update.sample is None else [update.sample],
+            warnings=[("compacted", message)] if update.compacted else [],
+        )
+
+
+@dataclass(frozen=True)
+class Reset(Change[None]):
+    """Applies `context/reset`."""
+
+    makes_current: bool = True
+    """Whether the conversation becomes the current one."""
+
+    def apply(self, draft: Draft) -> Outcome[None]:
+        draft.conversation.reset()
+        if not self.makes_current:
+            draft.keep_time()
+        return Outcome(None)
+
+
+@dataclass(frozen=True)
+class Fit(Change[FitResult]):
+    """Applies `context/fit`."""
+
+    params: p.FitParams = field(kw_only=True)
+    keep_turns: int = field(kw_only=True)
+
+    def apply(self, draft: Draft) -> Outcome[FitResult]:
+        result = fit(
+            draft.conversation,
+            self.params,
+            draft.window,
+            keep_turns=self.keep_turns,
+            calibration=draft.calibration,
+        )
+        return Outcome(result)
+
+
+@dataclass(frozen=True)
+class Undo(Change[bool]):
+    """Applies `context/undo`. The result is false if there was nothing to undo."""
+
+    def apply(self, draft: Draft) -> Outcome[bool]:
+        return Outcome(draft.conversation.undo())
+
+
+@dataclass(frozen=True)
+class Assemble(Change[AssembleResult]):
+    """Applies `context/assemble`."""
+
+    params: p.AssembleParams = field(kw_only=True)
+
+    def apply(self, draft: Draft) -> Outcome[AssembleResult]:
+        conversation = draft.conversation
+        result = conversation.assembler.assemble(
+            self.params, conversation.counter, conversation.sections, draft.window.usable
+        )
+        draft.keep_time()
+        conversation.record_assembled({part.name: part.tokens for part in result.sections})
+        return Outcome(result)
+
+
+@dataclass(frozen=True)
+class ApplyReply(Change[ResponseResult]):
+    """Applies `context/response`, and records the call's cost."""
+
+    params: p.ResponseParams = field(kw_only=True)
+    keep_turns: int = field(kw_only=True)
+    spending: Spending = field(kw_only=True)
+    reply: Reply | None = None
+    asked_model: str | None = None
+    """The model that the client set in the request or for the conversation."""
+    is_other_model: bool = False
+    """Whether the reply came from a different model than the client asked for."""
+
+    async def read(
+        self, workers: Workers, model: str, named: str | None, settings: Settings
+    ) -> ApplyReply:
+        return await workers.run(partial(self._read, model, named, settings))
+
+    def _read(self, model: str, named: str | None, settings: Settings) -> ApplyReply:
+        reply = read_reply(self.params.response, self.params.format)
+        asked = self.params.model or named
+        return replace(
+            self,
+            reply=reply,
+            asked_model=asked,
+            answered_model=reply.model if is_other_model(reply.model, model, settings) else None,
+            is_other_model=asked is not None and is_other_model(reply.model, asked, settings),
+        )
+
+    def apply(self, draft: Draft) -> Outcome[ResponseResult]:
+        if self.reply is None:
+            raise ValueError("the reply was not read")
+        spent, problem = self._record(draft, self.reply)
+        reply_outcome, samples = self._handle(draft, self.reply)
+        result = msgspec.structs.replace(
+            reply_outcome.result, usage_recorded=problem is None, usage_problem=problem
+        )
+        return Outcome(
+            result,
+            usage=self.reply.usage,
+            # Skip replies from other models, because their counts differ.
+            samples=[] if self.is_other_model else samples,
+            reply_sample=None
+            if self.is_other_model
+            else _reply_sample(draft.conversation, self.reply),
+            refused_limit=reply_outcome.limit,
+            spent=spent,
+            warnings=reply_outcome.warnings,
+        )
+
+    def _record(self, draft: Draft, reply: Reply) -> tuple[SpendingSums | None, str | None]:
+        """Record the call, unless its request ID is already recorded.
+
+        Returns the workspace's spending or an error message.
+        """
+        from sidecar.cost.cost_protocol import CostRecordParams
+
+        named = reply.model if self.is_other_model else self.asked_model
+        conversation, params = draft.conversation, self.params
+        estimate = None
+        if conversation.turns and not conversation.is_empty:
+            estimate = estimated_prompt(conversation, draft.calibration).tokens
+        call = CostRecordParams(
+            model=named or reply.model or conversation.model,
+            provider=params.provider,
+            category=params.category or "main",
+            usage={},
+            session=conversation.id,
+            request_id=reply.request_id or params.request_id,
+            estimated_tokens=estimate,
+        )
+        try:
+            _, spent = self.spending.record(call, reply, params.response)
+        except SidecarError as exc:
+            return None, str(exc)
+        return spent, None
+
+    def _handle(self, draft: Draft, reply: Reply) -> tuple[ReplyOutcome, list[Sample]]:
+        samples: list[Sample] = []
+
+        def learn(sample: Sample) -> None:
+            sample.apply_to(draft.calibration)
+            samples.append(sample)
+
+        conversation, tools = draft.conversation, self.params.tools
+        reply_outcome = apply_reply(
+            conversation,
+            reply,
+            draft.window,
+            tools=getattr(conversation.tools, "tools", []) if tools is None else tools,
+            keep_turns=self.keep_turns,
+            calibration=draft.calibration,
+            learn=learn,
+        )
+        return reply_outcome, samples
+
+
+def check_prompt_and_cost(
+    draft: Draft,
+    params: p.PreflightParams,
+    alternatives: AlternativeModels,
+    spending: Spending,
+    warn_at: tuple[float, ...],
+) -> tuple[PreflightResult, CostVerdict]:
+    """Compute the result of `context/preflight`. The draft is discarded. This function blocks."""
+    conversation = draft.conversation
+    result = preflight(
+        conversation,
+        draft.window,
+        params,
+        models=alternatives.all(),
+        warn_at=warn_at,
+        calibration=draft.calibration,
+    )
+    output = params.max_output_tokens or 0
+    verdict = spending.preflight(conversation.model, result.prompt_tokens, output, conversation.id)
+    reasons = [Reason(kind=reason.kind, message=reason.message) for reason in verdict.reasons]
+    cost = None if verdict.estimate is None else float(verdict.estimate)
+    result = combine_verdicts(result, verdict.verdict, reasons)
+    return msgspec.structs.replace(result, estimated_cost_usd=cost), verdict
+
+
+def _reply_sample(conversation: Conversation, reply: Reply) -> tuple[int, int] | None:
+    usage = reply.usage
+    if usage is None or usage.reasoning_tokens or reply.tool_calls or not reply.content:
+        return None
+    return conversation.counter.text(reply.content).tokens, usage.output_tokens

@@ -1,0 +1,320 @@
+"""The context view: rows with a label, a value and a bar that all user interfaces render.
+
+`context_rows` builds the rows. `rows_text` and `rows_markdown` render them. The status line
+shows `short_text`. Rows contain unescaped names, so every renderer must escape them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.conversations.context_protocol import ViewRow
+from sidecar.counting.count_result import (
+    banded_text,
+    estimated_percent_text,
+    number_text,
+    tokens_text,
+)
+from sidecar.text.printable import (
+    cost_text,
+    counted,
+    duration_text,
+    markdown,
+    percent_text,
+    printable,
+    usd_text,
+)
+from sidecar.text.tables import align_columns, draw_bar, markdown_table
+
+if TYPE_CHECKING:
+    from sidecar.config.settings import Show
+    from sidecar.conversations.context_protocol import ContextUsage, Forecast, PlanLimit
+
+UNKNOWN = "?"
+
+_BAR = 18
+
+PARTS = {
+    "system": "System prompt",
+    "tools": "Tools",
+    "sections": "Sections",
+    "turns": "Messages",
+    "overhead": "Overhead",
+    "logs": "Logs",
+    "config": "Configuration",
+    "time": "Time",
+}
+"""The label of each `Breakdown` field."""
+
+_LIMIT_SOURCES: dict[str, str] = {
+    "request": "from the request",
+    "transcript": "from the agent",
+    "endpoint": "from the endpoint",
+    "catalogue": "from the model catalogue",
+    "settings": "from settings",
+    "default": "assumed",
+}
+
+
+def short_text(usage: ContextUsage, show: Show) -> str:
+    """Format a context's size for the status line, for example `45 %`, `~54,148 tokens` or `?`."""
+    if usage.tokens is None or usage.method is None:
+        return UNKNOWN
+    if usage.percent is None or show == "tokens":
+        return tokens_text(usage.tokens, usage.method)
+    return share_text(usage)
+
+
+def share_text(usage: ContextUsage) -> str:
+    """Format how much of the usable window is used, in percent. Estimates start with `~`."""
+    if usage.percent is None:
+        return ""
+    return estimated_percent_text(usage.percent, usage.method or "estimate")
+
+
+def own_share_text(usage: ContextUsage) -> str:
+    """Return text such as ` (84 % by claude-code's count)` if the agent's percentage differs."""
+    if usage.agent_percent in (None, usage.percent) or usage.session is None:
+        return ""
+    share = estimated_percent_text(usage.agent_percent, usage.method or "estimate")
+    return f" ({share} by {usage.session.source}'s count)"
+
+
+def window_text(limit: int, source: str) -> str:
+    """Format a window's size and its source, for example `128,000 tokens (from settings)`."""
+    return f"{counted(limit, 'token')} ({_LIMIT_SOURCES[source]})"
+
+
+def prompt_limit_text(usage: ContextUsage) -> str:
+    """Return text such as `, prompts up to 272,000` if there is a separate limit for prompts.
+
+    Returns an empty string if the reserve alone limits the prompt's size.
+    """
+    if usage.limit is None or usage.usable is None:
+        return ""
+    is_limited = usage.limit - usage.usable > (usage.reserve or 0)
+    return f", prompts up to {usage.usable:,}" if is_limited else ""
+
+
+def tooltip_rows(usage: ContextUsage) -> list[ViewRow]:
+    """Return tooltip rows: the context's size and window, and the session."""
+    size = usage.note or UNKNOWN
+    if usage.tokens is not None and usage.method is not None:
+        size = banded_text(usage.tokens, usage.method, usage.error_percent)
+        if usage.limit is not None and usage.limit_source is not None:
+            size += f" of {window_text(usage.limit, usage.limit_source)}"
+        if usage.percent is not None:
+            size += f", {share_text(usage)} of the usable window{own_share_text(usage)}"
+    session = ", ".join(filter(None, (_session_cell(usage), usage.model)))
+    note = "" if usage.tokens is None else usage.note or ""
+    rows = [("Context", size), ("Session", session), ("Note", note)]
+    return [ViewRow(label=label, value=value) for label, value in rows if value]
+
+
+def _summary_rows(usage: ContextUsage) -> list[ViewRow]:
+    if usage.tokens is None and usage.note is None:
+        return []
+    share = None if usage.percent is None else usage.percent / 100
+    context = ViewRow(
+        label="Context", value=_size_cell(usage), share=share, severity=usage.severity
+    )
+    others = [
+        ("Model", usage.model),
+        ("Window", _window_cell(usage)),
+        ("Session", _session_cell(usage)),
+    ]
+    return [context, *(ViewRow(label=label, value=value) for label, value in others if value)]
+
+
+def context_rows(
+    usage: ContextUsage,
+    *,
+    cost: str = "",
+    cap: str = "",
+    updated: str = "",
+    now: datetime | None = None,
+) -> list[ViewRow]:
+    """Return all rows for a context, or an empty list if there is no session.
+
+    Args:
+        usage: The context.
+        cost: The session's cost as text.
+        cap: The exceeded spending caps as text.
+        updated: How long ago the session was last used, as text.
+        now: The current time.
+    """
+    summary = _summary_rows(usage)
+    if not summary or usage.session is None:
+        return []
+    samples = usage.calibration.samples if usage.calibration else 0
+    free = usage.available
+    details = [
+        ("Cost", cost),
+        ("Cap", cap),
+        (
+            "Over by" if free is not None and free < 0 else "Free",
+            "" if free is None else tokens_text(abs(free), usage.method or "exact"),
+        ),
+        *forecast_cells(usage.forecast, now or datetime.now(UTC)),
+        ("Calibrated by", counted(samples, "report") if samples else ""),
+        ("Updated", updated),
+        ("Session id", usage.session.id),
+        ("Note", "" if usage.tokens is None else usage.note or ""),
+    ]
+    rows = [ViewRow(label=label, value=value) for label, value in details if value]
+    return [*summary, *rows, *part_rows(usage)]
+
+
+def forecast_cells(forecast: Forecast | None, now: datetime) -> list[tuple[str, str]]:
+    """Return the labels and values of a forecast. Unknown values are empty."""
+    if forecast is None:
+        return []
+    left, hits, rate = forecast.calls_left, forecast.cache_hit_percent, forecast.usd_per_hour
+    return [
+        ("Calls left", "" if left is None else f"about {left:,}" if left else "none"),
+        ("Next input", next_input_text(forecast, now)),
+        ("Cache hits", "" if hits is None else percent_text(hits)),
+        ("Cost per hour", "" if rate is None else usd_text(rate)),
+        ("5-hour block", block_text(forecast, now)),
+        *((limit_name(limit), limit_text(limit, now)) for limit in forecast.limits),
+    ]
+
+
+def block_text(forecast: Forecast, now: datetime) -> str:
+    """Return the five-hour block's cost and remaining time as text: `$3.10, 2 h 14 min left`."""
+    block = forecast.block
+    if block is None:
+        return ""
+    left = duration_text(datetime.fromisoformat(block.ends_at) - now)
+    return f"{cost_text(block.cost_usd, is_partial=block.unpriced)}, {left} left"
+
+
+def limit_name(limit: PlanLimit) -> str:
+    """Format a limit's name, for example `30-minute limit`, `5-hour limit` or `7-day limit`."""
+    hours, minutes = divmod(limit.minutes, 60)
+    if minutes:
+        return f"{limit.minutes}-minute limit"
+    return f"{hours // 24}-day limit" if hours and hours % 24 == 0 else f"{hours}-hour limit"
+
+
+def limit_text(limit: PlanLimit, now: datetime) -> str:
+    """Format how much of a limit is used, for example `23 % used, resets in 2 h 14 min`."""
+    used = f"{percent_text(limit.used_percent)} used"
+    if limit.resets_at is None:
+        return used
+    return f"{used}, resets in {duration_text(datetime.fromisoformat(limit.resets_at) - now)}"
+
+
+def next_input_text(forecast: Forecast, now: datetime) -> str:
+    """Format the next input's price, for example `$0.04 from the cache, $0.31 after 14:07`."""
+    cached, uncached = forecast.next_input_usd, forecast.next_input_uncached_usd
+    if uncached is None:
+        return ""
+    if cached is None:
+        return usd_text(uncached)
+    if forecast.cached_until is None:
+        return f"{usd_text(cached)} from the cache, {usd_text(uncached)} without it"
+    until = datetime.fromisoformat(forecast.cached_until)
+    if until <= now:
+        return f"{usd_text(uncached)} (the cache has expired)"
+    return (
+        f"{usd_text(cached)} from the cache, {usd_text(uncached)} after {until.astimezone():%H:%M}"
+    )
+
+
+def part_rows(usage: ContextUsage) -> list[ViewRow]:
+    """Return the rows for a context's parts, grouped by category."""
+    kinds = msgspec.structs.asdict(usage.breakdown) if usage.breakdown else {}
+    whole = max(1, usage.tokens or 0, sum(kinds.values()))
+    counted_as = partial(number_text, method=usage.method or "exact")
+    estimated = partial(number_text, method="estimate")
+    groups = (
+        (
+            "Breakdown",
+            counted_as,
+            [(PARTS[name], tokens) for name, tokens in kinds.items() if tokens],
+        ),
+        ("Contents (estimated)", estimated, [(part.label, part.tokens) for part in usage.contents]),
+        (
+            "Largest",
+            counted_as,
+            [(" ".join(part.label.split()), part.tokens) for part in usage.largest],
+        ),
+    )
+    return [
+        ViewRow(
+            label=title,
+            value="",
+            children=[
+                ViewRow(label=label, value=value_of(tokens), share=tokens / whole)
+                for label, tokens in parts
+            ],
+        )
+        for title, value_of, parts in groups
+        if parts
+    ]
+
+
+def rows_text(rows: Sequence[ViewRow]) -> str:
+    """Render rows as plain text with aligned columns. Shares become bars, and groups become
+    blocks.
+    """
+    single = [row for row in rows if not row.children]
+    lines = align_columns(
+        [(label, f"{value}  {bar}") for label, value, bar in map(_row_cells, single)]
+    )
+    for group in rows:
+        if group.children:
+            parts = align_columns([_row_cells(row) for row in group.children])
+            lines += ["", printable(group.label), *(f"  {line}" for line in parts)]
+    return "\n".join(lines)
+
+
+def rows_markdown(rows: Sequence[ViewRow]) -> str:
+    """Render rows as a two-column Markdown table."""
+    cells = [(_escape(row.label), _escape(row.value)) for row in _flatten(rows)]
+    return markdown_table([("", ""), *cells])
+
+
+def _flatten(rows: Sequence[ViewRow]) -> Iterator[ViewRow]:
+    for row in rows:
+        yield from row.children or (row,)
+
+
+def _row_cells(row: ViewRow) -> tuple[str, str, str]:
+    drawn = "" if row.share is None else draw_bar(min(1.0, row.share), _BAR)
+    return printable(row.label), printable(row.value), drawn
+
+
+def _escape(text: str) -> str:
+    is_estimate = text[:1] == "~" and text[1:2].isdigit()
+    return f"~{markdown(text[1:])}" if is_estimate else markdown(text)
+
+
+def _size_cell(usage: ContextUsage) -> str:
+    if usage.tokens is None or usage.method is None:
+        return usage.note or UNKNOWN
+    text = banded_text(usage.tokens, usage.method, usage.error_percent)
+    if usage.percent is None:
+        return text
+    return f"{text}, {share_text(usage)} of {usage.usable or 0:,} usable{own_share_text(usage)}"
+
+
+def _window_cell(usage: ContextUsage) -> str:
+    if usage.limit is None or usage.limit_source is None:
+        return "" if usage.tokens is None else UNKNOWN
+    reserve = f", {usage.reserve:,} reserved" if usage.reserve else ""
+    return window_text(usage.limit, usage.limit_source) + (prompt_limit_text(usage) or reserve)
+
+
+def _session_cell(usage: ContextUsage) -> str:
+    source = "" if usage.session is None else usage.session.source
+    agent = "" if source == "protocol" else source
+    label = "" if usage.session is None else usage.session.label
+    turns = "" if usage.turns is None else counted(usage.turns, "turn")
+    return ", ".join(filter(None, (label, agent, turns)))

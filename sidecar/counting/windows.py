@@ -1,0 +1,123 @@
+"""Context windows and prices by model.
+
+All windows and prices are None until the model lists are loaded. Only `load_window_and_price`
+waits for that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidecar.counting.count_result import Count, Measure
+from sidecar.models import catalogue
+from sidecar.models.names import matches
+from sidecar.models.window import Limit, NamedLimits, Window, resolve_limit
+
+if TYPE_CHECKING:
+    from sidecar.config.settings import Price, Settings
+    from sidecar.workspace.state_folder import State
+
+_MODELS_KEPT = 4_096
+
+
+def load_window_and_price(state: State, model: str, settings: Settings) -> None:
+    """Load a model's window and price. Blocks; the first call takes almost a second."""
+    similar_models(model, settings)
+    catalogue.window_of(model)
+    state.book(settings).estimate(model, 1)
+
+
+class Windows:
+    """Keeps track of loaded windows and prices, and adds them to counts."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.ready = False
+        """Whether the price list is loaded. If so, loading another model is fast."""
+        self._loaded: set[tuple[str, tuple[Price, ...]]] = set()
+
+    def is_loaded(self, model: str, settings: Settings) -> bool:
+        """Return whether a model's window and price are loaded."""
+        return (model, settings.prices) in self._loaded
+
+    def mark_loaded(self, model: str, settings: Settings) -> None:
+        # The cache is limited, because clients can send any number of model names.
+        if len(self._loaded) > _MODELS_KEPT:
+            self._loaded.clear()
+        self._loaded.add((model, settings.prices))
+
+    def price(self, model: str, tokens: int, settings: Settings) -> float | None:
+        """Return the price of uncached input in USD, or None if it is unknown or not loaded."""
+        if not self.is_loaded(model, settings):
+            return None
+        cost = self.state.book(settings).estimate(model, tokens)
+        return None if cost is None else float(cost)
+
+    def count(
+        self,
+        measure: Measure,
+        model: str,
+        characters: int,
+        settings: Settings,
+        *,
+        named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
+        note: str | None = None,
+    ) -> Count:
+        """Return a `Count` that includes the model's window, price and similar models."""
+        limit = find_window(model, settings, named)
+        window = None if limit is None else Window(limit, settings.context.reserve)
+        return Count(
+            tokens=measure.tokens,
+            method=measure.method,
+            tokenizer=measure.tokenizer,
+            model=model,
+            error_percent=measure.error_percent,
+            characters=characters,
+            limit=None if limit is None else limit.tokens,
+            limit_source=None if limit is None else limit.source,
+            percent=None if window is None else window.percent(measure.tokens),
+            input_cost_usd=self.price(model, measure.tokens, settings),
+            note=note,
+            similar_models=loaded_similar_models(model, settings),
+        )
+
+
+def similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
+    """Return the known models whose names are most similar to an unknown model's name. Blocks.
+
+    Returns None if the model is known, for example from a model list or from the settings.
+    """
+    return None if _is_named(model, settings) else catalogue.similar_models(model)
+
+
+def loaded_similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
+    """Return the result of `similar_models`, or None if it has not been computed yet."""
+    return None if _is_named(model, settings) else catalogue.similar_if_known(model)
+
+
+def _is_named(model: str, settings: Settings) -> bool:
+    named = [one.models for one in settings.endpoints]
+    named += [one.models for one in settings.tokenizers]
+    named += [one.models for one in settings.prices]
+    return any(matches(model, globs) for globs in named)
+
+
+def find_window(
+    model: str,
+    settings: Settings,
+    named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
+) -> Limit | None:
+    """Return a model's window and its source, without waiting.
+
+    Returns None if the model list is not loaded and no other source provides a window.
+    """
+    if not catalogue.loaded() and named == NamedLimits():
+        return None
+    return resolve_limit(
+        request=named.request,
+        transcript=named.transcript,
+        endpoint=named.endpoint,
+        catalogue=catalogue.known_window(model),
+        setting=settings.context.limit,
+        prompt=catalogue.prompt_limit_of(model),
+    )

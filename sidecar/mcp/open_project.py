@@ -1,0 +1,237 @@
+"""Provides the settings, files and sessions of the project that an agent works on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from sidecar.agents.reader_registry import reader_of
+from sidecar.agents.session_events import StoredSession, ToolCall
+from sidecar.agents.session_index import IngestControl, read_all
+from sidecar.budgets.budget_rules import Rules
+from sidecar.config.load import find_root, load
+from sidecar.conversations.context_protocol import ContextUsage
+from sidecar.errors import BadParamsError, SidecarError
+from sidecar.mcp.caller import Caller, FoundSession, find_session
+from sidecar.models import catalogue
+from sidecar.tasks import SharedTasks
+from sidecar.workspace.services import Services
+from sidecar.workspace.spending import SpendingSums
+from sidecar.workspace.usage_details import add_contents, add_forecast
+from sidecar.workspace.workspace import SettingsChange, Workspace
+
+BEING_READ = "The session's calls are still being read. Ask again later for the cost."
+HISTORY_SECONDS = 3.0
+"""Maximum number of seconds that an answer waits while an agent's past calls are read. After that,
+reading continues in the background.
+"""
+LINE_SECONDS = 0.3
+"""Maximum number of seconds to wait until the agent has written the tool call to its file."""
+_LINE_POLL_SECONDS = 0.03
+_END_BYTES = 1 << 20
+_MOST_CALLERS = 20
+"""How many of the agent's newest sessions may have made a call that names no session."""
+
+
+class Project:
+    """The project of the agent that started this MCP server. Not thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self.services = Services()
+        self.root = find_root(folder)
+        self.workspace: Workspace = self.services.roots.add(self.root.as_uri())
+        self._history: SharedTasks[str, bool] = SharedTasks("mcp history", outlives_waiters=True)
+        self._stop = threading.Event()
+        self._has_read_all = False
+        """Whether past calls are in the ledger. New calls are recorded when sessions are read."""
+
+    async def aclose(self) -> None:
+        """Stop the threads and close all files."""
+        self._stop.set()
+        await self._history.aclose()
+        await self.services.aclose()
+        self.services.workers.close()
+
+    async def load_settings(self) -> None:
+        """Reload the settings if they have changed."""
+        previous = self.workspace.loaded
+        loaded = await self.services.workers.run(partial(load, self.root, previous=previous))
+        if loaded.settings != previous.settings or not self.services.configured.is_set():
+            self.workspace.apply_settings(SettingsChange(read=(loaded, Rules(loaded.settings))))
+            self.services.configured.set()
+
+    def resolve(self, path: str, roots: Sequence[Path]) -> Path:
+        """Return the absolute path to a file or folder in the project. This call blocks.
+
+        Args:
+            path: A path, either absolute or relative to the project.
+            roots: The client's root folders. Paths inside them are also allowed.
+
+        Raises:
+            BadParamsError: The path does not exist, is not a file or folder, or is outside of all
+                root folders.
+        """
+        allowed = [Path(os.path.realpath(root)) for root in (self.root, *roots)]
+        try:
+            real = Path(os.path.realpath(self.root / os.path.expanduser(path)))
+            if not any(real.is_relative_to(root) for root in allowed):
+                raise BadParamsError(f"{path} is outside the project {self.root}")
+            mode = os.stat(real).st_mode
+        except BadParamsError:
+            raise
+        except (OSError, ValueError) as error:  # ValueError means that the path contains a NUL
+            reason = getattr(error, "strerror", None) or "invalid path"
+            raise BadParamsError(f"cannot read {path}: {reason}") from None
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise BadParamsError(f"{path} is not a regular file")
+        return real
+
+    def display_path(self, path: str | Path) -> str:
+        """Format a path for display. Paths inside the project are relative to its root."""
+        real_root = Path(os.path.realpath(self.root))
+        absolute = Path(path)
+        inside = absolute.is_relative_to(real_root)
+        return (absolute.relative_to(real_root) if inside else absolute).as_posix()
+
+    async def find_session(self, caller: Caller) -> FoundSession | None:
+        """Read the sessions, and return the caller's session, or None if it is not found.
+
+        If the call does not name its session, the agent's files may show which session made it.
+        Claude Code names it, but may write the call to its session file only after it has called
+        the tool. Wait for the files briefly, because they then also contain the newest usage.
+        """
+        await self._read_sessions()
+        found = find_session(self.services.sessions(self.workspace).rows(), caller)
+        is_certain = found is None or found.row.id in caller.session_ids or not found.is_callers
+        if is_certain and caller.tool_call is None:
+            return found
+        waits = caller.tool_call is not None or (found is not None and found.others > 0)
+        named, ends = None, dict[str, int]()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINE_SECONDS):
+                while (named := await self._find_call(caller, ends)) is None and waits:
+                    await asyncio.sleep(_LINE_POLL_SECONDS)
+                    await self._read_sessions()
+        if named is not None:
+            caller = caller._replace(session_ids=(named, *caller.session_ids))
+        await self._read_sessions()
+        return find_session(self.services.sessions(self.workspace).rows(), caller)
+
+    async def _read_sessions(self) -> None:
+        await self.services.agents.find_sessions(self.workspace)
+
+    async def _find_call(self, caller: Caller, ends: dict[str, int]) -> str | None:
+        """Return the id of the only session that has the call in its files, or None."""
+        sessions = self.services.sessions(self.workspace)
+        found = (sessions.find(row.id) for row in sessions.rows() if row.source == caller.agent)
+        stored = [session for session in found if isinstance(session, StoredSession)]
+        if caller.tool_call is not None:
+            paths = {session.id: session.path for session in stored if session.path}
+            text = caller.tool_call.encode("utf-8", "replace")
+            return await self.services.workers.run(partial(find_in_ends, paths, text, ends))
+        call = ToolCall(caller.tool, os.getppid())
+        return await self.services.workers.run(partial(_only_caller, stored, call))
+
+    async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, str | None]:
+        """Return a session's context usage, including a forecast.
+
+        The second value says why the session's cost is unknown or incomplete. It is None if the
+        cost is complete.
+        """
+        services, workspace = self.services, self.workspace
+        is_complete = await self._read_calls()
+        sessions = services.sessions(workspace)
+        session = sessions.find(found.row.id)
+        if session is None:
+            raise SidecarError("the session has just been deleted")
+        await services.workers.run(catalogue.warm)
+        await services.counts.load_window_and_price(
+            sessions.usage(session).model or workspace.model, workspace.settings
+        )
+        spending = services.spending(workspace)
+        try:
+            spent = await services.workers.run(partial(spending.spent, session.id))
+        except SidecarError as error:
+            workspace.costs.set_history(read=False, reading=False)
+            return sessions.usage(session), f"The cost is unknown: {error}."
+        services.update_costs(workspace, spent)
+        usage = await add_contents(services, session, sessions.usage(session))
+        usage = await add_forecast(services, workspace, session, usage)
+        return usage, None if is_complete else BEING_READ
+
+    async def spent(self, found: FoundSession) -> tuple[SpendingSums, str | None]:
+        """Return the sums from the ledger, and why they are incomplete, or None if they are not.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        services = self.services
+        is_complete = await self._read_calls()
+        await services.workers.run(catalogue.warm)
+        spending = services.spending(self.workspace)
+        spent = await services.workers.run(partial(spending.spent, found.row.id))
+        return spent, None if is_complete else BEING_READ
+
+    async def _read_calls(self) -> bool:
+        """Read past calls. Returns whether the ledger has all of them."""
+        if not self._has_read_all:
+            with suppress(TimeoutError, SidecarError):  # the next read of the ledger also fails
+                self._has_read_all = await self._history.run("all", self._read_all, HISTORY_SECONDS)
+        return self._has_read_all
+
+    async def _read_all(self) -> bool:
+        sources = await self.services.agents.sources(self.workspace)
+        if sources is None:
+            return True
+        spending, control = self.services.spending(self.workspace), IngestControl(self._stop)
+        read = await self.services.workers.run(
+            lambda: read_all(spending.book, sources, mine=True, control=control)
+        )
+        return read.is_complete
+
+    async def caller_usage(
+        self, caller: Caller
+    ) -> tuple[ContextUsage, FoundSession] | tuple[None, None]:
+        """Return the usage of the caller's session, or None if the session is unknown."""
+        found = await self.find_session(caller)
+        if found is None or not found.is_callers:
+            return None, None
+        sessions = self.services.sessions(self.workspace)
+        session = sessions.find(found.row.id)
+        return (None, None) if session is None else (sessions.usage(session), found)
+
+
+def find_in_ends(paths: Mapping[str, str], text: bytes, ends: dict[str, int]) -> str | None:
+    """Return the key of the first file with this text in its last part, or None.
+
+    Args:
+        paths: The files' paths.
+        text: The text.
+        ends: How far each file has been searched. It is updated, so the next search reads only
+            what was appended.
+    """
+    for name, path in paths.items():
+        with suppress(OSError), open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - _END_BYTES, min(size, ends.get(path, 0)) - len(text)))
+            data = file.read(_END_BYTES)
+            ends[path] = file.tell()
+            if text in data:
+                return name
+    return None
+
+
+def _only_caller(sessions: Sequence[StoredSession], call: ToolCall) -> str | None:
+    """Return the id of the only session that made a call, or None if several or none did."""
+    callers = list[str]()
+    for session in sessions[:_MOST_CALLERS]:
+        with suppress(OSError):
+            if reader_of(session.source).made_call(session.path, session.id, call):
+                callers.append(session.id)
+    return callers[0] if len(callers) == 1 else None

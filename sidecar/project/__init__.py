@@ -1,0 +1,1 @@
+"""A root folder: its files as git sees them, prompt files and the token map."""

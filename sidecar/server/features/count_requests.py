@@ -1,0 +1,231 @@
+"""Answers requests for counts, models and capabilities."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from sidecar.budgets.budgets import model_of
+from sidecar.counting.count_result import Count
+from sidecar.counting.model_list import ModelInfo, choices, search
+from sidecar.counting.open_documents import Snapshot
+from sidecar.endpoints.outcome import Capability
+from sidecar.errors import BadParamsError
+from sidecar.server.feature import Feature
+from sidecar.server.methods import (
+    CapabilitiesParams,
+    CountParams,
+    CountResult,
+    FitTextParams,
+    FitTextResult,
+    ModelsParams,
+    ProbeParams,
+)
+from sidecar.workspace.services import PinnedDocument, Services
+from sidecar.workspace.views import format_comparison
+from sidecar.workspace.workspace import Event, Workspace
+
+
+class Tokens(Feature):
+    """Pins documents when a request arrives, so that later edits do not affect it."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.handlers = {"tokens/count": self._count, "tokens/fit": self._fit}
+
+    def _count(self, params: CountParams) -> Awaitable[CountResult] | CountResult:
+        _check_params(params)
+        if (result := _count_now(self._services, params)) is not None:
+            return result
+        if params.messages is not None:
+            return _count_messages(self._services, params, params.messages)
+        return _count_text(self._services, params, _pin(self._services, params))
+
+    def _fit(self, params: FitTextParams) -> Awaitable[FitTextResult]:
+        if (params.text is None) == (params.text_document is None):
+            raise BadParamsError("give exactly one of textDocument and text")
+        return _fit_text(self._services, params, _pin(self._services, params))
+
+
+def _check_params(params: CountParams) -> None:
+    sources = (params.text_document, params.text, params.messages)
+    if sum(source is not None for source in sources) != 1:
+        raise BadParamsError("give exactly one of textDocument, text and messages")
+    if params.tools is not None and params.messages is None:
+        raise BadParamsError("`tools` requires `messages`")
+    if params.text_document is None and (params.range or params.ranges):
+        raise BadParamsError("range and ranges require textDocument")
+
+
+def _model_for(params: CountParams | FitTextParams, workspace: Workspace) -> str:
+    """Return the requested model. The default for a document is the model that its status shows."""
+    uri = _uri_of(params)
+    return params.model or (workspace.model if uri is None else model_of(uri, workspace))
+
+
+def _uri_of(params: CountParams | FitTextParams) -> str | None:
+    return params.text_document.uri if params.text_document else None
+
+
+def _pin(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
+    """Pin the document's current text, so that later edits do not affect it.
+
+    Returns None if the document is not open or not synchronized.
+    """
+    uri = _uri_of(params)
+    document = services.documents.get(uri or "")
+    return None if document is None or not document.is_synced else PinnedDocument(document)
+
+
+async def _count_messages(
+    services: Services, params: CountParams, messages: list[dict[str, Any]]
+) -> CountResult:
+    await services.configured.wait()
+    workspace = services.roots.default
+
+    async def count_for(model: str | None) -> Count:
+        return await services.counts.count_messages(messages, params.tools, model, workspace)
+
+    count = await count_for(params.model)
+    models = None if params.models is None else [await count_for(name) for name in params.models]
+    return _make_result(count, None, None, models)
+
+
+async def _read_text(
+    services: Services, params: CountParams | FitTextParams, pinned: PinnedDocument | None
+) -> tuple[Snapshot, list[Snapshot], Workspace]:
+    uri = _uri_of(params)
+    if uri is None:
+        await services.configured.wait()
+        return Snapshot(text=params.text or ""), [], services.roots.default
+    spans, span = getattr(params, "ranges", None), params.range
+    is_whole = spans is None and span is None
+    if pinned is None or is_whole:
+        await services.configured.wait()
+        pinned = pinned or PinnedDocument(services.documents.get_open(uri))
+    # Use the document itself if it has not changed, because its count is cached.
+    if is_whole and pinned.is_of(services.documents.get(uri)):
+        return services.documents.snapshot(uri), [], services.roots.of_document(uri)
+    document = await services.read_pinned(pinned)
+    parts = [Snapshot.part_of(document, part) for part in spans or ()]
+    if span is None:
+        snapshot = services.documents.snapshot_of(document)
+    else:
+        snapshot = Snapshot.part_of(document, span)
+    return snapshot, parts, services.roots.of_document(uri)
+
+
+def _count_now(services: Services, params: CountParams) -> CountResult | None:
+    """Return the document's count, or None if it needs a worker thread or an endpoint."""
+    uri = _uri_of(params)
+    if uri is None or params.range or params.ranges is not None or params.models is not None:
+        return None
+    if not services.configured.is_set():
+        return None
+    snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+    model = _model_for(params, workspace)
+    if not services.windows.is_loaded(model, workspace.settings):
+        return None
+    count = services.counts.count_if_quick(snapshot, model, workspace)
+    return None if count is None else _make_result(count, snapshot.version, None, None)
+
+
+async def _count_text(
+    services: Services, params: CountParams, pinned: PinnedDocument | None
+) -> CountResult:
+    snapshot, parts, workspace = await _read_text(services, params, pinned)
+
+    async def count_for(text: Snapshot, model: str) -> Count:
+        await asyncio.sleep(0)  # give other messages a turn between many small counts
+        return await services.counts.count(text, model, workspace)
+
+    model = _model_for(params, workspace)
+    count = await count_for(snapshot, model)
+    ranges = [await count_for(part, model) for part in parts]
+    models = [await count_for(snapshot, name) for name in params.models or ()]
+    return _make_result(
+        count,
+        snapshot.version,
+        None if params.ranges is None else ranges,
+        None if params.models is None else models,
+    )
+
+
+def _make_result(
+    count: Count, version: int | None, ranges: list[Count] | None, models: list[Count] | None
+) -> CountResult:
+    fields = msgspec.structs.asdict(count)
+    compared = {row.model: row for row in (count, *models)}.values() if models else ()
+    text = format_comparison(compared) if compared else ""
+    return CountResult(**fields, version=version, ranges=ranges, models=models, text=text)
+
+
+async def _fit_text(
+    services: Services, params: FitTextParams, pinned: PinnedDocument | None
+) -> FitTextResult:
+    snapshot, _, workspace = await _read_text(services, params, pinned)
+    model = _model_for(params, workspace)
+    fitted, counter = await services.counts.fit(
+        snapshot.text, params.max_tokens, params.mode, params.marker, model, workspace.settings
+    )
+    return FitTextResult(
+        **msgspec.structs.asdict(fitted),
+        model=model,
+        method=counter.method,
+        tokenizer=counter.tokenizer,
+        error_percent=counter.error_percent,
+    )
+
+
+class Models(Feature):
+    """Lists the known models, and those that the workspace uses."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.handlers = {"models/list": self._list}
+
+    async def _list(self, params: ModelsParams) -> list[ModelInfo]:
+        services = self._services
+        await services.configured.wait()
+        workspace = services.find_workspace_or_first(params.workspace)
+        describe = services.counts.tokenizers(workspace.settings).describe
+        if not params.choices:
+            return await services.workers.run(partial(search, params.query, describe))
+        declared = services.counts.endpoints(workspace.settings).models()
+        spending, model = services.spending(workspace), workspace.model
+
+        def list_choices() -> list[ModelInfo]:
+            return choices(params.query, describe, (model, *spending.recent_models(), *declared))
+
+        return await services.workers.run(list_choices)
+
+
+class Capabilities(Feature):
+    """Lists the endpoints' capabilities. Only `capabilities/probe` sends requests to them."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.handlers = {"capabilities/list": self._list, "capabilities/probe": self._probe}
+
+    async def _list(self, params: CapabilitiesParams) -> list[Capability]:
+        await self._services.configured.wait()
+        settings = self._workspace_of(params).settings
+        return self._services.counts.endpoints(settings).capabilities()
+
+    async def _probe(self, params: ProbeParams) -> list[Capability]:
+        await self._services.configured.wait()
+        workspace = self._workspace_of(params)
+        capabilities = await self._services.counts.endpoints(workspace.settings).probe(
+            params.endpoint, params.model or workspace.model
+        )
+        self._services.publish(Event("endpoint"))
+        return capabilities
+
+    def _workspace_of(self, params: CapabilitiesParams | ProbeParams) -> Workspace:
+        if params.workspace is None and params.text_document is not None:
+            return self._services.roots.of_document(params.text_document.uri)
+        return self._services.find_workspace_or_first(params.workspace)

@@ -1,0 +1,128 @@
+"""Asks endpoints again after failed counts, and shares calibrations."""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import partial
+
+from sidecar.budgets.budgets import model_of
+from sidecar.config.settings import Settings
+from sidecar.counting.tokenizer_choice import has_enabled_endpoints
+from sidecar.endpoints.outcome import LARGEST_CHARACTERS, MissKind
+from sidecar.project.file_watcher import FileWatcher, PathSubscription
+from sidecar.server.feature import Feature
+from sidecar.tasks import JobKey, Scheduler
+from sidecar.workspace.services import Services
+from sidecar.workspace.workspace import Event, Workspace
+
+GRACE_SECONDS = 0.05
+"""Added to delays to make sure that timers do not fire too early."""
+
+
+class EndpointRetries(Feature):
+    """Retries unavailable or slow endpoints while a document or conversation uses them."""
+
+    def __init__(self, services: Services, scheduler: Scheduler) -> None:
+        self._services, self._scheduler = services, scheduler
+
+    def on_event(self, event: Event) -> None:
+        if event.missed is not None:
+            self._retry_later(*event.missed)
+        if event.what == "settings":
+            self._scheduler.schedule(("endpoints-closed",), 0.0, self._close_unused)
+
+    async def _close_unused(self) -> None:
+        """Close the endpoints that have been removed from all settings."""
+        used = [workspace.settings for workspace in self._services.roots]
+        await self._services.counts.close_unused_endpoints(used)
+
+    def _retry_later(self, model: str, settings: Settings, kind: MissKind) -> None:
+        """Schedule a retry, unless the failure is permanent."""
+        seconds = self._services.counts.endpoints(settings).retry_delay(model, kind)
+        if seconds is not None and self._is_used(model, settings):
+            key: JobKey = ("endpoint", model, settings.endpoints)
+            work = partial(self._ask_again, model, settings)
+            self._scheduler.schedule(key, seconds + GRACE_SECONDS, work)
+
+    async def _ask_again(self, model: str, settings: Settings) -> None:
+        endpoints = self._services.counts.endpoints(settings)
+        if not self._is_used(model, settings):
+            return
+        await endpoints.probe_if_due(model)
+        if endpoints.unavailable_for(model) is not None:
+            self._retry_later(model, settings, "unreachable")
+            return
+        self._services.publish(Event("endpoint"))
+        for workspace in self._roots_using(settings):
+            if self._services.known_sessions(workspace) is not None:
+                await self._services.conversations(workspace).retry_missed_counts(model)
+
+    def _roots_using(self, settings: Settings) -> list[Workspace]:
+        return [
+            workspace
+            for workspace in self._services.roots
+            if has_enabled_endpoints(workspace.settings)
+            and workspace.settings.endpoints == settings.endpoints
+        ]
+
+    def _is_used(self, model: str, settings: Settings) -> bool:
+        return any(
+            self._is_counted_for(workspace, model) for workspace in self._roots_using(settings)
+        )
+
+    def _is_counted_for(self, workspace: Workspace, model: str) -> bool:
+        services = self._services
+        sessions = services.known_sessions(workspace)
+        if sessions is not None and any(
+            one.model == model for one in sessions.conversations.values()
+        ):
+            return True
+        return any(
+            services.roots.of_document(uri) is workspace and model_of(uri, workspace) == model
+            for uri in services.documents
+        )
+
+
+logger = logging.getLogger(__name__)
+
+SAVE_SECONDS = 1.0
+"""Delay before calibrations are written. Endpoints may change them frequently."""
+
+
+class CalibrationSync(Feature):
+    """Writes this process's calibrations, and reads those from other processes."""
+
+    def __init__(self, services: Services, scheduler: Scheduler, watcher: FileWatcher) -> None:
+        self._services, self._scheduler, self._watcher = services, scheduler, watcher
+        self._watch: PathSubscription | None = None
+
+    def on_event(self, event: Event) -> None:
+        if event.what == "learned":
+            self._scheduler.schedule(("calibrations",), SAVE_SECONDS, self._sync)
+        elif event.what == "settings" and self._watch is None:
+            paths = (str(self._services.calibrations.path),)
+            self._watch = self._watcher.watch(lambda: paths, self._file_changed, math.inf)
+
+    def _file_changed(self, _changes: object) -> None:
+        self._scheduler.schedule(("calibrations",), 0.0, self._sync)
+
+    async def _sync(self) -> None:
+        calibrations = self._services.calibrations
+        try:
+            synced = await self._services.workers.run(calibrations.begin_sync())
+        except OSError as exc:  # the disk may be full; the next change triggers a retry
+            calibrations.changed()
+            logger.warning("cannot write calibrations: %s", type(exc).__name__)
+            return
+        is_new = calibrations.finish_sync(synced)
+        if is_new or (synced.written_version is not None and self._has_long_documents()):
+            self._services.publish(Event("endpoint"))
+
+    def _has_long_documents(self) -> bool:
+        """Return whether an open document is estimated because it is too long for endpoints."""
+        are_used = any(
+            has_enabled_endpoints(workspace.settings) for workspace in self._services.roots
+        )
+        documents = self._services.documents.values()
+        return are_used and any(row.characters > LARGEST_CHARACTERS for row in documents)

@@ -1,0 +1,230 @@
+"""Prices calls, ships them and reads a team's spending in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from sidecar.config.settings import Settings
+from sidecar.errors import SidecarError
+from sidecar.server.client import Client, progress
+from sidecar.server.feature import Feature
+from sidecar.tasks import Scheduler, backoff
+from sidecar.workspace.agent_watcher import HistoryRecorder
+from sidecar.workspace.services import Services
+from sidecar.workspace.spending import has_team_caps, read_team
+from sidecar.workspace.workspace import Event, Workspace
+
+if TYPE_CHECKING:
+    from sidecar.cost.shipping import Collector, ShippingQueue
+
+
+logger = logging.getLogger(__name__)
+
+DELAY_SECONDS = 0.5
+"""Delay before recorded calls are priced again after a change of settings."""
+PAUSE_RATIO = 3.0
+"""How long to pause between batches of calls to price, relative to the time that a batch takes."""
+
+
+class CallPricing(Feature):
+    """Prices calls whose prices have changed, and shows progress."""
+
+    def __init__(
+        self, services: Services, client: Client, scheduler: Scheduler, history: HistoryRecorder
+    ) -> None:
+        self._services, self._scheduler, self._history = services, scheduler, history
+        self._progress = partial(progress, client, scheduler)
+        self._stop = threading.Event()
+
+    def on_event(self, event: Event) -> None:
+        # Without a price list, calls cannot be priced. Another event follows when it is loaded.
+        if event.what in ("settings", "shared ledger") and self._services.windows.ready:
+            self._scheduler.schedule(("pricing",), DELAY_SECONDS, self._price)
+
+    def close(self) -> None:
+        """Stop. The next process continues where this one stopped."""
+        self._stop.set()
+
+    async def _price(self) -> None:
+        workspace = next((root for root in self._services.roots if root.has_settings), None)
+        if workspace is None:
+            return
+        repricing = await self._services.workers.run(
+            partial(import_module, "sidecar.cost.repricing")
+        )
+        ledger, stop = self._services.spending(workspace).book.ledger, threading.Event()
+        self._stop = stop
+        async with self._progress("Computing costs", stop) as report:
+            work = partial(
+                repricing.price_calls, ledger, stop,
+                rest=PAUSE_RATIO, progress=partial(report, "pricing calls"),
+            )  # fmt: skip
+            try:
+                is_changed = await self._services.workers.run(work)
+            except asyncio.CancelledError:
+                stop.set()
+                raise
+            except SidecarError as error:  # the next start continues
+                logger.warning("cannot price recorded calls: %s", error)
+                return
+        for root in tuple(self._services.roots) if is_changed else ():
+            if root.has_settings:
+                await self._history.refresh(root)
+
+
+SHIP_SECONDS = 15.0
+"""How often recorded calls are sent to a collector."""
+LONGEST_SHIP_SECONDS = 900.0
+"""Maximum delay after failed attempts to send calls."""
+SHIP_BATCH = 100
+"""Maximum number of calls in a request to a collector."""
+SHIP_PAUSE_SECONDS = 1.0
+"""Pause between requests, so that sending a large backlog does not slow down typing."""
+
+
+class CallShipping(Feature):
+    """Sends recorded calls to the user's collector, at low priority."""
+
+    def __init__(self, services: Services, scheduler: Scheduler) -> None:
+        self._services, self._scheduler = services, scheduler
+        self._failures = 0
+        self._opened: tuple[Settings, ShippingQueue] | None = None
+        self._warned: set[str] = set()
+
+    def on_event(self, event: Event) -> None:
+        if event.what != "settings" or self._workspace() is None:
+            return
+        if self._failures:  # the new settings may have fixed the cause
+            self._failures = 0
+            self._scheduler.run_now(("shipping",), self._ship)
+        else:
+            self._scheduler.schedule(("shipping",), SHIP_SECONDS, self._ship)
+
+    def _workspace(self) -> Workspace | None:
+        roots = self._services.roots
+        return next((root for root in roots if root.settings.ledger.otel_endpoint), None)
+
+    async def _ship(self) -> None:
+        workspace = self._workspace()
+        if workspace is None:
+            return
+        delay = LONGEST_SHIP_SECONDS  # used if the run raises an unexpected exception
+        try:
+            await self._ship_queued(workspace)
+            self._failures, delay = 0, SHIP_SECONDS
+        except SidecarError as error:
+            # The next run opens the queue again, because the ledger may have been replaced.
+            self._opened = None
+            self._failures += 1
+            if self._failures == 1:
+                logger.warning("cannot send calls to the collector: %s", error)
+            delay = SHIP_SECONDS + backoff(self._failures, SHIP_SECONDS, LONGEST_SHIP_SECONDS)
+            delay = max(delay, getattr(error, "retry_after", 0.0))
+        finally:
+            self._scheduler.schedule(("shipping",), delay, self._ship)
+
+    async def _ship_queued(self, workspace: Workspace) -> None:
+        run, settings = self._services.workers.run, workspace.settings
+        shipping, repricing = [
+            await run(partial(import_module, f"sidecar.cost.{name}"))
+            for name in ("shipping", "repricing")
+        ]
+        if self._opened is None or self._opened[0] != settings:
+            spending = self._services.spending(workspace)
+            queue = await run(lambda: shipping.open_queue(spending.book, settings))
+            self._opened = settings, queue
+        _settings, queue = self._opened
+        # Calls without a price are not sent.
+        await run(partial(repricing.price_new_calls, queue.ledger))
+        async with shipping.open_collector(queue, settings.ledger.otel_endpoint) as collector:
+            shipped = await shipping.ship(
+                queue, collector, run, limit=SHIP_BATCH, pause=SHIP_PAUSE_SECONDS
+            )
+            if shipped.rejected:
+                self._warn_once("calls", shipped.reason)
+            for root in tuple(self._services.roots):
+                await self._ship_files(root, queue, collector)
+
+    async def _ship_files(
+        self, workspace: Workspace, queue: ShippingQueue, collector: Collector
+    ) -> None:
+        """Once a day, report the cost of a workspace's prompt files."""
+        from sidecar.cost.cost_protocol import CostFilesParams
+        from sidecar.cost.shipping import send_file_report
+        from sidecar.project.prompt_files import file_costs, file_records
+
+        run, uri = self._services.workers.run, workspace.uri
+        if uri is None or await run(partial(queue.has_file_report, uri)):
+            return
+        workspaces = {*(await run(queue.reported_workspaces)), *self._open_workspaces()}
+        params = CostFilesParams()
+        files = await file_costs(self._services, workspace, params, reported=workspaces)
+        records = file_records(files, uri, queue.identity)
+        if reason := await send_file_report(queue, collector, run, uri, records):
+            self._warn_once("the costs of prompt files", reason)
+
+    def _open_workspaces(self) -> list[str]:
+        return [root.uri for root in self._services.roots if root.uri is not None]
+
+    def _warn_once(self, what: str, reason: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            logger.warning("the collector rejected %s: %s", what, reason)
+
+
+FIRST_SECONDS = 5.0
+"""Delay before the team's store is read for the first time."""
+INTERVAL_SECONDS = 300.0
+"""How often the team's store is read again."""
+
+
+class TeamSpending(Feature):
+    """Reads the team's spending if the team has caps, and shows outages of the team's store."""
+
+    def __init__(self, services: Services, scheduler: Scheduler) -> None:
+        self._services, self._scheduler = services, scheduler
+        self._has_read = self._is_reported = False
+
+    def on_event(self, event: Event) -> None:
+        roots = self._services.roots
+        if event.what == "settings" and (
+            self._is_needed() or any(root.costs.team for root in roots)
+        ):
+            if self._has_read:
+                self._scheduler.run_now(("team",), self._read)
+            else:
+                self._scheduler.schedule(("team",), FIRST_SECONDS, self._read)
+        elif event.what == "ledger" and any(root.costs.team_outage for root in roots):
+            self._scheduler.schedule(("team",), INTERVAL_SECONDS, self._read)
+
+    async def _read(self) -> None:
+        self._has_read = True
+        for workspace in tuple(self._services.roots):
+            after_outage = workspace.costs.team_outage is not None
+            read = partial(read_team, workspace.settings, after_outage=after_outage)
+            try:
+                spent = await self._services.workers.run(read)
+            except SidecarError as error:
+                from sidecar.cost.team import TeamStoreError
+
+                if isinstance(error, TeamStoreError) and workspace.settings.team.store:
+                    self._services.begin_team_outage(workspace, error)
+                if not self._is_reported:
+                    self._is_reported = True
+                    logger.warning("cannot read the team's costs: %s", error)
+                continue
+            self._is_reported = False
+            if workspace.costs.set_team(spent):
+                self._services.publish(Event("ledger", workspace))
+        if self._is_needed():
+            self._scheduler.schedule(("team",), INTERVAL_SECONDS, self._read)
+
+    def _is_needed(self) -> bool:
+        return any(
+            has_team_caps(root.settings) or root.costs.team_outage for root in self._services.roots
+        )
