@@ -13,10 +13,9 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import TokenCount, parse_iso_time, time_from_ms
-from sidecar.config.safe_files import write
+from sidecar.config.safe_files import lock_state, write
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
 from sidecar.models.names import parse
-from sidecar.workspace.state_folder import lock_state
 
 if TYPE_CHECKING:
     from pathlib import Path

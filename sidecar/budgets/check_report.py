@@ -14,7 +14,6 @@ from sidecar.budgets.findings import DOCUMENTATION, Code, Finding, GroupMember
 from sidecar.counting.count_result import Method, number_text, tokens_text
 from sidecar.project.git import repository_path
 from sidecar.text.printable import counted, json_text, printable, printable_lines
-from sidecar.workspace.views import NO_BUDGETS
 
 SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -30,6 +29,10 @@ RULES = {
     "budget-growth": "A change makes a file longer or shorter.",
     "budget-unchecked": "A file that has a token budget could not be counted.",
 }
+NO_BUDGETS = (
+    "No budgets are configured. Add [[budget]] to .token-sidecar.toml; `token-sidecar config init` "
+    "creates a sample."
+)
 _RULE_LEVELS = {"budget-exceeded": "warning", "budget-unchecked": "error"}
 
 

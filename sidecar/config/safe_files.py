@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_STATE_LOCK = "state.lock"
+_STATE_LOCK_SECONDS = 10.0
+
 FileStamp: TypeAlias = tuple[int, int, int, int]
 """A file's size, its modification and change times in nanoseconds, and its inode number.
 
@@ -208,3 +211,12 @@ def _check_is_regular(status: os.stat_result) -> None:
         raise RefusedError("is not a regular file")
     if status.st_size > MAX_BYTES:
         raise RefusedError(f"is larger than {MAX_BYTES:,} bytes")
+
+
+@contextlib.contextmanager
+def lock_state(folder: Path) -> Iterator[None]:
+    """Lock the state folder against other processes. Raises OSError."""
+    with locked(folder / _STATE_LOCK, _STATE_LOCK_SECONDS) as is_alone:
+        if not is_alone:
+            raise TimeoutError(errno.ETIMEDOUT, "another process has locked the state folder")
+        yield

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.config.safe_files import FileStamp, make_folder, set_aside, stamp_of, write
+from sidecar.config.safe_files import FileStamp, lock_state, make_folder, set_aside, stamp_of, write
 from sidecar.counting.calibration import Calibrations
-from sidecar.workspace.state_folder import lock_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable

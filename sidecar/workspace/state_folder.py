@@ -8,7 +8,6 @@ from a server that no longer holds its lock are ignored.
 from __future__ import annotations
 
 import contextlib
-import errno
 import threading
 import time
 from dataclasses import dataclass, field
@@ -19,10 +18,10 @@ import msgspec
 
 from sidecar import typed
 from sidecar.config.paths import state_dir
-from sidecar.config.safe_files import locked, make_folder, set_aside, write
+from sidecar.config.safe_files import lock_state, locked, make_folder, set_aside, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from sidecar.config.settings import Price, Settings
@@ -32,17 +31,6 @@ if TYPE_CHECKING:
     from sidecar.tasks import Workers
 
 _SESSIONS_KEPT = 64
-_LOCK_NAME = "state.lock"
-_LOCK_SECONDS = 10.0
-
-
-@contextlib.contextmanager
-def lock_state(folder: Path) -> Iterator[None]:
-    """Lock the state folder against other processes. Raises OSError."""
-    with locked(folder / _LOCK_NAME, _LOCK_SECONDS) as is_alone:
-        if not is_alone:
-            raise TimeoutError(errno.ETIMEDOUT, "another process has locked the state folder")
-        yield
 
 
 class OpenBooks:

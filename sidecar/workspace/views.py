@@ -71,10 +71,6 @@ NO_CONTEXT = (
     "folder, and its session appears here."
 )
 NO_COST = f"No calls recorded for this workspace yet. {HOW_RECORDED}"
-NO_BUDGETS = (
-    "No budgets are configured. Add [[budget]] to .token-sidecar.toml; `token-sidecar config init` "
-    "creates a sample."
-)
 NO_ENDPOINTS = (
     "None configured. `token-sidecar config init --user` creates a sample with [[endpoint]]."
 )

@@ -23,12 +23,12 @@ from sidecar.agents.claude_statusline import FILE_NAME, StatuslineInput, load, r
 from sidecar.agents.reader_registry import reader_of
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
+from sidecar.config.safe_files import lock_state
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.models import catalogue
 from sidecar.project.prompt_files import find_imports
 from sidecar.text.printable import cost_text
 from sidecar.workspace.agent_sessions import NOT_KEPT
-from sidecar.workspace.state_folder import lock_state
 from tests.file_opens import recorded_opens
 from tests.truth import truth
 
