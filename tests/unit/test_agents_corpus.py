@@ -1,4 +1,4 @@
-"""Tests that the benchmarks' generated sessions contain all `TRAPS`, and are read correctly."""
+"""Tests that the benchmarks' generated sessions contain all traps, and are read correctly."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from benchmarks.agents.corpus import SOURCES, History, history
 from benchmarks.agents.truth import Tokens
 from sidecar.config.settings import Agents
+from tests.cases import read_cases
 from tests.unit.agents_world import World
 
 MEGABYTES = 30
@@ -26,42 +27,6 @@ def truths(home: Path) -> History:
     return history(home, MEGABYTES)
 
 
-TRAPS = {
-    "partial streams": (".claude", '"stop_reason":null'),
-    "background forks": (".claude", '"sessionKind":"bg"'),
-    "sub-agents": (".claude", '"agentId":"a"'),
-    "sub-agents of workflows": (".claude", "/subagents/workflows/"),
-    "sidechains": (".claude", '"isSidechain":true'),
-    "compaction": (".claude", '"subtype":"compact_boundary"'),
-    "synthetic lines": (".claude", '"<synthetic>"'),
-    "nulls": (".claude", '"speed":null'),
-    "tool input like a message": (".claude", '"input":{"id":null,"usage":'),
-    "missing message ids": (".claude", '"id":null,"type":"message"'),
-    "spaces": (".claude", '"usage": {'),
-    "records": (".codex", '"token_usage_record"'),
-    "forks": (".codex", '"forked_from_id"'),
-    "spawned threads": (".codex", '"thread_spawn"'),
-    "ordinals": (".codex", '"ordinal":'),
-    "null counts": (".codex", '"info":null'),
-    "compacted threads": (".codex", '"latest_token_usage_record"'),
-    "removed turns": (".codex", '"thread_rolled_back"'),
-    "compressed files": (".codex", ".jsonl.zst"),
-    "truncated lists": (".config", '"k":["requests"],"i":'),
-    "chats in one document": (".config", '"requests": [\n'),
-    "compacted chats": (".config", '"slashCommand":{"name":"compact"}'),
-    "rewinds": (".gemini", '"$rewindTo"'),
-    "checkpoints": (".gemini", '{"$set":{"messages"'),
-    "unrecorded summaries": (".claude", '"type":"cost-state"'),
-    "Qwen Code's sub-agents": (".qwen", '"subagent_name":"explore"'),
-    "Qwen Code's compressions": (".qwen", '"subtype":"chat_compression"'),
-    "Kimi Code's sub-agents": (".kimi-code", "/agents/agent-0/"),
-    "Kimi Code's compactions": (".kimi-code", '"token_counting.rebased"'),
-    "Vibe's generations": (".vibe", "/generations/"),
-    "Vibe's compactions": (".vibe", '"context_compacted"'),
-    "Continue's sessions": (".continue", '"promptTokens"'),
-}
-
-
 @pytest.fixture(scope="module")
 def contents(home: Path, truths: History) -> dict[Path, str]:
     assert truths
@@ -69,9 +34,11 @@ def contents(home: Path, truths: History) -> dict[Path, str]:
     return {path: path.read_bytes().decode(errors="replace") for path in files}
 
 
-@pytest.mark.parametrize("name", TRAPS)
-def test_corpus_contains_every_trap(home: Path, contents: dict[Path, str], name: str) -> None:
-    folder, mark = TRAPS[name]
+@pytest.mark.parametrize("trap", read_cases("traps", tuple[str, str]))
+def test_corpus_contains_every_trap(
+    home: Path, contents: dict[Path, str], trap: tuple[str, str]
+) -> None:
+    folder, mark = trap
     ours = {path: text for path, text in contents.items() if path.is_relative_to(home / folder)}
     named = [path for path in ours if mark in str(path)]
     assert named or any(mark in text for text in ours.values())

@@ -17,6 +17,7 @@ from sidecar.agents.folders import Places, Roots
 from sidecar.agents.reader_registry import Sources, paths_to_watch, readers_here
 from sidecar.config.settings import Agents
 from sidecar.project.prompt_files import prompt_files
+from tests.cases import read_cases
 from tests.unit.agents_world import World
 
 AT = "2026-11-20T10:00:0{}.000Z"
@@ -39,44 +40,11 @@ def write(path: Path, *lines: dict[str, Any]) -> Path:
     return path
 
 
-VARIABLES = [
-    ("claude-code", "CLAUDE_CONFIG_DIR", "x", "projects/-p/a.jsonl"),
-    ("claude-code", "CLAUDE_CONFIG_DIR", "one, two", "projects/-p/a.jsonl"),
-    ("codex", "CODEX_HOME", "x", "sessions/2026/11/20/rollout-a.jsonl"),
-    ("copilot-chat", "VSCODE_PORTABLE", "x",
-     "user-data/User/globalStorage/emptyWindowChatSessions/a.jsonl"),
-    ("copilot-chat", "VSCODE_APPDATA", "x",
-     "Code/User/globalStorage/emptyWindowChatSessions/a.jsonl"),
-    ("copilot-chat", "VSCODE_AGENT_FOLDER", "x",
-     "data/User/globalStorage/emptyWindowChatSessions/a.jsonl"),
-    ("copilot-cli", "COPILOT_HOME", "x", "session-state/a/events.jsonl"),
-    ("gemini-cli", "GEMINI_CLI_HOME", "x", ".gemini/tmp/p/chats/session-a.jsonl"),
-    ("opencode", "OPENCODE_DB", "x/my.db", ""),
-    ("opencode", "XDG_DATA_HOME", "x", "opencode/opencode.db"),
-    ("cline", "CLINE_SESSION_DATA_DIR", "x", "a/a.messages.json"),
-    ("cline", "CLINE_DATA_DIR", "x", "sessions/a/a.messages.json"),
-    ("cline", "CLINE_DIR", "x", "data/sessions/a/a.messages.json"),
-    ("roo-code", "VSCODE_APPDATA", "x",
-     "VSCodium/User/globalStorage/rooveterinaryinc.roo-cline/tasks/a/ui_messages.json"),
-    ("kilo-code", "KILO_DB", "x/my.db", ""),
-    ("goose", "GOOSE_PATH_ROOT", "x", "data/sessions/sessions.db"),
-    ("zed", "FLATPAK_XDG_DATA_HOME", "x", "zed/threads/threads.db"),
-    ("amp", "XDG_DATA_HOME", "x", "amp/threads/T-a.json"),
-    ("vibe", "VIBE_HOME", "x", "logs/session/unified/a/meta.json"),
-    ("continue", "CONTINUE_GLOBAL_DIR", "x", "sessions/a.json"),
-    ("qwen-code", "QWEN_RUNTIME_DIR", "x", "projects/-p/chats/a.jsonl"),
-    ("qwen-code", "QWEN_HOME", "x", "projects/-p/chats/archive/a.jsonl"),
-    ("pi", "PI_CODING_AGENT_DIR", "x", "sessions/--p--/a.jsonl"),
-    ("pi", "PI_CODING_AGENT_SESSION_DIR", "x", "a.jsonl"),
-    ("kimi-cli", "KIMI_SHARE_DIR", "x", "sessions/0/a/wire.jsonl"),
-    ("kimi-code", "KIMI_CODE_HOME", "x", "sessions/wd_p_0/session_a/agents/main/wire.jsonl"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("agent", "variable", "value", "file"), VARIABLES)
+@pytest.mark.parametrize("case", read_cases("agent_variables", tuple[str, str, str, str]))
 def test_sessions_are_found_where_a_variable_says(
-    tmp_path: Path, agent: str, variable: str, value: str, file: str
+    tmp_path: Path, case: tuple[str, str, str, str]
 ) -> None:
+    agent, variable, value, file = case
     folders = [str(tmp_path / one.strip()) for one in value.split(",")]
     expected = [str(write(Path(one, file) if file else Path(one))) for one in folders]
     shown = found(tmp_path, agent, tmp_path / "p", {variable: ",".join(folders)})

@@ -27,6 +27,7 @@ from sidecar.messages import media
 from sidecar.messages.content import read_message
 from sidecar.messages.media import Clip, clip_of
 from sidecar.models.families import generation_of
+from tests.cases import read_cases
 
 TOKENIZERS = Tokenizers()
 
@@ -35,55 +36,12 @@ def seen(model: str, size: tuple[int, int] | None, detail: str = "auto") -> Unce
     return image_tokens(model, generation_of(model), size, detail)
 
 
-@pytest.mark.parametrize(
-    ("model", "size", "detail", "tokens"),
-    [
-        # From OpenAI's page "Images and vision", section on tiles.
-        ("gpt-4o", (1024, 1024), "high", 765),
-        ("gpt-4o", (2048, 4096), "high", 1105),
-        ("gpt-4o", (4096, 8192), "low", 85),
-        ("gpt-5.1", (1024, 1024), "auto", 70 + 4 * 140),
-        # From OpenAI's page "Images and vision": patches within and above the limit.
-        ("gpt-6-astra", (1024, 1024), "high", 1229),
-        ("gpt-6-astra", (2048, 2048), "high", 3000),
-        ("gpt-6-astra", (4096, 512), "high", 2458),
-        ("gpt-5.4", (1024, 1024), "high", 1229),
-        ("gpt-5.4", (2048, 2048), "high", 3000),
-        ("gpt-4.1-mini", (1024, 1024), "auto", 1659),
-        # From OpenAI's page "Images and vision": the table of detail levels.
-        ("gpt-5.6-sol", (4096, 4096), "auto", 19661),  # unscaled: 128 * 128 patches
-        ("gpt-5.6-terra", (4096, 4096), "low", 308),  # within 512: 16 * 16
-        ("gpt-5.5", (6000, 6000), "auto", 12000),  # 10,000 patches
-        ("gpt-5.4", (6000, 6000), "auto", 3000),  # same as `high`
-        ("gpt-5.4", (2048, 2048), "low", 4916),  # 6,144 patches, which is more than `high` allows
-        ("gpt-5.2", (4096, 4096), "high", 4916),  # each side is scaled to 2,048
-        # 1,452 patches, as in an earlier version of the page.
-        ("o4-mini", (1800, 2400), "auto", 2498),
-        # From Anthropic's page "Vision": both groups of models.
-        ("claude-sonnet-4-5", (200, 200), "auto", 64),
-        ("claude-sonnet-4-5", (1000, 1000), "auto", 1296),
-        ("claude-sonnet-4-5", (1092, 1092), "auto", 1521),
-        ("claude-sonnet-4-5", (1920, 1080), "auto", 1560),
-        ("claude-sonnet-4-5", (2000, 1500), "auto", 1564),
-        ("claude-sonnet-4-5", (3840, 2160), "auto", 1560),
-        ("claude-opus-4-7", (200, 200), "auto", 64),
-        ("claude-opus-5-5", (1000, 1000), "auto", 1296),
-        ("claude-opus-4-8", (1920, 1080), "auto", 2691),
-        ("claude-sonnet-5", (2000, 1500), "auto", 3888),
-        ("claude-fable-5-2", (3840, 2160), "auto", 4784),
-        # From Google's pages "Image understanding" and "Media resolution".
-        ("gemini-2.5-pro", (384, 384), "auto", 258),
-        ("gemini-2.5-pro", (960, 540), "auto", 1548),
-        ("gemini-2.5-pro", (960, 540), "MEDIA_RESOLUTION_LOW", 64),
-        ("gemini-3-pro-preview", (960, 540), "auto", 1120),
-        ("gemini-3.8-flash", (960, 540), "media_resolution_low", 280),
-        ("gemini-3.8-flash", (960, 540), "medium", 560),
-        ("gemini-flash-latest", (960, 540), "MEDIA_RESOLUTION_ULTRA_HIGH", 2240),
-    ],
-)
-def test_picture_tokens_equal_the_vendors_published_numbers(
-    model: str, size: tuple[int, int], detail: str, tokens: int
-) -> None:
+Picture = tuple[str, tuple[int, int], str, int]
+
+
+@pytest.mark.parametrize("case", read_cases("picture_tokens", Picture))
+def test_picture_tokens_equal_the_vendors_published_numbers(case: Picture) -> None:
+    model, size, detail, tokens = case
     assert seen(model, size, detail).tokens == tokens
 
 

@@ -8,11 +8,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sidecar.config.settings import Endpoint
+from sidecar.endpoints import endpoint as endpoint_module
 from sidecar.endpoints import servers
 from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.http import Connection
@@ -82,7 +84,11 @@ async def test_every_kind_of_server_is_recognized_and_counts(case: str) -> None:
             assert set(server.posts()) <= {"/api/show"}, "nothing that could load a model"
 
 
-async def test_first_llamacpp_count_takes_at_most_nine_requests() -> None:
+async def test_first_llamacpp_count_takes_at_most_nine_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock stands still, because the server is probed again when a second has passed."""
+    monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: 0.0))
     async with llamacpp() as server:
         endpoints = server.endpoints()
         expect_count(await endpoints.count_text("tiny", HELLO))
@@ -269,10 +275,11 @@ async def test_probe_without_a_model_uses_a_listed_one() -> None:
 
 async def test_window_stays_known_while_the_server_is_unreachable() -> None:
     async with llamacpp() as server:
-        endpoints = server.endpoints()
+        endpoints = Endpoints([Endpoint(url=server.url)], True, {})
         assert await endpoints.limit("tiny") == 2048
-    expect_miss(await endpoints.count_text("tiny", HELLO))
+    expect_miss(await endpoints.count_text("tiny", HELLO), "unreachable")
     assert endpoints.known_limit("tiny") == 2048
+    await endpoints.aclose()
 
 
 async def test_key_is_sent_only_in_the_header() -> None:
