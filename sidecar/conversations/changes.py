@@ -31,7 +31,7 @@ from sidecar.conversations.sections import RestoredPart, ToolSet, largest_tools
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.replies import read_reply
 from sidecar.models import catalogue, families
-from sidecar.models.names import LOCAL_PROVIDERS, matches, parse
+from sidecar.models.names import LOCAL_PROVIDERS, is_retired, matches, parse
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -56,15 +56,6 @@ _NO_CHAT = re.compile(
 )
 """Matches models that are not meant for chat."""
 
-_RETIRED = re.compile(
-    r"claude-(v?[12]\b|instant|3(?!-haiku))|claude-(opus|sonnet)-4(-[01]|\.1)?(-20\d{6})?$"
-    r"|gpt-3\.5|gpt-4(-|$)|gpt-4\.5|gpt-4\.1-nano|o1|o3-mini|o4-mini|(ada|babbage|curie|davinci)$"
-    r"|gpt-5(\.1)?-(chat-latest|codex)|gpt-5\.1-codex|gpt-5\.2-codex|gemini-(1|2\.0-flash|flash-1|pro$|pro-vision)"
-)
-"""Matches models that their vendors have retired, according to docs/reference/sources.md.
-
-The price list still includes them so that old calls can be priced.
-"""
 _NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
 """Matches incomplete names in the price list, such as fine-tunes without an ID."""
 _VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
@@ -116,7 +107,7 @@ class AlternativeModels(NamedTuple):
             and info.provider == provider
             and info.context_window
             and not _NO_CHAT.search(info.id)
-            and not _RETIRED.match(parse(info.id).bare)
+            and not is_retired(info.id)
             and can_call_model(info.id, provider, self.model)
         ]
         serving = {row.endpoint for row in self.capabilities if row.model == self.model}

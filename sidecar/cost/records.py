@@ -18,7 +18,7 @@ import msgspec
 from sidecar.cost.export import source_of
 from sidecar.cost.ledger_events import PROTOCOL, Cost, LedgerEvent, milliseconds
 from sidecar.known_agents import AGENTS
-from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS
+from sidecar.models.names import LOCAL_PROVIDERS, known_providers
 
 if TYPE_CHECKING:
     from sidecar.cost.cost_protocol import FileCost
@@ -45,10 +45,8 @@ _CATEGORIES = frozenset(
 _AGENTS = frozenset({*AGENTS, PROTOCOL})
 _NAME = re.compile(r"[\w.:@+-]{1,80}", re.ASCII)
 _MODEL = re.compile(r"[\w.:@+/\[\]-]{1,120}", re.ASCII)
-_PUBLIC_PREFIXES = frozenset(
-    {*KNOWN_PROVIDERS, "meta-llama", "microsoft", "mistralai", "nvidia", "qwen", "z-ai"}
-)
-"""Providers and vendors that are kept in a model's name, as in `anthropic/claude-haiku-4-5`."""
+_VENDORS = frozenset(("meta-llama", "microsoft", "mistralai", "nvidia", "qwen", "z-ai"))
+"""Vendors that are kept in a model's name beside providers, as in `qwen/qwen3-coder`."""
 _PRIVATE = re.compile(
     r"^(~|\.{1,2}|[a-z]:)?[/\\]|^(sk|pk|key|ghp)[-_]|@[\w-]+\.[a-z]", re.IGNORECASE
 )
@@ -112,7 +110,7 @@ def provider_name(provider: str) -> str:
 
     Names that users can choose, such as the address of a server, are replaced by `other`.
     """
-    known = provider if provider in KNOWN_PROVIDERS else OTHER
+    known = provider if provider in known_providers() else OTHER
     return _PROVIDER_NAMES.get(provider, known) if provider else "_OTHER"
 
 
@@ -128,7 +126,9 @@ def model_name(model: str) -> str:
         bare = ":".join(bare.split(":")[:2])
     elif bare.startswith("arn:") or _PRIVATE.search(model):
         return OTHER
-    elif prefixes and _PUBLIC_PREFIXES.issuperset(prefix.lower() for prefix in prefixes):
+    elif (
+        prefixes and {prefix.lower() for prefix in prefixes} <= known_providers().keys() | _VENDORS
+    ):
         bare = "/".join([*prefixes, bare])
     return bare if _MODEL.fullmatch(bare) else OTHER
 

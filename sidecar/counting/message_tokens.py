@@ -34,7 +34,6 @@ from sidecar.messages.content import (
     read_tools,
 )
 from sidecar.models import families
-from sidecar.models.families import claude_version
 from sidecar.models.names import parse
 
 if TYPE_CHECKING:
@@ -43,28 +42,6 @@ if TYPE_CHECKING:
 _TOOL_CHOICE_MARGIN = 130
 """Maximum number of tokens that a forced tool call adds to a prompt."""
 
-_CLAUDE_TOOL_PROMPTS: dict[tuple[str, tuple[int, int]], int] = {
-    ("opus", (5, 0)): 286,
-    ("opus", (4, 8)): 290,
-    ("opus", (4, 7)): 675,
-    ("opus", (4, 6)): 497,
-    ("opus", (4, 5)): 496,
-    ("opus", (4, 1)): 313,
-    ("opus", (4, 0)): 313,
-    ("sonnet", (5, 0)): 354,
-    ("sonnet", (4, 6)): 497,
-    ("sonnet", (4, 5)): 496,
-    ("sonnet", (4, 0)): 313,
-    ("haiku", (4, 5)): 496,
-    ("haiku", (3, 5)): 264,
-    # These models are listed only in an earlier edition of Anthropic's page.
-    ("sonnet", (3, 7)): 346,
-    ("sonnet", (3, 5)): 346,
-    ("opus", (3, 0)): 530,
-    ("sonnet", (3, 0)): 159,
-    ("haiku", (3, 0)): 264,
-}
-_CLAUDE_LINE = re.compile(r"opus|sonnet|haiku")
 _NEWEST_PROMPT, _NEWEST_MARGIN = 354, 400
 
 
@@ -72,8 +49,7 @@ def tool_prompt_tokens(bare: str, generation: str) -> UncertainTokens:
     """Return the token count of the vendor's system prompt for tools, or 0 if none is published."""
     if not generation.startswith("claude"):
         return UncertainTokens(0)
-    line, version = _CLAUDE_LINE.search(bare), claude_version(bare)
-    known = _CLAUDE_TOOL_PROMPTS.get((line[0], version)) if line and version else None
+    known = families.claude_tool_prompt(bare)
     return (
         UncertainTokens(_NEWEST_PROMPT, _NEWEST_MARGIN)
         if known is None

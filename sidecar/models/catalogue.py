@@ -16,7 +16,7 @@ from sidecar.config.paths import state_dir
 from sidecar.config.stored_prices import STORED_LIST
 from sidecar.models import families
 from sidecar.models.families import input_limit, overruling_window, published_window
-from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS, parse
+from sidecar.models.names import LOCAL_PROVIDERS, known_providers, parse
 from sidecar.models.price_list import price_list
 
 _LONG = 60  # how many characters of a name to compare with known names
@@ -46,7 +46,7 @@ def provider_of(model: str) -> str:
 
 def provider_name(named: str) -> str:
     """Return the price list's id for a provider, such as `x-ai` for `xAI`."""
-    return KNOWN_PROVIDERS.get(named.lower(), named)
+    return known_providers().get(named.lower(), named)
 
 
 @lru_cache(maxsize=4096)
@@ -56,7 +56,7 @@ def billing_provider(named: str, model: str) -> str:
     This is the named provider if the price list contains it. Otherwise (for a proxy, for example),
     the model's vendor is returned.
     """
-    known = KNOWN_PROVIDERS.get(named.lower())
+    known = known_providers().get(named.lower())
     return known or provider_of(model) or named
 
 

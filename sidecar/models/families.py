@@ -8,7 +8,7 @@ The sources are tiktoken's `model.py` for OpenAI, and the published vocabularies
 Claude's tokenizer is not published, but its count endpoint shows that there are two generations:
 models before Opus 4.7, and all later models.
 
-The tables and their sources are in `limits.toml`.
+The families are in `names.json`, the limits and their sources in `limits.toml`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import cache, lru_cache
 from typing import Literal
 
 from sidecar import typed
-from sidecar.models.names import compiled, first_inside, first_match, parse
+from sidecar.models.names import compiled, facts, first_inside, first_match, parse
 
 OPENAI_GENERATIONS = frozenset(
     ("o200k_base", "cl100k_base", "o200k_harmony", "openai-newer", "p50k_base", "r50k_base")
@@ -27,87 +27,9 @@ OPENAI_GENERATIONS = frozenset(
 UNKNOWN = "unknown"
 """The generation for models that are not in the table."""
 
-_ROWS: tuple[tuple[str, str, str | None], ...] = (
-    # (pattern for the start of the bare name, generation, provider id of the vendor's API)
-    (r"gpt-oss", "o200k_harmony", None),
-    (r"gpt-?(4|3\.?5)-?t(urbo)?|gpt-?3\.?5|gpt-4(-|$)", "cl100k_base", "openai"),
-    (r"text-embedding-(3|ada-002)|(davinci|babbage)-002", "cl100k_base", "openai"),
-    (r"(chat)?gpt-?(4o|4[.-]1|4[.-]5|5)(?![a-z0-9])", "o200k_base", "openai"),
-    (r"o[1-4](-|$)|codex-mini|computer-use", "o200k_base", "openai"),
-    (r"(chat)?gpt-[4-9](\.\d+)?(?![a-z0-9])|o[5-9](-|$)", "openai-newer", "openai"),
-    (
-        r"(chat)?gpt-(audio|chat|image|latest|live|realtime|rosalind|transcribe)",
-        "openai-newer",
-        "openai",
-    ),
-    (r"gpt-(astra|cyber|luna|mini|nano|pro|sol|terra)-latest", "openai-newer", "openai"),
-    (r"(text|code)-davinci-(edit-)?00[123]|code-(davinci|cushman)", "p50k_base", "openai"),
-    (r"(text-)?(davinci|curie|babbage|ada)(-|$)|gpt2", "r50k_base", "openai"),
-    (r"deepseek-(r1-)?(0528-)?(distill-)?llama", "llama3", None),
-    (r"deepseek-(r1-)?(0528-)?(distill-)?qwen", "qwen3", None),
-    (r"deepseek-r1-(1\.5|7|8|14|32)b", "qwen3", None),
-    (r"deepseek-r1-70b", "llama3", None),
-    (r"deepseek-(v2|coder|llm|moe|math|vl|67b|7b)", "deepseek-v2", None),
-    (r"deepseek", "deepseek", "deepseek"),
-    (r"qwen-?3\.[56]", "qwen3.5", None),
-    (r"qwen-?(3\.[7-9]|3?-?max|[4-9](\.\d)?(-|$)(?!\d*b))", "qwen-newer", None),
-    (r"qwen-?(vl-)?(max|plus|turbo|flash|long)", "qwen-newer", None),
-    (r"qwen-?3(?![.\d])(?!b)|qwq", "qwen3", None),
-    (r"qwen-?(1\.5|2\.5|2)(?![.\d])|qwen-?\d+([._]\d+)?b|qvq|codeqwen", "qwen2", None),
-    (r"qwen(-?(vl|audio|coder|chat|instruct))?(-chat|-latest)?$", "qwen2", None),
-    (r"qwen", "qwen-newer", None),
-    (r"gemini|gemma|codegemma|paligemma|medgemma", "gemma", "google"),
-    (r"(meta-)?llama-?(2|(7|13|30|33|65)b)|vicuna|tinyllama|alpaca", "llama2", None),
-    (r"codellama", "codellama", None),
-    (r"(meta-)?llama-?4", "llama4", None),
-    (r"(meta-)?llama", "llama3", None),
-    (r"mistral-(large-24|small-(2402|2409)|medium-2312|tiny|7b)", "mistral-v3", "mistral"),
-    (r"pixtral-large|codestral-(22b|2405|mamba)|mathstral", "mistral-v3", "mistral"),
-    (r"open-mi[sx]tral-(7b|8x)|mixtral", "mistral-v3", "mistral"),
-    (r"(open-)?mistral|pixtral|ministral|devstral|magistral", "tekken", "mistral"),
-    (r"voxtral|codestral|leanstral", "tekken", "mistral"),
-    (r"grok", "grok", "x-ai"),
-    (r"kimi|moonshot", "kimi", "moonshotai"),
-    (r"(zai-)?glm|chatglm|codegeex", "glm", "zhipuai"),
-    (r"minimax|m2-her", "minimax", "minimax"),
-    (r"command|c4ai|aya", "command", "cohere"),
-    (r"phi-?4-(mini|multimodal)", "o200k_base", None),
-    (r"phi-?4", "cl100k_base", None),
-    (r"phi-?3", "phi-3", None),
-)
-_INSIDE: tuple[tuple[str, str], ...] = (
-    # A fine-tune's name often contains its base model's name.
-    (r"llama-?[v-]?3|l3[.-]", "llama3"),
-    (r"llama-?2", "llama2"),
-    (r"qwen-?3|qwq", "qwen3"),
-    (r"qwen-?2", "qwen2"),
-    (r"mixtral|mistral-7b", "mistral-v3"),
-    (r"mistral-(small|nemo)|nemo-12b", "tekken"),
-    (r"gemma", "gemma"),
-    (r"deepseek-(v3|r1|v4)", "deepseek"),
-)
-
 _DATE = re.compile(r"[-@]?(?:20\d{6}|20\d\d-\d\d-\d\d)")
 _CLAUDE_VERSION = re.compile(r"(?<![\d.])(\d{1,2})(?:[.-](\d{1,2}))?(?![\d.])")
 _CLAUDE_ALIASES = frozenset(("sonnet", "opus", "haiku", "fable", "mythos", "opusplan"))
-_FAMILY_WORDS = frozenset(
-    (
-        *("gpt", "chatgpt", "claude", *_CLAUDE_ALIASES, "gemini", "gemma", "codegemma"),
-        *("deepseek", "llama", "codellama", "vicuna", "mistral", "mixtral", "ministral"),
-        *("devstral", "magistral", "codestral", "pixtral", "voxtral", "mathstral", "qwen"),
-        *("codeqwen", "grok", "kimi", "moonshot", "glm", "chatglm", "minimax", "command"),
-        "llava",  # a separate family, although its name is similar to llama
-    )
-)
-"""Words in model names that identify a family. Similar words are treated as misspelled."""
-_TIER_WORDS = frozenset(
-    (
-        *("turbo", "flash", "ultra", "code", "codex", "coder", "audio", "image", "vision"),
-        *("instruct", "thinking", "reasoning", "realtime", "transcribe", "preview"),
-        *("search", "research", "latest"),
-    )
-)
-"""Words in the names of closed models. Similar words in these names are treated as misspelled."""
 _CLOSED = re.compile(r"(chat)?gpt|gemini|grok")
 """Matches closed models. They have no fine-tunes whose names could contain arbitrary words."""
 _GLUED = re.compile(
@@ -137,6 +59,7 @@ _CLAUDE_WITHOUT_VERSION = re.compile(
 )
 """Matches valid Claude names without a version. All others are treated as misspelled."""
 _GEMINI_BEFORE_3 = re.compile(r"gemini-(.*-)?[12](\.|-|$)|gemini-pro(-vision)?$|.*gemma")
+_CLAUDE_LINE = re.compile("opus|sonnet|haiku")
 _CLAUDE_NEW = (4, 7)
 """The first version with Claude's new tokenizer, which is Opus 4.7."""
 
@@ -169,16 +92,16 @@ def is_misspelled(bare: str) -> bool:
         return True
     first, *rest = re.findall("[a-z]+", bare) or [""]
     is_claude = bare.startswith("claude")
-    if _is_nearly(first, _FAMILY_WORDS, _MISSPELLED):
+    if _is_nearly(first, facts().words, _MISSPELLED):
         return True
     if is_claude:
         return any(_is_nearly(word, _CLAUDE_ALIASES, _MISSPELLED_TIER) for word in rest)
-    known = _TIER_WORDS if _CLOSED.match(bare) else frozenset[str]()
+    known = facts().closed_words if _CLOSED.match(bare) else frozenset[str]()
     return any(_is_nearly(word, known, _MISSPELLED) for word in rest)
 
 
 def _is_nearly(word: str, known: frozenset[str], likeness: float) -> bool:
-    if len(word) < _SHORTEST or word in _FAMILY_WORDS or word in known or not known:
+    if len(word) < _SHORTEST or word in facts().words or word in known or not known:
         return False
     from difflib import get_close_matches  # imported lazily, because it takes 10 ms
 
@@ -197,10 +120,10 @@ def _find_row(bare: str) -> tuple[str, str | None]:
         return UNKNOWN, None
     if "claude" in bare or bare.split("-")[0] in _CLAUDE_ALIASES:
         return _claude_generation(bare), "anthropic"
-    for pattern, generation, provider in _ROWS:
-        if compiled(pattern).match(bare):
-            return generation, provider
-    return first_inside(_INSIDE, bare) or UNKNOWN, None
+    for family in facts().families:
+        if compiled(family.pattern).match(bare):
+            return family.generation, family.provider
+    return first_inside(facts().bases, bare) or UNKNOWN, None
 
 
 def _claude_generation(bare: str) -> str:
@@ -222,7 +145,9 @@ def counts_as_gemini_3(bare: str) -> bool:
     return _GEMINI_BEFORE_3.match(bare) is None
 
 
-Table = Literal["overruling", "windows", "windows-of-bases", "prompts", "replies"]
+Table = Literal[
+    "overruling", "windows", "windows-of-bases", "prompts", "replies", "claude-tool-prompts"
+]  # fmt: skip
 _WHOLE = 0
 """Marks models whose replies may use the rest of the context window."""
 
@@ -261,3 +186,11 @@ def max_output_of(bare: str) -> int | None:
     """Return a model's maximum reply size in tokens, or None if it is unknown."""
     tokens = None if is_misspelled(bare) else first_match(_rows("replies"), bare)
     return published_window(bare) if tokens == _WHOLE else tokens
+
+
+def claude_tool_prompt(bare: str) -> int | None:
+    """Return the tokens of the system prompt that Claude gets with tools, or None if unknown."""
+    line, version = _CLAUDE_LINE.search(bare), claude_version(bare)
+    if line is None or version is None:
+        return None
+    return _tables()["claude-tool-prompts"].get("{}-{}.{}".format(line[0], *version))

@@ -1,6 +1,6 @@
 """Parses the model names used by APIs, gateways, local runners and people.
 
-Parts that are not recognized remain unchanged.
+Parts that are not recognized remain unchanged. The families, vendors and hosts are in `names.json`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache, lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from sidecar import typed
 from sidecar.text.globs import MAX_LENGTH, matches_any
 
 T = TypeVar("T")
@@ -25,56 +26,53 @@ LOCAL_PROVIDERS = frozenset(
 CREDIT_PROVIDERS = frozenset(("github-copilot",))
 """Providers that bill in credits instead of a currency."""
 
-HOSTS = {
-    "openrouter": "openrouter",
-    "azure": "azure",
-    "bedrock": "aws",
-    "aws": "aws",
-    "vertex": "google",
-    "vertex_ai": "google",
-    "groq": "groq",
-    "together": "together",
-    "together_ai": "together",
-    "fireworks": "fireworks",
-    "fireworks_ai": "fireworks",
-    "cerebras": "cerebras",
-    "github-copilot": "github-copilot",
-    "github_copilot": "github-copilot",
-    "gemini": "google",
-    "xai": "x-ai",
-    "novita": "novita",
-    "avian": "avian",
-    "baseten": "baseten",
-    "databricks": "databricks",
-    "ovhcloud": "ovhcloud",
-    "huggingface": "huggingface",
-    "openai-codex": "openai",
-    "dashscope": "alibaba",
-    "alibaba": "alibaba",
-    "modelstudio": "alibaba",
-}
-"""Provider names that may be the first segment of a model name.
 
-Vendors are not listed, because `vendor/model`, as in `openai/gpt-5`, is OpenRouter's notation.
-"""
+class Family(NamedTuple):
+    """Models with the same tokenizer generation."""
 
-_MAKERS = (
-    "anthropic", "openai", "google", "mistral", "moonshotai", "x-ai", "deepseek", "zhipuai", "zai",
-    "cohere", "meta", "minimax", "perplexity", "arcee",
-)  # fmt: skip
-KNOWN_PROVIDERS = (
-    {name: name for name in (*_MAKERS, *HOSTS.values(), *LOCAL_PROVIDERS, *CREDIT_PROVIDERS)}
-    | HOSTS
-    | {
-        "amazon-bedrock": "aws",
-        "google-vertex": "google",
-        "azure-openai": "azure",
-        "togetherai": "together",
-        "fireworks-ai": "fireworks",
-        "moonshot": "moonshotai",
-    }
-)
-"""Maps the provider names that people and agents use to the price list's ids."""
+    pattern: str
+    generation: str
+    provider: str | None = None
+    """The provider id of the vendor's API."""
+
+
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """What `names.json` says about models. All patterns match bare names."""
+
+    families: list[Family]
+    """The first family whose pattern matches the start of a name is used."""
+    bases: list[tuple[str, str]]
+    """Patterns of base models in the names of fine-tunes, and their generations."""
+    words: frozenset[str]
+    """Words that identify a family. Similar words are treated as misspelled."""
+    closed_words: frozenset[str]
+    """Words in closed models' names. Similar words in these names are treated as misspelled."""
+    retired: list[str]
+    """Patterns for the start of retired models' names, according to docs/reference/sources.md."""
+    hosts: dict[str, str]
+    """Provider names that may be the first segment of a model name, and the price list's ids.
+
+    Vendors are not listed, because `vendor/model`, as in `openai/gpt-5`, is OpenRouter's notation.
+    """
+    makers: list[str]
+    """The price list's ids of vendors."""
+    provider_names: dict[str, str]
+    """Other provider names that people and agents use, and the price list's ids."""
+
+
+@cache
+def facts() -> Facts:
+    """Return what is known about models."""
+    return typed.read_table("sidecar.models", "names.json", Facts)
+
+
+@cache
+def known_providers() -> dict[str, str]:
+    """Return the price list's id for each provider name that people and agents use."""
+    hosts = facts().hosts
+    ids = (*facts().makers, *hosts.values(), *LOCAL_PROVIDERS, *CREDIT_PROVIDERS)
+    return {one: one for one in ids} | hosts | facts().provider_names
+
 
 _QUANTISATION = re.compile(
     r"""[-._](?:ud[-_])?
@@ -184,6 +182,15 @@ def matches(model: str, globs: Iterable[str]) -> bool:
     return matches_any(globs, (name.written, name.written.rpartition("/")[2], name.bare))
 
 
+def is_retired(model: str) -> bool:
+    """Return whether a model's vendor has retired it.
+
+    The price list still includes such models so that old calls can be priced.
+    """
+    name = parse(model).bare
+    return any(compiled(pattern).match(name) for pattern in facts().retired)
+
+
 def _name_forms(name: str) -> set[str]:
     full = parse(name).written.lower().replace("\\", "/")
     names = (full, full.rpartition("/")[2])
@@ -208,8 +215,8 @@ def _parse_with_slash(text: str, head: str, rest: str) -> Name:
     bare = _bare_name(rest.rpartition("/")[2])
     if head in LOCAL_PROVIDERS:
         return Name(head, bare, rest)
-    if head in HOSTS:
-        return Name(HOSTS[head], bare, rest)
+    if host := facts().hosts.get(head):
+        return Name(host, bare, rest)
     if head == "accounts":
         return Name("fireworks", re.sub(r"(\d)p(\d)", r"\1.\2", bare), text)
     if head in ("models", "publishers", "projects", "tunedmodels"):

@@ -12,6 +12,7 @@ from sidecar.counting.exact_engines import engine
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.text_features import NAMES, features, kind_of
 from sidecar.models import families
+from sidecar.models.names import facts
 from tests.unit.held_out import DOCUMENTS
 
 MODELS = {
@@ -126,10 +127,10 @@ def test_band_of_an_unknown_name_covers_older_vocabularies_and_claude() -> None:
 
 
 def test_every_generation_is_exact_or_approximated() -> None:
-    rows = {generation for _, generation, _ in families._ROWS}
-    inside = {generation for _, generation in families._INSIDE}
+    generations = {family.generation for family in facts().families}
+    bases = {generation for _, generation in facts().bases}
 
-    for generation in rows | inside | {"claude", "claude-4.7", families.UNKNOWN}:
+    for generation in generations | bases | {"claude", "claude-4.7", families.UNKNOWN}:
         assert generation in model_tokenizers.ENGINES or estimators.approximation_of(generation), (
             generation
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from sidecar.counting.model_list import model_info
 from sidecar.models.catalogue import provider_of
 from sidecar.models.families import UNKNOWN, generation_of, is_misspelled
-from sidecar.models.names import matches, parse, same_model, short_name
+from sidecar.models.names import facts, known_providers, matches, parse, same_model, short_name
 from sidecar.text.globs import MAX_LENGTH
 
 CASES = [
@@ -238,3 +241,26 @@ def test_names_of_qwen_3_keep_their_generation(name: str) -> None:
 )
 def test_a_future_member_of_a_family_is_not_taken_for_a_misspelling(name: str) -> None:
     assert not is_misspelled(name)
+
+
+def test_file_of_names_is_consistent() -> None:
+    """A pattern of `names.json` is lower case, and a vendor's family names a known provider."""
+    bases = [pattern for pattern, _ in facts().bases]
+    for pattern in (*(one.pattern for one in facts().families), *bases, *facts().retired):
+        plain = re.sub(r"\\.", "", pattern)
+        assert plain == plain.lower()
+        re.compile(pattern)
+    assert {one.provider for one in facts().families} - {None} <= known_providers().keys()
+    assert all(word.isalpha() for word in facts().words | facts().closed_words)
+
+
+def test_documented_generations_are_known() -> None:
+    text = Path(__file__).parents[2].joinpath("docs/reference/models.md").read_text("utf-8")
+    table = text.partition("| models | generation |")[2].partition("\n\n")[0]
+    documented = {
+        name for row in table.splitlines()[2:] for name in re.findall("`(.+?)`", row.split("|")[2])
+    }
+    known = {one.generation for one in facts().families}
+    assert documented <= known | {"claude", "claude-4.7", UNKNOWN}
+    unpublished = {"openai-newer", "qwen-newer", "llama4", "grok", "kimi", "glm", "minimax"}
+    assert known - documented == unpublished | {"deepseek-v2", "p50k_base"}
