@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.neovim.chat_plugins import ALL
+from tests.e2e.neovim.chat_plugins import ALL, SMALL
 from tests.e2e.neovim.harness import WAIT_SECONDS, wait_for
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.model_server import ModelServer, Received
 
 EACH = pytest.mark.parametrize("plugin", ALL, ids=lambda plugin: plugin.name)
+EACH_SMALL = pytest.mark.parametrize("plugin", SMALL, ids=lambda plugin: plugin.name)
 WEATHER = "What is the weather in Lisbon, and is it a good day for a walk by the sea, part {}?"
 
 

@@ -248,3 +248,15 @@ end""",
 )
 
 ALL = (CODECOMPANION, COPILOTCHAT, AVANTE)
+
+
+SMALL_MODEL = "gpt-4o-realtime-preview"
+"""A model with the tokenizer of gpt-4o, and a window of 32,000 tokens."""
+SMALL = tuple(
+    msgspec.structs.replace(
+        plugin, lua=plugin.lua.replace("gpt-4o", SMALL_MODEL).replace("128000", "32000")
+    )
+    for plugin in ALL
+)
+"""The plugins with a window that is exceeded by `TOO_LONG`."""
+TOO_LONG = "seven words that fill the window up\n" * 5_000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.neovim.chat_conversation import WEATHER, ask, say, sent_back, tokens, wait_tokens
-from tests.e2e.neovim.chat_plugins import CODECOMPANION
+from tests.e2e.neovim.chat_plugins import SMALL, SMALL_MODEL, TOO_LONG
 from tests.e2e.neovim.harness import wait_for
 from tests.truth import truth
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.plugins
 
+CODECOMPANION = SMALL[0]
 FILE = """
   local command = require('codecompanion.config').interactions.chat.slash_commands.file
   require('codecompanion.interactions.chat.slash_commands.builtin.file')
@@ -34,7 +35,6 @@ PROMPT = """
   vim.api.nvim_buf_set_lines(chat.bufnr, first, -1, false, { '', ... })"""
 """Types a prompt below the header and the attachments."""
 SUBMIT = PROMPT + "\nchat:submit()"
-TOO_LONG = "seven words that fill the window up\n" * 25_000
 
 
 def attach(editor: Editor, name: str, text: str) -> None:
@@ -116,7 +116,7 @@ def test_buffer_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> No
     assert editor.lua("return #chat.context_items") == 0
     editor.lua("chat:submit()")
     (received,) = wait_for(lambda: server.received, "the resubmitted prompt")
-    assert str(received.body).count(TOO_LONG[:200].splitlines()[0]) >= 25_000
+    assert str(received.body).count(TOO_LONG[:200].splitlines()[0]) == len(TOO_LONG.splitlines())
 
 
 TOOL = """
@@ -124,7 +124,7 @@ TOOL = """
     _G.added = (_G.added or 0) + 1
   end })
   local schema = { type = 'function', ['function'] = {
-    name = 'archive', description = ('seven words that fill the window up '):rep(25000),
+    name = 'archive', description = ('seven words that fill the window up '):rep(5000),
     parameters = { type = 'object', properties = vim.empty_dict() } } }
   require('codecompanion.config').interactions.chat.tools.archive = { description = 'Archive',
     callback = function() return { name = 'archive', schema = schema, cmds = {} } end }"""
@@ -171,7 +171,7 @@ def test_changed_model_is_shown_at_once(begin: Callable[..., Any]) -> None:
     def model() -> Any:
         return ask(editor, "context/usage", {"session": session})["model"]
 
-    assert model() == "gpt-4o"
+    assert model() == SMALL_MODEL
     editor.lua("chat:change_model({ model = 'gpt-4o-mini' })")
     wait_for(lambda: model() == "gpt-4o-mini", model)
     assert len(server.received) == 2

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.e2e.neovim.chat_conversation import EACH, WEATHER, say, sent_back, wait_tokens
-from tests.e2e.neovim.chat_plugins import AVANTE, CODECOMPANION, COPILOTCHAT
+from tests.e2e.neovim.chat_conversation import EACH_SMALL, WEATHER, say, sent_back, wait_tokens
+from tests.e2e.neovim.chat_plugins import SMALL, TOO_LONG
 from tests.e2e.neovim.harness import wait_for
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.plugins
 
 NO_SERVER = {"TOKEN_SIDECAR_CMD": "/nowhere/token-sidecar"}
-HUGE = "seven words that fill the window up " * 25_000
+CODECOMPANION, COPILOTCHAT, AVANTE = SMALL
+HUGE = TOO_LONG.replace("\n", " ")
 """A prompt that does not fit."""
 
 
@@ -40,7 +41,7 @@ def suspended_servers(editor: Editor) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-@EACH
+@EACH_SMALL
 def test_a_prompt_over_the_limit_is_held_and_the_next_one_is_sent(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_first_prompt_that_opens_copilotchat_is_sent_if_it_fits_or_is_submitte
       local plugin = require('CopilotChat')
       plugin.ask(plugin.chat:get_message('user', true).content)""")
     wait_for(lambda: server.received, "the resubmitted prompt")
+    wait_for(lambda: editor.lua(COPILOTCHAT.idle), "the end of the reply")
     other, small, _ = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
     other.lua("vim.cmd.CopilotChat(...)", WEATHER.format(0))
     wait_for(lambda: len(small.received) == 2, "the prompt")
@@ -104,7 +106,7 @@ def test_a_first_prompt_that_opens_copilotchat_is_sent_if_it_fits_or_is_submitte
     wait_tokens(other, session, last.__eq__, str(last))
 
 
-@EACH
+@EACH_SMALL
 def test_a_held_prompt_is_sent_when_submitted_again(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -113,11 +115,12 @@ def test_a_held_prompt_is_sent_when_submitted_again(
     editor.wait_message("held")
     editor.lua(plugin.submit, HUGE)
     wait_for(lambda: server.received, "the resubmitted prompt")
+    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
     # The warning about the full context may already have arrived.
     assert len([said for said in editor.messages() if "held" in said]) == 1
 
 
-@EACH
+@EACH_SMALL
 def test_a_hanging_server_delays_one_prompt_and_is_reported_once(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -134,7 +137,7 @@ def test_a_hanging_server_delays_one_prompt_and_is_reported_once(
         assert editor.lua(at_once)
 
 
-@EACH
+@EACH_SMALL
 def test_prompts_do_not_wait_without_a_server(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -157,7 +160,7 @@ AT_ONCE = """
 """Returns whether a prompt is sent immediately if there is no server."""
 
 
-@EACH
+@EACH_SMALL
 def test_prompts_are_sent_while_the_server_is_down(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -168,7 +171,7 @@ def test_prompts_are_sent_while_the_server_is_down(
     assert len(editor.messages()) == 1
 
 
-@EACH
+@EACH_SMALL
 def test_waiting_for_a_hanging_server_does_not_block_the_editor(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -204,7 +207,7 @@ HOLD_TIMERS = """
 """Collects the timers of held prompts instead of starting them. `_G.expire()` expires them."""
 
 
-@EACH
+@EACH_SMALL
 def test_expired_timer_of_a_sent_prompt_does_not_release_the_next_prompt(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -226,7 +229,7 @@ def test_expired_timer_of_a_sent_prompt_does_not_release_the_next_prompt(
     assert len(editor.messages()) == 1
 
 
-@EACH
+@EACH_SMALL
 def test_prompt_submitted_during_a_check_is_checked_too(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -239,7 +242,7 @@ def test_prompt_submitted_during_a_check_is_checked_too(
     assert all(HUGE not in str(received.body) for received in server.received)
 
 
-@EACH
+@EACH_SMALL
 def test_prompt_submitted_twice_during_its_check_is_sent_once(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:

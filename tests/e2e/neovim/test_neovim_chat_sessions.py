@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.neovim.chat_conversation import (
     EACH,
+    EACH_SMALL,
     ask,
     say,
     sent_back,
@@ -18,7 +19,7 @@ from tests.e2e.neovim.chat_conversation import (
     wait_calls,
     wait_tokens,
 )
-from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT
+from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT, TOO_LONG
 from tests.e2e.neovim.harness import wait_for
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ def test_the_window_configured_in_the_plugin_applies(
     assert (usage["limit"], usage["limitSource"]) == (SMALLER, "request")
 
 
-@EACH
+@EACH_SMALL
 def test_only_the_held_prompt_is_sent_when_submitted_again(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     editor, server, _ = begin(plugin, waits=False)
-    huge = "seven words that fill the window up " * 25_000
+    huge = TOO_LONG.replace("\n", " ")
     editor.lua(plugin.submit, huge)
     wait_for(lambda: len(editor.messages()) == 1, "the first prompt to be held")
     editor.lua(plugin.submit, huge + "and more")
