@@ -13,11 +13,16 @@ from _pytest.mark import ParameterSet
 FOLDER = Path(__file__).parent / "fixtures" / "cases"
 
 
+def read_table(table: str) -> dict[str, Any]:
+    """Return the content of the file `table`."""
+    return tomllib.loads((FOLDER / f"{table}.toml").read_text("utf-8"))
+
+
 def read_cases(table: str, kind: Any) -> list[ParameterSet]:
     """Return the cases in the file `table`, converted to `kind`. A case's key is its test id.
 
     Raises:
         msgspec.ValidationError: A case has a missing or wrong field.
     """
-    cases = tomllib.loads((FOLDER / f"{table}.toml").read_text("utf-8"))
-    return [pytest.param(msgspec.convert(case, kind), id=name) for name, case in cases.items()]
+    cases = read_table(table).items()
+    return [pytest.param(msgspec.convert(case, kind), id=name) for name, case in cases]

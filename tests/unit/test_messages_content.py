@@ -12,52 +12,11 @@ from sidecar.endpoints.chats import openai_tools, plain_message
 from sidecar.endpoints.outcome import EndpointError
 from sidecar.messages.content import read_message
 from sidecar.messages.turns import Turn, join_texts, parts
+from tests.cases import read_table
 
 ARGUMENTS = {"city": "Bonn"}
-TEXT = json.dumps(ARGUMENTS, separators=(",", ":"))
-CALLS: dict[str, dict[str, Any]] = {
-    "contract": {"toolCalls": [{"id": "c1", "name": "weather", "arguments": ARGUMENTS}]},
-    "openai": {"tool_calls": [{"id": "c1", "function": {"name": "weather", "arguments": TEXT}}]},
-    "anthropic": {
-        "content": [{"type": "tool_use", "id": "c1", "name": "weather", "input": ARGUMENTS}]
-    },
-    "bedrock": {
-        "content": [{"toolUse": {"toolUseId": "c1", "name": "weather", "input": ARGUMENTS}}]
-    },
-    "gemini": {
-        "content": [{"functionCall": {"id": "c1", "name": "weather", "args": ARGUMENTS}}],
-    },
-    "responses": {
-        "content": [
-            {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": TEXT}
-        ]
-    },
-    "custom": {
-        "content": [{"type": "custom_tool_call", "call_id": "c1", "name": "weather", "input": TEXT}]
-    },
-    "ai-sdk": {
-        "content": [
-            {"type": "tool-call", "toolCallId": "c1", "toolName": "weather", "input": ARGUMENTS}
-        ]
-    },
-}
-RESULTS: dict[str, dict[str, Any]] = {
-    "turn": {"role": "tool", "toolCallId": "c1", "content": "Rain"},
-    "openai": {"role": "tool", "tool_call_id": "c1", "content": "Rain"},
-    "anthropic": {"content": [{"type": "tool_result", "tool_use_id": "c1", "content": "Rain"}]},
-    "anthropic-blocks": {
-        "content": [
-            {
-                "type": "tool_result",
-                "tool_use_id": "c1",
-                "content": [{"type": "text", "text": "Rain"}],
-            }
-        ]
-    },
-    "bedrock": {"content": [{"toolResult": {"toolUseId": "c1", "content": [{"text": "Rain"}]}}]},
-    "responses": {"content": [{"type": "function_call_output", "call_id": "c1", "output": "Rain"}]},
-    "ai-sdk": {"content": [{"type": "tool-result", "toolCallId": "c1", "output": "Rain"}]},
-}
+BLOCKS = read_table("tool_blocks")
+CALLS, RESULTS = BLOCKS["call"], BLOCKS["result"]
 
 
 @pytest.mark.parametrize("form", CALLS)

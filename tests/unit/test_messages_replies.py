@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.errors import VendorFormatError
 from sidecar.messages.replies import FORMATS, Overflow, read_reply
+from tests.cases import read_cases
 from tests.unit.messages_vendor_forms import (
     ARGS,
     BROKEN,
@@ -33,124 +36,103 @@ from tests.unit.messages_vendor_forms import (
     responses_events,
 )
 
-CUT_OFF: dict[str, tuple[str, Any, str, str]] = {
-    "openai-chat": ("openai-chat", openai(BROKEN, "length"), "length", "output"),
+Reply = Callable[[str, str], Any]
+FORMS: dict[str, tuple[str, Reply]] = {
+    "openai-chat": ("openai-chat", openai),
     "openai-chat stream": (
         "openai-chat",
-        openai_chunks(BROKEN[:5], BROKEN[5:], finish="length"),
-        "length",
-        "output",
+        lambda text, stop: openai_chunks(text[:5], text[5:], finish=stop),
     ),
-    "mistral": ("mistral", openai(BROKEN, "length"), "length", "output"),
-    "mistral window": ("mistral", openai(BROKEN, "model_length"), "model_length", "window"),
-    "deepseek": ("deepseek", openai(BROKEN, "length"), "length", "output"),
-    "xai": ("xai", openai(BROKEN, "length"), "length", "output"),
+    "mistral": ("mistral", openai),
+    "deepseek": ("deepseek", openai),
+    "xai": ("xai", openai),
     "responses": (
         "openai-responses",
-        responses(BROKEN, "max_output_tokens"),
-        "max_output_tokens",
-        "output",
+        lambda text, stop: responses(text, None if stop == "completed" else stop),
     ),
-    "responses stream": (
-        "openai-responses",
-        responses_events("max_output_tokens"),
-        "max_output_tokens",
-        "output",
-    ),
+    "responses stream": ("openai-responses", lambda _, stop: responses_events(stop)),
+    "anthropic": ("anthropic", lambda _, stop: anthropic(ARGS, stop)),
     "anthropic stream": (
         "anthropic",
-        anthropic_events(BROKEN, stop="max_tokens"),
-        "max_tokens",
-        "output",
+        lambda text, stop: anthropic_events("", text[:9], text[9:], stop=stop),
     ),
-    "anthropic stream window": (
-        "anthropic",
-        anthropic_events(BROKEN, stop="model_context_window_exceeded"),
-        "model_context_window_exceeded",
-        "window",
-    ),
-    "bedrock stream": ("bedrock", bedrock_events(BROKEN, "max_tokens"), "max_tokens", "output"),
-    "lmstudio packets": (
-        "lmstudio",
-        lmstudio_packets(BROKEN, "maxPredictedTokensReached"),
-        "maxPredictedTokensReached",
-        "output",
-    ),
-    "cohere": ("cohere", cohere(BROKEN, "MAX_TOKENS"), "MAX_TOKENS", "output"),
-    "cohere stream": ("cohere", cohere_events(BROKEN, "MAX_TOKENS"), "MAX_TOKENS", "output"),
+    "bedrock": ("bedrock", lambda _, stop: bedrock(stop)),
+    "bedrock stream": ("bedrock", bedrock_events),
+    "gemini": ("gemini", lambda _, stop: gemini(stop)),
+    "gemini stream": ("gemini", lambda _, stop: [gemini(stop)]),
+    "ollama": ("ollama", lambda _, stop: ollama(stop)),
+    "ollama stream": ("ollama", lambda _, stop: ollama_objects(stop)),
+    "lmstudio packets": ("lmstudio", lmstudio_packets),
+    "cohere": ("cohere", cohere),
+    "cohere stream": ("cohere", cohere_events),
 }
+"""Functions that return a reply with a call of these arguments, and this reason to stop."""
+WHOLE_CALLS = {"anthropic", "bedrock", "gemini", "gemini stream", "ollama", "ollama stream"}
+"""Forms that contain only calls whose arguments are complete."""
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "recognized"])
-@pytest.mark.parametrize("case", CUT_OFF)
-def test_a_reply_cut_off_inside_a_tool_call(case: str, named: bool) -> None:
-    format, response, stop, exhausted = CUT_OFF[case]
-    reply = read_reply(response, format if named else None)
+@pytest.mark.parametrize(
+    ("form", "stop", "exhausted"),
+    [
+        *((form, "length", "output") for form in FORMS if FORMS[form][1] is openai),
+        ("openai-chat stream", "length", "output"),
+        ("mistral", "model_length", "window"),
+        ("responses", "max_output_tokens", "output"),
+        ("responses stream", "max_output_tokens", "output"),
+        ("anthropic", "max_tokens", "output"),
+        ("anthropic stream", "max_tokens", "output"),
+        ("anthropic stream", "model_context_window_exceeded", "window"),
+        ("bedrock", "max_tokens", "output"),
+        ("bedrock", "model_context_window_exceeded", "window"),
+        ("bedrock stream", "max_tokens", "output"),
+        ("gemini", "MAX_TOKENS", "output"),
+        ("gemini stream", "MAX_TOKENS", "output"),
+        ("ollama", "length", "output"),
+        ("ollama stream", "length", "output"),
+        ("lmstudio packets", "maxPredictedTokensReached", "output"),
+        ("cohere", "MAX_TOKENS", "output"),
+        ("cohere stream", "MAX_TOKENS", "output"),
+    ],
+)
+def test_a_reply_cut_off_inside_a_tool_call(
+    form: str, stop: str, exhausted: str, named: bool
+) -> None:
+    """A call that was completed before the cut keeps its arguments."""
+    format, make = FORMS[form]
+    reply = read_reply(make(BROKEN, stop), format if named else None)
     [call] = reply.tool_calls
     assert (reply.content, reply.stop_reason, reply.exhausted) == ("Writing.", stop, exhausted)
-    assert (call.name, call.arguments_text, call.arguments) == ("write", BROKEN, None)
+    assert (call.name, call.arguments) == ("write", ARGS if form in WHOLE_CALLS else None)
+    if form in WHOLE_CALLS:
+        assert json.loads(call.arguments_text) == ARGS
+    else:
+        assert call.arguments_text == BROKEN
     assert reply.cut_off
     assert reply.usage is not None
     assert (reply.usage.prompt_tokens, reply.usage.output_tokens) == (11, 7)
 
 
-EARLY: dict[str, tuple[str, Any, str, str]] = {
-    "anthropic": ("anthropic", anthropic(ARGS, "max_tokens"), "max_tokens", "output"),
-    "bedrock": ("bedrock", bedrock("max_tokens"), "max_tokens", "output"),
-    "bedrock window": (
-        "bedrock",
-        bedrock("model_context_window_exceeded"),
-        "model_context_window_exceeded",
-        "window",
-    ),
-    "gemini": ("gemini", gemini("MAX_TOKENS"), "MAX_TOKENS", "output"),
-    "gemini stream": ("gemini", [gemini("MAX_TOKENS")], "MAX_TOKENS", "output"),
-    "ollama": ("ollama", ollama("length"), "length", "output"),
-    "ollama stream": ("ollama", ollama_objects("length"), "length", "output"),
-}
-
-
-@pytest.mark.parametrize("named", [True, False], ids=["named", "recognized"])
-@pytest.mark.parametrize("case", EARLY)
-def test_call_completed_before_the_cut_keeps_its_arguments(case: str, named: bool) -> None:
-    format, response, stop, exhausted = EARLY[case]
-    reply = read_reply(response, format if named else None)
-    [call] = reply.tool_calls
-    assert (reply.content, reply.stop_reason, reply.exhausted) == ("Writing.", stop, exhausted)
-    assert (call.name, call.arguments) == ("write", ARGS)
-    assert json.loads(call.arguments_text) == ARGS
-    assert reply.usage is not None
-    assert (reply.usage.prompt_tokens, reply.usage.output_tokens) == (11, 7)
-
-
-FINE: dict[str, tuple[str, Any, str]] = {
-    "openai": ("openai-chat", openai(WHOLE, "tool_calls"), "tool_calls"),
-    "openai stream": (
-        "openai-chat",
-        openai_chunks(WHOLE[:3], WHOLE[3:], finish="tool_calls"),
-        "tool_calls",
-    ),
-    "responses": ("openai-responses", responses(WHOLE, None), "completed"),
-    "anthropic": ("anthropic", anthropic(ARGS, "tool_use"), "tool_use"),
-    "anthropic stream": (
-        "anthropic",
-        anthropic_events("", WHOLE[:9], WHOLE[9:], stop="tool_use"),
-        "tool_use",
-    ),
-    "gemini": ("gemini", gemini("STOP"), "STOP"),
-    "bedrock": ("bedrock", bedrock("tool_use"), "tool_use"),
-    "bedrock stream": ("bedrock", bedrock_events(WHOLE, "tool_use"), "tool_use"),
-    "ollama": ("ollama", ollama("stop"), "stop"),
-    "lmstudio packets": ("lmstudio", lmstudio_packets(WHOLE, "toolCalls"), "toolCalls"),
-    "cohere": ("cohere", cohere(WHOLE, "TOOL_CALL"), "TOOL_CALL"),
-    "cohere stream": ("cohere", cohere_events(WHOLE, "TOOL_CALL"), "TOOL_CALL"),
-}
-
-
-@pytest.mark.parametrize("case", FINE)
-def test_complete_reply_is_not_cut_off(case: str) -> None:
-    format, response, stop = FINE[case]
-    reply = read_reply(response)
+@pytest.mark.parametrize(
+    ("form", "stop"),
+    [
+        ("openai-chat", "tool_calls"),
+        ("openai-chat stream", "tool_calls"),
+        ("responses", "completed"),
+        ("anthropic", "tool_use"),
+        ("anthropic stream", "tool_use"),
+        ("gemini", "STOP"),
+        ("bedrock", "tool_use"),
+        ("bedrock stream", "tool_use"),
+        ("ollama", "stop"),
+        ("lmstudio packets", "toolCalls"),
+        ("cohere", "TOOL_CALL"),
+        ("cohere stream", "TOOL_CALL"),
+    ],
+)
+def test_complete_reply_is_not_cut_off(form: str, stop: str) -> None:
+    format, make = FORMS[form]
+    reply = read_reply(make(WHOLE, stop))
     assert (reply.format, reply.stop_reason, reply.exhausted) == (format, stop, None)
     assert [call.arguments for call in reply.tool_calls] == [ARGS]
     assert reply.content == "Writing."
@@ -273,74 +255,18 @@ def test_streams_may_be_lines_of_text() -> None:
     assert read_reply("\n".join(map(json.dumps, ollama_objects("stop")))).content == "Writing."
 
 
-OVERFLOWS: dict[str, tuple[Any, int | None, int | None]] = {
-    "llama.cpp": (
-        {
-            "error": {
-                "code": 400,
-                "message": "the request exceeds the available context size",
-                "type": "exceed_context_size_error",
-                "n_prompt_tokens": 5031,
-                "n_ctx": 1024,
-            }
-        },
-        5031,
-        1024,
-    ),
-    "openai": (
-        {
-            "error": {
-                "code": "context_length_exceeded",
-                "message": "This model's maximum context length is 8192 tokens. However, your "
-                "messages resulted in 9001 tokens.",
-            }
-        },
-        9001,
-        8192,
-    ),
-    "anthropic": (
-        {
-            "type": "error",
-            "error": {
-                "type": "invalid_request_error",
-                "message": "prompt is too long: 210000 tokens > 200000 maximum",
-            },
-            "request_id": "req_1",
-        },
-        210000,
-        200000,
-    ),
-    "gemini": (
-        {
-            "error": {
-                "code": 400,
-                "status": "INVALID_ARGUMENT",
-                "message": "The input token count (1200000) exceeds the maximum number of tokens "
-                "allowed (1048576).",
-            }
-        },
-        1200000,
-        1048576,
-    ),
-    "without numbers": ({"error": {"code": "context_length_exceeded"}}, None, None),
-    "inside a stream": (
-        [
-            {"choices": [{"delta": {"content": "x"}}]},
-            {"error": {"code": "context_length_exceeded"}},
-        ],
-        None,
-        None,
-    ),
-}
+class OverflowCase(msgspec.Struct):
+    response: Any
+    prompt: int | None = None
+    limit: int | None = None
 
 
 @pytest.mark.parametrize("format", [None, "openai-chat", "anthropic"])
-@pytest.mark.parametrize("case", OVERFLOWS)
-def test_prompt_too_long_error_is_a_full_window(case: str, format: str | None) -> None:
-    response, prompt, limit = OVERFLOWS[case]
-    reply = read_reply(response, format)
+@pytest.mark.parametrize("case", read_cases("overflows", OverflowCase))
+def test_prompt_too_long_error_is_a_full_window(case: OverflowCase, format: str | None) -> None:
+    reply = read_reply(case.response, format)
     assert (reply.exhausted, reply.cut_off) == ("window", True)
-    assert reply.overflow == Overflow(prompt, limit)
+    assert reply.overflow == Overflow(case.prompt, case.limit)
 
 
 PROSE = "correct horse battery staple"

@@ -18,52 +18,9 @@ from sidecar.models.catalogue import (
     similar_if_known,
     similar_models,
     warm,
-    window_of,
 )
 from sidecar.models.families import is_misspelled
 from sidecar.models.names import parse
-
-
-@pytest.mark.parametrize(
-    ("model", "window"),
-    [
-        ("gpt-5", 400_000),
-        ("gpt-4", 8_192),
-        ("gpt-4o-2024-08-06", 128_000),
-        ("ft:gpt-4o-2024-08-06:acme::id", 128_000),
-        ("claude-sonnet-4-5-20250929", 200_000),
-        ("claude-sonnet-4-5@20250929", 200_000),
-        ("us.anthropic.claude-opus-4-5-v1:0", 200_000),
-        ("anthropic/claude-haiku-4.5", 200_000),
-        ("gemini-2.5-pro", 1_048_576),
-        ("deepseek-v3.2", 128_000),
-        ("claude-sonnet-4-5-20250929[1m]", 1_000_000),
-        ("eu.anthropic.claude-haiku-4-5-20251001-v1:0[1M]", 1_000_000),
-        ("z-ai/glm-4.7[1m]", 1_000_000),
-        ("some-model-of-mine[1m]", 1_000_000),
-        # The window of a local server depends on its start options.
-        ("Qwen2.5-7B-Instruct-Q4_K_M.gguf", None),
-        ("llama3.1:8b", None),
-        ("some-model-of-mine", None),
-        ("", None),
-    ],
-)
-def test_windows(model: str, window: int | None) -> None:
-    assert window_of(model) == window
-    assert model_info(model).context_window == window
-
-
-@pytest.mark.parametrize(
-    ("model", "tokens"),
-    [
-        ("gpt-5", 128_000),
-        ("openai/gpt-4o", 16_384),
-        ("claude-sonnet-4-5", 64_000),
-        ("some-model-of-mine", None),
-    ],
-)
-def test_output_limits(model: str, tokens: int | None) -> None:
-    assert model_info(model).max_output == tokens
 
 
 def test_the_price_list_is_not_loaded_for_a_tokenizer() -> None:
