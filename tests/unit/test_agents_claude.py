@@ -260,30 +260,14 @@ def test_broken_lines_are_counted_and_skipped(
     assert world.skipped[str(session.path)] == 2
 
 
-def test_prompt_over_the_small_window_implies_the_large_window(
+def test_prompt_over_the_small_window_implies_the_large_window_of_its_model(
     world: World, home: ClaudeHome
 ) -> None:
     session = home.session(world.root)
     session.cached = 250_000
-    session.reply()
-    assert [one.limit for one in world.sessions().values()] == [1_000_000]
-
-
-def test_large_window_remains_after_a_compaction(world: World, home: ClaudeHome) -> None:
-    session = home.session(world.root)
-    session.cached = 250_000
-    session.reply()
-    session.compact()
-    assert [one.limit for one in world.sessions().values()] == [1_000_000]
-    session.reply()
-    assert [one.limit for one in world.sessions().values()] == [1_000_000]
-
-
-def test_change_of_model_resets_the_window(world: World, home: ClaudeHome) -> None:
-    session = home.session(world.root)
-    session.cached = 250_000
-    session.reply()
-    session.compact()
+    for write in (session.reply, session.compact, session.reply, session.compact):
+        write()
+        assert [one.limit for one in world.sessions().values()] == [1_000_000]
     session.model = "claude-haiku-4-5"
     session.reply()
     assert [one.limit for one in world.sessions().values()] == [None]
