@@ -1,15 +1,19 @@
 """Lists the coding agents whose session files can be read.
 
-To add an agent, add a row here and a reader in `sidecar.agents.readers`. This module imports
-no other module of this project, because settings, costs and agents all use it.
+To add an agent, add a table to `known_agents.toml` and a reader in `sidecar.agents.readers`.
+Settings, costs and agents all use this module.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cache
+
+import msgspec
+
+from sidecar import typed
 
 
-class FolderSetting(NamedTuple):
+class FolderSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A setting of an agent that names the folder of its sessions."""
 
     key: str
@@ -20,14 +24,13 @@ class FolderSetting(NamedTuple):
     """The folder of the sessions inside the named folder."""
 
 
-class Agent(NamedTuple):
-    """A coding agent. Its name is used in the `agents` settings and as the `source` of sessions."""
+class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """A coding agent."""
 
-    name: str
     folders: tuple[str, ...] = ()
     """The folders that may contain the agent's files.
 
-    `~` is the home folder, and `{data}` is a property of `agents.places.Places`. A path may start
+    `~` is the home folder, and `{data}` is a property of `agents.folders.Places`. A path may start
     with an environment variable (`$NAME`). If the variable is set, no other path is used. If it is
     not set, the path is ignored.
     """
@@ -53,88 +56,45 @@ class Agent(NamedTuple):
     """
     has_credits: bool = False
     """Whether the agent reports its costs in subscription credits."""
+    mcp_client: str | None = None
+    """The first words of `clientInfo.name` if the agent's MCP client does not report its name."""
+    session_variable: str | None = None
+    """The environment variable in which the agent passes its session's id to MCP servers."""
 
 
-AGENTS = {
-    agent.name: agent
-    for agent in (
-        Agent("claude-code", ("$CLAUDE_CONFIG_DIR", "~/.claude", "{xdg_config}/claude")),
-        Agent("codex", ("$CODEX_HOME", "~/.codex")),
-        Agent("copilot-chat", is_in_editors=True, has_credits=True),
-        Agent("copilot-cli", ("$COPILOT_HOME", "~/.copilot"), has_credits=True),
-        Agent(
-            "gemini-cli", ("$GEMINI_CLI_HOME/.gemini", "~/.gemini"),
-            omits_calls=True,
-        ),
-        Agent("opencode", ("{data}/opencode",), database_variable="OPENCODE_DB", omits_calls=True),
-        Agent(
-            "cline",
-            (
-                "$CLINE_SESSION_DATA_DIR", "$CLINE_DATA_DIR/sessions", "$CLINE_DIR/data/sessions",
-                "~/.cline/data/sessions",
-            ),
-            is_in_editors=True,
-        ),
-        Agent("roo-code", is_in_editors=True),
-        Agent(
-            "kilo-code", ("{data}/kilo",), database_variable="KILO_DB",
-            is_in_editors=True, omits_calls=True,
-        ),
-        Agent("goose", ("$GOOSE_PATH_ROOT/data", "{data}/goose", "{config}/Block/goose/data")),
-        Agent("crush", ("$CRUSH_GLOBAL_DATA", "{local_data}/crush")),
-        Agent(
-            "zed",
-            (
-                "$FLATPAK_XDG_DATA_HOME/zed", "{data}/zed", "{local_data}/Zed",
-                "~/.var/app/dev.zed.Zed/data/zed",
-            ),
-        ),
-        Agent("amp", ("{data}/amp",), omits_calls=True),
-        Agent(
-            "vibe", ("$VIBE_HOME", "~/.vibe"),
-            settings=(
-                FolderSetting(
-                    "session_logging.save_dir",
-                    ("$VIBE_HOME/config.toml", "~/.vibe/config.toml", ".vibe/config.toml"),
-                ),
-            ),
-        ),
-        Agent("continue", ("$CONTINUE_GLOBAL_DIR", "~/.continue")),
-        Agent(
-            "aider", project_file=".aider.chat.history.md",
-            project_file_variable="AIDER_CHAT_HISTORY_FILE",
-        ),
-        Agent(
-            "qwen-code", ("$QWEN_RUNTIME_DIR", "$QWEN_HOME", "~/.qwen"),
-            settings=(
-                FolderSetting(
-                    "advanced.runtimeOutputDir",
-                    (
-                        "$QWEN_CODE_SYSTEM_DEFAULTS_PATH", "$QWEN_CODE_SYSTEM_SETTINGS_PATH",
-                        "/etc/qwen-code/system-defaults.json", "/etc/qwen-code/settings.json",
-                        "$QWEN_HOME/settings.json", "~/.qwen/settings.json", ".qwen/settings.json",
-                    ),
-                    inner="projects",
-                ),
-            ),
-        ),
-        Agent(
-            "pi", ("$PI_CODING_AGENT_DIR", "~/.pi/agent"),
-            session_folders=("$PI_CODING_AGENT_SESSION_DIR",),
-            settings=(
-                FolderSetting(
-                    "sessionDir",
-                    (
-                        "$PI_CODING_AGENT_DIR/settings.json", "~/.pi/agent/settings.json",
-                        ".pi/settings.json",
-                    ),
-                ),
-            ),
-        ),
-        Agent("kimi-cli", ("$KIMI_SHARE_DIR", "~/.kimi")),
-        Agent("kimi-code", ("$KIMI_CODE_HOME", "~/.kimi-code")),
-    )
-}  # fmt: skip
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    editors: tuple[str, ...]
+    editor_servers: tuple[str, ...]
+    agents: dict[str, Agent]
 
-LOWER_BOUND_AGENTS = frozenset(agent.name for agent in AGENTS.values() if agent.omits_calls)
-CREDIT_AGENTS = frozenset(agent.name for agent in AGENTS.values() if agent.has_credits)
+
+@cache
+def _file() -> _File:
+    return typed.read_table("sidecar", "known_agents.toml", _File)
+
+
+def all_agents() -> dict[str, Agent]:
+    """Return the agents by name."""
+    return _file().agents
+
+
+def editors() -> tuple[str, ...]:
+    """Return the names of the folders in which VS Code and its forks keep the user's data."""
+    return _file().editors
+
+
+def editor_servers() -> tuple[str, ...]:
+    """Return the names of the folders of these editors' servers, in the home folder."""
+    return _file().editor_servers
+
+
+@cache
+def lower_bound_agents() -> frozenset[str]:
+    """Return the agents whose costs are a lower bound."""
+    return frozenset(name for name, agent in all_agents().items() if agent.omits_calls)
+
+
+@cache
+def credit_agents() -> frozenset[str]:
+    """Return the agents that report their costs in subscription credits."""
+    return frozenset(name for name, agent in all_agents().items() if agent.has_credits)

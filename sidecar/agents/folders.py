@@ -17,7 +17,7 @@ import msgspec
 
 from sidecar.agents.fields import read_setting
 from sidecar.config.safe_files import read_regular
-from sidecar.known_agents import AGENTS
+from sidecar.known_agents import all_agents, editor_servers, editors
 from sidecar.operating_system import HOME_VARIABLE, PLATFORM
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Places(msgspec.Struct, frozen=True, eq=False):
 
     def defaults(self, agent: str) -> tuple[Path, ...]:
         """Return an agent's default folders, which an environment variable can override."""
-        folders = AGENTS[agent].folders
+        folders = all_agents()[agent].folders
         named = filter(None, (self.named_paths(one) for one in folders if one.startswith("$")))
         plain = (
             path for one in folders if not one.startswith("$") for path in self.named_paths(one)
@@ -174,8 +174,10 @@ class Places(msgspec.Struct, frozen=True, eq=False):
 
     def session_folders(self, agent: str) -> tuple[Path, ...]:
         """Return the folders that the agent's variables and settings name for its sessions."""
-        found = [path for one in AGENTS[agent].session_folders for path in self.named_paths(one)]
-        for setting in AGENTS[agent].settings:
+        found = [
+            path for one in all_agents()[agent].session_folders for path in self.named_paths(one)
+        ]
+        for setting in all_agents()[agent].settings:
             paths = dict.fromkeys(path for file in setting.files for path in self.named_paths(file))
             for path in paths:
                 if value := read_setting(str(path), setting.key):
@@ -183,7 +185,7 @@ class Places(msgspec.Struct, frozen=True, eq=False):
         return tuple(one for one in dict.fromkeys(found) if not self.home.is_relative_to(one))
 
     def named_paths(self, text: str) -> tuple[Path, ...]:
-        """Return the paths that a path in `known_agents` stands for, if its variable is set."""
+        """Return the paths that a path of `Agent.folders` stands for, if its variable is set."""
         if not text:
             return ()
         name, *inner = text.split("/")
@@ -245,15 +247,6 @@ class Places(msgspec.Struct, frozen=True, eq=False):
         return Path(value) if value else default
 
 
-_APPS = (
-    "Code", "Code - Insiders", "Code - Exploration", "VSCodium", "VSCodium - Insiders", "Cursor",
-    "Windsurf", "Positron", "Kiro", "Trae",
-)  # fmt: skip
-EDITOR_SERVERS = (
-    ".vscode-server", ".vscode-server-insiders", ".vscode-remote", ".vscodium-server",
-)  # fmt: skip
-
-
 @lru_cache(maxsize=128)
 def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
     """Return an agent's data folders, excluding those of editors. The folders may not exist."""
@@ -272,12 +265,12 @@ def session_folders(places: Places, agent: str) -> tuple[Path, ...]:
 @lru_cache(maxsize=128)
 def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
     """Return the user data folders of VS Code and its forks. They may not exist."""
-    local = [places.config / app / "User" for app in _APPS]
+    local = [places.config / app / "User" for app in editors()]
     portable = places.variable("VSCODE_PORTABLE")
     local += [Path(portable) / "user-data" / "User"] if portable else []
     moved = places.variable("VSCODE_APPDATA")
-    local += [Path(moved) / app / "User" for app in _APPS] if moved else []
-    served = [places.home / name / "data" / "User" for name in EDITOR_SERVERS]
+    local += [Path(moved) / app / "User" for app in editors()] if moved else []
+    served = [places.home / name / "data" / "User" for name in editor_servers()]
     server = places.variable("VSCODE_AGENT_FOLDER")
     served += [Path(server) / "data" / "User"] if server else []
     served.append(places.data / "code-server" / "User")
@@ -286,7 +279,7 @@ def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
 
 def database_by_variable(places: Places, agent: str) -> Path | None:
     """Return the database path in the agent's environment variable, or None if it is not set."""
-    named = places.variable(AGENTS[agent].database_variable)
+    named = places.variable(all_agents()[agent].database_variable)
     if not named or named == ":memory:":
         return None
     return Path(*places.defaults(agent)[:1], places.expand(named))
@@ -298,14 +291,14 @@ def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[st
     At least one of them exists once the agent has been used.
     """
     paths = [*agent_folders(places, agent), *session_folders(places, agent)]
-    paths += editor_folders(places, agent) if AGENTS[agent].is_in_editors else ()
+    paths += editor_folders(places, agent) if all_agents()[agent].is_in_editors else ()
     return (*dict.fromkeys(map(str, paths)), *project_files(places, agent, roots))
 
 
 def project_files(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
     """Return the path of the agent's project file in each root folder. The file may not exist."""
-    name = AGENTS[agent].project_file
-    named = places.variable(AGENTS[agent].project_file_variable)
+    name = all_agents()[agent].project_file
+    named = places.variable(all_agents()[agent].project_file_variable)
     names = [name, *([str(places.expand(named))] if named else [])] if name else []
     return tuple(dict.fromkeys(os.path.join(root, one) for root in roots for one in names))
 

@@ -16,7 +16,7 @@ from sidecar.agents.fields import time_from_ns
 from sidecar.agents.folders import Places, Roots, has_files, possible_paths, project_files
 from sidecar.agents.session_events import Store, StoreReader
 from sidecar.errors import log_defect
-from sidecar.known_agents import AGENTS
+from sidecar.known_agents import all_agents
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -57,8 +57,8 @@ def readers_here(settings: Agents, places: Places, roots: Roots) -> tuple[StoreR
 def agents_of(settings: Agents) -> list[str]:
     if not settings.enabled:
         return []
-    wanted = AGENTS if settings.sources is None else settings.sources
-    return [agent for agent in AGENTS if agent in wanted]
+    wanted = all_agents() if settings.sources is None else settings.sources
+    return [agent for agent in all_agents() if agent in wanted]
 
 
 def reader_of(agent: str) -> StoreReader:

@@ -1,6 +1,6 @@
 """Reads agents' stores incrementally. All session readers build on this module.
 
-To add an agent, add a row to `sidecar/known_agents.py`, and create a module in
+To add an agent, add a table to `sidecar/known_agents.toml`, and create a module in
 `sidecar.agents.readers` that defines a `READER`, an implementation of `events.StoreReader`. There
 is a base class for each kind of store:
 

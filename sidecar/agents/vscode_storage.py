@@ -13,8 +13,8 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.fields import CamelRecord, Record
 from sidecar.agents.file_reading import cached_until_changed, open_quietly
-from sidecar.agents.folders import EDITOR_SERVERS
 from sidecar.agents.store_files import list_folder
+from sidecar.known_agents import editor_servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,7 +150,8 @@ def _read_storage(path: str, name: str, _mtime_ns: int) -> Storage:
 def is_server(path: str) -> bool:
     """Return whether a path belongs to a VS Code server, which runs on the project's machine."""
     return any(
-        f"{os.sep}{name}{os.sep}" in path for name in (*EDITOR_SERVERS, "code-server", "serve-web")
+        f"{os.sep}{name}{os.sep}" in path
+        for name in (*editor_servers(), "code-server", "serve-web")
     )
 
 

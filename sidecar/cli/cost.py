@@ -259,11 +259,15 @@ def _read_team(settings: Settings, params: CostDetailParams, agent: str | None) 
 def _check_agent(name: str | None) -> None:
     """Raise UsageError if there is no agent of this name."""
     from sidecar.config.checks import similar_agents
-    from sidecar.known_agents import AGENTS
+    from sidecar.known_agents import all_agents
 
-    if name and name not in (*AGENTS, "protocol"):
+    if name and name not in (*all_agents(), "protocol"):
         near = similar_agents([name])
-        hint = f"did you mean {near[0]}?" if near else f"known agents: {', '.join(sorted(AGENTS))}"
+        hint = (
+            f"did you mean {near[0]}?"
+            if near
+            else f"known agents: {', '.join(sorted(all_agents()))}"
+        )
         raise click.UsageError(f"unknown agent {name}; {hint}")
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from sidecar.config.settings import Agents, Budget, Caps, Context, Url
 from sidecar.errors import SidecarError
-from sidecar.known_agents import AGENTS
+from sidecar.known_agents import all_agents
 from sidecar.text.globs import MAX_PATTERNS, glob_problem, path_glob_problem
 from sidecar.typed import convert
 
@@ -135,13 +135,15 @@ def check_agents(names: Sequence[str]) -> str | None:
 
     The message lists positions instead of names, because a misplaced value may be a secret.
     """
-    unknown = [(position, name) for position, name in enumerate(names, 1) if name not in AGENTS]
+    unknown = [
+        (position, name) for position, name in enumerate(names, 1) if name not in all_agents()
+    ]
     if not unknown:
         return None
     similar = similar_agents([name for _, name in unknown])
     hint = f"; did you mean {' and '.join(similar)}?" if similar else ""
     positions = " and ".join(str(position) for position, _ in unknown[:5])
-    known = ", ".join(sorted(AGENTS))
+    known = ", ".join(sorted(all_agents()))
     return f"has unknown agents at position {positions}{hint} (known agents: {known})"
 
 
@@ -149,16 +151,16 @@ def similar_agents(names: Sequence[str]) -> list[str]:
     """Return the known agents whose names resemble the given names."""
     import difflib
 
-    matches = (difflib.get_close_matches(name[:60], AGENTS, 1) for name in names)
+    matches = (difflib.get_close_matches(name[:60], all_agents(), 1) for name in names)
     return list(dict.fromkeys(itertools.chain.from_iterable(matches)))
 
 
 def known_agents(agents: Agents) -> dict[str, Any]:
     """Return the `sources` and `paths` settings, with unknown agents removed."""
-    sources = agents.sources and tuple(name for name in agents.sources if name in AGENTS)
+    sources = agents.sources and tuple(name for name in agents.sources if name in all_agents())
     return {
         "sources": sources,
-        "paths": {name: folder for name, folder in agents.paths.items() if name in AGENTS},
+        "paths": {name: folder for name, folder in agents.paths.items() if name in all_agents()},
     }
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from sidecar.cost.export import source_of
 from sidecar.cost.ledger_events import PROTOCOL, Cost, LedgerEvent, milliseconds
-from sidecar.known_agents import AGENTS
+from sidecar.known_agents import all_agents
 from sidecar.models.names import LOCAL_PROVIDERS, known_providers
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ _PROVIDER_NAMES = {
 _CATEGORIES = frozenset(
     {"main", "subagent", "sub-agent", "summary", "compaction", "title", "completion", "embedding"}
 )
-_AGENTS = frozenset({*AGENTS, PROTOCOL})
 _NAME = re.compile(r"[\w.:@+-]{1,80}", re.ASCII)
 _MODEL = re.compile(r"[\w.:@+/\[\]-]{1,120}", re.ASCII)
 _VENDORS = frozenset(("meta-llama", "microsoft", "mistralai", "nvidia", "qwen", "z-ai"))
@@ -176,7 +175,7 @@ def record_of(
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": provider_name(event.provider),
         "gen_ai.request.model": model_name(event.model),
-        "gen_ai.agent.name": event.agent if event.agent in _AGENTS else OTHER,
+        "gen_ai.agent.name": event.agent if event.agent in (*all_agents(), PROTOCOL) else OTHER,
         "gen_ai.conversation.id": identity.hash(event.session) if event.session else None,
         "gen_ai.usage.input_tokens": buckets.prompt,
         "gen_ai.usage.output_tokens": buckets.completion,

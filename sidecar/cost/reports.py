@@ -33,7 +33,7 @@ from sidecar.cost.sums import (
     scopes_by_block,
 )
 from sidecar.errors import BadParamsError
-from sidecar.known_agents import CREDIT_AGENTS, LOWER_BOUND_AGENTS
+from sidecar.known_agents import credit_agents, lower_bound_agents
 from sidecar.text.printable import AT_LEAST, cost_text, counted, printable, usd_text
 from sidecar.text.tables import align_columns, draw_bar
 
@@ -169,9 +169,9 @@ def derived_note(tally: Tally) -> str:
 
 
 def _basis_of(agent: str) -> str:
-    if agent in CREDIT_AGENTS:
+    if agent in credit_agents():
         return "AI credits as reported, $0.01 each"
-    if agent in LOWER_BOUND_AGENTS:
+    if agent in lower_bound_agents():
         return (
             "at least this much at API prices; some calls are not in any session file, and "
             "subscription charges are not known"

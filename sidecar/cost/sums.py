@@ -17,7 +17,7 @@ import msgspec
 from sidecar.cost.days import END_MS, LAST_DAY, TimeRange
 from sidecar.cost.ledger import BUCKETS, DAY_MS, SUMS, usd
 from sidecar.cost.ledger_events import Buckets, Cost
-from sidecar.known_agents import LOWER_BOUND_AGENTS
+from sidecar.known_agents import lower_bound_agents
 
 if TYPE_CHECKING:
     import sqlite3
@@ -163,18 +163,16 @@ def read_tallies(connection: sqlite3.Connection, scope: Scope, keys: Sequence[st
     """
     names = ", ".join(_KEY_SQL[key] for key in keys)
     sums = ", ".join(f"sum({name})" for name in SUMS)
+    partial = ", ".join(f"'{agent}'" for agent in sorted(lower_bound_agents()))
     calls, values = _calls_sql(connection, scope, SUMS)
     rows = connection.execute(
-        f"SELECT {names}, {sums}, sum(iif(agent IN ({_LOWER_BOUND}), calls, 0)) "  # noqa: S608
+        f"SELECT {names}, {sums}, sum(iif(agent IN ({partial}), calls, 0)) "  # noqa: S608
         f"FROM ({calls}) AS part JOIN session AS owner ON owner.id = part.session "
         f"GROUP BY {names} HAVING sum(calls) > 0 ORDER BY sum(cost) DESC, {names}",
         values,
     )
     count = len(keys)
     return {row[:count]: Tally.of_row(row[count:]) for row in rows}
-
-
-_LOWER_BOUND = ", ".join(f"'{agent}'" for agent in sorted(LOWER_BOUND_AGENTS))
 
 
 def read_total(connection: sqlite3.Connection, scope: Scope) -> Tally:

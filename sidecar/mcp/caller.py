@@ -5,38 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sidecar.known_agents import AGENTS
+from sidecar.known_agents import all_agents
 from sidecar.text.printable import shorten
 
 if TYPE_CHECKING:
     from sidecar.conversations.context_protocol import SessionRow
 
-_CLIENTS = {
-    "codex-mcp-client": "codex",
-    "gemini-cli-mcp-client": "gemini-cli",
-    "qwen-cli-mcp-client": "qwen-code",
-    "visual studio code": "copilot-chat",
-    "github-copilot-developer": "copilot-cli",
-    "kilo": "kilo-code",
-    "@cline/core": "cline",
-    "kimi": "kimi-code",
-    "mistral-vibe": "vibe",
-}
-"""Maps the first words of `clientInfo.name` to agents, for clients that do not report the agent's
-name.
-"""
 _SDK_DEFAULT = "mcp"
 """The name of clients that keep the Python SDK's default, as Vibe does."""
-_SESSION_VARIABLES = {
-    "claude-code": "CLAUDE_CODE_SESSION_ID",
-    "qwen-code": "QWEN_CODE_SESSION_ID",
-    "copilot-cli": "COPILOT_AGENT_SESSION_ID",
-}
-"""The environment variables in which agents pass their session's id to MCP servers.
-
-Only the caller's own variable is read, because an agent that another agent has started inherits
-the variables of both.
-"""
 _TOOL_CALL_KEY = "claudecode/toolUseId"
 _SESSION_KEYS = frozenset({"session_id", "sessionid", "thread_id", "threadid", "conversation_id"})
 _DEPTH = 3
@@ -60,7 +36,8 @@ class Caller(NamedTuple):
         name = self.name.lower()
         if name == _SDK_DEFAULT:
             return "vibe"
-        names = {**_CLIENTS, **{agent: agent for agent in AGENTS}}
+        clients = {one.mcp_client or agent: agent for agent, one in all_agents().items()}
+        names = clients | {agent: agent for agent in all_agents()}
         known = [
             start
             for start in names
@@ -93,7 +70,9 @@ def identify(
         tool: The name of the called tool.
     """
     ids, tool_call = session_ids(meta), (meta or {}).get(_TOOL_CALL_KEY)
-    if own := variables.get(_SESSION_VARIABLES.get(Caller(client).agent or "", "")):
+    agent = all_agents().get(Caller(client).agent or "")
+    # Another agent may have started this one, which then inherits the variables of both.
+    if agent and (own := variables.get(agent.session_variable or "")):
         ids = (*ids, own)
     named = tool_call if isinstance(tool_call, str) else None
     return Caller(shorten(client, _LONGEST_NAME), ids, named, tool)

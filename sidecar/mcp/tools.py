@@ -20,7 +20,7 @@ from sidecar.counting.count_result import METHODS, Method, number_text, tokens_t
 from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.errors import BadParamsError
-from sidecar.known_agents import LOWER_BOUND_AGENTS
+from sidecar.known_agents import lower_bound_agents
 from sidecar.mcp import schemas
 from sidecar.project.files import File, SkippedPath, find, read
 from sidecar.project.token_map import build_token_map, flatten
@@ -241,7 +241,7 @@ class Tools:
         notes = [*_doubts(found, call.caller), *([problem] if problem else [])]
         caps = project.workspace.settings.cost
         session, lines = spent.sessions[found.row.id], list[str]()
-        is_partial = found.row.source in LOWER_BOUND_AGENTS or problem is not None
+        is_partial = found.row.source in lower_bound_agents() or problem is not None
         data: dict[str, Any] = {}
         for span, label, usd, is_whole, soft, hard in (
             (

@@ -11,7 +11,7 @@ import msgspec
 from sidecar.conversations.context_protocol import ContextUsage, SessionInfo, SessionRow
 from sidecar.conversations.context_rows import context_rows, rows_text
 from sidecar.counting.count_result import Count, estimated_percent_text, number_text, tokens_text
-from sidecar.known_agents import LOWER_BOUND_AGENTS
+from sidecar.known_agents import lower_bound_agents
 from sidecar.models.names import short_names
 from sidecar.text.printable import (
     HOW_RECORDED,
@@ -138,7 +138,7 @@ def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
     if session.id in costs.sessions:
         is_whole = costs.sessions[session.id].whole
         is_unread = costs.unread is not None and session.id in costs.unread.sessions
-        is_partial = is_unread or session.source in LOWER_BOUND_AGENTS or not is_whole
+        is_partial = is_unread or session.source in lower_bound_agents() or not is_whole
         return cost_text(costs.session_usd(session.id), is_partial=is_partial)
     if session.source == "protocol" or costs.read:
         return ""

@@ -26,7 +26,7 @@ from sidecar.agents.folders import Places, Roots
 from sidecar.agents.reader_registry import paths_to_watch, readers_of
 from sidecar.agents.session_events import StoredSession
 from sidecar.config.settings import Agents
-from sidecar.known_agents import AGENTS
+from sidecar.known_agents import all_agents
 from sidecar.project.file_watcher import Changes, FileWatcher
 from sidecar.workspace import agent_sessions
 from sidecar.workspace.services import Services
@@ -292,7 +292,7 @@ def test_configured_folder_of_an_agent_is_read(
 
 
 def test_every_known_agent_has_a_reader() -> None:
-    assert [one.agent for one in readers_of(Agents())] == list(AGENTS)
+    assert [one.agent for one in readers_of(Agents())] == list(all_agents())
 
 
 def test_fifo_instead_of_git_does_not_block(tmp_path: Path) -> None:
