@@ -17,7 +17,14 @@ from sidecar.budgets.budget_rules import (
     severity_of,
 )
 from sidecar.config.settings import Truncation
-from sidecar.counting.count_result import Measure, Method, band_text, number_text, tokens_text
+from sidecar.counting.count_result import (
+    Measure,
+    Method,
+    band_text,
+    estimated_percent_text,
+    number_text,
+    tokens_text,
+)
 from sidecar.counting.exact_engines import without_lone_surrogates
 from sidecar.counting.incremental import count_pieces
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer
@@ -33,7 +40,7 @@ from sidecar.text.outline import (
     normalize_heading_path,
 )
 from sidecar.text.pieces import Piece, split, split_pieces
-from sidecar.text.printable import counted, percent_text, printable
+from sidecar.text.printable import counted, printable
 
 _ENCODED = 50_000
 """Maximum number of characters to encode at once.
@@ -330,7 +337,7 @@ def finding_message(
     distance = (
         f"{number_text(over, measure.method)} over"
         if over > 0
-        else f"{percent_text(percent_of(measure.tokens, budget))} of"
+        else f"{estimated_percent_text(percent_of(measure.tokens, budget), measure.method)} of"
     )
     tokens = tokens_text(measure.tokens, measure.method)
     how = f"({model}, {_method_text(measure)})"

@@ -18,7 +18,7 @@ from sidecar.cli.local_counts import (
     warn_if_unknown_model,
 )
 from sidecar.cli.output import print_json, print_lines, replace_invalid_utf8, warn, with_progress
-from sidecar.counting.count_result import Measure, Method
+from sidecar.counting.count_result import Measure, Method, method_mark
 from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.tokenizer_choice import CounterChooser
 from sidecar.project.files import STDIN, File, SkippedPath, Text, find, read
@@ -142,10 +142,8 @@ def _print_text(counted: Sequence[CountedFile]) -> None:
     lines = [(file.measure, file.path) for file in counted]
     if len(lines) > 1:
         lines.append((_total_measure(counted), "total"))
-    numbers = [
-        f"{'~' if measure.method in ('calibrated', 'estimate') else ''}{measure.tokens}"
-        for measure, _ in lines
-    ]
+    # Without separators, as in `wc`, so that `sort -n` can read the numbers.
+    numbers = [f"{method_mark(measure.method)}{measure.tokens}" for measure, _ in lines]
     width = max(map(len, numbers), default=0)
     for number, (_, path) in zip(numbers, lines, strict=True):
         print_lines(f"{number:>{width}} {path}")

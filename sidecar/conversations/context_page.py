@@ -57,7 +57,7 @@ def context_page(
         _size_html(usage),
         f'<div class="list">{_bar_html(usage)}</div>',
     ]
-    if cells := [cell for cell in forecast_cells(usage.forecast, now) if cell[1]]:
+    if cells := [cell for cell in forecast_cells(usage, now) if cell[1]]:
         body.append(f"<h2>What comes next</h2>{facts(cells)}")
     if usage.largest:
         largest = [

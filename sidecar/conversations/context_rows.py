@@ -17,6 +17,7 @@ from sidecar.conversations.context_protocol import ViewRow
 from sidecar.counting.count_result import (
     banded_text,
     estimated_percent_text,
+    input_cost_text,
     number_text,
     tokens_text,
 )
@@ -34,6 +35,7 @@ from sidecar.text.tables import align_columns, draw_bar, markdown_table
 if TYPE_CHECKING:
     from sidecar.config.settings import Show
     from sidecar.conversations.context_protocol import ContextUsage, Forecast, PlanLimit
+    from sidecar.counting.count_result import Method
 
 UNKNOWN = "?"
 
@@ -160,7 +162,7 @@ def context_rows(
             "Over by" if free is not None and free < 0 else "Free",
             "" if free is None else tokens_text(abs(free), usage.method or "exact"),
         ),
-        *forecast_cells(usage.forecast, now or datetime.now(UTC)),
+        *forecast_cells(usage, now or datetime.now(UTC)),
         ("Calibrated by", counted(samples, "report") if samples else ""),
         ("Updated", updated),
         ("Session id", usage.session.id),
@@ -170,14 +172,15 @@ def context_rows(
     return [*summary, *rows, *part_rows(usage)]
 
 
-def forecast_cells(forecast: Forecast | None, now: datetime) -> list[tuple[str, str]]:
-    """Return the labels and values of a forecast. Unknown values are empty."""
+def forecast_cells(usage: ContextUsage, now: datetime) -> list[tuple[str, str]]:
+    """Return the labels and values of a context's forecast. Unknown values are empty."""
+    forecast = usage.forecast
     if forecast is None:
         return []
     left, hits, rate = forecast.calls_left, forecast.cache_hit_percent, forecast.usd_per_hour
     return [
         ("Calls left", "" if left is None else f"about {left:,}" if left else "none"),
-        ("Next input", next_input_text(forecast, now)),
+        ("Next input", next_input_text(forecast, now, usage.method or "exact")),
         ("Cache hits", "" if hits is None else percent_text(hits)),
         ("Cost per hour", "" if rate is None else usd_text(rate)),
         ("5-hour block", block_text(forecast, now)),
@@ -210,21 +213,26 @@ def limit_text(limit: PlanLimit, now: datetime) -> str:
     return f"{used}, resets in {duration_text(datetime.fromisoformat(limit.resets_at) - now)}"
 
 
-def next_input_text(forecast: Forecast, now: datetime) -> str:
-    """Format the next input's price, for example `$0.04 from the cache, $0.31 after 14:07`."""
-    cached, uncached = forecast.next_input_usd, forecast.next_input_uncached_usd
-    if uncached is None:
+def next_input_text(forecast: Forecast, now: datetime, method: Method = "exact") -> str:
+    """Format the next input's price, for example `$0.04 from the cache, $0.31 after 14:07`.
+
+    Args:
+        forecast: The forecast.
+        now: The current time.
+        method: How the context was counted. The price of an estimated context has a `~`.
+    """
+    if forecast.next_input_uncached_usd is None:
         return ""
-    if cached is None:
-        return usd_text(uncached)
+    uncached = input_cost_text(forecast.next_input_uncached_usd, method)
+    if forecast.next_input_usd is None:
+        return uncached
+    cached = input_cost_text(forecast.next_input_usd, method)
     if forecast.cached_until is None:
-        return f"{usd_text(cached)} from the cache, {usd_text(uncached)} without it"
+        return f"{cached} from the cache, {uncached} without it"
     until = datetime.fromisoformat(forecast.cached_until)
     if until <= now:
-        return f"{usd_text(uncached)} (the cache has expired)"
-    return (
-        f"{usd_text(cached)} from the cache, {usd_text(uncached)} after {until.astimezone():%H:%M}"
-    )
+        return f"{uncached} (the cache has expired)"
+    return f"{cached} from the cache, {uncached} after {until.astimezone():%H:%M}"
 
 
 def part_rows(usage: ContextUsage) -> list[ViewRow]:
@@ -277,7 +285,7 @@ def rows_text(rows: Sequence[ViewRow]) -> str:
 
 def rows_markdown(rows: Sequence[ViewRow]) -> str:
     """Render rows as a two-column Markdown table."""
-    cells = [(_escape(row.label), _escape(row.value)) for row in _flatten(rows)]
+    cells = [(markdown(row.label), markdown(row.value)) for row in _flatten(rows)]
     return markdown_table([("", ""), *cells])
 
 
@@ -289,11 +297,6 @@ def _flatten(rows: Sequence[ViewRow]) -> Iterator[ViewRow]:
 def _row_cells(row: ViewRow) -> tuple[str, str, str]:
     drawn = "" if row.share is None else draw_bar(min(1.0, row.share), _BAR)
     return printable(row.label), printable(row.value), drawn
-
-
-def _escape(text: str) -> str:
-    is_estimate = text[:1] == "~" and text[1:2].isdigit()
-    return f"~{markdown(text[1:])}" if is_estimate else markdown(text)
 
 
 def _size_cell(usage: ContextUsage) -> str:

@@ -44,7 +44,6 @@ from sidecar.text.printable import (
     cost_text,
     is_generated_id,
     percent_text,
-    usd_text,
 )
 
 if TYPE_CHECKING:
@@ -416,30 +415,35 @@ class _Report:
         return _first_groups(groups, _MOST_ROWS)
 
     def _spend_html(self) -> str:
-        spent: dict[str, dict[str, float]] = {}
+        spent: dict[str, dict[str, Tally]] = {}
         for (model, day), tally in self._by_day.items():
             if tally.cost:
-                spent.setdefault(model or "", {})[str(day)] = float(tally.cost)
+                spent.setdefault(model or "", {})[str(day)] = tally
         known = {day for days in spent.values() for day in days}
         if len(known) < 2:
             return ""
         unit, labels = _columns(known)
         places = {label: place for place, label in enumerate(labels)}
-        dearest = sorted(spent, key=lambda model: -sum(spent[model].values()))
+        dearest = sorted(
+            spent, key=lambda model: -sum(tally.cost for tally in spent[model].values())
+        )
         series = []
         for number, name in enumerate(dearest):
             if number < COLORS:
-                series.append(Series(name or "(none)", [0.0] * len(labels)))
+                series.append(Series(name or "(none)", [0.0] * len(labels), set()))
             elif number == COLORS:
-                series[-1] = Series("other models", series[-1].values)
-            for date_name, usd in spent[name].items():
-                series[-1].values[places[_span_name(date_name, unit)]] += usd
+                series[-1] = series[-1]._replace(name="other models")
+            for date_name, tally in spent[name].items():
+                place = places[_span_name(date_name, unit)]
+                series[-1].values[place] += float(tally.cost)
+                if tally.is_partial:
+                    series[-1].partial.add(place)
         title = f"Spend by {unit}"
         table = table_html(
             title,
             [unit.capitalize(), "Model", "Cost"],
             [
-                [label, each.name, usd_text(each.values[at])]
+                [label, each.name, cost_text(each.values[at], is_partial=at in each.partial)]
                 for at, label in enumerate(labels)
                 for each in series
                 if each.values[at]
@@ -455,7 +459,9 @@ class _Report:
             return ""
         names = self._session_names(list(prompts))
         values = list(prompts.values())
-        series = [Series(name, _thin_out(each)) for name, each in zip(names, values, strict=True)]
+        series = [
+            Series(name, _thin_out(each), set()) for name, each in zip(names, values, strict=True)
+        ]
         ends = ("first call", "last call of the longest session")
         table = table_html(
             "Context growth",

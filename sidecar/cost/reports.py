@@ -34,7 +34,7 @@ from sidecar.cost.sums import (
 )
 from sidecar.errors import BadParamsError
 from sidecar.known_agents import credit_agents, lower_bound_agents
-from sidecar.text.printable import AT_LEAST, cost_text, counted, printable, usd_text
+from sidecar.text.printable import AT_LEAST, cost_text, counted, printable
 from sidecar.text.tables import align_columns, draw_bar
 
 if TYPE_CHECKING:
@@ -314,22 +314,24 @@ def add_charts(
 
 
 def _cost_bars(key: CostKey, rows: list[CostRow]) -> list[CostBar]:
-    costs = {_row_name(row, key): row.cost_usd for row in rows}
+    """Return a bar for each row's cost. Costs are marked as lower bounds as in the table."""
+    costs = {_row_name(row, key): (row.cost_usd, row.partial) for row in rows}
     if key == "day":
         days = every_day(set(costs), _MOST_DAYS) if costs else []
-        costs = {day: costs.get(day, 0.0) for day in days}
+        costs = {day: costs.get(day, (0.0, False)) for day in days}
     elif len(costs) > _MOST_BARS:
         names = list(costs)  # sorted by cost, highest first
-        rest = [costs.pop(name) or 0.0 for name in names[_MOST_BARS - 1 :]]
-        costs[f"{len(rest)} others"] = sum(rest)
-    most = max((cost or 0.0 for cost in costs.values()), default=0.0) or 1.0
+        rest = [costs.pop(name) for name in names[_MOST_BARS - 1 :]]
+        is_partial = any(partial for _, partial in rest)
+        costs[f"{len(rest)} others"] = sum(cost or 0.0 for cost, _ in rest), is_partial
+    most = max((cost or 0.0 for cost, _ in costs.values()), default=0.0) or 1.0
     return [
         CostBar(
             label=name,
             share=(cost or 0.0) / most,
-            text="unpriced" if cost is None else usd_text(cost),
+            text=cost_text(cost, is_partial=is_partial),
         )
-        for name, cost in costs.items()
+        for name, (cost, is_partial) in costs.items()
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from sidecar.text.printable import counted, percent_text
+from sidecar.text.printable import cost_text, counted, percent_text
 
 Method = Literal["exact", "endpoint", "calibrated", "estimate"]
 """How tokens were counted. `exact`: with the model's own tokenizer, on this machine. `endpoint`: by
@@ -49,6 +49,8 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """
     percent: int | None = None
     input_cost_usd: float | None = None
+    input_cost_text: str | None = None
+    """`input_cost_usd` as text: `$0.022`, or `~$0.022` if the tokens are estimated."""
     note: str | None = None
     """Why the text was not counted as requested; for example, because the endpoint cannot count."""
     similar_models: tuple[str, ...] | None = None
@@ -68,6 +70,11 @@ def tokens_text(tokens: int, method: Method) -> str:
 def estimated_percent_text(percent: float, method: Method) -> str:
     """Format a percentage such as `13 %`. That of calibrated and estimated counts has a `~`."""
     return f"{method_mark(method)}{percent_text(percent)}"
+
+
+def input_cost_text(usd: float, method: Method) -> str:
+    """Format the price of tokens, such as `$0.022`. That of an estimated number has a `~`."""
+    return cost_text(usd, is_partial=False, is_estimate=bool(method_mark(method)))
 
 
 def banded_text(tokens: int, method: Method, error_percent: float | None) -> str:

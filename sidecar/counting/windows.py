@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.counting.count_result import Count, Measure
+from sidecar.counting.count_result import Count, Measure, input_cost_text
 from sidecar.models import catalogue
 from sidecar.models.names import matches
 from sidecar.models.window import Limit, NamedLimits, Window, resolve_limit
@@ -66,6 +66,7 @@ class Windows:
         """Return a `Count` that includes the model's window, price and similar models."""
         limit = find_window(model, settings, named)
         window = None if limit is None else Window(limit, settings.context.reserve)
+        cost = self.price(model, measure.tokens, settings)
         return Count(
             tokens=measure.tokens,
             method=measure.method,
@@ -76,7 +77,8 @@ class Windows:
             limit=None if limit is None else limit.tokens,
             limit_source=None if limit is None else limit.source,
             percent=None if window is None else window.percent(measure.tokens),
-            input_cost_usd=self.price(model, measure.tokens, settings),
+            input_cost_usd=cost,
+            input_cost_text=None if cost is None else input_cost_text(cost, measure.method),
             note=note,
             similar_models=loaded_similar_models(model, settings),
         )

@@ -16,7 +16,14 @@ import msgspec
 
 from sidecar import typed
 from sidecar.cli.check import check_paths
-from sidecar.counting.count_result import METHODS, Method, number_text, tokens_text
+from sidecar.conversations.context_rows import share_text
+from sidecar.counting.count_result import (
+    METHODS,
+    Method,
+    estimated_percent_text,
+    number_text,
+    tokens_text,
+)
 from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.errors import BadParamsError
@@ -135,8 +142,10 @@ class Tools:
             if usage.tokens:
                 full = 100 * usage.tokens / usage.usable
                 data["contextFullPercent"] = round(full, 2)
-                now = f", which is {percent_text(full)} full"
-            parts.append(f"Reading it would use {_share_text(share)} of your usable context{now}")
+                now = f", which is {share_text(usage)} full"
+            parts.append(
+                f"Reading it would use {_part_text(share, method)} of your usable context{now}"
+            )
             if found and (notes := _doubts(found, call.caller)):
                 data["notes"] = notes
                 parts += [note.rstrip(".") for note in notes]
@@ -214,7 +223,8 @@ class Tools:
             lines.append(f"Filled by (estimated): {', '.join(parts)}")
         left = tokens_until_compaction(usage)
         if left is not None:
-            lines.insert(1, f"Until compaction: {max(0, left):,} tokens")
+            size = tokens_text(max(0, left), usage.method or "estimate")
+            lines.insert(1, f"Until compaction: {size}")
         notes = _doubts(found, call.caller)
         if found.row.source == "opencode":
             notes.append("The current call is not included, because opencode has not saved it yet.")
@@ -421,8 +431,8 @@ def _weakest_method(files: Sequence[_Counted]) -> Method:
     return max((file.method for file in files), key=METHODS.index, default="exact")
 
 
-def _share_text(share: float) -> str:
-    return percent_text(share) if share >= 1 else "under one percent"
+def _part_text(share: float, method: Method) -> str:
+    return estimated_percent_text(share, method) if share >= 1 else "under one percent"
 
 
 def _list_entries(path: Path) -> list[File | SkippedPath]:

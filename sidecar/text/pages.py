@@ -14,9 +14,9 @@ import msgspec
 
 from sidecar.text.printable import (
     compact_number,
+    cost_text,
     percent_text,
     printable,
-    usd_text,
     whole_percents,
 )
 
@@ -139,6 +139,8 @@ class Series(NamedTuple):
 
     name: str
     values: list[float]
+    partial: set[int]
+    """The positions of the amounts that are lower bounds."""
 
 
 def page_html(title: str, body: str, style: str = STYLE) -> str:
@@ -299,7 +301,8 @@ def stacked_columns(labels: Sequence[str], series: Sequence[Series], label: str)
             if tall <= 0:
                 continue
             top -= tall
-            hover = escape(f"{name}: {each.name} {usd_text(each.values[column])}")
+            usd = cost_text(each.values[column], is_partial=column in each.partial)
+            hover = escape(f"{name}: {each.name} {usd}")
             shapes.append(
                 f'<rect class="c{color % COLORS}" x="{(column + 0.1) * step:.2f}" y="{top:.2f}" '
                 f'width="{step * 0.8:.2f}" height="{tall:.2f}"><title>{hover}</title></rect>'
@@ -308,7 +311,9 @@ def stacked_columns(labels: Sequence[str], series: Sequence[Series], label: str)
     plot = _plot_html(
         shapes, [f"${_axis_text(scale)}", f"${_axis_text(scale / 2)}", "$0"], ends, label
     )
-    return plot + legend([(each.name, usd_text(sum(each.values))) for each in series])
+    return plot + legend(
+        [(each.name, cost_text(sum(each.values), is_partial=bool(each.partial))) for each in series]
+    )
 
 
 def lines(series: Sequence[Series], ends: Sequence[str], label: str) -> str:

@@ -34,9 +34,10 @@ _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _COMMAND = re.compile(r"(?m)^([^\S\n]*)::|##(?=\w*\[)")
 
 # Inline syntax of CommonMark and GitHub, including bare links, and VS Code's `$(icon)`.
-# An underscore inside a word has no special meaning.
+# An underscore inside a word has no special meaning, nor has the sign of an estimate (`~12`).
 _MARKUP = re.compile(
-    r"[\\`*\[\]<>|&~@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.|\$(?=\()", re.IGNORECASE
+    r"[\\`*\[\]<>|&@]|~(?!\$?\d)|(?<=[^\s(])~|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.|\$(?=\()",
+    re.IGNORECASE,
 )
 _GENERATED_ID = re.compile(r"(?i)[\da-f]{8}[\da-f-]*")
 _LINK = re.compile(r"\](?=\()")

@@ -16,7 +16,14 @@ from sidecar.conversations.context_rows import (
     tooltip_rows,
     window_text,
 )
-from sidecar.counting.count_result import Count, Method, banded_text, tokens_text
+from sidecar.counting.count_result import (
+    Count,
+    Method,
+    banded_text,
+    estimated_percent_text,
+    number_text,
+    tokens_text,
+)
 from sidecar.models.window import Severity
 from sidecar.text.printable import cost_text, counted, percent_text, usd_text
 from sidecar.workspace.views import describe_unknown_model, format_session_cost
@@ -139,21 +146,20 @@ def _document_text(count: Count, percent: int | None, show: Show) -> str:
     tokens = tokens_text(count.tokens, count.method)
     if percent is None or show == "tokens":
         return tokens
-    share = percent_text(percent)
+    share = estimated_percent_text(percent, count.method)
     if show == "percent":
         return share
-    return f"{tokens} ({share})" if percent else tokens
+    return f"{tokens} ({percent_text(percent)})" if percent else tokens
 
 
 def _document_rows(
     count: Count, percent: int | None, budget: int | None, loaded: Loaded
 ) -> list[ViewRow]:
     wrong = _configuration_text(loaded.problems)
-    used = (
-        "" if budget is None else f"{counted(budget, 'token')}, {percent_text(percent or 0)} used"
-    )
+    share = estimated_percent_text(percent or 0, count.method)
+    used = "" if budget is None else f"{counted(budget, 'token')}, {share} used"
     tokens = banded_text(count.tokens, count.method, count.error_percent)
-    cost = "" if count.input_cost_usd is None else f", {usd_text(count.input_cost_usd)} as input"
+    cost = "" if count.input_cost_text is None else f", {count.input_cost_text} as input"
     rows = [
         ("Document", f"{tokens}, {_method_text(count)}{cost}"),
         ("Model", _model_text(count)),
@@ -186,8 +192,9 @@ def _configuration_text(problems: Sequence[Problem]) -> str:
 def _window_text(count: Count, limit: int) -> str:
     window = window_text(limit, count.limit_source or "default")
     if count.tokens > limit:
-        return f"{window}, exceeded by {count.tokens - limit:,}"
-    return f"{window}, {percent_text(count.percent or 0)} of the usable window"
+        return f"{window}, exceeded by {number_text(count.tokens - limit, count.method)}"
+    share = estimated_percent_text(count.percent or 0, count.method)
+    return f"{window}, {share} of the usable window"
 
 
 def _method_text(count: Count) -> str:

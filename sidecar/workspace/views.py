@@ -19,10 +19,8 @@ from sidecar.text.printable import (
     counted,
     days_text,
     markdown,
-    percent_text,
     printable,
     shorten,
-    usd_text,
 )
 from sidecar.text.tables import align_columns, draw_gauge, markdown_table
 
@@ -60,8 +58,8 @@ def _comparison_cells(count: Count) -> tuple[str, str, str, str, str]:
     return (
         count.model,
         number_text(count.tokens, count.method),
-        "?" if count.percent is None else percent_text(count.percent),
-        "unpriced" if count.input_cost_usd is None else usd_text(count.input_cost_usd),
+        "?" if count.percent is None else estimated_percent_text(count.percent, count.method),
+        count.input_cost_text or "unpriced",
         count.method,
     )
 

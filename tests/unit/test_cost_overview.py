@@ -56,14 +56,14 @@ def test_charts_by_day_model_and_agent(book: CostBook) -> None:
         ("2026-11-10", "$1.25"),
         ("2026-11-11", "$0.00"),
         ("2026-11-12", "$0.00"),
-        ("2026-11-13", "$0.62"),
+        ("2026-11-13", "≥$0.62"),  # without the call of an unknown model
     ]
     assert [bar.share for bar in days.bars] == [1.0, 0.0, 0.0, 0.5]
     assert [(bar.label, bar.text) for bar in models.bars] == [
         ("gpt-5", "$1.88"),
         ("nobody-knows-me", "unpriced"),
     ]
-    assert [bar.label for bar in agents.bars] == ["protocol"]
+    assert [(bar.label, bar.text) for bar in agents.bars] == [("protocol", "≥$1.88")]
 
 
 def test_many_days_and_models_stay_a_chart(book: CostBook) -> None:

@@ -277,6 +277,15 @@ def test_days_without_spend_have_a_place(book: CostBook) -> None:
     assert [float(x) for x in columns] == [1.0, 91.0]
 
 
+def test_lower_bounds_in_a_chart_are_marked(book: CostBook) -> None:
+    for day, agent in enumerate(("codex", "amp")):
+        at = START + timedelta(days=day)
+        book.ledger.record(call_of(agent, at=at, tokens=1_000_000))
+    html = panel_of(book, Choice("all"))
+    assert re.findall(r"<title>2026-11-\d\d: gpt-5 (\S+)</title>", html) == ["$1.25", "≥$1.25"]
+    assert "<span>gpt-5</span><b>≥$2.50</b>" in html
+
+
 def test_a_year_is_drawn_by_month(book: CostBook) -> None:
     for day in (-700, -100, 0):
         usage = {"prompt_tokens": 1000, "completion_tokens": 1}

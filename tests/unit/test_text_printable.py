@@ -98,11 +98,12 @@ MARKUP = [
     "<img src=https://host/x.png>",
     "a | b | ![p](//host)",
     "`code` **bold** _slanted_ ~~gone~~ \\",
+    "~1~ ~~2~~ (~3~ ~$4 ~~~5",
     "&#x202e; &lt;",
     "$(zap)",
     "\\![p](x) \\| \\\\[x](y)",
 ]
-SIGNS = st.text("![]()<>|`*_~&#\\:/ ahtpsw.@$\n")
+SIGNS = st.text("![]()<>|`*_~&#\\:/ ahtpsw.@$1\n")
 BARE_LINK = re.compile(r"(https?|ftp)://|www\.|\w@\w", re.IGNORECASE)
 
 
@@ -127,7 +128,14 @@ def test_any_escaped_name_is_rendered_as_text(text: str) -> None:
 
 
 def test_markdown_leaves_usual_names_readable() -> None:
-    for name in ("gpt-5", "o200k_base", "anthropic/claude-sonnet-4.5", "qwen3:8b", "tokens.json"):
+    for name in (
+        "~12 (~3 %), ~$4",
+        "gpt-5",
+        "o200k_base",
+        "anthropic/claude-sonnet-4.5",
+        "qwen3:8b",
+        "tokens.json",
+    ):
         assert markdown(name) == name
 
 

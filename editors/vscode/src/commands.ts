@@ -11,7 +11,7 @@ import {
   workspace,
 } from "vscode";
 import { showCostReport } from "./costReport";
-import { counted, how, number, percent, plain, reason, tokens, tokensText, usd } from "./format";
+import { counted, how, number, percent, plain, reason, tokens, tokensText } from "./format";
 import { state } from "./applicable";
 import { installServer } from "./managed";
 import type { Capability, ContextUsage, Count, CountResult, FitTextResult, ModelInfo, SessionRow } from "./generated";
@@ -115,8 +115,8 @@ async function compareModels(server: Server, context: ExtensionContext): Promise
 }
 
 function comparison(each: Count): QuickPickItem {
-  const share = each.percent === null ? "" : `, ${percent(each.percent)} of the window`;
-  const cost = each.inputCostUsd === null ? "" : `, ${usd(each.inputCostUsd)} input cost`;
+  const share = each.percent === null ? "" : `, ${percent(each.percent, each.method)} of the window`;
+  const cost = each.inputCostText === null ? "" : `, ${each.inputCostText} input cost`;
   return { label: tokensText(each), description: plain(each.model), detail: plain(how(each)) + share + cost };
 }
 

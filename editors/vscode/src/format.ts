@@ -7,10 +7,11 @@ export function number(value: number): string {
   return WHOLE.format(value);
 }
 
+const mark = (method: Count["method"]): string => (method === "exact" || method === "endpoint" ? "" : "~");
+
 /** Format a count, with `~` if it is not exact: `12,345`, `~12,345`. */
 export function tokens(count: Pick<Count, "tokens" | "method">): string {
-  const exact = count.method === "exact" || count.method === "endpoint";
-  return (exact ? "" : "~") + number(count.tokens);
+  return mark(count.method) + number(count.tokens);
 }
 
 /** Format a number with a noun: `1 turn`, `2,431 turns`. */
@@ -23,20 +24,13 @@ export function tokensText(count: Pick<Count, "tokens" | "method">): string {
   return `${tokens(count)} token${count.tokens === 1 ? "" : "s"}`;
 }
 
-/** Format a percentage in the same way as the server, rounded down to a whole number: `13 %`. */
-export const percent = (share: number): string => `${number(Math.floor(share))} %`;
+/** Format a whole percentage of a count in the same way as the server: `13 %`, `~13 %`. */
+export const percent = (share: number, method: Count["method"]): string => `${mark(method)}${number(share)} %`;
 
 /** Describe how a count was made: `o200k_base, exact`, `claude, estimate ±9.2 %`. */
 export function how(count: Count): string {
   const error = count.errorPercent ? ` ±${count.errorPercent.toFixed(count.errorPercent >= 10 ? 0 : 1)} %` : "";
   return `${count.tokenizer}, ${count.method}${error}`;
-}
-
-/** Format USD in the same way as the server: `$8.27`, `<$0.001`, and two significant digits below $1. */
-export function usd(value: number): string {
-  if (value >= 0.995 || value === 0) return `$${value.toFixed(2)}`;
-  if (value < 0.001) return "<$0.001";
-  return `$${value.toFixed(1 - Math.floor(Math.log10(value)))}`;
 }
 
 /** Return a thrown value's message. */

@@ -372,6 +372,7 @@ export interface Count {
   limitSource: string | null;
   percent: number | null;
   inputCostUsd: number | null;
+  inputCostText: string | null;
   note: string | null;
   similarModels: string[] | null;
 }
@@ -404,6 +405,7 @@ export interface CountResult {
   limitSource: string | null;
   percent: number | null;
   inputCostUsd: number | null;
+  inputCostText: string | null;
   note: string | null;
   similarModels: string[] | null;
   version: number | null;

@@ -293,6 +293,7 @@
 ---@field limitSource? string
 ---@field percent? integer
 ---@field inputCostUsd? number
+---@field inputCostText? string
 ---@field note? string
 ---@field similarModels? string[]
 
@@ -319,6 +320,7 @@
 ---@field limitSource? string
 ---@field percent? integer
 ---@field inputCostUsd? number
+---@field inputCostText? string
 ---@field note? string
 ---@field similarModels? string[]
 ---@field version? integer

@@ -1,0 +1,240 @@
+"""Tests that all views of the same sessions, costs and files print the same text for a number."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.agents import claude
+from benchmarks.agents.claude import ClaudeHome
+from benchmarks.agents.truth import Tokens
+from sidecar.cli import main
+from sidecar.mcp.caller import Caller
+from sidecar.mcp.open_project import Project
+from sidecar.mcp.tools import Call, Tools
+
+if TYPE_CHECKING:
+    from tests.protocol.client import Client
+
+MODEL, UNPRICED = "claude-opus-5", "acme-coder"
+FILE = "CLAUDE.md"
+COST = r"([≥~]*\$[\d.]+)"
+SHARE = r"(~?\d+ %)"
+TOKENS = r"(~?[\d,]+)"
+
+SHOWN = {
+    "context": {
+        "tooltip": rf"\| Context \| {TOKENS} tokens",
+        "view and float": rf"^Context +{TOKENS} tokens",
+        "page": rf"\|{TOKENS} of [\d,]+ tokens",
+        "usage": rf"^Context +{TOKENS} tokens",
+        "MCP context_usage": rf"^Context: {TOKENS} tokens",
+    },
+    "share": {
+        "status": rf"ctx {SHARE}",
+        "tooltip": rf"{SHARE} of the usable window \|\n\| Session",
+        "view and float": rf"{SHARE} of [\d,]+ usable",
+        "page": rf"\|{SHARE}\|",
+        "list in an editor": rf"^{SHARE} · ",
+        "list in a terminal": rf"{SHARE} [█▉▊▋▌▍▎▏░]",
+        "usage": rf"{SHARE} of [\d,]+ usable",
+        "statusline": rf"ctx {SHARE}",
+        "statusline of Claude Code": rf"ctx {SHARE}",
+        "MCP context_usage": rf"{SHARE} of [\d,]+ usable",
+        "MCP count_tokens": rf"which is {SHARE} full",
+    },
+    "free": {
+        "view and float": rf"^Free +{TOKENS} tokens",
+        "page": rf"Free: {TOKENS} tokens",
+        "usage": rf"^Free +{TOKENS} tokens",
+        "MCP context_usage": rf"^Free: {TOKENS} tokens",
+    },
+    "next input": {
+        "view and float": rf"^Next input +{COST}",
+        "page": rf"Next input\|+{COST}",
+        "usage": rf"^Next input +{COST}",
+        "MCP context_usage": rf"^Next input: {COST}",
+    },
+    "cost": {
+        "status": rf"{COST}$",
+        "tooltip": rf"\| This session \| {COST} at",
+        "view and float": rf"^Cost +{COST}",
+        "page": rf" · {COST} · \d+ min ago",
+        "list in an editor": rf" · {COST} · ",
+        "list in a terminal": rf"  {COST}  \d+ min ago",
+        "usage": rf"^Cost +{COST}",
+        "statusline": rf" · {COST} · [^·]* today",
+        "statusline, today": rf" · {COST} today",
+        "statusline, block": rf" · block {COST}, ",
+        "statusline of Claude Code": rf" · {COST} · [^·]* today",
+        "report": rf"^[0-9a-f-]{{36}} .* {COST}$",
+        "report, by day": rf"^[0-9-]{{10}} +{COST}",
+        "report, by agent": rf"^claude-code +{COST}",
+        "report's page": rf"\|Cost\|{COST}\|",
+        "report's page by session": rf"\|main · [\d:]+ · claude-code\|[^$≥]*{COST}\|",
+        "MCP context_usage": rf"^Cost: {COST}",
+        "MCP spend": rf"^Session: {COST}",
+        "MCP spend, project": rf"^Project: {COST}",
+        "MCP spend, today": rf"^Today, all projects: {COST}",
+    },
+    "file": {
+        "status": rf"^{TOKENS} tokens",
+        "tooltip": rf"\| Document \| {TOKENS} tokens",
+        "hover": rf"\| Document \| {TOKENS} tokens",
+        "hover, prompt file": rf"Sent with every request: {TOKENS} tokens",
+        "count": rf"^{TOKENS} {FILE}",
+        "map": rf"^{TOKENS}  █+ +{FILE}",
+        "map, prompt file": rf"^{TOKENS}  {FILE}  claude-code",
+        "prompt files": rf"^{TOKENS} tokens",
+        "cost files": rf"^{FILE}: {TOKENS} tokens",
+        "MCP count_tokens": rf"^{FILE}: {TOKENS} tokens",
+        "MCP token_map": rf"^{TOKENS} {FILE}",
+    },
+    "price of the file": {
+        "tooltip": rf", {COST} as input",
+        "hover": rf", {COST} as input",
+        "comparison": rf"{MODEL} .* {COST}  ",
+    },
+}
+"""For each number, a pattern of what each view prints."""
+
+
+def run(*arguments: str, sent: Any = None) -> str:
+    text = "" if sent is None else json.dumps(sent)
+    result = CliRunner().invoke(main, arguments, input=text)
+    assert result.exit_code == 0, result.output
+    return result.output.rstrip("\n")
+
+
+def reply(session: claude.Transcript, model: str, tokens: int) -> None:
+    session.model = model
+    session.reply(usage=claude.usage(Tokens(3, tokens - 503, 0, 0, 500)))
+
+
+def write_world(root: Path, *, is_marked: bool) -> claude.Transcript:
+    """Write a session and prompt files.
+
+    Args:
+        root: The project's folder.
+        is_marked: Whether the context is an estimate, and the costs are lower bounds.
+    """
+    (root / FILE).write_text("Rules for this project. " * 300)
+    home = ClaudeHome(root.parents[1] / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=20)
+    session = home.session(root)
+    session.user()
+    reply(session, MODEL, 90_000)
+    if is_marked:
+        reply(session, UNPRICED, 50_000)
+        reply(session, MODEL, 95_000)
+        sizes = {"trigger": "auto", "preTokens": 95_000, "postTokens": 41_000}
+        session.write(session.line("system", subtype="compact_boundary", compactMetadata=sizes))
+    return session
+
+
+async def texts_in_editor(client: Client, root: Path) -> dict[str, str]:
+    """Return the text of each view in an editor, after the costs have been read."""
+    document, where = {"uri": (root / FILE).as_uri()}, {"workspace": root.as_uri()}
+    client.ignore("context/warning")
+    await client.initialize(root.as_uri())
+    client.open((root / FILE).read_text(), document["uri"])
+    status = await client.take(
+        "status/update",
+        lambda one: (
+            all(one[part] for part in ("document", "context", "cost"))
+            and "as input" in one["document"]["tooltip"]
+        ),
+    )
+    client.ignore("status/update")
+    usage = await client.request("context/usage", where | {"contents": True})
+    (row,) = await client.request("context/sessions", where | {"all": True})
+    by_session = where | {"by": ["session"], "charts": True}
+    at = {"line": 0, "character": 0}
+    hover = await client.request("textDocument/hover", {"textDocument": document, "position": at})
+    (file,) = await client.request("cost/files", where)
+    count = await client.count(document["uri"], models=[MODEL])
+    pages = {
+        name: (await client.request(method, params))["html"]
+        for name, method, params in (
+            ("page", "context/page", where),
+            ("report's page", "cost/page", where),
+            ("report's page by session", "cost/page", where | {"by": "session"}),
+        )
+    }
+    parts = (status[part]["tooltip"] for part in ("document", "context", "cost"))
+    return {
+        "status": status["text"],
+        "tooltip": "\n".join(parts),
+        "view and float": usage["text"],
+        "list in an editor": row["detail"],
+        "list in a terminal": row["text"],
+        "report": (await client.request("cost/detail", by_session))["overview"],
+        "hover": hover["contents"]["value"],
+        "prompt files": file["text"],
+        "comparison": count["text"],
+        **{name: re.sub(r"(<[^>]*>)+", "|", html) for name, html in pages.items()},
+    }
+
+
+def texts_in_terminal(session: claude.Transcript) -> dict[str, str]:
+    """Return what each command prints."""
+    sent = {
+        "session_id": session.id,
+        "transcript_path": str(session.path),
+        "model": {"id": MODEL},
+        "workspace": {"project_dir": session.cwd},
+    }
+    return {
+        "usage": run("usage"),
+        "list in a terminal": run("usage", "--all"),
+        "statusline": run("statusline"),
+        "statusline of Claude Code": run("statusline", sent=sent),
+        # The numbers that `count` prints have no separators.
+        "count": re.sub(r"(\d)(?=\d{3} )", r"\1,", run("count", FILE, "--model", MODEL)),
+        "map": run("map", "--model", MODEL),
+        "cost files": run("cost", "files"),
+    }
+
+
+async def texts_in_agent(session: claude.Transcript, root: Path) -> dict[str, str]:
+    """Return the answer of each MCP tool."""
+    tools, call = Tools(Project(root)), Call(Caller("claude-code", (session.id,)))
+    arguments = {"token_map": {"folder": "."}, "count_tokens": {"path": FILE}}
+    names = "context_usage", "spend", "token_map", "count_tokens"
+    texts = {
+        f"MCP {name}": (await tools.run(name, arguments.get(name, {}), call)).text for name in names
+    }
+    await tools.aclose()
+    return texts
+
+
+@pytest.mark.parametrize("is_marked", [False, True], ids=["exact", "estimate and lower bound"])
+async def test_every_view_prints_the_same_text(
+    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_marked: bool
+) -> None:
+    root = tmp_path / "home" / "work" / "app"
+    root.mkdir(parents=True)
+    monkeypatch.chdir(root)
+    session = write_world(root, is_marked=is_marked)
+    texts = await texts_in_editor(bare, root)
+    texts |= await asyncio.to_thread(texts_in_terminal, session)
+    texts |= await texts_in_agent(session, root)
+    for name, views in SHOWN.items():
+        printed = {
+            view: [*re.findall(pattern, texts[view.partition(",")[0]], re.MULTILINE), None][0]
+            for view, pattern in views.items()
+        }
+        text = printed.popitem()[1]
+        assert {view: other for view, other in printed.items() if other != text} == {}, name
+        assert text is not None, (name, texts)
+        is_cost = name == "cost"
+        is_estimate = is_marked or name in ("file", "price of the file")
+        expected = "≥" * is_marked if is_cost else "~" * is_estimate
+        assert re.sub(r"[^≥~]", "", text) == expected, (name, text)
