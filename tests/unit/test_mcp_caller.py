@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pytest
 
@@ -18,9 +18,6 @@ from sidecar.config.paths import state_dir
 from sidecar.conversations.context_protocol import SessionRow
 from sidecar.mcp.caller import Caller, find_session, identify, session_ids
 from sidecar.mcp.open_project import BEING_READ, Project, find_in_ends
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def row(name: str, source: str, state: Literal["running", "idle", "ended"] = "idle") -> SessionRow:

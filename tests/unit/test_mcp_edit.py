@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -26,9 +27,6 @@ from sidecar.mcp.clients import (
     remove_member,
     set_member,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SERVER = {"type": "stdio", "command": "token-sidecar", "args": ["mcp"]}
 _values = st.recursive(

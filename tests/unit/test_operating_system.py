@@ -7,8 +7,9 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from benchmarks.client import StdioClient
 from sidecar import operating_system
 from tests.unit import windows_simulation
 from tests.unit.test_architecture import MODULES, name_of, tree_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SIMULATION = [sys.executable, "-P", windows_simulation.__file__]
 ASKS = {"sys.platform", "os.name", "platform.system"}

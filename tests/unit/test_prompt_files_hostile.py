@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from sidecar.agents.folders import Places
 from sidecar.project import prompt_files as module
 from sidecar.project.prompt_files import OUTSIDE, PromptFile, find_imports, prompt_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLANTED = "planted words\n"
 

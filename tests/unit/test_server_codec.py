@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import attrs
 import msgspec
@@ -15,9 +16,6 @@ from lsprotocol import types
 from sidecar.counting.count_result import Count
 from sidecar.server.methods import CountResult
 from sidecar.server.protocol import Encoded, convert_lsp_message, dump, parse, strict_converter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 CONVERTER = strict_converter()
 COUNT: Mapping[str, Any] = {

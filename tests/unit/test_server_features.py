@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from lsprotocol import types
@@ -21,9 +22,6 @@ from sidecar.tasks import Scheduler
 from sidecar.text.document import TextDocument
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 URI = "file:///ws/notes.md"
 TEXT = "# Title\n\nhello world\n\n## Part\n\nhello\n"

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from sidecar.server import stdio
-from sidecar.server.stdio import MAX_UNREAD_BYTES, Writer
+from sidecar.server.stdio import MAX_UNREAD_BYTES, Frames, Writer
 from sidecar.tasks import Scheduler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from sidecar.server.stdio import Frames
 
 BODY = b"{}"
 FRAME = b"Content-Length: 2\r\n\r\n" + BODY

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ from benchmarks.transcripts import recorded
 from sidecar.agents import session_index
 from sidecar.agents.folders import Places, Roots
 from sidecar.agents.reader_registry import Sources, readers_of
-from sidecar.agents.session_events import CallFinished, StoreRead
+from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead
 from sidecar.agents.session_index import IngestControl, IngestResult, SessionIndex
 from sidecar.config.settings import Agents
 from sidecar.cost import ledger as ledger_file
@@ -30,12 +32,6 @@ from sidecar.messages.vendor_usage import Usage
 from sidecar.workspace.agent_sessions import NOT_KEPT, SessionReader
 from sidecar.workspace.services import Services
 from sidecar.workspace.state_folder import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from sidecar.agents.session_events import Store, StoredSession
 
 AT = datetime(2026, 11, 20, 10, tzinfo=UTC)
 

@@ -8,8 +8,9 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +20,6 @@ from sidecar.counting import saved_calibrations
 from sidecar.counting.calibration import Calibrations
 from sidecar.counting.saved_calibrations import CalibrationStore
 from sidecar.workspace.state_folder import State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 DEEP = b'{"learned":' + b"[" * 10**6
 WRITERS = {

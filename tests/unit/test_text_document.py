@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -20,14 +21,9 @@ from sidecar.tasks import Workers
 from sidecar.text import pieces
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import MAX_SEARCH, PIECE_CHARACTERS, Piece, is_cut
-from sidecar.text.positions import Position, Range
+from sidecar.text.positions import Encoding, Position, Range
 from tests.document_counts import document_tokens, pending_characters
 from tests.fuzz import edits, oracle
-
-if TYPE_CHECKING:
-    import re
-
-    from sidecar.text.positions import Encoding
 
 ENCODINGS = st.sampled_from(["utf-8", "utf-16", "utf-32"])
 TEXTS = st.lists(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), max_size=12).map("".join)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.text.positions import index_of_unit, join_surrogates, units
+from sidecar.text.positions import Encoding, index_of_unit, join_surrogates, units
 from tests.fuzz import oracle
-
-if TYPE_CHECKING:
-    from sidecar.text.positions import Encoding
 
 ENCODINGS = st.sampled_from(["utf-8", "utf-16", "utf-32"])
 TEXTS = st.text(st.sampled_from("ab é字😀\ud83d\ude00\U0010ffff\x00߿ࠀ"), max_size=30)

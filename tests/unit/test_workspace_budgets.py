@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from threading import current_thread
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,9 +19,6 @@ from sidecar.workspace.services import Services
 from sidecar.workspace.state_folder import State
 from sidecar.workspace.workspace import Workspace
 from tests.file_opens import recorded_opens
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 URI = "file:///ws/notes.md"
 MARK = "token-budget: ignore"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,10 +13,6 @@ from sidecar.counting.open_documents import Documents, Snapshot
 from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.tasks import Workers
 from sidecar.text.document import TextDocument
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 GENES = "ACGT" * (GIANT_CHARACTERS // 2)
 WORDS = "some words\n" * 2_000

@@ -8,17 +8,14 @@ import queue
 import shutil
 import threading
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from sidecar.project import file_watcher
 from sidecar.project.file_watcher import Changes, FileWatcher, _Watches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 NEVER = float("inf")
 

@@ -10,9 +10,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -38,10 +39,6 @@ from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams
 from sidecar.messages.vendor_usage import Usage
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state_folder import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 class World:

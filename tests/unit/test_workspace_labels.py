@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +17,6 @@ from sidecar.models.names import short_names
 from sidecar.workspace.sessions import label_of
 from tests.unit.agents_world import World
 from tests.unit.test_agents_written import RUNS, Written, install
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROMPT = "Mend the zebra crossing\nof the parser"
 

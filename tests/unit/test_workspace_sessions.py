@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,17 +15,13 @@ from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.sums import Tally
 from sidecar.counting.windows import find_window
 from sidecar.models import catalogue
+from sidecar.models.window import Limit
 from sidecar.server.features.context_requests import _list_sessions as list_sessions
 from sidecar.workspace import sessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import PROTOCOL
 from sidecar.workspace.state_folder import State
 from tests.unit.context_fakes import FakeCounter
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.models.window import Limit
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
@@ -14,9 +14,6 @@ from sidecar.workspace.shared_services import SharedServices
 from sidecar.workspace.spending import Costs, Spending
 from sidecar.workspace.state_folder import State
 from sidecar.workspace.status import cost_status
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def call(session: str) -> CostRecordParams:
