@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from sidecar.config.settings import Truncation
-from sidecar.conversations.context_protocol import FitParams, FitResult
+from sidecar.conversations.context_protocol import FitParams, FitResult, SessionRow
 from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.pruning import apply_plan, fit, make_plan
 from sidecar.conversations.turn_counts import Counter
@@ -142,6 +142,26 @@ def session(counter: FakeCounter | None = None, turns: Sequence[Turn] = ()) -> C
     if turns:
         conversation.append(turns)
     return conversation
+
+
+def session_row(**fields: Any) -> SessionRow:
+    """Return a row of a list of sessions."""
+    made: dict[str, Any] = {
+        "id": "0123456789abcdef",
+        "source": "codex",
+        "title": None,
+        "model": "gpt-5",
+        "tokens": 43_000,
+        "limit": 100_000,
+        "percent": 43,
+        "method": "exact",
+        "note": None,
+        "state": "running",
+        "parent": None,
+        "cost_usd": None,
+        "updated_at": "2026-11-22T11:57:00Z",
+    }
+    return SessionRow(**made | fields)
 
 
 def window(limit: int = 10_000, reserve: int = 500) -> Window:

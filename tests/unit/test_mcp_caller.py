@@ -18,24 +18,11 @@ from sidecar.config.paths import state_dir
 from sidecar.conversations.context_protocol import SessionRow
 from sidecar.mcp.caller import Caller, find_session, identify, session_ids
 from sidecar.mcp.open_project import BEING_READ, Project, find_in_ends
+from tests.unit.context_fakes import session_row
 
 
 def row(name: str, source: str, state: Literal["running", "idle", "ended"] = "idle") -> SessionRow:
-    return SessionRow(
-        id=name,
-        source=source,
-        title=None,
-        model=None,
-        tokens=None,
-        limit=None,
-        percent=None,
-        method=None,
-        note=None,
-        state=state,
-        parent=None,
-        cost_usd=None,
-        updated_at="2026-11-20T09:00:00Z",
-    )
+    return session_row(id=name, source=source, state=state)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +37,14 @@ def row(name: str, source: str, state: Literal["running", "idle", "ended"] = "id
         ("Visual Studio Code - Insiders", "copilot-chat"),
         ("inspector-client", None),
         ("", None),
+        # Only whole words are names.
+        ("kilo", "kilo-code"),
+        ("@cline/core", "cline"),
+        ("mcp", "vibe"),
+        ("mcp-inspector", None),
+        ("pipeline-runner", None),
+        ("pi-mcp-adapter", "pi"),
+        ("Continued", None),
     ],
 )
 def test_agent_is_recognized_by_the_client_name(client: str, agent: str | None) -> None:
@@ -67,52 +62,49 @@ def test_ids_of_sessions_are_found_in_meta() -> None:
     assert session_ids(None) == ()
 
 
-def test_session_named_by_the_call_is_preferred() -> None:
-    rows = [row("new", "codex", "running"), row("old", "codex")]
-    session = find_session(rows, Caller("codex-mcp-client", ("old",)))
-    assert session is not None
-    assert (session.row.id, session.others) == ("old", 0)
-
-
-def test_newest_of_several_running_sessions_is_used() -> None:
-    rows = [row("x", "pi", "running"), row("b", "codex", "running"), row("a", "codex", "running")]
-    session = find_session(rows, Caller("codex-mcp-client"))
-    assert session is not None
-    assert (session.row.id, session.others) == ("b", 1)
-
-
-def test_open_session_is_used_if_none_is_running() -> None:
-    rows = [row("done", "codex", "ended"), row("open", "codex")]
-    session = find_session(rows, Caller("codex-mcp-client"))
-    assert session is not None
-    assert session.row.id == "open"
-
-
-def test_sessions_of_other_agents_are_never_used() -> None:
-    assert find_session([row("a", "pi", "running")], Caller("codex-mcp-client")) is None
-
-
-@pytest.mark.parametrize(
-    ("client", "agent"),
-    [
-        ("kilo", "kilo-code"),
-        ("@cline/core", "cline"),
-        ("mcp", "vibe"),
-        ("mcp-inspector", None),
-        ("pipeline-runner", None),
-        ("pi-mcp-adapter", "pi"),
-        ("Continued", None),
-    ],
-)
-def test_agent_is_recognized_by_whole_words(client: str, agent: str | None) -> None:
-    assert Caller(client).agent == agent
-
-
 VARIABLES = {
     "CLAUDE_CODE_SESSION_ID": "outer",
     "QWEN_CODE_SESSION_ID": "inner",
     "COPILOT_AGENT_SESSION_ID": "middle",
 }
+CODEX = "codex-mcp-client"
+META = {"session_id": "meta", "claudecode/toolUseId": "toolu_1"}
+
+
+@pytest.mark.parametrize(
+    ("caller", "rows", "found"),
+    [
+        (
+            Caller(CODEX, ("old",)),
+            [row("new", "codex", "running"), row("old", "codex")],
+            ("old", 0),
+        ),
+        # The call is more specific than the environment.
+        (
+            identify("claude-code", META, VARIABLES),
+            [row("outer", "claude-code", "running"), row("meta", "claude-code")],
+            ("meta", 0),
+        ),
+        (
+            Caller(CODEX),
+            [row("x", "pi", "running"), *(row(name, "codex", "running") for name in "ba")],
+            ("b", 1),
+        ),
+        (Caller(CODEX), [row("done", "codex", "ended"), row("open", "codex")], ("open", 0)),
+        (Caller(CODEX), [row("a", "pi", "running")], None),
+        # The variable is that of another agent, which has started this one.
+        (
+            identify("qwen-cli-mcp-client", None, VARIABLES),
+            [row("inner", "codex", "running"), row("own", "qwen-code", "running")],
+            ("own", 0),
+        ),
+    ],
+)
+def test_session_of_a_known_client(
+    caller: Caller, rows: list[SessionRow], found: tuple[str, int] | None
+) -> None:
+    session = find_session(rows, caller)
+    assert (session and (session.row.id, session.others)) == found
 
 
 @pytest.mark.parametrize(
@@ -130,22 +122,10 @@ def test_only_the_callers_own_variable_names_its_session(client: str, ids: tuple
     assert identify(client, None, VARIABLES).session_ids == ids
 
 
-def test_the_call_is_more_specific_than_the_environment() -> None:
-    meta = {"session_id": "meta", "claudecode/toolUseId": "toolu_1"}
-    caller = identify("claude-code", meta, VARIABLES)
+def test_id_of_the_tool_call_is_read_from_meta() -> None:
+    caller = identify("claude-code", META, VARIABLES)
     assert (caller.session_ids, caller.tool_call) == (("meta", "outer"), "toolu_1")
     assert identify("claude-code", {"claudecode/toolUseId": 3}, {}).tool_call is None
-    rows = [row("outer", "claude-code", "running"), row("meta", "claude-code")]
-    session = find_session(rows, caller)
-    assert session is not None
-    assert session.row.id == "meta"
-
-
-def test_an_id_of_another_agents_session_is_not_the_callers() -> None:
-    rows = [row("inner", "codex", "running"), row("own", "qwen-code", "running")]
-    session = find_session(rows, identify("qwen-cli-mcp-client", None, VARIABLES))
-    assert session is not None
-    assert session.row.id == "own"
 
 
 @pytest.mark.parametrize("client", ["inspector-client", "", "mcp"])

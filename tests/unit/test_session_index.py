@@ -1,9 +1,13 @@
-"""Tests that the session index stores each agent session and each call only once."""
+"""Tests that the session index stores each agent session and each call only once, that each byte is
+read once, and that no text is stored.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,72 +22,442 @@ import pytest
 from benchmarks.agents import claude, codex
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
+from benchmarks.agents.truth import Tokens
 from benchmarks.transcripts import recorded
 from sidecar.agents import session_index
-from sidecar.agents.folders import Places, Roots
-from sidecar.agents.reader_registry import Sources, readers_of
+from sidecar.agents.folders import Roots
+from sidecar.agents.reader_registry import Sources
 from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead
-from sidecar.agents.session_index import IngestControl, IngestResult, SessionIndex
-from sidecar.config.settings import Agents
+from sidecar.agents.session_index import (
+    LOCK_NAME,
+    IngestControl,
+    IngestResult,
+    SessionIndex,
+    find_unread,
+    make_ledger_event,
+    read_all,
+)
+from sidecar.config.settings import Agents, Settings
 from sidecar.cost import ledger as ledger_file
 from sidecar.cost.book import CostBook
+from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams
 from sidecar.cost.ledger import Ledger
 from sidecar.messages.vendor_usage import Usage
 from sidecar.workspace.agent_sessions import NOT_KEPT, SessionReader
 from sidecar.workspace.services import Services
+from sidecar.workspace.spending import Spending
 from sidecar.workspace.state_folder import State
-
-AT = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
 class World:
-    """Two agents' home folders, two project folders, and a session index."""
+    """A user's home folder with two agents' sessions, two project folders, and a session index."""
 
     def __init__(self, folder: Path) -> None:
-        self.root, self.other = folder / "root", folder / "other"
-        self.root.mkdir()
-        self.other.mkdir()
-        self.claude = ClaudeHome(folder / ".claude")
-        self.codex = CodexHome(folder / ".codex")
-        settings = Agents(sources=("claude-code", "codex"))
-        self.places = Places.of(settings, {"HOME": str(folder)})
-        self.roots = Roots.of([self.root])
-        self.readers = readers_of(settings)
+        self.home = folder / "home"
+        self.root = self.home / "work" / "my proj.ect"
+        self.other = self.home / "work" / "other"
+        for made in (self.root, self.other):
+            made.mkdir(parents=True)
+        self.claude, self.codex = ClaudeHome(self.home / ".claude"), CodexHome(self.home / ".codex")
+        for clock in (self.claude.clock, self.codex.clock):
+            clock.now = datetime.now(UTC) - timedelta(hours=2)
+        self.state = State(folder / "state")
         self.book = CostBook(folder / "state")
         self.ledger = self.book.ledger
         self.index = SessionIndex(self.ledger)
 
+    @property
+    def sources(self) -> Sources:
+        """Return the sources for the agents that have files."""
+        found = Sources.of(Agents(), str(self.root))
+        assert found is not None
+        return found
+
     def stores(self) -> list[Store]:
-        return [store for reader in self.readers for store in reader.find(self.places)]
+        return self.sources.stores(mine=False)
 
     def unread(self) -> list[Store]:
         return self.index.unread(self.stores())
 
-    def read(self, control: IngestControl | None = None) -> IngestResult:
-        return self.index.read(self.readers, self.unread(), control)
+    def read(self, *, mine: bool = False, stop: threading.Event | None = None) -> IngestResult:
+        control = IngestControl(stop or threading.Event())
+        return read_all(self.book, self.sources, mine=mine, control=control)
 
-    def sessions(self) -> dict[str, StoredSession]:
-        found = self.index.sessions(self.readers, self.places, self.roots)
+    def sessions(self, root: Path | None = None, **options: Any) -> dict[str, StoredSession]:
+        """Return the sessions in a root folder by id."""
+        sources, roots = self.sources, Roots.of([root or self.root])
+        found = self.index.sessions(sources.readers, sources.places, roots, **options)
         return {one.id: one for one in found}
+
+    def recorded(self) -> dict[str, tuple[str, Tokens]]:
+        return recorded(self.ledger)
+
+    def truth(self) -> dict[str, tuple[str, Tokens]]:
+        return self.claude.truth.calls | self.codex.truth.calls
+
+    def spending(self, root: Path) -> Spending:
+        return Spending(self.state, Settings(), root.as_uri(), "gpt-5", root)
+
+    def calls(self, *roots: Path) -> list[int]:
+        """Return the number of calls in each root folder."""
+        found = [self.spending(root).detail(CostDetailParams(), lambda: False) for root in roots]
+        return [one.totals.calls for one in found]
+
+    def call_in(self, *folders: Path) -> None:
+        """Write and read a session with one call in each of these folders."""
+        for folder in folders:
+            session = self.claude.session(folder)
+            session.user()
+            session.reply()
+        self.read()
+
+    def kept(self) -> bytes:
+        """Return everything that is stored."""
+        files = [path for path in self.state.folder.rglob("*") if path.is_file()]
+        return b"".join(path.read_bytes() for path in files)
+
+    def statements(self) -> list[str]:
+        """Return a list to which this thread's later SQL statements are added."""
+        found: list[str] = []
+        with self.ledger.reader() as connection:  # the same connection is used again
+            connection.set_trace_callback(found.append)
+        return found
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
-    made.ledger.close()
+    made.book.close()
+    made.state.close()
 
 
 def test_each_byte_is_read_once_and_each_call_counts_once(world: World) -> None:
     claude.everyday(world.claude, world.root)
     codex.everyday(world.codex, world.root)
+    codex.everyday(world.codex, world.other)
     size = sum(store.size for store in world.stores())
     result = world.read()
-    truth = world.claude.truth.calls | world.codex.truth.calls
-    assert recorded(world.ledger) == truth
-    assert (result.calls, result.bytes_read, result.is_complete) == (len(truth), size, True)
+    assert world.recorded() == world.truth()
+    expected = IngestResult(calls=len(world.truth()), bytes_read=size, has_new_costs=True)
+    assert result == expected
     assert world.unread() == []
     assert world.read() == IngestResult()
+
+
+def test_checking_for_unread_calls_opens_no_file(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = claude.everyday(world.claude, world.root)
+    sources, opened, open_ = world.sources, list[str](), os.open
+
+    def watched(path: str, flags: int, *mode: int) -> int:
+        opened.append(str(path))
+        return open_(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", watched)
+    assert find_unread(world.book, sources) is not None
+    assert str(session.path) not in opened
+    read_all(world.book, sources, mine=True)
+    assert str(session.path) in opened
+    assert find_unread(world.book, sources) is None
+
+
+def test_workspace_is_read_before_the_rest(world: World) -> None:
+    claude.everyday(world.claude, world.root)
+    mine = set(world.claude.truth.calls)
+    claude.everyday(world.claude, world.other)
+    world.read(mine=True)
+    assert mine <= set(world.recorded())
+    world.read()
+    assert world.recorded() == world.truth()
+
+
+def test_only_new_bytes_of_a_growing_file_are_read(world: World) -> None:
+    session = claude.everyday(world.claude, world.root)
+    world.read()
+    for _ in range(3):
+        before = session.path.stat().st_size
+        session.user()
+        session.reply()
+        result = world.read(mine=True)
+        assert result.bytes_read == session.path.stat().st_size - before
+        assert world.recorded() == world.truth()
+    assert world.read(mine=True) == IngestResult()
+
+
+def test_unreported_changes_are_found_by_listing_stores(world: World) -> None:
+    sessions = [claude.everyday(world.claude, world.root) for _ in range(3)]
+    codex.everyday(world.codex, world.root)
+    assert world.read(mine=True).calls == len(world.truth())
+    assert world.read(mine=True) == IngestResult()
+    sessions[1].reply()
+    assert world.read(mine=True).calls == 1
+    assert world.read(mine=True) == IngestResult()
+    world.book.ledger.close()
+    for path in world.state.folder.glob("ledger.db*"):
+        path.unlink()
+    assert world.read(mine=True).calls == len(world.truth())
+
+
+def test_stopped_reading_continues_where_it_stopped(world: World) -> None:
+    for _ in range(4):
+        codex.everyday(world.codex, world.root)
+    size = sum(store.size for store in world.stores())
+    stop = threading.Event()
+    stop.set()
+    readings = [world.read(stop=stop)]
+    assert not readings[0].is_complete
+    assert 0 < len(world.recorded()) < len(world.truth())
+    while not readings[-1].is_complete:
+        readings.append(world.read(stop=stop))
+        assert len(readings) < 20
+    assert world.recorded() == world.truth()
+    assert sum(reading.bytes_read for reading in readings) == size
+
+
+@pytest.mark.parametrize(
+    ("tokens", "counted"),
+    [
+        (Tokens(10**18, 0, 0, 0, 5), Tokens(0, 0, 0, 0, 5)),
+        (Tokens(3, 10**13, 0, 0, 5), Tokens(3, 0, 0, 0, 5)),
+        (Tokens(3, 0, 0, 0, 2 * 10**12), Tokens(3)),
+    ],
+)
+def test_only_impossible_numbers_are_refused(world: World, tokens: Tokens, counted: Tokens) -> None:
+    session = world.claude.session(world.root)
+    session.user()
+    session.reply()
+    body = session.message("msg_absurd", tokens)
+    session.write(session.line("assistant", requestId="req_1", message=body))
+    session.reply()
+    world.read()
+    assert world.recorded() == world.truth() | {"msg_absurd": (session.id, counted)}
+    assert world.unread() == []
+
+
+def test_call_also_reported_by_a_plugin_counts_once(world: World) -> None:
+    session = world.claude.session(world.root)
+    session.user()
+    session.reply()
+    ((name, (_, tokens)),) = world.claude.truth.calls.items()
+    usage = claude.usage(tokens)
+    mine = CostRecordParams(model=session.model, usage=usage, request_id=name)
+    assert not world.book.record(mine).duplicate
+    assert world.read().calls == 0
+    assert world.book.record(mine).duplicate
+    assert len(world.recorded()) == 1
+
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN EXCLUSIVE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def held(database: Path) -> Iterator[None]:
+    """Lock a database in another process."""
+    database.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-c", HOLD, str(database)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        yield
+        holder.kill()
+
+
+def test_only_one_process_reads_at_a_time(world: World) -> None:
+    codex.everyday(world.codex, world.root)
+    with held(world.state.folder / LOCK_NAME):
+        result = world.read()
+        assert not result.is_complete
+        assert result.unread is not None
+        assert result._replace(unread=None) == IngestResult(is_complete=False)
+    assert world.read().calls == len(world.truth())
+
+
+def test_no_text_is_stored(world: World) -> None:
+    for folder in (world.root, world.other):
+        claude.everyday(world.claude, folder)
+        codex.everyday(world.codex, folder)
+    session = world.claude.session(world.root)
+    session.reply()
+    session.write({"type": "custom-title", "customTitle": "zebra crossing"})
+    world.read()
+    assert world.sessions()[session.id].title == "zebra crossing"
+    kept = world.kept()
+    assert b"msg_01" in kept
+    assert session.id.encode() in kept
+    for secret in ("tokenizer reads a line", "def fold(state", "999999", "“counts”", "zebra"):
+        assert secret.encode() not in kept
+
+
+def test_stores_with_an_outdated_state_are_read_again(world: World) -> None:
+    codex.everyday(world.codex, world.root)
+    size = world.read().bytes_read
+    with sqlite3.connect(world.ledger.path) as connection:
+        connection.execute("UPDATE store SET size = 0, state = ?", (b"of another version",))
+    again = world.read()
+    assert (again.calls, again.bytes_read) == (0, size)
+    assert world.recorded() == world.truth()
+
+
+def test_sessions_of_a_deleted_store_disappear_and_stay_billed(world: World) -> None:
+    session = claude.everyday(world.claude, world.root)
+    codex.everyday(world.codex, world.root)
+    world.read()
+    session.path.unlink()
+    world.read()
+    assert session.id not in world.sessions()
+    with world.ledger.reader() as connection:
+        paths = connection.execute("SELECT path FROM store").fetchall()
+    assert (str(session.path),) not in paths
+    assert world.recorded() == world.truth()
+
+
+def test_a_deleted_session_is_missing_from_the_next_list(world: World) -> None:
+    """No watcher reports sessions that were deleted while no server was running."""
+    deleted, kept = claude.everyday(world.claude, world.root), world.claude.session(world.root)
+    kept.reply()
+    elsewhere = world.claude.session(world.other)
+    elsewhere.reply()
+    world.read()
+    deleted.path.unlink()
+    reader = SessionReader(world.sources, world.book)
+    reader.read_all(None)
+    assert [one.id for one in reader.sessions(None)] == [kept.id]
+    assert list(world.sessions(world.other)) == [elsewhere.id]
+    assert world.recorded() == world.claude.truth.calls
+
+
+def call(agent: str, provider: str, **costs: Any) -> CallFinished:
+    return CallFinished(
+        at=datetime.now(UTC),
+        session=agent,
+        model="gpt-4o",
+        provider=provider,
+        usage=Usage(input_tokens=1_000_000, output_tokens=0, prompt_tokens=1_000_000),
+        request=agent,
+        **costs,
+    )
+
+
+def test_credits_are_the_reported_cost_and_the_agents_cost_is_kept(world: World) -> None:
+    calls = [
+        call("copilot-chat", "github-copilot", cost_usd=Decimal("0.07")),
+        call("copilot-cli", "github-copilot"),
+        call("pi", "openai", cost_usd=Decimal(3)),
+        call("codex", "openai"),
+    ]
+    world.ledger.record_many(make_ledger_event(one, one.session) for one in calls)
+    found = world.book.detail(CostDetailParams(by=("agent",)))
+    rows = {str(row.agent): row for row in found.rows}
+    assert (rows["copilot-chat"].cost_usd, rows["copilot-chat"].listed_cost_usd) == (0.07, None)
+    assert (rows["copilot-cli"].cost_usd, rows["copilot-cli"].unpriced) == (None, True)
+    ours = rows["codex"].cost_usd
+    assert ours is not None
+    assert (rows["pi"].cost_usd, rows["pi"].listed_cost_usd) == (3.0, ours)
+    assert rows["codex"].listed_cost_usd is None
+    assert "codex, pi: at API prices" in found.basis
+    assert "copilot-chat, copilot-cli: AI credits as reported" in found.basis
+    assert world.book.detail(CostDetailParams(workspace="file:///none")).basis == ""
+
+
+def test_a_call_is_stored_with_its_agents_own_cost() -> None:
+    event = make_ledger_event(call("pi", "fake", agent_cost_usd=Decimal("0.25")), "pi")
+    assert (event.reported_cost, event.agent_cost) == (None, Decimal("0.25"))
+
+
+def git(folder: Path, *arguments: str) -> None:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(folder), *arguments]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def make_worktree(world: World, tree: Path) -> None:
+    git(world.root, "init", "-q")
+    git(world.root, "commit", "-q", "--allow-empty", "-m", "a")
+    git(world.root, "worktree", "add", "-q", str(tree))
+
+
+def test_calls_below_links_and_worktrees_belong_to_the_workspace(world: World) -> None:
+    below, linked, tree = world.root / "pkg", world.home / "link", world.home / "tree"
+    below.mkdir()
+    linked.symlink_to(world.root)
+    make_worktree(world, tree)
+    world.call_in(world.root, below, linked, tree, world.other)
+    assert world.calls(world.root, tree, below, world.other, linked) == [4, 4, 1, 1, 4]
+
+
+def remove(root: Path, tree: Path) -> None:
+    git(root, "worktree", "remove", "--force", str(tree))
+
+
+def delete_and_prune(root: Path, tree: Path) -> None:
+    shutil.rmtree(tree)
+    git(root, "worktree", "prune")
+
+
+def move_and_remove(root: Path, tree: Path) -> None:
+    git(root, "worktree", "move", str(tree), f"{tree}-moved")
+    git(root, "worktree", "remove", "--force", f"{tree}-moved")
+
+
+def move(root: Path, tree: Path) -> None:
+    git(root, "worktree", "move", str(tree), f"{tree}-moved")
+
+
+@pytest.mark.parametrize("end", [remove, delete_and_prune, move_and_remove, move])
+def test_calls_of_a_former_worktree_stay_with_its_repository(
+    world: World, end: Callable[[Path, Path], None]
+) -> None:
+    tree = world.home / "tree"
+    make_worktree(world, tree)
+    (tree / "pkg").mkdir()
+    world.call_in(world.root, tree / "pkg", tree, world.other)
+    end(world.root, tree)
+    assert world.calls(world.root, world.other) == [3, 1]
+    world.call_in(world.root)
+    assert world.calls(world.root) == [4]
+    assert len(world.sessions()) == 4
+
+
+def test_worktree_seen_only_with_its_repository_is_remembered(world: World) -> None:
+    """Calls that a plugin reports have no session file."""
+    tree = world.home / "tree"
+    make_worktree(world, tree)
+    usage = {"input_tokens": 10, "output_tokens": 1}
+    for folder in (world.root, tree):
+        made = CostRecordParams(model="claude-opus-5", usage=usage, workspace=folder.as_uri())
+        world.book.record(made)
+    assert world.calls(world.root) == [2]
+    remove(world.root, tree)
+    assert world.calls(world.root) == [2]
+
+
+def test_folder_that_becomes_another_repository_leaves_the_first(world: World) -> None:
+    tree = world.home / "tree"
+    make_worktree(world, tree)
+    world.call_in(world.root, tree)
+    remove(world.root, tree)
+    tree.mkdir()
+    git(tree, "init", "-q")
+    world.call_in(tree)
+    assert world.calls(world.root, tree) == [1, 2]
+
+
+def test_worktrees_with_relative_paths_belong_to_the_repository(world: World) -> None:
+    tree = world.home / "tree"
+    make_worktree(world, tree)
+    private = world.root / ".git" / "worktrees" / "tree"
+    # git 2.48 and later write this with `worktree.useRelativePaths`
+    (private / "gitdir").write_text(os.path.relpath(tree / ".git", private) + "\n")
+    (tree / ".git").write_text(f"gitdir: {os.path.relpath(private, tree)}\n")
+    world.call_in(world.root, tree)
+    assert world.calls(world.root, tree) == [2, 2]
 
 
 def test_only_sessions_in_the_roots_are_listed_with_their_size(world: World) -> None:
@@ -117,24 +491,10 @@ def test_an_old_session_is_built_only_if_it_is_its_agents_newest(
     os.utime(lone.path, (0, 0))
     recent = claude.everyday(world.claude, world.root)
     world.read()
-    shown = world.index.sessions(world.readers, world.places, world.roots, since_ms=1)
-    assert {recent.id, lone.id} <= {one.id for one in shown}
-    assert not {one.id for one in old} & {one.id for one in shown}
-    assert built == [one.id for one in shown]
-
-
-def test_a_call_is_stored_with_its_agents_own_cost() -> None:
-    call = CallFinished(
-        at=AT,
-        session="a",
-        model="private-model",
-        provider="fake",
-        usage=Usage(input_tokens=10, output_tokens=2, prompt_tokens=10),
-        request="1",
-        agent_cost_usd=Decimal("0.25"),
-    )
-    event = session_index.make_ledger_event(call, "pi")
-    assert (event.reported_cost, event.agent_cost) == (None, Decimal("0.25"))
+    shown = world.sessions(since_ms=1)
+    assert {recent.id, lone.id} <= shown.keys()
+    assert not {one.id for one in old} & shown.keys()
+    assert built == list(shown)
 
 
 def test_the_newest_stores_are_read_first(world: World) -> None:
@@ -149,11 +509,12 @@ def test_the_newest_stores_are_read_first(world: World) -> None:
     missing = world.index.find_unread(stores)
     assert missing is not None
     assert missing.before == datetime.fromtimestamp(10**9 - 1, UTC)
-    world.index.read(world.readers, unread[:2])
+    readers = world.sources.readers
+    world.index.read(readers, unread[:2])
     missing = world.index.find_unread(stores)
     assert missing is not None
     assert missing.before == datetime.fromtimestamp(10**9 - 3, UTC)
-    world.index.read(world.readers, unread)
+    world.index.read(readers, unread)
     assert world.index.find_unread(stores) is None
 
 
@@ -170,62 +531,6 @@ def test_an_unread_subagent_belongs_to_the_session_that_its_folder_names(
     assert missing.sessions == {session.id}
 
 
-def test_an_interrupted_read_resumes_where_it_stopped(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session_index, "_STORES_AT_ONCE", 1)
-    for _ in range(3):
-        codex.everyday(world.codex, world.root)
-    size = sum(store.size for store in world.stores())
-    stop = threading.Event()
-    stop.set()
-    readings = [world.read(IngestControl(stop))]
-    assert 0 < len(recorded(world.ledger)) < len(world.codex.truth.calls)
-    while not readings[-1].is_complete:
-        readings.append(world.read(IngestControl(stop)))
-        assert len(readings) < 30
-    assert recorded(world.ledger) == world.codex.truth.calls
-    assert sum(reading.bytes_read for reading in readings) == size
-
-
-def test_titles_are_read_from_the_agents_files_and_never_stored(
-    world: World, tmp_path: Path
-) -> None:
-    session = claude.everyday(world.claude, world.root)
-    session.write({"type": "custom-title", "customTitle": "zebra crossing"})
-    world.read()
-    assert world.sessions()[session.id].title == "zebra crossing"
-    world.ledger.close()
-    kept = b"".join(path.read_bytes() for path in (tmp_path / "state").iterdir())
-    assert session.id.encode() in kept
-    assert b"zebra" not in kept
-
-
-def test_sessions_of_a_deleted_store_disappear_and_stay_billed(world: World) -> None:
-    session = claude.everyday(world.claude, world.root)
-    world.read()
-    session.path.unlink()
-    world.index.forget_missing(world.readers, world.stores())
-    assert session.id not in world.sessions()
-    assert recorded(world.ledger) == world.claude.truth.calls
-
-
-def test_a_deleted_session_is_missing_from_the_next_list(world: World) -> None:
-    """No watcher reports sessions that were deleted while no server was running."""
-    deleted, kept = claude.everyday(world.claude, world.root), world.claude.session(world.root)
-    kept.reply()
-    elsewhere = world.claude.session(world.other)
-    elsewhere.reply()
-    world.read()
-    deleted.path.unlink()
-    reader = SessionReader(Sources(world.readers, world.places, world.roots), world.book)
-    reader.read_all(None)
-    assert [one.id for one in reader.sessions(None)] == [kept.id]
-    others = world.index.sessions(world.readers, world.places, Roots.of([world.other]))
-    assert [one.id for one in others] == [elsewhere.id]
-    assert recorded(world.ledger) == world.claude.truth.calls
-
-
 def test_a_list_takes_the_same_number_of_statements_for_any_number_of_folders(
     world: World,
 ) -> None:
@@ -234,10 +539,8 @@ def test_a_list_takes_the_same_number_of_statements_for_any_number_of_folders(
         folder.mkdir()
         world.claude.session(folder).reply()
         world.read()
-        statements: list[str] = []
-        with world.ledger.reader() as connection:
-            connection.set_trace_callback(statements.append)
-        assert len(world.sessions()) == number + 1  # the same connection is used again
+        statements = world.statements()
+        assert len(world.sessions()) == number + 1
         assert len([one for one in statements if "agent_session" in one]) == 1
 
 
@@ -246,9 +549,7 @@ def test_a_search_reads_no_state_of_a_reader(world: World) -> None:
     for _ in range(session_index._STORES_AT_ONCE + 1):
         world.claude.session(world.root).reply()
     world.read()
-    statements: list[str] = []
-    with world.ledger.reader() as connection:
-        connection.set_trace_callback(statements.append)
+    statements = world.statements()
     assert world.unread() == []
     assert [one for one in statements if "FROM store" in one]
     assert not [one for one in statements if "state" in one]
@@ -264,7 +565,7 @@ def test_a_slower_read_does_not_overwrite_a_newer_one(world: World) -> None:
     world.index.read([late], world.unread())
     assert session_before != world.claude.truth.context[session.id]
     assert world.sessions()[session.id].tokens == world.claude.truth.context[session.id]
-    assert recorded(world.ledger) == world.claude.truth.calls
+    assert world.recorded() == world.claude.truth.calls
     assert world.unread() == []
 
 
@@ -272,7 +573,9 @@ class SlowReader:
     """A reader of Claude Code's files. While it reads, another process stores a newer version."""
 
     def __init__(self, world: World) -> None:
-        (self._reader,) = (reader for reader in world.readers if reader.agent == "claude-code")
+        (self._reader,) = (
+            reader for reader in world.sources.readers if reader.agent == "claude-code"
+        )
         self._world = world
         self.agent = self._reader.agent
         self.folders, self.find = self._reader.folders, self._reader.find
@@ -305,7 +608,7 @@ def test_an_index_with_another_schema_is_rebuilt(
     assert world.sessions() == {}
     world.read()
     assert session.id in world.sessions()
-    assert recorded(world.ledger) == world.claude.truth.calls
+    assert world.recorded() == world.claude.truth.calls
 
 
 def test_a_session_stays_in_the_workspace_where_it_started(world: World) -> None:
@@ -320,26 +623,29 @@ def test_a_session_stays_in_the_workspace_where_it_started(world: World) -> None
     assert folders == [(str(world.root), str(world.other))]
 
 
+def fail(_self: object, _store: Store, _state: bytes = b"") -> StoreRead:
+    raise RuntimeError("a defect of the reader")
+
+
 def test_a_store_that_fails_to_read_is_read_again_after_it_changes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = claude.everyday(world.claude, world.root)
-    reader, read = type(world.readers[0]), type(world.readers[0]).read
     attempts: list[str] = []
 
-    def fail(_self: object, store: Store, _state: bytes = b"") -> StoreRead:
+    def note_and_fail(self: object, store: Store, _state: bytes = b"") -> StoreRead:
         attempts.append(store.path)
-        raise RuntimeError("a defect of the reader")
+        return fail(self, store)
 
-    monkeypatch.setattr(reader, "read", fail)
-    world.read()
-    world.read()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(world.sources.readers[0]), "read", note_and_fail)
+        world.read()
+        world.read()
     assert attempts.count(str(session.path)) == 1
-    monkeypatch.setattr(reader, "read", read)
     session.reply()
     world.read()
     assert session.id in world.sessions()
-    assert session.id in {name for name, _ in recorded(world.ledger).values()}
+    assert session.id in {name for name, _ in world.recorded().values()}
 
 
 def test_a_failed_read_keeps_the_read_position(
@@ -349,24 +655,11 @@ def test_a_failed_read_keeps_the_read_position(
     world.read()
     before = session.path.stat().st_size
     session.reply()
-
-    def fail(_self: object, _store: Store, _state: bytes = b"") -> StoreRead:
-        raise RuntimeError("a defect of the reader")
-
     with monkeypatch.context() as patch:
-        patch.setattr(type(world.readers[0]), "read", fail)
+        patch.setattr(type(world.sources.readers[0]), "read", fail)
         world.read()
     session.reply()
     assert world.read().bytes_read == session.path.stat().st_size - before
-
-
-HOLD = """
-import sqlite3, sys
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("BEGIN EXCLUSIVE")
-print("held", flush=True)
-sys.stdin.read()
-"""
 
 
 @contextlib.contextmanager
@@ -388,15 +681,8 @@ def full(state: Path) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@contextlib.contextmanager
-def locked(state: Path) -> Iterator[None]:
-    state.mkdir()
-    command = [sys.executable, "-c", HOLD, str(state / "ledger.db")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        yield
-        holder.communicate(b"")
+def locked(state: Path) -> contextlib.AbstractContextManager[None]:
+    return held(state / "ledger.db")
 
 
 @contextlib.contextmanager

@@ -4,41 +4,22 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
 
 import pytest
 
 from sidecar.agents.session_index import Unread
-from sidecar.conversations.context_protocol import ContextUsage, SessionInfo, SessionRow
+from sidecar.conversations.context_protocol import ContextUsage, SessionInfo
 from sidecar.cost.ledger_events import Cost
 from sidecar.text.tables import align_cells, align_columns, columns, draw_bar, draw_gauge
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.status import cost_status
 from sidecar.workspace.views import BEING_READ, format_age, format_session_cost, session_rows
+from tests.unit.context_fakes import session_row
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 USD = Cost(Decimal("1.916"))
 PARTIAL = USD._replace(whole=False)
 UNPRICED = Cost(None, whole=False)
-
-
-def a_row(**fields: Any) -> SessionRow:
-    made: dict[str, Any] = {
-        "id": "0123456789abcdef",
-        "source": "codex",
-        "title": None,
-        "model": "gpt-5",
-        "tokens": 43_000,
-        "limit": 100_000,
-        "percent": 43,
-        "method": "exact",
-        "note": None,
-        "state": "running",
-        "parent": None,
-        "cost_usd": None,
-        "updated_at": "2026-11-22T11:57:00Z",
-    }
-    return SessionRow(**made | fields)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +55,10 @@ def test_status_names_the_scope_of_its_cost(
 
 def test_row_shows_label_size_cost_age_model_and_state() -> None:
     costs = Costs(sessions={"0123456789abcdef": Cost(Decimal("1.916"))})
-    rows = [a_row(label="Mend the 試験", shown=True), a_row(model="claude-opus-5", label="main")]
+    rows = [
+        session_row(label="Mend the 試験", shown=True),
+        session_row(model="claude-opus-5", label="main"),
+    ]
     shown, other = session_rows(rows, costs, NOW)
     assert (shown.label, other.label) == ("Mend the 試験", "main")
     assert shown.detail == "43 % · $1.92 · 3 min ago · gpt-5 · running"
@@ -88,23 +72,23 @@ def test_row_shows_label_size_cost_age_model_and_state() -> None:
 
 def test_models_with_the_same_short_name_are_shown_with_their_full_names() -> None:
     models = ["gpt-5-2025-08-07", "gpt-5-2025-12-11", "claude-opus-5", "claude-opus-5"]
-    rows = session_rows([a_row(model=model) for model in models], Costs(read=True), NOW)
+    rows = session_rows([session_row(model=model) for model in models], Costs(read=True), NOW)
     assert [row.detail.split(" · ")[-2] for row in rows] == [*models[:2], "opus-5", "opus-5"]
 
 
 def test_row_explains_a_missing_size_and_marks_a_pinned_session() -> None:
-    rows = [a_row(tokens=None, percent=None, method=None, note="compacted", pinned=True)]
+    rows = [session_row(tokens=None, percent=None, method=None, note="compacted", pinned=True)]
     (row,) = session_rows([*rows], Costs(read=True), NOW)
     assert row.detail == "compacted · 3 min ago · gpt-5 · running, pinned"
-    (guess,) = session_rows([a_row(method="estimate")], Costs(read=True), NOW)
+    (guess,) = session_rows([session_row(method="estimate")], Costs(read=True), NOW)
     assert "~43 %" in guess.detail
-    (windowless,) = session_rows([a_row(percent=None, limit=None)], Costs(read=True), NOW)
+    (windowless,) = session_rows([session_row(percent=None, limit=None)], Costs(read=True), NOW)
     assert windowless.detail.startswith("43,000 tokens")
 
 
 def test_hostile_names_are_shown_as_plain_text() -> None:
     (row,) = session_rows(
-        [a_row(label="a\x1b[2J\nb\u202e" + "x" * 99, model="m\x07")], Costs(), NOW
+        [session_row(label="a\x1b[2J\nb\u202e" + "x" * 99, model="m\x07")], Costs(), NOW
     )
     for text in (row.label, row.detail, row.text):
         assert text.isprintable()
