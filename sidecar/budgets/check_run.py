@@ -12,7 +12,6 @@ from typing import NamedTuple
 import msgspec
 
 from sidecar.budgets.budget_rules import Rule, Rules
-from sidecar.budgets.budgets import Subject, findings
 from sidecar.budgets.check_cache import (
     CheckCache,
     Checked,
@@ -36,13 +35,13 @@ from sidecar.budgets.check_report import (
     find_distinct,
     report_finding,
 )
+from sidecar.budgets.checked_text import Subject, findings
 from sidecar.budgets.findings import Finding, evaluate_sum
-from sidecar.cli.local_counts import ChooseCounter, map_batches
-from sidecar.cli.output import with_progress
 from sidecar.config.safe_files import FileStamp, stamp_of, stamp_of_status
 from sidecar.config.settings import Settings
 from sidecar.counting.count_result import Measure
 from sidecar.counting.exact_engines import names
+from sidecar.counting.local_counts import ChooseCounter, map_batches
 from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.tokenizer_choice import CounterChoice
 from sidecar.counting.tokenizer_interface import Tokenizer
@@ -64,6 +63,10 @@ class LoadedFile(NamedTuple):
     digest: bytes = b""
 
 
+Progress = Callable[[Iterable[Checked], int, int], Iterable[Checked]]
+"""Shows progress. Takes the files, their number and their total size in bytes."""
+
+
 class FileReader:
     """Reads and checks files, caching counts by content."""
 
@@ -75,8 +78,9 @@ class FileReader:
         contents: ContentCounts,
         choose: ChooseCounter,
         uses_endpoint: bool,
+        progress: Progress,
     ) -> None:
-        self._uses_endpoint = uses_endpoint
+        self._uses_endpoint, self._progress = uses_endpoint, progress
         self._rules, self._model, self._choose = rules, model, choose
         self._keys = [rule.key for rule in rules.all]
         self._contents = contents
@@ -94,7 +98,7 @@ class FileReader:
         """
         threads = _PARALLEL_REQUESTS if self._uses_endpoint else 0
         checked = map_batches(self._check_batch, targets, threads)
-        return list(with_progress(checked, len(targets), size))
+        return list(self._progress(checked, len(targets), size))
 
     def measure(self, text: str, model: str, digest: bytes = b"") -> Measure:
         """Count text. The count is cached if a digest is given."""
@@ -227,6 +231,7 @@ class Checker:
         model: str,
         cache: CheckCache,
         choose: ChooseCounter | None = None,
+        progress: Progress = lambda work, steps, size: work,  # noqa: ARG005
     ) -> None:
         """Create a checker.
 
@@ -235,13 +240,14 @@ class Checker:
             model: The default model.
             cache: The project's cache, which is updated.
             choose: Chooses the counter for a text. By default, local counters are used.
+            progress: Shows the progress of reading files, and returns them.
         """
         self._settings = settings
         self._rules = Rules(settings)
         self._all_rules = self._rules.all
         self._model = model
         self._cache = cache
-        self._choose = choose
+        self._choose, self._progress = choose, progress
         self._contents: ContentCounts | None = None
         self._reader: FileReader | None = None
         self.old_texts: dict[str, str] = {}
@@ -257,7 +263,7 @@ class Checker:
     def reader(self) -> FileReader:
         """Return the file reader, creating it on the first call."""
         if self._reader is None:
-            from sidecar.cli.local_counts import local_counters
+            from sidecar.counting.local_counts import local_counters
 
             self._contents = decode_counts(self._cache)
             self._reader = FileReader(
@@ -267,6 +273,7 @@ class Checker:
                 self._contents,
                 self._choose or local_counters(self._settings)[1],
                 uses_endpoint=self._choose is not None,
+                progress=self._progress,
             )
         return self._reader
 

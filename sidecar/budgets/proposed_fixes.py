@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar.budgets import fixes
-from sidecar.budgets.budgets import Subject, make_text_counter
+from sidecar.budgets.checked_text import Subject, make_text_counter
 from sidecar.budgets.fixes import Fix, FixTarget
 from sidecar.config.safe_files import read_file
 from sidecar.config.toml import check_limits

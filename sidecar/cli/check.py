@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.output import echo, print_problems, warn
+from sidecar.cli.output import echo, print_problems, warn, with_progress
 
 if TYPE_CHECKING:
     from sidecar.budgets.check_report import FileReport, Report
-    from sidecar.cli.local_counts import ChooseCounter
     from sidecar.config.options import Loaded, Origin, Problem
     from sidecar.config.settings import Settings
+    from sidecar.counting.local_counts import ChooseCounter
 
 STDIN = "-"
 EXCEEDED = 1
@@ -238,7 +238,8 @@ def _run_check(
     model: str | None,
     work: Callable[[Settings, str, ChooseCounter | None], Report],
 ) -> Report:
-    from sidecar.cli.local_counts import needs_endpoint, run_with_endpoints, warn_if_unknown_model
+    from sidecar.cli.command_counts import run_with_endpoints, warn_if_unknown_model
+    from sidecar.counting.local_counts import needs_endpoint
 
     name = model or settings.model
     models = dict.fromkeys([name, *(rule.model or name for rule in settings.budgets)])
@@ -265,7 +266,7 @@ def _root_report(
 
     use_cache = use_cache and choose is None  # an endpoint's counts may have changed
     cache = load_cache(root) if use_cache else CheckCache()
-    checker = Checker(settings, model, cache, choose)
+    checker = Checker(settings, model, cache, choose, with_progress)
     finder = Targets(root)
     targets = list(finder.of(paths))
     is_whole_root = any(root.is_relative_to(os.path.abspath(path)) for path in paths)

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sidecar.cli.local_counts import (
-    ChooseCounter,
+from sidecar.cli.command_counts import (
     ask_endpoint_window,
     load_settings_for,
-    map_batches,
     run_with_counters,
     warn_if_unknown_model,
 )
 from sidecar.cli.output import print_json, print_lines, replace_invalid_utf8, warn, with_progress
 from sidecar.counting.count_result import Measure, Method, method_mark
+from sidecar.counting.local_counts import ChooseCounter, map_batches
 from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.tokenizer_choice import CounterChooser
 from sidecar.project.files import STDIN, File, SkippedPath, Text, find, read
@@ -184,9 +183,8 @@ def _describe_files(
     from sidecar.models.window import NamedLimits
     from sidecar.workspace.state_folder import State
 
-    state = State()
-    windows = Windows(state)
-    load_window_and_price(state, model, settings)
+    windows = Windows(State().estimate)
+    load_window_and_price(windows.estimate, model, settings)
     windows.mark_loaded(model, settings)
     named = NamedLimits(endpoint=ask_endpoint_window(chooser, model, settings))
 

@@ -43,7 +43,7 @@ def fit(
     """
     import asyncio
 
-    from sidecar.cli.local_counts import load_settings_for, warn_if_unknown_model
+    from sidecar.cli.command_counts import load_settings_for, warn_if_unknown_model
 
     text, (settings, has_errors) = _read_text(file), load_settings_for(file)
     name = model or settings.model
@@ -73,7 +73,7 @@ def _print_json(fitted: FitResult, model: str, measure: Measure) -> None:
 async def _fit_text(
     text: str, max_tokens: int, mode: Truncation, marker: str, model: str, settings: Settings
 ) -> tuple[FitResult, Measure]:
-    from sidecar.cli.local_counts import open_counts
+    from sidecar.cli.command_counts import open_counts
 
     async with open_counts() as counts:
         return await counts.fit(text, max_tokens, mode, marker, model, settings)

@@ -104,7 +104,7 @@ def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
     """Yield each workspace that was not reported today, with the records of its prompt files."""
     from sidecar.cli.session_labels import SessionsView
     from sidecar.config.load import find_root
-    from sidecar.project.prompt_files import file_records
+    from sidecar.workspace.file_costs import file_records
     from sidecar.workspace.workspace import path_of
 
     folders = [Path(path) for uri in queue.recent_workspaces() if (path := path_of(uri))]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from sidecar.conversations import context_protocol as p
     from sidecar.conversations.context_protocol import ContextUsage
     from sidecar.conversations.turn_counts import Counter, Sample
-    from sidecar.cost.caps import CostVerdict
+    from sidecar.cost.caps import CostVerdict, SpendingSums
+    from sidecar.cost.cost_protocol import CostRecorded, CostRecordParams
     from sidecar.counting.calibration import ConversationCalibration
     from sidecar.counting.open_documents import FollowedText
     from sidecar.endpoints.outcome import Capability
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from sidecar.messages.vendor_usage import Usage
     from sidecar.models.window import Window
     from sidecar.tasks import Workers
-    from sidecar.workspace.spending import Spending, SpendingSums
 
 _NO_CHAT = re.compile(
     "embed|transcri|realtime|audio|tts|speech|whisper|image|dall-e|moderation|rerank|ocr"
@@ -144,6 +144,20 @@ class Draft(NamedTuple):
     def keep_time(self) -> None:
         """Leave the conversation's place among the recently used ones as it was."""
         self.conversation.updated_at = self.used_at
+
+
+class CallLedger(Protocol):
+    """Records a workspace's calls and checks them against its caps. Both methods block."""
+
+    def record(
+        self, params: CostRecordParams, reply: Reply | None = None, raw: object = None
+    ) -> tuple[CostRecorded, SpendingSums | None]:
+        """Record a call and return the workspace's new sums."""
+
+    def preflight(
+        self, model: str, prompt_tokens: int, output_tokens: int, session: str
+    ) -> CostVerdict:
+        """Return a call's expected cost and whether the caps allow the call."""
 
 
 @dataclass(frozen=True)
@@ -356,7 +370,7 @@ class ApplyReply(Change[ResponseResult]):
 
     params: p.ResponseParams = field(kw_only=True)
     keep_turns: int = field(kw_only=True)
-    spending: Spending = field(kw_only=True)
+    spending: CallLedger = field(kw_only=True)
     reply: Reply | None = None
     asked_model: str | None = None
     """The model that the client set in the request or for the conversation."""
@@ -451,7 +465,7 @@ def check_prompt_and_cost(
     draft: Draft,
     params: p.PreflightParams,
     alternatives: AlternativeModels,
-    spending: Spending,
+    spending: CallLedger,
     warn_at: tuple[float, ...],
 ) -> tuple[PreflightResult, CostVerdict]:
     """Compute the result of `context/preflight`. The draft is discarded. This function blocks."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     import sqlite3
 
     from sidecar.config.settings import Caps
+    from sidecar.cost.ledger_events import Cost
+    from sidecar.models.window import Severity
 
 CapVerdict = Literal["ok", "warn", "refuse"]
 CapSpan = Literal["day", "session", "workspace"]
@@ -30,6 +33,27 @@ class CapReason(msgspec.Struct, frozen=True, rename="camel"):
     """What the cap applies to; null if the reason is not a cap."""
     cap_usd: float | None = None
     """The cap in USD; null if the reason is not a cap."""
+
+
+class SpendingSums(NamedTuple):
+    """Sums from the ledger, in USD."""
+
+    today: Decimal | None
+    """Spending in all workspaces since local midnight, or None if this workspace has no calls."""
+    workspace: Decimal
+    severity: Severity
+    sessions: Mapping[str, Cost]
+    """The cost of the requested session or of all sessions, keyed by ID."""
+    partial: frozenset[CapSpan]
+    """The spans whose sums are lower bounds, because calls have no price, or agents omit calls."""
+    read_number: int
+    """A counter that increases with each read. Sums from later reads replace earlier sums."""
+    calls: int
+    """The number of this workspace's calls."""
+    tokens: int
+    """The number of tokens in this workspace's calls."""
+    caps: tuple[CapReason, ...] = ()
+    """The exceeded caps."""
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):

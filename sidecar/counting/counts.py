@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from cachetools import LRUCache
@@ -25,12 +25,11 @@ from sidecar.counting.model_tokenizers import CalibratedTokenizer
 from sidecar.counting.open_documents import Documents, Snapshot
 from sidecar.counting.tokenizer_choice import CounterChoice, CounterChooser, has_enabled_endpoints
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS
-from sidecar.counting.windows import Windows, load_window_and_price
+from sidecar.counting.windows import Root, Windows, load_window_and_price
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS, TOO_LONG, EndpointCount
 from sidecar.errors import WorkStoppedError
 from sidecar.tasks import SharedTasks
 from sidecar.text.outline import Part, find_parts
-from sidecar.workspace.workspace import Event, MissedCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from sidecar.models.window import NamedLimits
     from sidecar.tasks import Workers
     from sidecar.text.document import TextDocument
-    from sidecar.workspace.workspace import Workspace
 
 
 ENDPOINT_SECONDS = 2.0
@@ -173,6 +171,21 @@ def _count_snapshot(
     return count_pieces(pieces, base, should_stop)
 
 
+CountEvent = Literal[
+    "endpoint",  # an endpoint has counted text
+    "missed",  # an endpoint failed to count, but may be asked again
+    "learned",  # a calibration has changed and needs to be written
+]
+
+
+class MissedCount(NamedTuple):
+    """A count that an endpoint failed to provide."""
+
+    model: str
+    settings: Settings
+    kind: MissKind
+
+
 class Counts(CounterChooser):
     """Counts text for all workspaces of the process."""
 
@@ -183,8 +196,8 @@ class Counts(CounterChooser):
         windows: Windows,
         *,
         documents: Documents | None = None,
-        roots: Iterable[Workspace] | None = None,
-        publish: Callable[[Event], None] = lambda _: None,
+        roots: Iterable[Root] | None = None,
+        publish: Callable[[CountEvent, MissedCount | None], None] = lambda *_: None,
     ) -> None:
         """Create the counter.
 
@@ -194,7 +207,7 @@ class Counts(CounterChooser):
             windows: Context windows and prices.
             documents: The open documents.
             roots: Workspaces whose endpoints may be used. Defaults to all workspaces.
-            publish: Called with each event.
+            publish: Called with each event, and with the count if one was missed.
         """
         self._documents = Documents() if documents is None else documents
         super().__init__(calibrations, roots=roots)
@@ -334,13 +347,13 @@ class Counts(CounterChooser):
         before = self._outcomes.get(text, tokens)
         self._outcomes[text] = tokens
         if before != tokens:
-            self._publish(Event("endpoint"))
+            self._publish("endpoint", None)
 
     def report_miss(self, model: str, settings: Settings, kind: MissKind) -> bool:
         """Report that an endpoint failed to count text. Returns whether a retry is planned."""
         may_later = self.endpoints(settings).retry_delay(model, kind) is not None
         if may_later:
-            self._publish(Event("missed", missed=MissedCount(model, settings, kind)))
+            self._publish("missed", MissedCount(model, settings, kind))
         return may_later
 
     async def _learn(self, snapshot: Snapshot, model: str, settings: Settings, real: int) -> None:
@@ -359,7 +372,7 @@ class Counts(CounterChooser):
     def calibration_changed(self) -> None:
         """Report that a calibration has changed. The calibrations are written to the file later."""
         self.calibrations.changed()
-        self._publish(Event("learned"))
+        self._publish("learned", None)
 
     def _scaled_tokenizer(
         self, snapshot: Snapshot, model: str, settings: Settings, whole: Measure
@@ -376,7 +389,7 @@ class Counts(CounterChooser):
         self,
         snapshot: Snapshot,
         model: str | None,
-        workspace: Workspace,
+        workspace: Root,
         choice: CounterChoice | None = None,
     ) -> Count:
         """Count text. The result includes the model's window and price.
@@ -401,7 +414,7 @@ class Counts(CounterChooser):
         tokens = await self.snapshots.count(snapshot, choice.tokenizer)
         return choice.tokenizer.measure(tokens, snapshot.sample)
 
-    def count_if_quick(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count | None:
+    def count_if_quick(self, snapshot: Snapshot, model: str, workspace: Root) -> Count | None:
         """Return the text's count, or None if counting would take over a millisecond."""
         settings = workspace.settings
         asked = self.is_window_due(model, settings) or self.asks_endpoint(model, settings)
@@ -415,12 +428,12 @@ class Counts(CounterChooser):
         measure = tokenizer.measure(tokens, snapshot.sample)
         return self.add_window_and_price(measure, model, snapshot.characters, workspace)
 
-    async def count_locally(self, snapshot: Snapshot, model: str, workspace: Workspace) -> Count:
+    async def count_locally(self, snapshot: Snapshot, model: str, workspace: Root) -> Count:
         """Count text without using an endpoint."""
         here = self.choose_local_counter(snapshot, model, workspace.settings)
         return await self.count(snapshot, model, workspace, here)
 
-    def extrapolate(self, document: TextDocument, model: str, workspace: Workspace) -> Count:
+    def extrapolate(self, document: TextDocument, model: str, workspace: Root) -> Count:
         """Estimate a long document's count from a sample. The estimate is shown until the real
         count is known.
         """
@@ -469,7 +482,7 @@ class Counts(CounterChooser):
         messages: Sequence[dict[str, Any]],
         tools: Sequence[dict[str, Any]] | None,
         model: str | None,
-        workspace: Workspace,
+        workspace: Root,
     ) -> Count:
         """Count a chat and its tools with an endpoint or, if there is none, with a formula."""
         from sidecar.counting.message_tokens import count_messages
@@ -497,7 +510,7 @@ class Counts(CounterChooser):
         measure: Measure,
         model: str,
         characters: int,
-        workspace: Workspace,
+        workspace: Root,
         note: str | None = None,
     ) -> Count:
         """Return a `Count` with the measured tokens and the model's window and price."""
@@ -531,7 +544,7 @@ class Counts(CounterChooser):
         """Look up a model's window and price, unless they are already loaded."""
         if not self.windows.is_loaded(model, settings):
             await self.workers.run(
-                partial(load_window_and_price, self.windows.state, model, settings)
+                partial(load_window_and_price, self.windows.estimate, model, settings)
             )
             self.windows.mark_loaded(model, settings)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from sidecar.counting.incremental import (
@@ -20,7 +20,6 @@ from sidecar.text.pieces import Piece, SplitText, split_pieces
 from sidecar.text.positions import Range
 
 if TYPE_CHECKING:
-    from sidecar.conversations.turn_counts import Counter
     from sidecar.counting.count_result import Measure
     from sidecar.text.positions import Encoding
 
@@ -146,6 +145,12 @@ class FollowedPlace:
         self.uri = uri
 
 
+class TextMeasurer(Protocol):
+    """Counts text for one model."""
+
+    def text(self, text: str) -> Measure: ...
+
+
 class FollowedText:
     """An immutable copy of the document text that a conversation section uses."""
 
@@ -160,7 +165,7 @@ class FollowedText:
     def text(self) -> str:
         return self.snapshot.text
 
-    def measure(self, counter: Counter) -> Measure:
+    def measure(self, counter: TextMeasurer) -> Measure:
         """Count the text locally, without calibration."""
         return counter.text(self.text())
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sidecar.counting.open_documents import Snapshot
     from sidecar.counting.saved_calibrations import CalibrationStore
     from sidecar.counting.tokenizer_interface import Tokenizer
+    from sidecar.counting.windows import Root
     from sidecar.endpoints.endpoints import Endpoints
-    from sidecar.workspace.workspace import Workspace
 
 
 class CounterChoice(NamedTuple):
@@ -49,7 +49,7 @@ class CounterChooser:
         self,
         calibrations: CalibrationStore,
         *,
-        roots: Iterable[Workspace] | None = None,
+        roots: Iterable[Root] | None = None,
     ) -> None:
         """Create a chooser.
 

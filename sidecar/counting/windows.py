@@ -6,7 +6,9 @@ waits for that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from decimal import Decimal
+from typing import TYPE_CHECKING, Protocol
 
 from sidecar.counting.count_result import Count, Measure, input_cost_text
 from sidecar.models import catalogue
@@ -15,23 +17,39 @@ from sidecar.models.window import Limit, NamedLimits, Window, resolve_limit
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Price, Settings
-    from sidecar.workspace.state_folder import State
 
 _MODELS_KEPT = 4_096
 
+EstimateCost = Callable[[str, int, "Settings"], Decimal | None]
+"""Returns the price in USD of uncached input, by model, tokens and settings. Blocks."""
 
-def load_window_and_price(state: State, model: str, settings: Settings) -> None:
+
+class Root(Protocol):
+    """What counting needs to know of a root folder."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def model(self) -> str:
+        """The default model."""
+
+    def limits_for(self, model: str) -> NamedLimits:
+        """Return the context windows set by the displayed session, if it uses this model."""
+
+
+def load_window_and_price(estimate: EstimateCost, model: str, settings: Settings) -> None:
     """Load a model's window and price. Blocks; the first call takes almost a second."""
     similar_models(model, settings)
     catalogue.window_of(model)
-    state.book(settings).estimate(model, 1)
+    estimate(model, 1, settings)
 
 
 class Windows:
     """Keeps track of loaded windows and prices, and adds them to counts."""
 
-    def __init__(self, state: State) -> None:
-        self.state = state
+    def __init__(self, estimate: EstimateCost) -> None:
+        self.estimate = estimate
         self.ready = False
         """Whether the price list is loaded. If so, loading another model is fast."""
         self._loaded: set[tuple[str, tuple[Price, ...]]] = set()
@@ -50,7 +68,7 @@ class Windows:
         """Return the price of uncached input in USD, or None if it is unknown or not loaded."""
         if not self.is_loaded(model, settings):
             return None
-        cost = self.state.book(settings).estimate(model, tokens)
+        cost = self.estimate(model, tokens, settings)
         return None if cost is None else float(cost)
 
     def count(

@@ -17,12 +17,12 @@ from sidecar.agents.session_index import IngestControl, read_all
 from sidecar.budgets.budget_rules import Rules
 from sidecar.config.load import find_root, load
 from sidecar.conversations.context_protocol import ContextUsage
+from sidecar.cost.caps import SpendingSums
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.caller import Caller, FoundSession, find_session
 from sidecar.models import catalogue
 from sidecar.tasks import SharedTasks
 from sidecar.workspace.services import Services
-from sidecar.workspace.spending import SpendingSums
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.workspace import SettingsChange, Workspace
 

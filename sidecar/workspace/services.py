@@ -14,9 +14,8 @@ from sidecar.workspace.shared_services import SharedServices
 from sidecar.workspace.workspace import Event, find_linked_root
 
 if TYPE_CHECKING:
-    from sidecar.budgets.budgets import Budgets, Subject
+    from sidecar.budgets.checked_text import Subject
     from sidecar.budgets.findings import Finding
-    from sidecar.conversations.conversations import Conversations
     from sidecar.cost.team import TeamStoreError
     from sidecar.counting.counts import CountedPart, PartCounts
     from sidecar.counting.tokenizer_interface import Tokenizer
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from sidecar.text.document import TextDocument
     from sidecar.text.positions import Encoding
     from sidecar.workspace.agent_sessions import AgentSessions
+    from sidecar.workspace.conversations import Conversations
+    from sidecar.workspace.document_budgets import Budgets
     from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.spending import TeamOutage
     from sidecar.workspace.state_folder import SharedConversations
@@ -74,7 +75,7 @@ class Services(SharedServices):
 
     @cached_property
     def budgets(self) -> Budgets:
-        from sidecar.budgets.budgets import Budgets
+        from sidecar.workspace.document_budgets import Budgets
 
         return Budgets(self.counts, self.documents, self.roots)
 
@@ -117,8 +118,8 @@ class Services(SharedServices):
         Raises:
             RequestError: `unknownDocument`. The document is not open, or it is out of sync.
         """
-        from sidecar.budgets.budgets import model_of
         from sidecar.counting.counts import count_parts
+        from sidecar.workspace.document_budgets import model_of
 
         await self.configured.wait()
         snapshot, workspace = self.documents.snapshot(uri), self.roots.of_document(uri)
@@ -215,7 +216,7 @@ class Services(SharedServices):
     def conversations(self, workspace: Workspace) -> Conversations:
         if (known := self._conversations.get(workspace)) is not None:
             return known
-        from sidecar.conversations.conversations import Conversations
+        from sidecar.workspace.conversations import Conversations
 
         conversations = Conversations(self, workspace, self.sessions(workspace))
         if workspace in self.roots:

@@ -20,8 +20,7 @@ from sidecar.workspace.state_folder import State
 from sidecar.workspace.workspace import Event, Workspaces
 
 if TYPE_CHECKING:
-    from sidecar.cost.caps import CapReason
-    from sidecar.workspace.spending import SpendingSums
+    from sidecar.cost.caps import CapReason, SpendingSums
     from sidecar.workspace.workspace import Workspace
 
 
@@ -40,7 +39,7 @@ class SharedServices:
         self._reported_caps = set[tuple[object, ...]]()
         self.workers = Workers()
         self.sizes = SizesReader(self.workers)
-        self.windows = Windows(self.state)
+        self.windows = Windows(self.state.estimate)
         self.calibrations = CalibrationStore(self.state.folder)
         self.counts = Counts(
             self.workers,
@@ -48,7 +47,7 @@ class SharedServices:
             self.windows,
             documents=self.documents,
             roots=self.roots,
-            publish=self.publish,
+            publish=lambda what, missed: self.publish(Event(what, missed=missed)),
         )
 
     def spending(self, workspace: Workspace) -> Spending:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from sidecar.cost.caps import SpendingSums
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.text.printable import local_time_text
 
@@ -42,27 +43,6 @@ if TYPE_CHECKING:
 RECENT = timedelta(days=30)
 _READ_NUMBERS = itertools.count(1)
 """Numbers the reads of the ledger in the order in which they start."""
-
-
-class SpendingSums(NamedTuple):
-    """Sums from the ledger, in USD."""
-
-    today: Decimal | None
-    """Spending in all workspaces since local midnight, or None if this workspace has no calls."""
-    workspace: Decimal
-    severity: Severity
-    sessions: Mapping[str, Cost]
-    """The cost of the requested session or of all sessions, keyed by ID."""
-    partial: frozenset[CapSpan]
-    """The spans whose sums are lower bounds, because calls have no price, or agents omit calls."""
-    read_number: int
-    """A counter that increases with each read. Sums from later reads replace earlier sums."""
-    calls: int
-    """The number of this workspace's calls."""
-    tokens: int
-    """The number of tokens in this workspace's calls."""
-    caps: tuple[CapReason, ...] = ()
-    """The exceeded caps."""
 
 
 class SessionCosts(NamedTuple):

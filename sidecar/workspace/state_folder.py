@@ -22,6 +22,7 @@ from sidecar.config.safe_files import lock_state, locked, make_folder, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from decimal import Decimal
     from pathlib import Path
 
     from sidecar.config.settings import Price, Settings
@@ -65,6 +66,10 @@ class State:
     def book(self, settings: Settings) -> CostBook:
         """Return the ledger, with the user's prices from the settings."""
         return self.books.get(self.folder, settings.prices)
+
+    def estimate(self, model: str, tokens: int, settings: Settings) -> Decimal | None:
+        """Return the price of uncached input in USD, or None if it is unknown."""
+        return self.book(settings).estimate(model, tokens)
 
     def sessions(self, workspace: str) -> list[SavedSession]:
         """Return a workspace's saved conversations, newest first. Never raises."""

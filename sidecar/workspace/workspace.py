@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sidecar.conversations.context_protocol import ContextUsage, ContextWarning
+    from sidecar.counting.counts import MissedCount
     from sidecar.counting.open_documents import FollowedSection
-    from sidecar.endpoints.outcome import MissKind
 
 
 class ContextState(NamedTuple):
@@ -140,14 +140,6 @@ EventKind = Literal[
     "learned",  # a calibration has changed and needs to be written
     "warning",
 ]
-
-
-class MissedCount(NamedTuple):
-    """A count that an endpoint failed to provide."""
-
-    model: str
-    settings: Settings
-    kind: MissKind
 
 
 class Event(NamedTuple):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.conversations.conversations import Conversations
 from sidecar.messages.replies import read_reply
 from sidecar.server import server as server_module
+from sidecar.workspace.conversations import Conversations
 from tests.truth import truth
 
 if TYPE_CHECKING:

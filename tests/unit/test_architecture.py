@@ -33,23 +33,7 @@ ORDER = (
     "config",
     "text",
 )
-UPWARD = {
-    ("budgets/budgets.py", "workspace.workspace"),
-    ("budgets/check_run.py", "cli.local_counts"),
-    ("budgets/check_run.py", "cli.output"),
-    ("conversations/changes.py", "workspace.spending"),
-    ("conversations/conversations.py", "workspace.sessions"),
-    ("conversations/conversations.py", "workspace.shared_services"),
-    ("conversations/conversations.py", "workspace.views"),
-    ("conversations/conversations.py", "workspace.workspace"),
-    ("counting/counts.py", "workspace.workspace"),
-    ("counting/open_documents.py", "conversations.turn_counts"),
-    ("counting/tokenizer_choice.py", "workspace.workspace"),
-    ("counting/windows.py", "workspace.state_folder"),
-    ("mcp/tools.py", "cli.check"),
-    ("project/prompt_files.py", "workspace.services"),
-    ("project/prompt_files.py", "workspace.workspace"),
-}
+UPWARD = {("mcp/tools.py", "cli.check")}
 """Imports that still point up. Only remove entries."""
 
 # Packages and modules that do no I/O.

@@ -16,10 +16,10 @@ import pytest
 
 from sidecar.budgets import check_cache, check_run
 from sidecar.budgets.check_report import FileReport
-from sidecar.cli import local_counts
 from sidecar.cli.check import check_paths as run
 from sidecar.config.paths import cache_dir
 from sidecar.config.safe_files import FileStamp, stamp_of_status
+from sidecar.counting import local_counts
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.exact_engines import FastEngine
 from sidecar.counting.model_tokenizers import Tokenizers

@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 
 from sidecar.cli import output
 from sidecar.cli.count import count
-from sidecar.cli.local_counts import local_counters
 from sidecar.config.settings import Settings
 from sidecar.counting.exact_engines import FastEngine, Reference, engine
+from sidecar.counting.local_counts import local_counters
 from sidecar.counting.open_documents import Snapshot
 from tests.fuzz import edits
 

@@ -8,13 +8,13 @@ from threading import current_thread
 import pytest
 
 from sidecar.budgets.budget_rules import Rule, Rules
-from sidecar.budgets.budgets import find_lowest_budget
 from sidecar.config.options import Loaded
 from sidecar.config.settings import Budget, Settings
 from sidecar.counting.open_documents import Snapshot
 from sidecar.text.document import TextDocument
 from sidecar.text.outline import HEAD_CHARACTERS
 from sidecar.text.pieces import Piece
+from sidecar.workspace.document_budgets import find_lowest_budget
 from sidecar.workspace.services import Services
 from sidecar.workspace.state_folder import State
 from sidecar.workspace.workspace import Workspace

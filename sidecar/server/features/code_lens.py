@@ -27,7 +27,7 @@ class CodeLens(SectionFeature):
         await services.configured.wait()
         if not self.is_enabled(services.roots.of_document(uri).settings):
             return []
-        from sidecar.project.prompt_files import describe_prompt_file_cost
+        from sidecar.workspace.file_costs import describe_prompt_file_cost
 
         cost = await describe_prompt_file_cost(services, uri)
         parts = await services.count_parts_of_document(uri)

@@ -9,13 +9,13 @@ from typing import Any
 
 from lsprotocol import types
 
-from sidecar.budgets.budgets import model_of
 from sidecar.counting.count_result import tokens_text
 from sidecar.errors import BadParamsError
 from sidecar.server.client import Client
 from sidecar.server.feature import Feature
 from sidecar.text.printable import message, printable
 from sidecar.text.tables import align_columns
+from sidecar.workspace.document_budgets import model_of
 from sidecar.workspace.services import Services
 from sidecar.workspace.views import format_comparison_as_markdown
 

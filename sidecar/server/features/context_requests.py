@@ -30,7 +30,6 @@ from sidecar.conversations.context_protocol import (
     ResponseResult,
     SessionRow,
 )
-from sidecar.conversations.conversations import Conversations
 from sidecar.conversations.occupancy import calibration_info
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.vendor_usage import MOST_TOKENS, Usage, normalize_usage
@@ -38,6 +37,7 @@ from sidecar.server.feature import Feature
 from sidecar.server.protocol import Encoded
 from sidecar.text.pages import Page
 from sidecar.workspace.agent_watcher import AgentSessionWatcher, HistoryRecorder
+from sidecar.workspace.conversations import Conversations
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import PROTOCOL, SessionsSnapshot
 from sidecar.workspace.spending import Spending

@@ -138,7 +138,7 @@ class Cost(Feature):
             return await cost_page(services, workspace, params, _note(workspace))
 
     async def _files(self, params: CostFilesParams) -> list[FileCost]:
-        from sidecar.project.prompt_files import file_costs
+        from sidecar.workspace.file_costs import file_costs
 
         await self._services.configured.wait()
         workspace = self._services.workspace(params.workspace)

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from sidecar.budgets.budgets import model_of
 from sidecar.counting.count_result import Count
 from sidecar.counting.model_list import ModelInfo, choices, search
 from sidecar.counting.open_documents import Snapshot
@@ -25,6 +24,7 @@ from sidecar.server.methods import (
     ModelsParams,
     ProbeParams,
 )
+from sidecar.workspace.document_budgets import model_of
 from sidecar.workspace.services import PinnedDocument, Services
 from sidecar.workspace.views import format_comparison
 from sidecar.workspace.workspace import Event, Workspace

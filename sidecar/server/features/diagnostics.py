@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from sidecar.budgets.budget_rules import Rules
-from sidecar.budgets.budgets import Subject, group_paths
+from sidecar.budgets.checked_text import Subject
 from sidecar.config.options import Problem
 from sidecar.errors import SidecarError
 from sidecar.models.window import Severity
@@ -24,6 +24,7 @@ from sidecar.server.feature import Feature
 from sidecar.tasks import Scheduler
 from sidecar.text.document import TextDocument
 from sidecar.text.printable import printable
+from sidecar.workspace.document_budgets import group_paths
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event, Workspace
 

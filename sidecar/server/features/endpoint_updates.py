@@ -6,13 +6,13 @@ import logging
 import math
 from functools import partial
 
-from sidecar.budgets.budgets import model_of
 from sidecar.config.settings import Settings
 from sidecar.counting.tokenizer_choice import has_enabled_endpoints
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS, MissKind
 from sidecar.project.file_watcher import FileWatcher, PathSubscription
 from sidecar.server.feature import Feature
 from sidecar.tasks import JobKey, Scheduler
+from sidecar.workspace.document_budgets import model_of
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event, Workspace
 

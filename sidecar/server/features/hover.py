@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lsprotocol import types
 
-from sidecar.budgets.budgets import find_lowest_budget, model_of
 from sidecar.counting.open_documents import Snapshot
 from sidecar.server.feature import Feature
 from sidecar.text.printable import markdown
+from sidecar.workspace.document_budgets import find_lowest_budget, model_of
 from sidecar.workspace.services import Services
 from sidecar.workspace.status import document_status
 from sidecar.workspace.views import format_comparison_as_markdown
@@ -33,7 +33,7 @@ class Hover(Feature):
         return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))
 
     async def _describe_document(self, uri: str) -> str:
-        from sidecar.project.prompt_files import describe_prompt_file_cost
+        from sidecar.workspace.file_costs import describe_prompt_file_cost
 
         services = self._services
         await services.configured.wait()

@@ -156,7 +156,7 @@ class CallShipping(Feature):
         """Once a day, report the cost of a workspace's prompt files."""
         from sidecar.cost.cost_protocol import CostFilesParams
         from sidecar.cost.shipping import send_file_report
-        from sidecar.project.prompt_files import file_costs, file_records
+        from sidecar.workspace.file_costs import file_costs, file_records
 
         run, uri = self._services.workers.run, workspace.uri
         if uri is None or await run(partial(queue.has_file_report, uri)):

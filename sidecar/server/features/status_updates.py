@@ -10,7 +10,6 @@ from functools import partial
 
 import msgspec
 
-from sidecar.budgets.budgets import find_lowest_budget, model_of
 from sidecar.counting.count_result import Count
 from sidecar.counting.counts import seconds_until_pause
 from sidecar.counting.open_documents import Snapshot
@@ -19,6 +18,7 @@ from sidecar.server.client import Client
 from sidecar.server.feature import Feature
 from sidecar.tasks import PATIENCE_SECONDS, Scheduler, wait_or_fall_back
 from sidecar.text.document import TextDocument
+from sidecar.workspace.document_budgets import find_lowest_budget, model_of
 from sidecar.workspace.services import Services
 from sidecar.workspace.status import StatusUpdate, document_status, status_update, worse_severity
 from sidecar.workspace.workspace import Event, Workspace

@@ -43,7 +43,7 @@ PACKAGES = (
     "sidecar.conversations.conversation", "sidecar.cost", "sidecar.counting.vocabulary_files",
     "sidecar.endpoints.endpoint",
     "sidecar.endpoints.http", "sidecar.server.schema",
-    "sidecar.conversations.changes", "sidecar.conversations.conversations", "sidecar.agents.session_index",
+    "sidecar.conversations.changes", "sidecar.workspace.conversations", "sidecar.agents.session_index",
 )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def test_only_readers_of_installed_agents_are_imported(tmp_path: Path) -> None:
     for_conversations = (
         "sidecar.conversations.conversation",
         "sidecar.conversations.pruning",
-        "sidecar.conversations.conversations",
+        "sidecar.workspace.conversations",
     )
     assert of(for_conversations, modules) == []
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cachetools import LRUCache, TTLCache
 
 from sidecar.budgets.budget_rules import Rule
+from sidecar.budgets.checked_text import Subject, findings
 from sidecar.config.safe_files import FileStamp, stamp_of
 from sidecar.config.settings import Budget
 from sidecar.counting.open_documents import Documents, Snapshot
@@ -21,7 +22,7 @@ from sidecar.workspace.workspace import Workspaces, path_of
 
 if TYPE_CHECKING:
     from sidecar.budgets.budget_rules import Rules
-    from sidecar.budgets.findings import Finding, RestOfGroup, TextCounter
+    from sidecar.budgets.findings import Finding, RestOfGroup
     from sidecar.counting.counts import Counts
     from sidecar.counting.tokenizer_choice import CounterChoice
     from sidecar.project.files import Target
@@ -38,23 +39,6 @@ LISTING_SECONDS = 10.0
 
 WATCHED_FILES = 1_000
 """Maximum number of files with a shared budget that are watched for changes on disk."""
-
-
-class Subject(NamedTuple):
-    """Text, and the budget rules that apply to it."""
-
-    name: str
-    snapshot: Snapshot
-    rules: tuple[Rule, ...]
-    model: str
-    version: int | None = None
-
-    @property
-    def models(self) -> dict[str, None]:
-        """The text's model and the models of its rules, without duplicates."""
-        return dict.fromkeys(
-            (self.model, *(rule.budget.model or self.model for rule in self.rules))
-        )
 
 
 class Budgets:
@@ -166,30 +150,6 @@ class Budgets:
             return None
         choice = await self._counts.choose_counter(snapshot, model, workspace.settings)
         return (await self._counts.measure(snapshot, choice)).tokens
-
-
-def findings(
-    subject: Subject,
-    choices: Mapping[str, CounterChoice],
-    rest_of_group: Mapping[str, RestOfGroup] | None = None,
-) -> list[Finding]:
-    """Check text against its budget rules. This function blocks."""
-    # Imported on a worker thread to keep server startup fast.
-    from sidecar.budgets.findings import evaluate
-
-    counter = make_text_counter(subject, choices)
-    return evaluate(
-        subject.name, subject.snapshot.text, subject.rules, counter, subject.model, rest_of_group
-    )
-
-
-def make_text_counter(subject: Subject, choices: Mapping[str, CounterChoice]) -> TextCounter:
-    from sidecar.budgets.findings import TextCounter
-
-    whole = {model: choice.whole for model, choice in choices.items() if choice.whole is not None}
-    snapshot = subject.snapshot
-    pieces = snapshot.pieces if snapshot.is_cut else None
-    return TextCounter(snapshot.text, lambda model: choices[model].tokenizer, pieces, whole)
 
 
 def relative_name(workspace: Workspace, uri: str) -> str:
