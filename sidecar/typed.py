@@ -159,6 +159,15 @@ def unpack(data: bytes | msgspec.Raw, kind: type[T]) -> T:
     return msgspec.msgpack.decode(data, type=kind)
 
 
+def read_text(package: str, file: str) -> str:
+    """Read a text file that is installed with a package, such as `sidecar.models`.
+
+    Raises:
+        FileNotFoundError: The package has no such file.
+    """
+    return (pkgutil.get_data(package, file) or b"").decode()
+
+
 def read_table(package: str, file: str, kind: type[T]) -> T:
     """Read a TOML or JSON file that is installed with a package, such as `sidecar.models`.
 
@@ -168,12 +177,12 @@ def read_table(package: str, file: str, kind: type[T]) -> T:
         FileNotFoundError: The package has no such file.
         msgspec.ValidationError: The table does not match the type.
     """
-    data = pkgutil.get_data(package, file) or b""
+    text = read_text(package, file)
     if file.endswith(".json"):
-        return decode(data, kind)
+        return decode(text, kind)
     from tomllib import loads
 
-    return convert(loads(data.decode()), kind)
+    return convert(loads(text), kind)
 
 
 def decoder(kind: type[T]) -> Decoder[T]:

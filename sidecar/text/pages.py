@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from sidecar import typed
 from sidecar.text.printable import (
     compact_number,
     cost_text,
@@ -24,100 +25,7 @@ COLORS = 8
 """Number of colors in the stylesheet (`c0` to `c7`)."""
 _GRID_LINES = 4
 
-STYLE = """
-:root{color-scheme:light dark;
---bg:var(--vscode-editor-background,#fff);--fg:var(--vscode-foreground,#1b1f24);
---dim:var(--vscode-descriptionForeground,#5b6470);--line:var(--vscode-panel-border,#d9dee4);
---card:var(--vscode-editorWidget-background,#f6f8fa);--edge:var(--vscode-contrastBorder,var(--line));
---link:var(--vscode-textLink-foreground,#0b5cad);
---warn:var(--vscode-list-warningForeground,var(--vscode-editorWarning-foreground,#8a5a00));
---bad:var(--vscode-list-errorForeground,var(--vscode-errorForeground,#b42318));
---focus:var(--vscode-focusBorder,#0b5cad);--mark:var(--vscode-button-background,#0b5cad);
---on-mark:var(--vscode-button-foreground,#fff);
---c0:#2f6fde;--c1:#d9730d;--c2:#2a9d63;--c3:#a44ad0;--c4:#c9374b;--c5:#0f8b9d;--c6:#8a6d1b;--c7:#6b7785}
-@media (prefers-color-scheme:dark){:root{--bg:var(--vscode-editor-background,#14171b);
---fg:var(--vscode-foreground,#e6e9ed);--dim:var(--vscode-descriptionForeground,#9aa4b0);
---line:var(--vscode-panel-border,#333a43);--card:var(--vscode-editorWidget-background,#1d2127);
---link:var(--vscode-textLink-foreground,#6ea8ff);
---warn:var(--vscode-list-warningForeground,var(--vscode-editorWarning-foreground,#e3c567));
---bad:var(--vscode-list-errorForeground,var(--vscode-errorForeground,#ff7b86));
---focus:var(--vscode-focusBorder,#6ea8ff);--mark:var(--vscode-button-background,#6ea8ff);
---on-mark:var(--vscode-button-foreground,#0b1420)}
-:root:not(:has(.vscode-light,.vscode-high-contrast-light)){--c0:#6ea8ff;--c1:#ffa657;--c2:#56d39b;
---c3:#d2a8ff;--c4:#ff7b86;--c5:#56cfe1;--c6:#e3c567;--c7:#a3adb8}}
-:root:has(.vscode-dark,.vscode-high-contrast:not(.vscode-high-contrast-light)){--c0:#6ea8ff;
---c1:#ffa657;--c2:#56d39b;--c3:#d2a8ff;--c4:#ff7b86;--c5:#56cfe1;--c6:#e3c567;--c7:#a3adb8}
-.vscode-high-contrast .plot line{stroke-opacity:.3}
-.vscode-high-contrast{--dim:var(--fg);--mark:var(--fg);--on-mark:var(--bg)}
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:1020px;padding:16px 20px;background:var(--bg);color:var(--fg);
-font:14px/1.5 var(--vscode-font-family,system-ui,sans-serif);overflow-wrap:anywhere}
-h1{font-size:21px;margin:0;line-height:1.3}h2{font-size:15px;margin:24px 0 8px}
-p{color:var(--dim);margin:2px 0 8px}
-:focus-visible{outline:2px solid var(--focus);outline-offset:2px}
-a,summary{color:var(--link)}summary{cursor:pointer;width:fit-content}
-fieldset{border:0;margin:12px 0 0;padding:0;min-width:0;
-display:flex;flex-wrap:wrap;gap:6px;align-items:center}
-legend{float:left;color:var(--dim);margin-right:6px;min-width:64px;padding:0}
-fieldset label{position:relative}
-fieldset input[type=radio]{position:absolute;opacity:0;inset:0;margin:0;
-width:100%;height:100%;cursor:pointer}
-fieldset span{display:block;border:1px solid var(--edge);border-radius:4px;padding:2px 10px}
-fieldset input:checked+span{background:var(--mark);color:var(--on-mark);border-color:var(--mark)}
-fieldset input:focus-visible+span{outline:2px solid var(--focus);outline-offset:2px}
-fieldset input[type=date]{font:inherit;color:var(--fg);background:var(--bg);max-width:130px;
-border:1px solid var(--edge);border-radius:4px;padding:1px 4px;margin-left:4px}
-form{margin-bottom:12px}
-.cards{display:flex;flex-wrap:wrap;gap:10px;margin:16px 0;padding:0}
-.cards div{background:var(--card);border:1px solid var(--edge);border-radius:6px;padding:8px 14px;
-flex:1 1 auto;display:flex;flex-direction:column-reverse}
-.cards dd{margin:0;font-size:20px;white-space:nowrap;line-height:1.3;
-font-variant-numeric:tabular-nums}
-.cards dt{color:var(--dim);font-size:13px}
-svg{display:block}.parts{width:100%;height:14px;border-radius:3px;margin:4px 0}
-.plot{width:100%;height:190px;border-bottom:1px solid var(--dim)}
-.plot line{stroke:var(--line);vector-effect:non-scaling-stroke}
-.plot polyline{fill:none;stroke-width:2px;vector-effect:non-scaling-stroke}
-.chart{display:grid;grid-template-columns:auto minmax(0,1fr);gap:4px 8px;margin:0}
-.axis{display:flex;flex-direction:column;justify-content:space-between;text-align:right;
-margin:-9px 0}
-.axis,.ends{color:var(--dim);font-size:12px;font-variant-numeric:tabular-nums}
-.ends{grid-column:2;display:flex;justify-content:space-between;gap:8px}
-.legend{list-style:none;display:flex;flex-wrap:wrap;gap:2px 16px;padding:0;margin:6px 0;
-font-size:13px}
-.legend li{display:flex;gap:6px;align-items:baseline}.legend svg{width:10px;height:10px;flex:none}
-.legend b{font-weight:500;white-space:nowrap;font-variant-numeric:tabular-nums}
-table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
-td,th{border-bottom:1px solid var(--line);padding:4px 8px;text-align:right;font-weight:400}
-.wide :is(td,th){white-space:nowrap}tr>:first-child{text-align:left;padding-left:0}
-.wide tr>:first-child{white-space:normal}tr>:last-child{padding-right:0}
-tr>:not(:first-child){overflow-wrap:break-word}
-thead th{color:var(--dim)}tfoot :is(th,td){font-weight:600;border-bottom:0}
-.bar{width:100%;max-width:240px;height:4px;margin-top:2px}
-.note{border-left:3px solid var(--warn);padding-left:8px;color:var(--fg)}
-.tools{display:flex;gap:16px;align-items:baseline;justify-content:space-between;flex-wrap:wrap}
-.c0{fill:var(--c0);stroke:var(--c0)}.c1{fill:var(--c1);stroke:var(--c1)}
-.c2{fill:var(--c2);stroke:var(--c2)}.c3{fill:var(--c3);stroke:var(--c3)}
-.c4{fill:var(--c4);stroke:var(--c4)}.c5{fill:var(--c5);stroke:var(--c5)}
-.c6{fill:var(--c6);stroke:var(--c6)}.c7{fill:var(--c7);stroke:var(--c7)}
-.r0{fill:var(--fg);fill-opacity:.45}.r1{fill:var(--fg);fill-opacity:.12}
-.facts{margin:8px 0}.facts div{display:flex;justify-content:space-between;gap:12px;padding:2px 0}
-.facts dt{color:var(--dim);flex:none}.facts dd{margin:0;text-align:right;text-wrap:balance}
-.size{font-size:22px;color:var(--fg);margin:8px 0 0;line-height:1.2}
-.size b{font-weight:600}.size.warning b{color:var(--warn)}.size.error b{color:var(--bad)}
-.list .legend{display:block}.list .legend li{padding:1px 0;flex-wrap:wrap;overflow-wrap:break-word}
-.list .legend span{flex:1}.list .legend b{margin-left:auto}
-rect{stroke:none!important}.parts rect,.plot rect{shape-rendering:crispEdges}
-.again{fill-opacity:.5}
-@media (forced-colors:active){fieldset input:checked+span{forced-color-adjust:none;
-background:Highlight;color:HighlightText;border-color:Highlight}}
-@media (max-width:600px){body{padding:12px}legend{width:100%}
-.wide thead tr,.wide tbody tr,.wide tfoot tr{display:grid;padding:4px 0;column-gap:6px;
-grid-template-columns:repeat(5,minmax(0,1fr));border-bottom:1px solid var(--line)}
-.wide :is(td,th){border:0;padding:0;font-size:12px}.wide th{white-space:normal}
-.wide tr>:first-child{grid-area:1/1/2/5}.wide tr>:last-child{grid-area:1/5/2/6}
-.wide tr>:not(:first-child,:last-child){grid-row:2}}
-""".strip()
+STYLE = typed.read_text("sidecar.text", "pages.css").strip()
 
 
 class Page(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -18,6 +18,8 @@ import sidecar
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
+DATA = (".css", ".gz", ".json", ".toml")
+
 
 def build(kind: str, folder: Path) -> Path:
     """Build a wheel or an sdist from the working tree."""
@@ -47,10 +49,13 @@ def test_the_sdist_has_everything_that_the_tests_need(tmp_path: Path) -> None:
     assert {"pyproject.toml", "LICENSE", "README.md", ".ci/run", "mkdocs.yml"} <= names
 
 
-def test_published_readme_has_only_absolute_links(tmp_path: Path) -> None:
+def test_wheel_has_all_data_and_a_readme_with_absolute_links(tmp_path: Path) -> None:
     with zipfile.ZipFile(build("wheel", tmp_path / "wheel")) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         readme = wheel.read(name).decode().partition("\n\n")[2]
+        packed = set(wheel.namelist())
+    data = (path for path in (ROOT / "sidecar").rglob("*.*") if path.suffix in DATA)
+    assert {path.relative_to(ROOT).as_posix() for path in data} <= packed
     source = (ROOT / "README.md").read_text("utf-8")
     link = re.compile(r"\]\(([^)]+)\)|(?:src|srcset)=\"([^\"]+)\"")
     assert len(link.findall(readme)) == len(link.findall(source)) > 20
