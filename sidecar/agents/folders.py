@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -165,7 +165,10 @@ class Places(msgspec.Struct, frozen=True, eq=False):
 
     def defaults(self, agent: str) -> tuple[Path, ...]:
         """Return an agent's default folders, which an environment variable can override."""
-        folders = all_agents()[agent].folders
+        return self.in_use(all_agents()[agent].folders)
+
+    def in_use(self, folders: Sequence[str]) -> tuple[Path, ...]:
+        """Return the folders of the first variable that is set, or those without a variable."""
         named = filter(None, (self.named_paths(one) for one in folders if one.startswith("$")))
         plain = (
             path for one in folders if not one.startswith("$") for path in self.named_paths(one)

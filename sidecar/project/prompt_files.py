@@ -10,11 +10,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from sidecar import typed
 
 if TYPE_CHECKING:
     from sidecar.agents.folders import Places
@@ -31,67 +34,38 @@ _MAX_DEPTH = 5
 """Maximum depth of nested imports. Claude Code has the same limit."""
 
 
-_AGENTS_MD = (
-    "codex copilot-chat copilot-cli opencode amp crush goose kilo-code roo-code cline kimi-cli "
-    "kimi-code pi zed"
-)
-RULES: Mapping[str, str] = {
-    "AGENTS.md": _AGENTS_MD,  # agents.md
-    "AGENTS.override.md": "codex",  # developers.openai.com/codex/guides/agents-md
-    # code.claude.com/docs/en/memory
-    "CLAUDE.md": "claude-code",
-    "CLAUDE.local.md": "claude-code",
-    ".claude/CLAUDE.md": "claude-code",
-    "GEMINI.md": "gemini-cli",  # geminicli.com/docs/cli/gemini-md
-    "QWEN.md": "qwen-code",  # qwenlm.github.io/qwen-code-docs
-    # docs.github.com/en/copilot/how-tos/configure-custom-instructions
-    ".github/copilot-instructions.md": "copilot-chat copilot-cli",
-    # cursor.com/docs/context/rules
-    ".cursorrules": "cursor",
-    ".cursor/rules/*.mdc": "cursor",
-    # docs.cline.bot/features/cline-rules
-    ".clinerules": "cline",
-    ".clinerules/*.md": "cline",
-    ".roo/rules/*.md": "roo-code",  # docs.roocode.com/features/custom-instructions
-    ".kilocode/rules/*.md": "kilo-code",  # kilo.ai/docs/customize/custom-rules
-    ".goosehints": "goose",  # block.github.io/goose/docs/guides/using-goosehints
-    "CRUSH.md": "crush",  # github.com/charmbracelet/crush
-    "CONVENTIONS.md": "aider",  # aider.chat/docs/usage/conventions.html
-}
-"""The agents that send each prompt file, keyed by a glob relative to the root.
+class UserFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A user's own prompt file."""
 
-Files for only part of a repository are assumed to be sent with every request.
-"""
+    folders: tuple[str, ...]
+    file: str
 
 
-class UserFile(msgspec.Struct, frozen=True):
-    """A user's own prompt file, which one agent sends in all repositories."""
-
-    agent: str
-    variable: str
-    """The variable that replaces `folder`, in the form of `known_agents.Agent.folders`."""
-    folder: str
-    """The folder's path, relative to the home folder."""
-    name: str
+class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    project: dict[str, frozenset[str]]
+    user: dict[str, UserFile]
 
 
-USER_FILES = (
-    UserFile("claude-code", "$CLAUDE_CONFIG_DIR", ".claude", "CLAUDE.md"),
-    UserFile("codex", "$CODEX_HOME", ".codex", "AGENTS.md"),
-    UserFile("gemini-cli", "$GEMINI_CLI_HOME/.gemini", ".gemini", "GEMINI.md"),
-    UserFile("qwen-code", "$QWEN_HOME", ".qwen", "QWEN.md"),
-    UserFile("opencode", "$XDG_CONFIG_HOME/opencode", ".config/opencode", "AGENTS.md"),
-    UserFile("copilot-cli", "$COPILOT_HOME", ".copilot", "copilot-instructions.md"),
-    UserFile("kimi-cli", "", ".kimi", "AGENTS.md"),
-    UserFile("kimi-code", "$KIMI_CODE_HOME", ".kimi-code", "AGENTS.md"),
-    UserFile("pi", "$PI_CODING_AGENT_DIR", ".pi/agent", "AGENTS.md"),
-)
+@cache
+def _rules() -> _Rules:
+    return typed.read_table("sidecar.project", "prompt_files.toml", _Rules)
 
 
-PUBLIC_NAMES = frozenset(
-    {pattern.rpartition("/")[2] for pattern in RULES} | {user.name for user in USER_FILES}
-)
-"""File names that reveal nothing about the user and may therefore be sent to a collector."""
+def project_rules() -> dict[str, frozenset[str]]:
+    """Return the agents that send each file of a repository, by a glob relative to the root."""
+    return _rules().project
+
+
+def user_files() -> dict[str, UserFile]:
+    """Return the file of the user's that each agent sends in all repositories."""
+    return _rules().user
+
+
+@cache
+def public_names() -> frozenset[str]:
+    """Return file names that reveal nothing about the user and may be sent to a collector."""
+    own = {user.file for user in user_files().values()}
+    return frozenset({pattern.rpartition("/")[2] for pattern in project_rules()} | own)
 
 
 class PromptFile(msgspec.Struct, frozen=True):
@@ -113,20 +87,20 @@ def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
         places: The folders used by agents. If None, imports and user files are skipped.
     """
     files: dict[str, PromptFile] = {}
-    for pattern, agents in RULES.items():
+    for pattern, agents in project_rules().items():
         for path in _find_matching(root, pattern)[: _MAX_FILES - len(files)]:
             if not _is_full(files):
-                _add_file(files, _read_inside(root, path, frozenset(agents.split())))
+                _add_file(files, _read_inside(root, path, agents))
     if places is None:
         return list(files.values())
     for file in list(files.values()):
         if "claude-code" in file.agents:
             _add_imports(files, root, file, _MAX_DEPTH)
-    for user in USER_FILES:
-        folders = places.named_paths(user.variable) or (places.home / user.folder,)
-        for folder in dict.fromkeys((*places.from_settings(user.agent), *folders)):
-            if (folder / user.name).is_file():
-                file = _read_inside(folder, folder / user.name, frozenset({user.agent}))
+    for agent, user in user_files().items():
+        folders = (*places.from_settings(agent), *places.in_use(user.folders))
+        for folder in dict.fromkeys(folders):
+            if (folder / user.file).is_file():
+                file = _read_inside(folder, folder / user.file, frozenset({agent}))
                 _add_file(files, msgspec.structs.replace(file, is_own=True))
     return list(files.values())
 
@@ -236,5 +210,5 @@ def is_prompt_file(relative: str) -> bool:
     """Return whether any agent sends the file with this path, relative to the root."""
     return any(
         fnmatchcase(relative, pattern) and relative.count("/") == pattern.count("/")
-        for pattern in RULES
+        for pattern in project_rules()
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 
-from sidecar.project.prompt_files import PUBLIC_NAMES, PromptFile, is_prompt_file, prompt_files
+from sidecar.project.prompt_files import PromptFile, is_prompt_file, prompt_files, public_names
 
 DAYS = 30
 
@@ -92,7 +92,7 @@ def file_records(files: Iterable[FileCost], root: str, identity: Identity) -> li
     for file in files:
         name = unquote(file.uri).rpartition("/")[2]
         if file.requests:
-            public = name if name in PUBLIC_NAMES else ""
+            public = name if name in public_names() else ""
             records.append(file_record(file, public, root, time.time_ns(), identity))
     return records
 
