@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
+from sidecar import typed
 from sidecar.endpoints.chats import (
     Chat,
     PlainMessage,
@@ -238,41 +242,28 @@ XAI = Cloud(
 )
 
 
-def _cloud_without_count(name: str, *hosts: str, show: str | None = None) -> Cloud:
-    return Cloud(Server(name=name), hosts, bearer, show, ("max_context_length", "context_window"))
+class _Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of `clouds.toml`."""
+
+    hosts: tuple[str, ...]
+    show: str | None = None
 
 
-CLOUDS: tuple[Cloud, ...] = (
-    ANTHROPIC,
-    OPENAI,
-    GEMINI,
-    COHERE,
-    XAI,
-    _cloud_without_count("mistral", "api.mistral.ai", show="/v1/models/{model}"),
-    _cloud_without_count("groq", "api.groq.com", show="/v1/models/{model}"),
-    _cloud_without_count("openrouter", "openrouter.ai"),
-    _cloud_without_count("deepseek", "api.deepseek.com"),
-    # Bedrock can count, but requests must be signed with SigV4. An API key is not accepted.
-    _cloud_without_count("aws", "amazonaws.com"),
-    _cloud_without_count("azure", "azure.com", "azure-api.net"),
-    _cloud_without_count("google", "googleapis.com"),
-    _cloud_without_count("fireworks", "fireworks.ai"),
-    _cloud_without_count("together", "together.xyz", "together.ai"),
-    _cloud_without_count("perplexity", "perplexity.ai"),
-    _cloud_without_count("nvidia", "nvidia.com"),
-    _cloud_without_count("huggingface", "huggingface.co"),
-    _cloud_without_count("ollama", "ollama.com"),
-    _cloud_without_count("moonshotai", "moonshot.ai", "moonshot.cn"),
-    _cloud_without_count("cerebras", "cerebras.ai"),
-    _cloud_without_count("zai", "z.ai", "bigmodel.cn"),
-    _cloud_without_count("alibaba", "aliyuncs.com"),
-)
+@cache
+def clouds() -> tuple[Cloud, ...]:
+    """Return all vendors. The first that has a host is used."""
+    others = typed.read_table("sidecar.endpoints", "clouds.toml", dict[str, _Vendor])
+    fields = ("max_context_length", "context_window")
+    return (
+        *(ANTHROPIC, OPENAI, GEMINI, COHERE, XAI),
+        *(Cloud(Server(name), one.hosts, bearer, one.show, fields) for name, one in others.items()),
+    )
 
 
 def find_cloud(host: str) -> Cloud | None:
     """Return the vendor of a host or its parent domain, or None."""
     name = host.lower().rstrip(".")
-    for cloud in CLOUDS:
+    for cloud in clouds():
         if any(name == known or name.endswith(f".{known}") for known in cloud.hosts):
             return cloud
     return None

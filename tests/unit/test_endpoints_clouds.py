@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sidecar.endpoints import endpoint as endpoint_module
-from sidecar.endpoints.clouds import CLOUDS, Cloud, find_cloud
+from sidecar.endpoints.clouds import Cloud, clouds, find_cloud
 from sidecar.endpoints.http import root_of
 from sidecar.endpoints.outcome import EndpointCount
 from tests.unit.endpoints_fake_server import (
@@ -34,7 +34,7 @@ TOOLS = [{"name": "weather", "description": "Tells", "input_schema": SCHEMA}]
 
 
 def cloud(name: str) -> Cloud:
-    return next(each for each in CLOUDS if each.server.name == name)
+    return next(each for each in clouds() if each.server.name == name)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from sidecar.cli import main
 from sidecar.config.load import load
 from sidecar.config.settings import Endpoint
 from sidecar.endpoints import http, outcome
-from sidecar.endpoints.clouds import CLOUDS
+from sidecar.endpoints.clouds import clouds
 from sidecar.endpoints.endpoints import Endpoints
 from sidecar.messages.replies import FORMATS
 from tests.e2e.llama.own import text_tokens
@@ -69,7 +69,7 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
 
 def test_the_tables_name_every_format_and_every_vendor_that_counts() -> None:
     assert all(f"`{name}`" in REFERENCE for name in FORMATS)
-    for cloud in CLOUDS:
+    for cloud in clouds():
         request = cloud.server.text and cloud.server.text.build("M", "x")
         if request:
             assert request.path.removeprefix("/v1beta/").removeprefix("/v1") in REFERENCE
