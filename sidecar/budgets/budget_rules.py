@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from itertools import takewhile
 from typing import Literal
 
 import msgspec
 
+from sidecar import typed
 from sidecar.config.settings import Budget, Settings
 from sidecar.text.globs import PathGlobs
 
@@ -16,25 +18,12 @@ FindingSeverity = Literal["information", "warning", "error"]
 
 DEFAULT_WARN_AT = 0.9
 
-PRESETS: tuple[Budget, ...] = (
-    Budget(files=("AGENTS.md", "CLAUDE.md", "GEMINI.md"), max_tokens=2_400),
-    Budget(files=(".github/copilot-instructions.md",), max_tokens=1_500),
-    Budget(files=("**/.cursor/rules/**",), max_tokens=6_000),
-    Budget(files=("SKILL.md",), max_tokens=5_000),
-    Budget(files=("*.prompt.md", "*.prompty"), max_tokens=4_000),
-)
-"""Budgets for well-known prompt files, enabled by `presets = true`.
 
-The limits follow the documentation of the tools. A line counts as 12 tokens:
-
-- CLAUDE.md: under 200 lines (Claude Code's documentation, "Manage Claude's memory"). The same
-  limit is used for AGENTS.md and GEMINI.md.
-- .github/copilot-instructions.md: at most two pages (GitHub's documentation), or 1,500 tokens.
-- .cursor/rules: under 500 lines per file (Cursor's documentation, "Rules").
-- SKILL.md: under 5,000 tokens (Agent Skills specification, "Progressive disclosure").
-- *.prompt.md and .prompty: no documented limit. The budget is half of a small model's 8,192
-  tokens.
-"""
+@cache
+def presets() -> tuple[Budget, ...]:
+    """Return budgets for well-known prompt files, enabled by `presets = true`."""
+    table = typed.read_table("sidecar.budgets", "presets.toml", dict[str, tuple[Budget, ...]])
+    return table["budget"]
 
 
 def severity_of(
@@ -80,7 +69,7 @@ class Rules:
 
     def __init__(self, settings: Settings) -> None:
         self.written = _make_rules("budget", settings.budgets)
-        self._presets = _make_rules("preset", PRESETS if settings.presets else ())
+        self._presets = _make_rules("preset", presets() if settings.presets else ())
         self._globs: dict[str, PathGlobs] = {}
 
     def of(self, path: str) -> list[Rule]:

@@ -9,7 +9,7 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.budgets.budget_rules import PRESETS, Rule, Rules, severity_of
+from sidecar.budgets.budget_rules import Rule, Rules, presets, severity_of
 from sidecar.budgets.findings import (
     Finding,
     GroupMember,
@@ -232,7 +232,7 @@ def test_rules_of_a_file(path: str, expected: list[str]) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize("glob", [glob for preset in PRESETS for glob in preset.files])
+@pytest.mark.parametrize("glob", [glob for preset in presets() for glob in preset.files])
 def test_every_glob_of_a_preset_has_an_example(glob: str) -> None:
     rule = Rule("preset", Budget(files=(glob,), max_tokens=1))
     rules = Rules(Settings())
