@@ -1,6 +1,7 @@
 """Errors that are reported to the user, and the log of defects.
 
-The messages may quote text from documents.
+Of an unexpected exception, only the type and the location are logged, because its message may quote
+text from documents.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """This process's calibrations, shared with other processes through a file.
 
 Worker threads read and write the file. They work on a copy, and the event loop merges their result.
-
-Worker threads read and write the file. They work on a copy, and the event loop merges their result.
 """
 
 from __future__ import annotations

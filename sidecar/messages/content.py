@@ -1,7 +1,5 @@
 """Messages and tool schemas in every vendor's form.
 
-In this format, a tool has a name, a description and a JSON Schema for its parameters.
-
 A message may be in the format of OpenAI (chat or Responses), Anthropic, Gemini, Bedrock, the AI SDK
 or this protocol. Ids and signatures are not part of a block's text. The text of an unknown block is
 its JSON.

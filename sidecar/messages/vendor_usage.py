@@ -1,6 +1,6 @@
 """Usage in every vendor's form: tokens, service tier and other billed items of a call.
 
-The result consists of token counts that do not overlap.
+Token counts in the result do not overlap.
 
 Searches are counted by the rules of each vendor (docs/reference/sources.md lists the web pages):
 

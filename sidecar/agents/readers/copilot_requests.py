@@ -1,4 +1,4 @@
-"""Reads Copilot's chats in VS Code, which are stored as a chat followed by its changes.
+"""Reads Copilot's chats in VS Code, which are stored as a chat and the changes of it.
 
 A line sets, appends to or deletes a value. The lines are applied to a typed record, and changes to
 fields that the record does not declare are ignored.
