@@ -161,7 +161,14 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+USUAL = {"claude-code", "codex", "opencode"}
+"""A log, a log with forks, and a database. Other agents differ only in their readers."""
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in AGENTS],
+)
 async def test_a_growing_session_is_the_same_everywhere(
     agent: str, tmp_path: Path, root: Path
 ) -> None:

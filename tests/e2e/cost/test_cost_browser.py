@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from operator import mul
 from typing import TYPE_CHECKING
 
@@ -77,9 +78,14 @@ def costs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("contrast", ["none", "active"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+COMBINATIONS = list(product(["light", "dark"], ["none", "active"], WIDTHS))
+USUAL = {("light", "none", 390), ("dark", "none", 800), ("dark", "active", 390)}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "contrast", "width"),
+    [pytest.param(*each, marks=() if each in USUAL else pytest.mark.slow) for each in COMBINATIONS],
+)
 def test_nothing_is_cut_off_and_everything_is_accessible(
     browser: Browser, costs: Path, scheme: str, contrast: str, width: int
 ) -> None:

@@ -54,7 +54,10 @@ def kept(path: Path) -> tuple[list[str], int, int, int]:
     return ids, calls, summed, single
 
 
-@pytest.mark.parametrize("seed", range(3))
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed: int) -> None:
     """Processes that record 1,000 calls are killed at random times and started again."""
     path = tmp_path / "state" / "ledger.db"
@@ -134,7 +137,7 @@ def house_call(number: int) -> LedgerEvent:
     return msgspec.structs.replace(event("s", number), model=model, buckets=buckets)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_killed_pricing_is_continued_by_the_next_process(tmp_path: Path, seed: int) -> None:
     """Processes that price 1,000 calls are killed at random times, while calls are recorded."""
     rng, book = random.Random(seed), CostBook(tmp_path)

@@ -11,11 +11,10 @@ from tests.e2e.page_audit import assert_sound, audit
 from tests.e2e.vscode.harness import CONTEXT, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.e2e.vscode.harness import Window
 
-    OpenWindow = Callable[..., Window]
 
 TEXT = "Explain the failing 試験 to a newcomer. 🙂\n"
 O200K = f"{Reference('o200k_base').count_whole(TEXT):,} tokens"
@@ -130,14 +129,14 @@ def test_a_fit_plan_is_applied_and_undone(talking: Window) -> None:
     wait_for(lambda: taken_back in " ".join(talking.messages()), "the message")
 
 
-def test_probe_explains_why_a_server_does_not_count(open_window: OpenWindow) -> None:
+def test_probe_explains_why_a_server_does_not_count(window: Window) -> None:
     """The list explains why each endpoint is not used for counting, and what to do next."""
     settings = {
         "tokenSidecar.model": "qwen-x",
         "tokenSidecar.endpoint": [{"url": "http://127.0.0.1:9", "models": ["qwen-*"]}],
     }
-    window = open_window({"notes.md": TEXT}, **settings)
-    window.show("notes.md")
+    window.server.configure(settings)
+    window.show("probed.md", TEXT)
     window.wait_status("~")
     probe = "await vscode.commands.executeCommand('tokenSidecar.probeEndpoints')"
     rows = "page.locator('.quick-input-list-entry')"

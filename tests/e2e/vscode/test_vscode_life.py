@@ -100,13 +100,12 @@ def test_the_chosen_model_outlives_the_server(window: Window) -> None:
     window.wait_status(O200K)
 
 
-def test_a_missing_server_is_reported_with_a_way_out(
-    open_window: OpenWindow, tmp_path: Path
-) -> None:
+def test_a_missing_server_is_reported_with_a_way_out(window: Window, tmp_path: Path) -> None:
     """If the path is wrong, there is one clear message. Correcting the path starts the server."""
     missing = str(tmp_path / "nowhere/token-sidecar")
-    window = open_window({"a.md": TEXT}, tokenSidecar__server__path=missing)
-    window.show("a.md")
+    window.show("missing.md", TEXT)
+    window.wait_status(O200K)
+    window.server.configure({"tokenSidecar.server.path": missing})
     wait_for(lambda: window.messages() != [], "a message")
     (message,) = window.messages()
     assert missing in message

@@ -211,6 +211,7 @@ def requests(window: Window) -> int:
     return int(window.host("return globalThis.reportRequests"))
 
 
+@pytest.mark.slow  # tests/e2e/cost audits the same page
 def test_the_report_is_sound_in_every_theme_and_width(shared_window: Window) -> None:
     window = shared_window
     for model in (

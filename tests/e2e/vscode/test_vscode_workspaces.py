@@ -81,16 +81,13 @@ def test_each_folder_of_a_workspace_has_its_own_configuration(
     assert window.server_pid() == pid
 
 
-def test_a_file_outside_the_folder_has_its_own_conversation(
-    open_window: OpenWindow, tmp_path: Path
-) -> None:
+def test_a_file_outside_the_folder_has_its_own_conversation(window: Window, tmp_path: Path) -> None:
     """The context view and the commands apply to the active document's workspace."""
     outside = tmp_path / "outside.md"
     # twice as long, so that the count shows which document is active
     outside.write_bytes(2 * TEXT.encode())
     twice = [Reference(name).count_whole(2 * TEXT) for name in ("o200k_base", "cl100k_base")]
-    window = open_window({"a.md": TEXT})
-    window.show("a.md")
+    window.show("inside.md", TEXT)
     window.wait_status(O200K)
     turns = [{"role": "user", "content": "Only the folder has a conversation."}]
     window.ask("context/append", workspace=str(window.root), session="first", turns=turns)
@@ -103,7 +100,7 @@ def test_a_file_outside_the_folder_has_its_own_conversation(
     assert "ctx" not in (window.status() or "")
     window.host("await vscode.commands.executeCommand('tokenSidecar.selectModel', 'gpt-4')")
     window.wait_status(f"{twice[1]} tokens")
-    window.show("a.md")
+    window.show("inside.md")
     window.wait_status(O200K)
     wait_for(lambda: "gpt-5" in window.context(), "the folder's conversation again")
 
