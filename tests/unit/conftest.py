@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC
 from pathlib import Path
 
 import pytest
 
 from sidecar.cost.book import CostBook
+from sidecar.workspace.services import Services
+from sidecar.workspace.state_folder import State
 
 
 @pytest.fixture
@@ -17,3 +19,13 @@ def book(tmp_path: Path) -> Iterator[CostBook]:
     book = CostBook(tmp_path / "state", zone=UTC)
     yield book
     book.close()
+
+
+@pytest.fixture
+async def services(tmp_path: Path) -> AsyncIterator[Services]:
+    """Return configured services whose state folder is empty."""
+    services = Services(state=State(tmp_path / "state"))
+    services.configured.set()
+    yield services
+    await services.aclose()
+    services.workers.close()

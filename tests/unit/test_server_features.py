@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -25,15 +24,6 @@ from sidecar.workspace.workspace import Event
 
 URI = "file:///ws/notes.md"
 TEXT = "# Title\n\nhello world\n\n## Part\n\nhello\n"
-
-
-@pytest.fixture
-async def services() -> AsyncIterator[Services]:
-    made = Services()
-    made.configured.set()
-    yield made
-    await made.aclose()
-    made.workers.close()
 
 
 class Wire:

@@ -18,6 +18,7 @@ from sidecar.text.outline import (
     has_ignore_mark,
     is_markdown,
 )
+from tests.cases import read_table
 
 PYTHON = '''\
 """Module."""
@@ -156,37 +157,8 @@ def test_ignore_mark_below_a_heading() -> None:
     assert [part.path_text for part in found] == ["A", "A > C"]
 
 
-MARK = "token-budget: ignore"
-MARKS = {
-    "comment": f"<!-- {MARK} -->",
-    "comment with a reason": f"# Title\n<!-- {MARK} because -->",
-    "comment after text": f"text `code` <!--{MARK}--> more",
-    "comment of several lines": f"<!--\n{MARK}\n-->",
-    "comment in a quote": f"> <!-- {MARK} -->",
-    "comment below a fence": f"```\ncode\n```\n<!-- {MARK} -->",
-    "comment in MDX": f"{{/* {MARK} */}}",
-    "comment as a link": f"[//]: # ({MARK})",
-    "front matter": f"---\nname: x\n# {MARK}\n---\n",
-}
-MENTIONS = {
-    "inline code": f"Write `{MARK}` at the top.",
-    "comment in inline code": f"Write `<!-- {MARK} -->`.",
-    "two backticks": f"Write ``<!-- `x` {MARK} -->``.",
-    "heading": f"# {MARK}",
-    "title": f"# The {MARK} mark",
-    "underlined heading": f"{MARK}\n===",
-    "fence": f"```html\n<!-- {MARK} -->\n```",
-    "open fence": f"~~~\n<!-- {MARK} -->",
-    "fence in a list": f"- text\n  ```\n  <!-- {MARK} -->\n  ```",
-    "longer fence": f"````\n```\n<!-- {MARK} -->\n````",
-    "indented code": f"text\n\n    <!-- {MARK} -->",
-    "prose": f"The comment {MARK} exempts a file.",
-    "list": f"- {MARK}",
-    "table": f"| {MARK} | exempts a file |",
-    "mention in a comment": f"<!-- Never write {MARK} here. -->",
-    "front matter value": f"---\ntitle: about {MARK}\n---\n",
-    "code of another language": f"// {MARK}",
-}
+TABLE = read_table("ignore_marks")
+MARKS, MENTIONS = TABLE["Markdown"]["marks"], TABLE["Markdown"]["mentions"]
 
 
 @pytest.mark.parametrize("text", MARKS.values(), ids=MARKS)
@@ -201,33 +173,7 @@ def test_a_mention_in_markdown_is_not_a_mark(text: str, name: str) -> None:
     assert not has_ignore_mark(text, name)
 
 
-@pytest.mark.parametrize(
-    ("text", "is_mark"),
-    [
-        (f"# {MARK} (samples)", True),
-        (f"x = 1  # {MARK}", True),
-        (f"/** {MARK} */", True),
-        (f" * {MARK}", True),
-        (f'" {MARK}', True),
-        (MARK, True),
-        (f"    {MARK} -->", True),
-        (f"{MARK} exempts a file", False),
-        (f'x = "y"  # {MARK}', True),
-        (f"import 'x'; /* {MARK} */", True),
-        (f'x = "it\'s \\"so\\""  # {MARK}', True),
-        (f'x = """y"""  # {MARK}', True),
-        (f"let x = `a` + 'b' // {MARK}", True),
-        (f'print("# {MARK}")', False),
-        (f'x = "a\\" # {MARK}"', False),
-        (f'x = """ # {MARK}', False),
-        (f"it's # {MARK}", False),
-        (f'x = "y" + " # {MARK}"', False),
-        (f'"{MARK}"', False),
-        (f'{{"comment": "{MARK}"}}', False),
-        (f"the mark {MARK}", False),
-        (f"https://x#{MARK}", False),
-    ],
-)
-def test_a_mark_in_code_is_a_comment(text: str, is_mark: bool) -> None:
-    for name in ("a.py", "a.txt", ""):
-        assert has_ignore_mark(text, name) is is_mark
+@pytest.mark.parametrize("name", ["a.py", "a.txt", ""])
+def test_a_mark_in_code_is_a_comment(name: str) -> None:
+    assert [text for text in TABLE["code"]["marks"] if not has_ignore_mark(text, name)] == []
+    assert [text for text in TABLE["code"]["mentions"] if has_ignore_mark(text, name)] == []

@@ -16,7 +16,6 @@ from sidecar.text.outline import HEAD_CHARACTERS
 from sidecar.text.pieces import Piece
 from sidecar.workspace.document_budgets import find_lowest_budget
 from sidecar.workspace.services import Services
-from sidecar.workspace.state_folder import State
 from sidecar.workspace.workspace import Workspace
 from tests.file_opens import recorded_opens
 
@@ -64,8 +63,7 @@ def test_ignore_mark_is_searched_for_only_at_the_beginning() -> None:
     assert not any(read[sum(read) :])
 
 
-async def test_region_that_begins_and_ends_in_other_pieces_is_found(tmp_path: Path) -> None:
-    services = Services(state=State(tmp_path))
+async def test_region_that_begins_and_ends_in_other_pieces_is_found(services: Services) -> None:
     services.roots.outside.rules = Rules(Settings())
     text = "y" * 2_040 + " # token-budget: 1\nmore words\n" + "word\n" * 2_000
     document = TextDocument(URI, text)
@@ -74,7 +72,6 @@ async def test_region_that_begins_and_ends_in_other_pieces_is_found(tmp_path: Pa
     subject = services.budgets.subject(snapshot, workspace)
     (finding,) = await services.budgets.findings(subject, workspace)
     assert finding.rule == "region"
-    await services.aclose()
 
 
 class ThreadedRules(Rules):
@@ -90,12 +87,13 @@ class ThreadedRules(Rules):
 
 
 @pytest.mark.slow
-async def test_unchanged_files_of_a_large_group_are_counted_once(tmp_path: Path) -> None:
+async def test_unchanged_files_of_a_large_group_are_counted_once(
+    tmp_path: Path, services: Services
+) -> None:
     root = tmp_path / "work"
     root.mkdir()
     for number in range(10_010):
         (root / f"{number}.md").write_text("one")
-    services = Services(state=State(tmp_path / "state"))
     workspace = services.roots.add(root.as_uri())
     rule = Budget(files=("*.md",), max_tokens=1, sum=True)
     workspace.loaded = Loaded(Settings(budgets=(rule,)), (), {})
@@ -107,13 +105,13 @@ async def test_unchanged_files_of_a_large_group_are_counted_once(tmp_path: Path)
             (finding,) = await services.budgets.findings(subject, workspace)
         assert finding.files == 10_010
         assert len([path for path in opened if path.endswith(".md")]) == expected
-    await services.aclose()
 
 
-async def test_other_files_of_a_group_are_matched_on_a_worker(tmp_path: Path) -> None:
+async def test_other_files_of_a_group_are_matched_on_a_worker(
+    tmp_path: Path, services: Services
+) -> None:
     for name in ("own.md", "other.md", "code.py"):
         (tmp_path / name).write_text("one two three")
-    services = Services(state=State(tmp_path / "state"))
     workspace = services.roots.add(tmp_path.as_uri())
     rule = Budget(files=("*.md",), max_tokens=1, sum=True)
     workspace.loaded = Loaded(Settings(budgets=(rule,)), (), {})
@@ -123,4 +121,3 @@ async def test_other_files_of_a_group_are_matched_on_a_worker(tmp_path: Path) ->
     (finding,) = await services.budgets.findings(subject, workspace)
     assert finding.files == 2
     assert current_thread().name not in (rules.threads["other.md"], rules.threads["code.py"])
-    await services.aclose()

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,15 +22,19 @@ NEVER = float("inf")
 
 
 class Subscriber:
-    """Records the changes reported for some paths. Polling is disabled."""
+    """Records the changes reported for some paths, and polls them only if `poll` is given."""
 
-    def __init__(self, *paths: Path) -> None:
-        self.paths = list(paths)
+    def __init__(
+        self, *paths: Path, poll: float = NEVER, notify: Callable[[Changes], object] = bool
+    ) -> None:
         self.reports: queue.SimpleQueue[Changes] = queue.SimpleQueue()
         self.watcher = FileWatcher()
-        self.subscription = self.watcher.subscribe(
-            lambda: [str(path) for path in self.paths], self.reports.put, NEVER
-        )
+
+        def report(changes: Changes) -> None:
+            notify(changes)
+            self.reports.put(changes)
+
+        self.subscription = self.watcher.subscribe(lambda: list(map(str, paths)), report, poll)
         assert self.reports.get(timeout=60) is None  # The paths are now being watched.
 
     def until_reported(self, *paths: Path) -> None:
@@ -52,12 +57,15 @@ class Subscriber:
         return seen
 
 
+Follow = Callable[..., Subscriber]
+
+
 @pytest.fixture
-def follow() -> Iterator[Callable[..., Subscriber]]:
+def follow() -> Iterator[Follow]:
     made: list[Subscriber] = []
 
-    def follow_(*paths: Path) -> Subscriber:
-        made.append(Subscriber(*paths))
+    def follow_(*paths: Path, **options: Any) -> Subscriber:
+        made.append(Subscriber(*paths, **options))
         return made[-1]
 
     yield follow_
@@ -79,9 +87,7 @@ def no_events(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("events_only")
-def test_only_followed_files_and_folders_are_reported(
-    tmp_path: Path, follow: Callable[..., Subscriber]
-) -> None:
+def test_only_followed_files_and_folders_are_reported(tmp_path: Path, follow: Follow) -> None:
     tree, file = tmp_path / "tree", tmp_path / "settings"
     (tree / "below").mkdir(parents=True)
     file.touch()
@@ -96,9 +102,7 @@ def test_only_followed_files_and_folders_are_reported(
 
 
 @pytest.mark.usefixtures("events_only")
-def test_new_folder_is_watched_with_its_contents(
-    tmp_path: Path, follow: Callable[..., Subscriber]
-) -> None:
+def test_new_folder_is_watched_with_its_contents(tmp_path: Path, follow: Follow) -> None:
     subscriber = follow(tmp_path)
     made = []
     for day in range(20):
@@ -112,7 +116,7 @@ def test_new_folder_is_watched_with_its_contents(
 
 
 @pytest.mark.usefixtures("events_only")
-def test_replaced_file_is_reported(tmp_path: Path, follow: Callable[..., Subscriber]) -> None:
+def test_replaced_file_is_reported(tmp_path: Path, follow: Follow) -> None:
     """Editors save a file by writing a new file and renaming it."""
     file, written = tmp_path / "file", tmp_path / "written"
     file.touch()
@@ -125,7 +129,7 @@ def test_replaced_file_is_reported(tmp_path: Path, follow: Callable[..., Subscri
 
 @pytest.mark.usefixtures("events_only")
 def test_linked_folder_is_reported_by_all_its_followed_names(
-    tmp_path: Path, follow: Callable[..., Subscriber]
+    tmp_path: Path, follow: Follow
 ) -> None:
     real = tmp_path / "real"
     real.mkdir()
@@ -138,7 +142,7 @@ def test_linked_folder_is_reported_by_all_its_followed_names(
 
 
 @pytest.mark.usefixtures("no_events")
-def test_file_is_followed_without_events(tmp_path: Path, follow: Callable[..., Subscriber]) -> None:
+def test_file_is_followed_without_events(tmp_path: Path, follow: Follow) -> None:
     file = tmp_path / "file"
     file.touch()
     subscriber = follow(file)
@@ -155,7 +159,7 @@ def test_file_is_followed_without_events(tmp_path: Path, follow: Callable[..., S
 
 @pytest.mark.usefixtures("no_events")
 def test_file_replaced_by_one_with_the_same_size_and_times_is_reported(
-    tmp_path: Path, follow: Callable[..., Subscriber]
+    tmp_path: Path, follow: Follow
 ) -> None:
     file, other = tmp_path / "file", tmp_path / "other"
     for path, text in ((file, "one"), (other, "two")):
@@ -167,7 +171,7 @@ def test_file_replaced_by_one_with_the_same_size_and_times_is_reported(
 
 
 def test_new_and_replaced_paths_are_watched(
-    tmp_path: Path, follow: Callable[..., Subscriber], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
     tree = tmp_path / "tree"
@@ -182,9 +186,7 @@ def test_new_and_replaced_paths_are_watched(
 
 
 @pytest.mark.usefixtures("events_only")
-def test_a_missing_path_is_watched_as_soon_as_it_appears(
-    tmp_path: Path, follow: Callable[..., Subscriber]
-) -> None:
+def test_a_missing_path_is_watched_as_soon_as_it_appears(tmp_path: Path, follow: Follow) -> None:
     """In its first session, an agent creates its home folder and then the watched folder inside."""
     home = tmp_path / "user"
     tree, file = home / "agent" / "sessions", home / "settings"
@@ -202,7 +204,7 @@ def test_a_missing_path_is_watched_as_soon_as_it_appears(
 
 
 def test_recreated_folder_with_the_same_inode_is_watched(
-    tmp_path: Path, follow: Callable[..., Subscriber], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On ext4, a recreated folder may have the same inode number as before."""
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.5)
@@ -256,7 +258,7 @@ def test_no_write_is_missed_while_watches_change(
 
 
 def test_changes_before_watching_are_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The subscriber is notified only after the watch is active."""
     order: list[str] = []
@@ -267,34 +269,25 @@ def test_changes_before_watching_are_noticed(
         order.append("watched")
 
     monkeypatch.setattr(_Watches, "_schedule", scheduled)
-    done = threading.Event()
-    watcher = FileWatcher()
-
-    def look(_changes: Changes) -> None:
-        order.append("looked")
-        done.set()
-
-    watcher.subscribe(lambda: [str(tmp_path)], look, NEVER)
-    assert done.wait(60)
-    watcher.close()
-    assert order == ["watched", "looked"]
+    follow(tmp_path, notify=lambda _: order.append("notified"))
+    assert order == ["watched", "notified"]
 
 
 def test_change_reported_by_a_tick_is_not_reported_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
     monkeypatch.setattr(file_watcher, "QUIET_SECONDS", 0.25)
     monkeypatch.setattr(file_watcher, "LONGEST_SECONDS", 0.25)
     steps: list[str] = []
-    changed, ticked = threading.Event(), threading.Semaphore(0)
+    changed, ticked = list[str](), threading.Semaphore(0)
     tick, report = FileWatcher._check_watches, FileWatcher._report
 
     def tick_(watcher: FileWatcher, watches: _Watches) -> None:
         steps.append("tick")
         tick(watcher, watches)
         steps.append("end of tick")
-        if changed.is_set():
+        if changed:
             ticked.release()
 
     def report_(watcher: FileWatcher, watches: _Watches) -> None:
@@ -304,23 +297,17 @@ def test_change_reported_by_a_tick_is_not_reported_again(
 
     monkeypatch.setattr(FileWatcher, "_check_watches", tick_)
     monkeypatch.setattr(FileWatcher, "_report", report_)
-    watched, watcher = threading.Event(), FileWatcher()
-
-    def notify(changes: Changes) -> None:
-        (watched if changes is None else changed).set()
-
-    watcher.subscribe(lambda: [str(tmp_path)], notify, NEVER)
-    assert watched.wait(60)
+    subscriber = follow(tmp_path, notify=lambda changes: changed.extend(changes or ()))
     (tmp_path / "file").touch()
     for _ in range(6):
         assert ticked.acquire(timeout=60)
-    watcher.close()
+    subscriber.watcher.close()
     assert "end of tick, empty report" not in ", ".join(steps)
 
 
 @pytest.mark.usefixtures("events_only")
 def test_changes_in_quick_succession_are_reported_together(
-    tmp_path: Path, follow: Callable[..., Subscriber], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_watcher, "QUIET_SECONDS", 2.0)
     monkeypatch.setattr(file_watcher, "LONGEST_SECONDS", 60.0)
@@ -331,17 +318,13 @@ def test_changes_in_quick_succession_are_reported_together(
     assert subscriber.reports.get(timeout=60) == frozenset(map(str, files))
 
 
-def test_watching_does_not_change_warning_filters(
-    tmp_path: Path, follow: Callable[..., Subscriber]
-) -> None:
+def test_watching_does_not_change_warning_filters(tmp_path: Path, follow: Follow) -> None:
     before = list(warnings.filters)
     follow(tmp_path)
     assert warnings.filters == before
 
 
-def test_cancelled_subscription_reports_nothing(
-    tmp_path: Path, follow: Callable[..., Subscriber]
-) -> None:
+def test_cancelled_subscription_reports_nothing(tmp_path: Path, follow: Follow) -> None:
     subscriber = follow(tmp_path)
     other: queue.SimpleQueue[Changes] = queue.SimpleQueue()
     subscriber.watcher.subscribe(lambda: [str(tmp_path)], other.put, NEVER)
@@ -362,6 +345,7 @@ def test_cancelled_subscription_reports_nothing(
 )
 def test_without_watches_changes_are_polled_and_the_limit_is_logged(
     tmp_path: Path,
+    follow: Follow,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     error: int,
@@ -372,12 +356,9 @@ def test_without_watches_changes_are_polled_and_the_limit_is_logged(
 
     monkeypatch.setattr(_Watches, "_running_observer", refuse)
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.05)
-    reports: queue.SimpleQueue[Changes] = queue.SimpleQueue()
-    watcher = FileWatcher()
-    watcher.subscribe(lambda: [str(tmp_path)], reports.put, 0.1)
-    for _ in range(3):
-        assert reports.get(timeout=60) is None
-    watcher.close()
+    subscriber = follow(tmp_path, poll=0.1)
+    for _ in range(2):
+        assert subscriber.reports.get(timeout=60) is None
     (record,) = caplog.records
     assert os.strerror(error) in record.message
     assert "folders every 30 s" in record.message
@@ -385,7 +366,7 @@ def test_without_watches_changes_are_polled_and_the_limit_is_logged(
 
 
 def test_unwatchable_folder_is_watched_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each poll tries again to watch the folder."""
     started, refused = _Watches._running_observer, threading.Event()
@@ -396,19 +377,19 @@ def test_unwatchable_folder_is_watched_later(
 
     monkeypatch.setattr(_Watches, "_running_observer", refuse)
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.05)
-    reports: queue.SimpleQueue[Changes] = queue.SimpleQueue()
-    watcher = FileWatcher()
-    watcher.subscribe(lambda: [str(tmp_path)], reports.put, 0.1)
-    assert refused.wait(60)
+    reports = follow(tmp_path, poll=0.1).reports
+    assert refused.is_set()
     monkeypatch.setattr(_Watches, "_running_observer", started)
     file, lines = tmp_path / "session", ""
     while str(file) not in (reports.get(timeout=60) or ()):  # Each poll reports None.
         file.write_text(lines := lines + "a line")
-    watcher.close()
 
 
 def test_folder_deleted_while_being_watched_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    follow: Follow,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     tree, schedule = tmp_path / "tree", _Watches._schedule
     tree.mkdir()
@@ -418,30 +399,23 @@ def test_folder_deleted_while_being_watched_is_no_error(
         schedule(watches, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(_Watches, "_schedule", remove_and_schedule)
-    watched, watcher = threading.Event(), FileWatcher()
-    watcher.subscribe(lambda: [str(tree)], lambda _: watched.set(), NEVER)
-    assert watched.wait(60)
-    watcher.close()
+    follow(tree)
     assert not caplog.records
 
 
 def test_closed_watcher_stops_its_threads_and_closes_descriptors(
-    tmp_path: Path, follow: Callable[..., Subscriber]
+    tmp_path: Path, follow: Follow
 ) -> None:
     follow(tmp_path).watcher.close()
-    before = threads(), descriptors()
+
+    def in_use() -> tuple[int, int]:
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    before = in_use()
     for _ in range(3):
         follow(tmp_path).watcher.close()
     for _ in range(600):
-        if threads() <= before[0] and descriptors() <= before[1]:
+        if all(now <= then for now, then in zip(in_use(), before, strict=True)):
             return
         threading.Event().wait(0.1)
-    raise AssertionError((before, threads(), descriptors()))
-
-
-def threads() -> int:
-    return threading.active_count()
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    raise AssertionError((before, in_use()))

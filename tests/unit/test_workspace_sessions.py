@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from sidecar.server.features.context_requests import _list_sessions as list_sess
 from sidecar.workspace import sessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import PROTOCOL
-from sidecar.workspace.state_folder import State
 from tests.unit.context_fakes import FakeCounter
 
 
@@ -37,10 +35,9 @@ from tests.unit.context_fakes import FakeCounter
     ],
 )
 def test_shown_session_is_chosen_by_age(
-    tmp_path: Path, mine: int | None, agents: int | None, shown: str | None
+    services: Services, mine: int | None, agents: int | None, shown: str | None
 ) -> None:
     """`mine` is the age of our session in minutes, and `agents` the age of an agent's session."""
-    services = Services(state=State(tmp_path))
     sessions = services.sessions(services.roots.default)
     now = datetime.now(UTC)
     if mine is not None:
@@ -54,7 +51,6 @@ def test_shown_session_is_chosen_by_age(
     found = sessions.find(None)
     name = found.id if isinstance(found, StoredSession) else found and found.id
     assert name == shown
-    services.workers.close()
 
 
 @pytest.mark.parametrize(
@@ -65,9 +61,8 @@ def test_shown_session_is_chosen_by_age(
     ],
 )
 def test_remote_conversation_is_shown_like_a_local_one(
-    tmp_path: Path, minutes: int, until: timedelta
+    services: Services, minutes: int, until: timedelta
 ) -> None:
-    services = Services(state=State(tmp_path))
     sessions = services.sessions(services.roots.default)
     updated_at = datetime.now(UTC) - timedelta(minutes=minutes)
     info = SessionInfo.of("theirs", PROTOCOL, updated_at)
@@ -75,14 +70,12 @@ def test_remote_conversation_is_shown_like_a_local_one(
     session = sessions.find(None)
     assert isinstance(session, StoredSession)
     assert sessions.next_switch_at() == session.updated_at + until
-    services.workers.close()
 
 
 def test_window_of_each_model_is_looked_up_once_for_a_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalogue.warm()
-    services = Services(state=State(tmp_path))
     registry = services.sessions(services.roots.default)
     models, at = ("gpt-5", "claude-sonnet-4-5"), datetime.now(UTC) - timedelta(days=3)
     registry.set_older_agent_sessions(
@@ -103,7 +96,6 @@ def test_window_of_each_model_is_looked_up_once_for_a_list(
     limits = {model: catalogue.window_of(model) for model in models}
     assert [row.limit for row in rows] == [limits[row.model or ""] for row in rows]
     assert len(rows) == 100
-    services.workers.close()
 
 
 @pytest.mark.parametrize(
@@ -120,10 +112,9 @@ def test_window_of_each_model_is_looked_up_once_for_a_list(
     ],
 )
 def test_window_of_an_agents_session_is_never_assumed(
-    tmp_path: Path, model: str | None, tokens: int, reported: int | None, limit: int | None
+    services: Services, model: str | None, tokens: int, reported: int | None, limit: int | None
 ) -> None:
     catalogue.warm()
-    services = Services(state=State(tmp_path))
     registry = services.sessions(services.roots.default)
     session = StoredSession(
         id="s", source="goose", updated_at=now(), model=model, tokens=tokens, limit=reported
@@ -135,15 +126,12 @@ def test_window_of_an_agents_session_is_never_assumed(
     assert (usage.tokens, usage.limit, usage.percent) == (tokens, limit, percent)
     assert usage.severity == "ok"
     assert not usage.should_prune
-    services.workers.close()
-    services.state.close()
 
 
 def test_only_sessions_in_a_list_are_labeled_and_priced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalogue.warm()
-    services = Services(state=State(tmp_path))
     workspace, at = services.roots.default, datetime.now(UTC) - timedelta(days=3)
     registry, spending = services.sessions(workspace), services.spending(workspace)
     registry.set_older_agent_sessions(
@@ -171,8 +159,6 @@ def test_only_sessions_in_a_list_are_labeled_and_priced(
     added_up.clear()
     (row,) = list_sessions(registry.snapshot(), spending, SessionsParams())
     assert (row.id, len(added_up)) == ("new", 0)
-    services.workers.close()
-    services.state.close()
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[Any]:
@@ -191,9 +177,8 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def test_row_of_a_conversation_keeps_its_usage(tmp_path: Path) -> None:
+def test_row_of_a_conversation_keeps_its_usage(services: Services) -> None:
     """A list of sessions is a snapshot. Later changes do not affect it."""
-    services = Services(state=State(tmp_path))
     registry = services.sessions(services.roots.default)
     own = Conversation("mine", FakeCounter())
     own.updated_at = datetime.now(UTC)
@@ -206,4 +191,3 @@ def test_row_of_a_conversation_keeps_its_usage(tmp_path: Path) -> None:
     assert usage.tokens
     assert (row.id, row.source, row.label, row.state) == ("mine", "protocol", "mine", "idle")
     assert (row.tokens, row.limit, row.percent) == (usage.tokens, usage.limit, usage.percent)
-    services.workers.close()
