@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -135,6 +136,12 @@ def _state_problem() -> str | None:
         return str(error)
     finally:
         book.close()
+    for path in (book.ledger.path.parent, book.ledger.path):
+        if path.exists() and not os.access(path, os.W_OK):
+            return (
+                f"{path} is read-only, so no calls are recorded; make it writable, or name another "
+                "folder in TOKEN_SIDECAR_STATE"
+            )
     return None
 
 

@@ -137,7 +137,7 @@ def document_status(count: Count, budget: int | None, loaded: Loaded) -> Documen
         percent=percent,
         budget=budget,
         text=_document_text(count, percent, loaded.settings.status.show),
-        tooltip=rows_markdown(_document_rows(count, percent, budget, loaded)),
+        tooltip=rows_markdown(document_rows(count, budget, loaded)),
         severity=document_severity(count.tokens, budget),
     )
 
@@ -152,12 +152,12 @@ def _document_text(count: Count, percent: int | None, show: Show) -> str:
     return f"{tokens} ({percent_text(percent)})" if percent else tokens
 
 
-def _document_rows(
-    count: Count, percent: int | None, budget: int | None, loaded: Loaded
-) -> list[ViewRow]:
-    wrong = _configuration_text(loaded.problems)
-    share = estimated_percent_text(percent or 0, count.method)
-    used = "" if budget is None else f"{counted(budget, 'token')}, {share} used"
+def document_rows(count: Count, budget: int | None, loaded: Loaded) -> list[ViewRow]:
+    """Return the rows of a document's tooltip. See `document_status` for the arguments."""
+    wrong, used = _configuration_text(loaded.problems), ""
+    if budget is not None:
+        share = estimated_percent_text(percent_of(count.tokens, budget), count.method)
+        used = f"{counted(budget, 'token')}, {share} used"
     tokens = banded_text(count.tokens, count.method, count.error_percent)
     cost = "" if count.input_cost_text is None else f", {count.input_cost_text} as input"
     rows = [

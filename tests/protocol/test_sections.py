@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+import pytest
 
 from tests.protocol.client import URI, Client
 from tests.truth import truth
@@ -58,6 +61,24 @@ async def test_document_hover_is_on_the_first_line_only(client: Client) -> None:
     assert "gpt-5 (o200k_base)" in result["contents"]["value"]
     where["position"]["line"] = 3
     assert await client.request("textDocument/hover", where) is None
+
+
+@pytest.mark.parametrize("formats", [["plaintext"], ["html", "plaintext", "markdown"]])
+async def test_hover_is_plain_text_for_clients_that_prefer_it(
+    bare: Client, formats: list[str]
+) -> None:
+    able = {"textDocument": {"hover": {"contentFormat": formats}}}
+    await bare.initialize(capabilities=able)
+    bare.ignore("status/update")
+    bare.open("# Title_of *it*\n\nText.\n")
+    where = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 0}}
+    contents = (await bare.request("textDocument/hover", where))["contents"]
+    assert contents["kind"] == "plaintext"
+    document, title, table = contents["value"].split("\n\n")
+    assert document.startswith("Document  8 tokens, exact, counted with")
+    assert title == "Title_of it"
+    assert "|" not in table
+    assert re.search(r"^gpt-5 +8 +0 % +\S+ +exact$", table, re.MULTILINE)
 
 
 async def test_hover_on_a_heading_compares_models(client: Client) -> None:

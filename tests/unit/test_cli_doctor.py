@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import tomllib
@@ -14,7 +15,9 @@ from click.testing import CliRunner
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.cli.doctor import _EXTRAS
-from sidecar.config.paths import config_file
+from sidecar.config.paths import config_file, state_dir
+from sidecar.cost.book import CostBook
+from sidecar.cost.cost_protocol import CostRecordParams
 from sidecar.errors import how_to_install
 
 
@@ -162,6 +165,18 @@ def test_unusable_state_folder_is_not_a_configuration_error(
     assert f"  problem: the ledger {place / 'ledger.db'} " in told.output
     result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
     assert "ledger.db" in json.loads(result.output)["configuration"]["stateProblem"]
+
+
+@pytest.mark.parametrize("name", ["", "ledger.db"])
+def test_read_only_state_is_a_problem(name: str, tmp_path: Path) -> None:
+    CostBook(state_dir()).record(CostRecordParams(model="gpt-5", usage={"prompt_tokens": 1}))
+    path = state_dir() / name
+    path.chmod(0o500)
+    if os.access(path, os.W_OK):
+        pytest.skip("root can write to read-only folders")
+    result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    path.chmod(0o700)
+    assert f"{path} is read-only" in json.loads(result.output)["configuration"]["stateProblem"]
 
 
 def test_every_extra_is_named() -> None:

@@ -8,6 +8,8 @@ return {
   root_dir = function(buf, on_dir) server().root_dir(buf, on_dir) end,
   on_init = function(client) server().on_init(client) end,
   on_exit = function(code, signal, client_id) server().on_exit(code, signal, client_id) end,
+  -- Neovim shows the source of Markdown tables.
+  capabilities = { textDocument = { hover = { contentFormat = { 'plaintext' } } } },
   handlers = {
     ['status/update'] = function(_, status, ctx) require('token_sidecar.status').update(status, ctx) end,
     ['context/warning'] = function(_, warning) require('token_sidecar.status').warn(warning) end,

@@ -1,16 +1,20 @@
-"""Hovers with the token counts of a section for several models, and of the document."""
+"""Hovers with the token counts of a section for several models, and of the document.
+
+They are plain text for clients that prefer it, such as Neovim, which does not draw tables.
+"""
 
 from __future__ import annotations
 
 from lsprotocol import types
 
+from sidecar.conversations.context_rows import rows_markdown, rows_text
 from sidecar.counting.open_documents import Snapshot
 from sidecar.server.feature import Feature
-from sidecar.text.printable import markdown
+from sidecar.text.printable import markdown, printable
 from sidecar.workspace.document_budgets import find_lowest_budget, model_of
 from sidecar.workspace.services import Services
-from sidecar.workspace.status import document_status
-from sidecar.workspace.views import format_comparison_as_markdown
+from sidecar.workspace.status import document_rows
+from sidecar.workspace.views import format_comparison, format_comparison_as_markdown
 
 COMPARED = ("gpt-5", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-pro")
 """Models to compare with the document's model, one per tokenizer family."""
@@ -21,7 +25,14 @@ class Hover(Feature):
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._has_markdown = True
         self.handlers = {types.TEXT_DOCUMENT_HOVER: self._hover}
+
+    def on_initialize(self, params: types.InitializeParams) -> None:
+        able = params.capabilities.text_document
+        formats = (able and able.hover and able.hover.content_format) or []
+        known = [found for found in formats if found in tuple(types.MarkupKind)]
+        self._has_markdown = known[:1] != [types.MarkupKind.PlainText]
 
     async def _hover(self, params: types.HoverParams) -> types.Hover | None:
         uri, line = params.text_document.uri, params.position.line
@@ -30,7 +41,9 @@ class Hover(Feature):
             text = "\n\n".join(filter(None, (await self._describe_document(uri), text)))
         if not text:
             return None
-        return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))
+        kinds = types.MarkupKind
+        kind = kinds.Markdown if self._has_markdown else kinds.PlainText
+        return types.Hover(types.MarkupContent(kind, text))
 
     async def _describe_document(self, uri: str) -> str:
         from sidecar.workspace.file_costs import describe_prompt_file_cost
@@ -39,11 +52,13 @@ class Hover(Feature):
         await services.configured.wait()
         snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
         count = await services.counts.count(snapshot, model_of(uri, workspace), workspace)
-        tooltip = document_status(
-            count, find_lowest_budget(snapshot, workspace), workspace.loaded
-        ).tooltip
+        rows = document_rows(count, find_lowest_budget(snapshot, workspace), workspace.loaded)
+        text = rows_markdown(rows) if self._has_markdown else rows_text(rows)
         cost = await describe_prompt_file_cost(services, uri)
-        return f"{tooltip}\n\nSent with every request: {markdown(cost)}" if cost else tooltip
+        if not cost:
+            return text
+        cost = markdown(cost) if self._has_markdown else cost
+        return f"{text}\n\nSent with every request: {cost}"
 
     async def _compare_section(self, uri: str, line: int) -> str:
         services = self._services
@@ -55,4 +70,6 @@ class Hover(Feature):
         section = Snapshot(text=document.text[part.start : part.end])
         models = dict.fromkeys((model_of(uri, workspace), *COMPARED))
         counts = [await services.counts.count(section, model, workspace) for model in models]
-        return format_comparison_as_markdown(part.title, counts)
+        if self._has_markdown:
+            return format_comparison_as_markdown(part.title, counts)
+        return f"{printable(part.title)}\n\n{format_comparison(counts)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,26 @@ def choose(editor: Editor, row: int) -> None:
 def close(editor: Editor) -> None:
     editor.keys("q")
     wait_for(lambda: editor.lua("return #vim.api.nvim_list_wins()") == 1, "the window to close")
+
+
+def test_hover_of_a_prompt_file_shows_no_markup(editor: Editor, claude: ClaudeHome) -> None:
+    session = claude.session(editor.workspace)
+    reply(session)
+    editor.edit("CLAUDE.md", "# Rules\n\nWrite little.\n")
+    wait_status(editor, " · $")
+    editor.lua("vim.lsp.buf.hover()")
+    shown = wait_for(
+        lambda: editor.lua("""
+          local window = vim.b.lsp_floating_preview
+          return window and vim.api.nvim_buf_get_lines(vim.api.nvim_win_get_buf(window), 0, -1, true)
+        """),
+        "the hover",
+    )
+    text = "\n".join(shown)
+    assert re.match("Document +~", text)
+    assert "\nSent with every request: ~" in text
+    assert "\ngpt-5 " in text
+    assert not set("|\\*") & set(text)
 
 
 def test_sessions_grow_while_somebody_types(
