@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
+from sidecar import typed
 from sidecar.models.families import OPENAI_GENERATIONS, counts_as_gemini_3
 from sidecar.models.names import compiled
 
@@ -41,7 +45,7 @@ class _Fit(NamedTuple):
     patches: int | None = None
 
 
-class _Patches(NamedTuple):
+class _Patches(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     factor: float
     low: _Fit
     high: _Fit
@@ -54,41 +58,20 @@ class _Tiles(NamedTuple):
     tile: int
 
 
-_SMALL, _UNLIMITED = _Fit(512), _Fit(65_535)
-_HIGH, _ORIGINAL = _Fit(2048, 2_500), _Fit(6_000, 10_000)
-_SAME = _Fit(2048, 6_144)
-_FIRST = _Fit(2048, 1_536)
-_GPT_5_6 = _Patches(1.2, _SMALL, _HIGH, _UNLIMITED, "original")
-_GPT_6 = _GPT_5_6._replace(high=_Fit(65_535, 2_500))
-_GPT_5_5 = _GPT_5_6._replace(original=_ORIGINAL)
-_GPT_5_4 = _Patches(1.2, _SAME, _HIGH, _ORIGINAL)
-_GPT_5_2 = _Patches(1.2, _SAME, _SAME)
+class _Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rule in `pictures.toml`, which has either patches or tiles."""
 
-_Rule: TypeAlias = "_Patches | _Tiles"
-_OPENAI: tuple[tuple[str, _Rule, float], ...] = (
-    # (pattern at the start of the bare name, rule, margin as a share of the tokens)
-    (r"gpt-6-astra", _GPT_6, 0.0),
-    (r"gpt-5\.6", _GPT_5_6, 0.0),
-    (r"gpt-5\.5", _GPT_5_5, 0.0),
-    (r"gpt-5\.4", _GPT_5_4, 0.0),
-    (r"gpt-5\.2(-pro)?(-20\d\d-\d\d-\d\d)?$", _GPT_5_2, 0.0),
-    # An earlier edition of OpenAI's page listed 1,536 patches for codex and chat models.
-    (r"gpt-5\.[23]", _GPT_5_2, 0.6),
-    (r"gpt-5(\.\d)?(-codex)?-mini", _Patches(1.2, _FIRST, _FIRST), 0.35),
-    (r"gpt-5(\.\d)?(-codex)?-nano", _Patches(1.5, _FIRST, _FIRST), 0.65),
-    (r"gpt-4\.1-mini", _Patches(1.62, _SAME, _SAME), 0.0),
-    (r"gpt-4\.1-nano", _Patches(2.46, _FIRST, _FIRST), 0.1),
-    (r"o4-mini", _Patches(1.72, _FIRST, _FIRST), 0.1),
-    (r"gpt-4o-mini", _Tiles(2833, 5667), 0.0),
-    (r"gpt-5(\.1)?(-|$)", _Tiles(70, 140), 0.0),
-    (r"o[13](-|$)", _Tiles(75, 150), 0.0),
-    (r"computer-use", _Tiles(65, 129), 0.0),
-    (r"(chat)?gpt-4(o|\.1|\.5)", _Tiles(85, 170), 0.0),
-    # No rule is published for these models, so the previous models' rule is used.
-    (r"gpt-(5\.[7-9]|[6-9])|gpt-chat", _GPT_6, 0.35),
-    # Other vendors publish no rule, but most of them use this one.
-    (r"", _Tiles(85, 170), 2.0),
-)
+    models: str
+    patches: _Patches | None = None
+    tiles: _Tiles = _Tiles(0, 0)
+    margin: float = 0.0
+
+
+@cache
+def _rules() -> list[_Rule]:
+    table = typed.read_table("sidecar.counting", "pictures.toml", dict[str, list[_Rule]])
+    return table["picture"]
+
 
 _GEMINI_3 = {"low": 280, "medium": 560, "high": 1120, "ultra_high": 2240}
 _GEMINI_2 = {"low": 64, "medium": 256}
@@ -142,12 +125,12 @@ def _picture_tokens(bare: str, generation: str, size: Size, detail: str) -> Unce
         return UncertainTokens(_anthropic_tokens(width, height, edge, most))
     if generation == "gemma":
         return _gemini_image_tokens(bare, width, height, detail)
-    rule, share = next((rule, share) for row, rule, share in _OPENAI if compiled(row).match(bare))
-    if isinstance(rule, _Patches):
-        tokens = _patch_tokens(width, height, rule, detail)
+    rule = next(rule for rule in _rules() if compiled(rule.models).match(bare))
+    if rule.patches is not None:
+        tokens = _patch_tokens(width, height, rule.patches, detail)
     else:
-        tokens = rule.base if detail == "low" else _tile_tokens(width, height, rule)
-    return UncertainTokens(tokens, math.ceil(share * tokens))
+        tokens = rule.tiles.base if detail == "low" else _tile_tokens(width, height, rule.tiles)
+    return UncertainTokens(tokens, math.ceil(rule.margin * tokens))
 
 
 def _tile_tokens(width: int, height: int, rule: _Tiles) -> int:
