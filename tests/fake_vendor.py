@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, NamedTuple
 
@@ -61,7 +61,7 @@ class Reply:
     text: str = "Done."
     tools: tuple[ToolUse, ...] = ()
     prompt_tokens: int | None = None
-    """The prompt size to report. By default, it is based on the request's size."""
+    """The prompt size to report before the first summary. Else it is based on the request's size."""
     status: int = 200
     """The HTTP status. If it is not 200, the request fails and uses no tokens."""
     after: Kind | None = None
@@ -211,6 +211,8 @@ class FakeVendor:
     def begin(self, request: Request) -> VendorCall:
         kind, reply = self.script(request)
         with self._changed:
+            if any(call.kind == "summary" for call in self.calls):
+                reply = replace(reply, prompt_tokens=None)
             call = VendorCall(len(self.calls) + 1, request, kind, reply)
             self.calls.append(call)
             self._changed.notify_all()

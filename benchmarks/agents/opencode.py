@@ -91,6 +91,7 @@ class Conversation:
     root: str
     form: Form
     parent: Conversation | None = None
+    title: str = "A title"
     messages: list[tuple[str, str, int, dict[str, Any]]] = field(default_factory=list)
     """The id, role, sequence number and data of each message."""
 
@@ -107,13 +108,13 @@ class Conversation:
         """Write the session's own row."""
         now, parent = self.home.now(), self.parent.id if self.parent else None
         if self.form == "files":
-            fields = {"id": self.id, "directory": self.root, "title": "A title",
+            fields = {"id": self.id, "directory": self.root, "title": self.title,
                       "parentID": parent, "time": {"created": now, "updated": now}}  # fmt: skip
             self._file("session", "proj", f"{self.id}.json", fields)
             return
         row: dict[str, Any] = {
             "id": self.id, "project_id": "proj", "parent_id": parent, "directory": self.root,
-            "title": "A title", "time_created": now, "time_updated": now,
+            "title": self.title, "time_created": now, "time_updated": now,
         }  # fmt: skip
         if self.forked and self.form == "second":
             row |= {"fork_session_id": self.forked[0], "fork_boundary": self.forked[1]}

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 
+_SMALL_WINDOW = 100_000
+"""In smaller windows, agents do not compact at less than half of the window."""
+
+
 async def add_forecast(
     services: SharedServices,
     workspace: Workspace,
@@ -131,7 +135,7 @@ def tokens_until_compaction(usage: ContextUsage) -> int | None:
     if usage.session.source == PROTOCOL:
         return None
     end = reader_of(usage.session.source).compacts_at(limit, usage.model or "")
-    if end < limit // 2:  # in a small window, the agent's reserve does not apply
+    if end < min(limit, _SMALL_WINDOW) // 2:  # the agent's reserve is meant for larger windows
         end = limit
     return end - tokens
 

@@ -205,6 +205,26 @@ def test_title_of_the_agent_is_shown(world: World, home: OpenHome) -> None:
     assert world.sessions()[made.id].title == "A title"
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("New session - 2026-11-29T06:21:32.459Z", None),
+        ("New session - 2026-11-29T06:21:32.459Z (fork #1)", None),
+        ("Child session - 2026-11-29T06:21:32.459Z", None),
+        ("New session - what it means", "New session - what it means"),
+    ],
+)
+def test_placeholder_is_no_title(
+    world: World, home: OpenHome, form: Form, title: str, shown: str | None
+) -> None:
+    """The agent makes the title during the first turn, which may end earlier."""
+    made = everyday(home, world.root, form)
+    made.title = title
+    made.save()
+    assert world.sessions()[made.id].title == shown
+
+
 def test_kilo_code_database_is_read(tmp_path: Path) -> None:
     world = World(tmp_path, "kilo-code")
     home = OpenHome(world.home / ".local" / "share" / "kilo", name="kilo")

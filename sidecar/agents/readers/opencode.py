@@ -9,6 +9,7 @@ therefore identified by fields that are the same in all copies: time, model and 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
@@ -273,6 +274,8 @@ _LONGEST_REPLY = 32_000
 _RESERVED = 20_000
 """The maximum number of tokens that opencode reserves if a model has a prompt limit."""
 _COMPACTIONS = ("compaction", "summary")
+_PLACEHOLDER = re.compile(r"(New|Child) session - \d{4}-\d\d-\d\dT[\d:.]+Z")
+"""The title of a session until the agent has made one. A fork's title has a suffix."""
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):
@@ -451,7 +454,7 @@ class _Files(DocumentReader):
         return StoreContents(message.calls(message.session_id or "", folder, is_child=False))
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
-        return decode_file(store.path, _SessionFile).title
+        return _own_title(decode_file(store.path, _SessionFile).title)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
         return own_window(places, self._files, session.folder or "", session.model or "")
@@ -496,7 +499,11 @@ def _read_sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
 def _read_titles(store: Store) -> dict[str, str]:
     with read_only(store.path) as connection:
         rows = _read_sessions(connection)
-    return {row.id: row.title for row in rows.values() if row.title}
+    return {row.id: title for row in rows.values() if (title := _own_title(row.title))}
+
+
+def _own_title(title: str | None) -> str | None:
+    return title if title and not _PLACEHOLDER.match(title) else None
 
 
 def _is_copied(row: _Row, seq: int | None) -> bool:
@@ -547,7 +554,7 @@ def _make_session(row: _Row, rank: int) -> SessionState:
         row.id,
         began=time_from_ms(row.created),
         at=time_from_ms(row.updated),
-        title_at=row.id if row.title else None,
+        title_at=row.id if _own_title(row.title) else None,
         parent=row.forked,
         rank=rank,
     )

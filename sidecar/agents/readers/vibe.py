@@ -276,7 +276,8 @@ class VibeSessions(FileStores):
         return lease is not None and lease.process_id == call.process
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
-        return window * 80 // 100
+        least, most = max(min(50_000, window // 2), 10_000), window - min(24_000, window // 4)
+        return max(least, min(256_000, window - 60_000, most))
 
 
 READER = TwoStores(

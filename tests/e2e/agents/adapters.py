@@ -59,6 +59,8 @@ class Agent(ABC):
     """The number of prompt tokens at which the agent compacts the conversation."""
     compacts_within_turn: ClassVar[bool] = False
     """Whether the agent compacts only within a turn, before it sends a tool result."""
+    padding: ClassVar[str] = ""
+    """Text to append to the first prompt of each session."""
     compact_command: ClassVar[str | None] = None
     """The prompt that makes the agent compact its conversation."""
     band_percent: ClassVar[float] = 0
@@ -476,6 +478,9 @@ class Vibe(Agent):
     # Vibe deletes a journal when the next two replies have arrived. The delay gives our server time
     # to read the journal first.
     reply_seconds = 0.5
+    # Vibe corrects its own estimates by the vendor's numbers, and compacts a conversation only if
+    # the result fits by these estimates. So most of the text must be in the old messages.
+    padding = " and so on" * 10_000
     records_reasoning = False
     package = Package("pypi", "mistral-vibe", "3.0.3", "vibe", python=(3, 12))
     model = "devstral-2512"
@@ -597,6 +602,9 @@ class Kilo(OpenCode):
     name = "kilo-code"
     package = Package("npm", "@kilocode/cli", "7.7.7", "kilo")
     folder = "kilo"
+    limits: ClassVar[dict[str, str]] = OpenCode.limits | {
+        "another_session: title": "a short run ends before the title is made"
+    }
 
 
 _AGENTS = (

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.agents.adapters import Agent
 
-TURN_SECONDS = 60
+TURN_SECONDS = 120
 STATUS_SECONDS = 10
 """Maximum time to wait for a status or a recorded call, in seconds."""
 LAG_SECONDS = 2.0
@@ -106,7 +106,8 @@ class Scene:
         """Start the agent with a prompt. `resume` continues the newest session."""
         path = f"{ensure_node().parent}:/usr/local/bin:/usr/bin:/bin"
         environment = {"PATH": path} | self.agent.environment(self.vendor.url)
-        arguments = self.agent.arguments(prompt, resume=resume)
+        padding = "" if resume else self.agent.padding
+        arguments = self.agent.arguments(prompt + padding, resume=resume)
         return self.sandbox.start([str(self.program), *arguments], self.root, environment)
 
     def turn(self, prompt: str, *, resume: bool = False) -> Ended:

@@ -39,7 +39,7 @@ def test_tool_call(scene: Scene) -> None:
     command = f"until [ -e {flag} ]; do sleep 0.1; done"
     scene.script.on(WORK, Reply("", (scene.agent.shell(command),)), Reply("The command is done."))
     program = scene.start(WORK)
-    assert scene.vendor.wait_until(lambda _: len(scene.vendor.billed("main")) == 1, 30)
+    assert scene.vendor.wait_until(lambda _: len(scene.vendor.billed("main")) == 1, 60)
     scene.check_context(scene.vendor.billed("main")[0], "context while a tool runs")
     scene.check_state("running", "state while a tool runs")
     flag.touch()
