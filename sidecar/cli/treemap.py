@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import squarify
 
+from sidecar import typed
 from sidecar.project.token_map import MapEntry, flatten
 from sidecar.text.pages import COLORS, STYLE, escape, page_html, table_html
 
@@ -23,22 +24,6 @@ _MARGIN = 2.0
 _SMALLEST = 4.0
 """The contents of folders that are narrower or lower than this, in pixels, are not drawn."""
 _ROWS = 100
-_FILLS = "".join(
-    f".map .c{number}{{background:color-mix(in srgb,var(--c{number}) 30%,var(--bg))}}"
-    for number in range(COLORS)
-)
-_MAP_STYLE = f"""
-.map{{position:relative;height:{_HEIGHT:g}px;overflow:hidden}}
-.map div{{position:absolute;overflow:hidden}}
-.map [title]{{outline:1px solid var(--bg);outline-offset:-1px;container-type:inline-size}}
-.map .folder{{background:var(--card);outline-color:var(--edge)}}
-.map .folder>div{{inset:{_HEADER:g}px {_MARGIN:g}px {_MARGIN:g}px}}
-.map span{{display:block;padding:0 4px;font-size:11px;line-height:{_HEADER:g}px;
-white-space:nowrap;overflow:hidden;text-overflow:ellipsis}}
-@container (max-width:28px){{.map span{{display:none}}}}
-{_FILLS}
-td{{white-space:nowrap}}
-"""
 
 
 class _Area(NamedTuple):
@@ -68,11 +53,11 @@ def treemap_page(
     body = (
         f"<h1>{escape(title)}</h1>"
         f"<p>{escape(head)}. Hold the pointer over a box to see its path.</p>"
-        f'<div class="map" role="img" aria-label="Treemap of tokens by folder and file">{boxes}'
-        "</div>"
+        '<div class="map" role="img" aria-label="Treemap of tokens by folder and file" style="'
+        f'--height:{_HEIGHT:g}px;--header:{_HEADER:g}px;--margin:{_MARGIN:g}px">{boxes}</div>'
         f"{_prompt_table(prompt_files)}{_table(entries)}"
     )
-    return page_html(title, body, STYLE + _MAP_STYLE)
+    return page_html(title, body, STYLE + "\n" + typed.read_text("sidecar.cli", "treemap.css"))
 
 
 def _draw(entries: Sequence[MapEntry], area: _Area, color: int) -> str:
