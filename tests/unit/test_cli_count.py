@@ -270,7 +270,7 @@ try: start()
 except SystemExit as end: assert end.code == 0, end.code
 heavy = ("rich", "tiktoken", "httpx", "genai_prices", "pygls", "lsprotocol",
          "asyncio", "sqlite3", "tokenizers", "pydantic", "watchdog", "hashlib",
-         "difflib", "subprocess")
+         "difflib", "subprocess", "tomllib")
 if sys.platform == "linux":
     heavy += ("platformdirs", "tempfile", "shutil")
 print([name for name in heavy if name in sys.modules])
