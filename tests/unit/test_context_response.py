@@ -12,7 +12,6 @@ from sidecar.conversations.turn_counts import Sample
 from sidecar.messages.content import read_tools
 from sidecar.messages.replies import read_reply
 from sidecar.models.window import Limit, LimitSource, Window
-from tests.unit import messages_vendor_forms as forms
 from tests.unit.context_fakes import (
     PRIMING,
     FakeCalibration,
@@ -23,6 +22,7 @@ from tests.unit.context_fakes import (
     user,
     window,
 )
+from tests.unit.messages_vendor_forms import ARGS, BROKEN, BROKEN_OFF, FORMS, WHOLE, vendor_reply
 
 PARAMETERS = {"type": "object", "properties": {}, "required": ["path", "text"]}
 MORE = {"type": "object", "properties": {}, "required": ["path", "text", "mode"]}
@@ -38,48 +38,21 @@ def schemas(parameters: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-CUT_TEXT: dict[str, tuple[str | None, Any]] = {
-    "openai": (None, forms.openai(forms.BROKEN, "length")),
-    "openai stream": (
-        None,
-        forms.openai_chunks(forms.BROKEN[:9], forms.BROKEN[9:], finish="length"),
+CUT_TEXT = [
+    *(
+        (vendor_reply(name, form.cut, BROKEN), format, "output")
+        for name, form in FORMS.items()
+        if form.cut and form.has_text_arguments
+        for format in form.formats
     ),
-    "openai stream that broke off": (None, forms.openai_chunks(forms.BROKEN, finish=None)),
-    "responses": (None, forms.responses(forms.BROKEN, "max_output_tokens")),
-    "responses events": (None, forms.responses_events("max_output_tokens")),
-    "anthropic stream": (None, forms.anthropic_events(forms.BROKEN, stop="max_tokens")),
-    "anthropic stream that broke off": (None, forms.anthropic_events(forms.BROKEN, stop=None)),
-    "bedrock stream": (None, forms.bedrock_events(forms.BROKEN, "max_tokens")),
-    "lmstudio": (None, forms.lmstudio_packets(forms.BROKEN, "maxPredictedTokensReached")),
-    "mistral": ("mistral", forms.openai(forms.BROKEN, "length")),
-    "deepseek": ("deepseek", forms.openai(forms.BROKEN, "length")),
-    "xai": ("xai", forms.openai(forms.BROKEN, "length")),
-    "cohere": (None, forms.cohere(forms.BROKEN, "MAX_TOKENS")),
-    "cohere stream": (None, forms.cohere_events(forms.BROKEN, "MAX_TOKENS")),
-}
-"""Replies that end inside the JSON of a tool call."""
+    *((events, None, None) for events in BROKEN_OFF),
+]
+"""Replies that end inside the JSON of a tool call, their format, and the exhausted limit."""
 
-CUT_VALUE: dict[str, tuple[str | None, Any]] = {
-    "anthropic": (None, forms.anthropic(forms.ARGS, "max_tokens")),
-    "gemini": (None, forms.gemini("MAX_TOKENS")),
-    "bedrock": (None, forms.bedrock("max_tokens")),
-    "ollama": (None, forms.ollama("length")),
-    "ollama stream": (None, forms.ollama_objects("length")),
-    "openai": (None, forms.openai(forms.WHOLE, "length")),
-    "responses": (None, forms.responses(forms.WHOLE, "max_output_tokens")),
-    "cohere": (None, forms.cohere(forms.WHOLE, "MAX_TOKENS")),
-}
+CUT_VALUE = [vendor_reply(name, form.cut) for name, form in FORMS.items() if form.cut]
 """Replies that end after the JSON of a tool call."""
 
-ENDED: list[Any] = [
-    forms.openai(forms.WHOLE, "tool_calls"),
-    forms.responses(forms.WHOLE, None),
-    forms.anthropic(forms.ARGS, "tool_use"),
-    forms.gemini("STOP"),
-    forms.bedrock("tool_use"),
-    forms.ollama("stop"),
-    forms.cohere(forms.WHOLE, "TOOL_CALL"),
-]
+ENDED = [vendor_reply(name, form.whole) for name, form in FORMS.items() if form.whole]
 
 
 def handled(response: Any, format: str | None, tools: list[dict[str, Any]]) -> ReplyOutcome:
@@ -87,36 +60,34 @@ def handled(response: Any, format: str | None, tools: list[dict[str, Any]]) -> R
     return apply_reply(conversation, read_reply(response, format), window(), tools=tools)
 
 
-@pytest.mark.parametrize("form", CUT_TEXT)
+@pytest.mark.parametrize(("response", "format", "exhausted"), CUT_TEXT)
 @pytest.mark.parametrize("schema", [[], *([tool] for tool in schemas(PARAMETERS))])
-def test_a_call_cut_inside_its_json_is_dropped(form: str, schema: list[dict[str, Any]]) -> None:
-    format, response = CUT_TEXT[form]
+def test_a_call_cut_inside_its_json_is_dropped(
+    response: Any, format: str | None, exhausted: str | None, schema: list[dict[str, Any]]
+) -> None:
     outcome = handled(response, format, schema)
     assert outcome.result.tool_calls == []
     assert [call.name for call in outcome.result.dropped] == ["write"]
     assert "JSON" in outcome.result.dropped[0].reason
     assert outcome.result.content == "Writing."
     kinds = [kind for kind, _ in outcome.warnings]
-    ended_by_itself = "broke off" in form
-    assert kinds == ([] if ended_by_itself else ["exhausted"]) + ["droppedToolCalls"]
-    assert outcome.result.exhausted == (None if ended_by_itself else "output")
+    assert kinds == (["exhausted"] if exhausted else []) + ["droppedToolCalls"]
+    assert outcome.result.exhausted == exhausted
 
 
-@pytest.mark.parametrize("form", CUT_VALUE)
+@pytest.mark.parametrize("response", CUT_VALUE)
 @pytest.mark.parametrize("number", range(5))
-def test_a_call_that_lacks_a_required_parameter_is_dropped(form: str, number: int) -> None:
-    format, response = CUT_VALUE[form]
-    outcome = handled(response, format, [schemas(MORE)[number]])
+def test_a_call_that_lacks_a_required_parameter_is_dropped(response: Any, number: int) -> None:
+    outcome = handled(response, None, [schemas(MORE)[number]])
     assert outcome.result.tool_calls == []
     assert outcome.result.dropped[0].reason == "missing required parameters: mode"
 
 
-@pytest.mark.parametrize("form", CUT_VALUE)
+@pytest.mark.parametrize("response", CUT_VALUE)
 @pytest.mark.parametrize("number", range(5))
-def test_a_whole_call_in_a_reply_that_was_cut_stays(form: str, number: int) -> None:
-    format, response = CUT_VALUE[form]
-    outcome = handled(response, format, [schemas(PARAMETERS)[number]])
-    assert [call.arguments for call in outcome.result.tool_calls] == [forms.ARGS]
+def test_a_whole_call_in_a_reply_that_was_cut_stays(response: Any, number: int) -> None:
+    outcome = handled(response, None, [schemas(PARAMETERS)[number]])
+    assert [call.arguments for call in outcome.result.tool_calls] == [ARGS]
     assert outcome.result.dropped == []
     assert [kind for kind, _ in outcome.warnings] == ["exhausted"]
 
@@ -124,21 +95,21 @@ def test_a_whole_call_in_a_reply_that_was_cut_stays(form: str, number: int) -> N
 @pytest.mark.parametrize("response", ENDED)
 def test_complete_reply_is_not_checked_against_schemas(response: Any) -> None:
     outcome = handled(response, None, [schemas(MORE)[0]])
-    assert [call.arguments for call in outcome.result.tool_calls] == [forms.ARGS]
+    assert [call.arguments for call in outcome.result.tool_calls] == [ARGS]
     assert (outcome.result.dropped, outcome.warnings, outcome.result.exhausted) == ([], [], None)
 
 
 def test_invalid_call_in_a_complete_reply_is_not_reported_as_cut_off() -> None:
-    outcome = handled(forms.openai(forms.BROKEN, "tool_calls"), None, [])
+    outcome = handled(vendor_reply("openai-chat", "tool_calls", BROKEN), None, [])
     assert [call.reason for call in outcome.result.dropped] == ["its arguments are not valid JSON"]
     text = "Incomplete or invalid tool calls were dropped: write."
     assert outcome.warnings == [("droppedToolCalls", text)]
 
 
 def test_complete_call_before_a_cut_off_call_is_kept() -> None:
-    response = forms.openai(forms.BROKEN, "length")
+    response = vendor_reply("openai-chat", "length", BROKEN)
     message = response["choices"][0]["message"]
-    whole = {"id": "call_0", "function": {"name": "write", "arguments": forms.WHOLE}}
+    whole = {"id": "call_0", "function": {"name": "write", "arguments": WHOLE}}
     message["tool_calls"].insert(0, whole)
     result = handled(response, None, []).result
     assert [call.id for call in result.tool_calls] == ["call_0"]
@@ -146,7 +117,7 @@ def test_complete_call_before_a_cut_off_call_is_kept() -> None:
 
 
 def test_dropped_call_does_not_reveal_its_arguments() -> None:
-    outcome = handled(forms.openai('{"path": "SECRET', "length"), None, [])
+    outcome = handled(vendor_reply("openai-chat", "length", '{"path": "SECRET'), None, [])
     assert "SECRET" not in repr((outcome.result.dropped, outcome.warnings))
 
 
@@ -169,7 +140,7 @@ def test_a_reply_that_fills_the_window_exhausted_the_window() -> None:
     conversation = session(
         turns=[user("x" * 900), reply("y" * 900), user("q"), reply("a"), user("now")]
     )
-    response = forms.openai(forms.WHOLE, "length")
+    response = vendor_reply("openai-chat", "length")
     response["usage"] = {"prompt_tokens": 1_900, "completion_tokens": 100}
     plans = Planner(conversation)
     outcome = apply_reply(conversation, read_reply(response), window(2_000), keep_turns=1)
@@ -231,7 +202,7 @@ def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
 def test_output_limit_and_full_window_are_distinguished(
     source: LimitSource, total: int, expected: str
 ) -> None:
-    response = forms.openai(forms.WHOLE, "length")
+    response = vendor_reply("openai-chat", "length")
     response["usage"] = {"prompt_tokens": total - 100, "completion_tokens": 100}
     assert exhausted_limit(read_reply(response), Window(Limit(2_000, source))) == expected
 
@@ -239,7 +210,7 @@ def test_output_limit_and_full_window_are_distinguished(
 def test_schemas_of_the_session_are_the_default() -> None:
     conversation = session()
     conversation.set_tools([schemas(MORE)[0]])
-    reply = read_reply(forms.openai(forms.WHOLE, "length"))
+    reply = read_reply(vendor_reply("openai-chat", "length"))
     outcome = apply_reply(conversation, reply, window())
     assert outcome.result.dropped[0].reason == "missing required parameters: mode"
     assert outcome.result.plan is None
@@ -248,7 +219,7 @@ def test_schemas_of_the_session_are_the_default() -> None:
 def test_reply_without_usage_does_not_change_the_occupancy() -> None:
     conversation = session(turns=[user("x")])
     before = occupancy(conversation)
-    response = forms.openai(forms.WHOLE, "stop")
+    response = vendor_reply("openai-chat", "stop")
     del response["usage"]
     outcome = apply_reply(conversation, read_reply(response), window())
     assert (occupancy(conversation), outcome.result.usage) == (before, None)
@@ -258,7 +229,7 @@ def test_reply_without_usage_does_not_change_the_occupancy() -> None:
 
 def test_reply_is_not_appended() -> None:
     conversation = session(turns=[user("x")])
-    apply_reply(conversation, read_reply(forms.openai(forms.WHOLE, "stop")), window())
+    apply_reply(conversation, read_reply(vendor_reply("openai-chat", "stop")), window())
     assert conversation.turns == [user("x")]
     assert occupancy(conversation).tokens == 18
 
@@ -266,7 +237,7 @@ def test_reply_is_not_appended() -> None:
 def test_a_dropped_call_leaves_the_occupancy() -> None:
     conversation = session(turns=[user("x" * 993)])
     broken = '{"path": "a", "text": "' + "y" * 4_077
-    cut = forms.openai(broken, "length")
+    cut = vendor_reply("openai-chat", "length", broken)
     cut["choices"][0]["message"]["content"] = "z" * 150
     cut["usage"] = {"prompt_tokens": 1_000, "completion_tokens": 150 + len("write ") + len(broken)}
     outcome = apply_reply(conversation, read_reply(cut), window())
@@ -274,7 +245,7 @@ def test_a_dropped_call_leaves_the_occupancy() -> None:
     assert occupancy(conversation).tokens == 1_150
     conversation.append([reply("z" * 150)])
     assert occupancy(conversation).tokens == 1_150
-    again = forms.openai(forms.WHOLE, "tool_calls")
+    again = vendor_reply("openai-chat", "tool_calls")
     again["usage"] = {"prompt_tokens": 1_160, "completion_tokens": 10}
     after = apply_reply(conversation, read_reply(again), window())
     assert after.warnings == []
@@ -282,7 +253,7 @@ def test_a_dropped_call_leaves_the_occupancy() -> None:
 
 def cut_call(kept: str, arguments: str, usage: dict[str, int]) -> dict[str, Any]:
     """Return a reply with text and a tool call that is cut off partway through its arguments."""
-    cut = forms.openai(arguments, "length")
+    cut: dict[str, Any] = vendor_reply("openai-chat", "length", arguments)
     cut["choices"][0]["message"]["content"] = kept
     cut["usage"] = usage
     return cut
@@ -325,7 +296,7 @@ def test_discarded_reply_is_not_a_compaction() -> None:
     cut = cut_call("z" * 900, '{"', {"prompt_tokens": 500, "completion_tokens": 2_000})
     apply_reply(conversation, read_reply(cut), window())
     conversation.append([user("y" * 16)])
-    again = forms.openai(forms.WHOLE, "tool_calls")
+    again = vendor_reply("openai-chat", "tool_calls")
     again["usage"] = {"prompt_tokens": 520, "completion_tokens": 10}
     assert apply_reply(conversation, read_reply(again), window()).warnings == []
 
@@ -334,14 +305,14 @@ def test_discarded_reply_is_not_a_compaction() -> None:
 def test_a_retry_after_a_cut_off_is_no_compaction(appended: bool) -> None:
     conversation = session(turns=[user("x" * 993)])
     for _ in range(3):
-        cut = forms.openai("", "length")
+        cut = vendor_reply("openai-chat", "length", "")
         cut["choices"][0]["message"] = {"role": "assistant", "content": "y" * 4_000}
         cut["usage"] = {"prompt_tokens": 1_000, "completion_tokens": 4_000}
         outcome = apply_reply(conversation, read_reply(cut), window())
         assert [kind for kind, _ in outcome.warnings] == ["exhausted"]
         if appended:
             conversation.append([reply("y" * 4_000)])
-    shorter = forms.openai("", "stop")
+    shorter = vendor_reply("openai-chat", "stop", "")
     shorter["choices"][0]["message"] = {"role": "assistant", "content": "ok"}
     shorter["usage"] = {"prompt_tokens": 300, "completion_tokens": 1}
     outcome = apply_reply(conversation, read_reply(shorter), window())
@@ -349,7 +320,7 @@ def test_a_retry_after_a_cut_off_is_no_compaction(appended: bool) -> None:
 
 
 def test_cut_off_call_without_schema_is_kept_as_unchecked() -> None:
-    cut, whole = forms.openai(forms.WHOLE, "length"), forms.openai(forms.WHOLE, "tool_calls")
+    cut, whole = vendor_reply("openai-chat", "length"), vendor_reply("openai-chat", "tool_calls")
     outcome = handled(cut, None, [])
     assert (
         [call.name for call in outcome.result.tool_calls] == outcome.result.unchecked == ["write"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -18,157 +17,82 @@ from tests.cases import read_cases
 from tests.unit.messages_vendor_forms import (
     ARGS,
     BROKEN,
-    WHOLE,
-    anthropic,
-    anthropic_events,
-    bedrock,
-    bedrock_events,
-    cohere,
-    cohere_events,
-    gemini,
-    lmstudio,
-    lmstudio_packets,
-    ollama,
-    ollama_objects,
-    openai,
-    openai_chunks,
-    responses,
-    responses_events,
+    BROKEN_OFF,
+    FORMS,
+    vendor_reply,
 )
 
-Reply = Callable[[str, str], Any]
-FORMS: dict[str, tuple[str, Reply]] = {
-    "openai-chat": ("openai-chat", openai),
-    "openai-chat stream": (
-        "openai-chat",
-        lambda text, stop: openai_chunks(text[:5], text[5:], finish=stop),
-    ),
-    "mistral": ("mistral", openai),
-    "deepseek": ("deepseek", openai),
-    "xai": ("xai", openai),
-    "responses": (
-        "openai-responses",
-        lambda text, stop: responses(text, None if stop == "completed" else stop),
-    ),
-    "responses stream": ("openai-responses", lambda _, stop: responses_events(stop)),
-    "anthropic": ("anthropic", lambda _, stop: anthropic(ARGS, stop)),
-    "anthropic stream": (
-        "anthropic",
-        lambda text, stop: anthropic_events("", text[:9], text[9:], stop=stop),
-    ),
-    "bedrock": ("bedrock", lambda _, stop: bedrock(stop)),
-    "bedrock stream": ("bedrock", bedrock_events),
-    "gemini": ("gemini", lambda _, stop: gemini(stop)),
-    "gemini stream": ("gemini", lambda _, stop: [gemini(stop)]),
-    "ollama": ("ollama", lambda _, stop: ollama(stop)),
-    "ollama stream": ("ollama", lambda _, stop: ollama_objects(stop)),
-    "lmstudio packets": ("lmstudio", lmstudio_packets),
-    "cohere": ("cohere", cohere),
-    "cohere stream": ("cohere", cohere_events),
-}
-"""Functions that return a reply with a call of these arguments, and this reason to stop."""
-WHOLE_CALLS = {"anthropic", "bedrock", "gemini", "gemini stream", "ollama", "ollama stream"}
-"""Forms that contain only calls whose arguments are complete."""
+CUTS = [
+    *((form, FORMS[form].cut, "output") for form in FORMS if FORMS[form].cut),
+    ("openai-chat", "model_length", "window"),
+    ("anthropic stream", "model_context_window_exceeded", "window"),
+    ("bedrock", "model_context_window_exceeded", "window"),
+]
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "recognized"])
 @pytest.mark.parametrize(
-    ("form", "stop", "exhausted"),
+    ("form", "format", "stop", "exhausted"),
     [
-        *((form, "length", "output") for form in FORMS if FORMS[form][1] is openai),
-        ("openai-chat stream", "length", "output"),
-        ("mistral", "model_length", "window"),
-        ("responses", "max_output_tokens", "output"),
-        ("responses stream", "max_output_tokens", "output"),
-        ("anthropic", "max_tokens", "output"),
-        ("anthropic stream", "max_tokens", "output"),
-        ("anthropic stream", "model_context_window_exceeded", "window"),
-        ("bedrock", "max_tokens", "output"),
-        ("bedrock", "model_context_window_exceeded", "window"),
-        ("bedrock stream", "max_tokens", "output"),
-        ("gemini", "MAX_TOKENS", "output"),
-        ("gemini stream", "MAX_TOKENS", "output"),
-        ("ollama", "length", "output"),
-        ("ollama stream", "length", "output"),
-        ("lmstudio packets", "maxPredictedTokensReached", "output"),
-        ("cohere", "MAX_TOKENS", "output"),
-        ("cohere stream", "MAX_TOKENS", "output"),
+        (form, format, stop, exhausted)
+        for form, stop, exhausted in CUTS
+        for format in (None, *FORMS[form].formats)
+        if format in (None, "mistral") or stop != "model_length"
     ],
 )
 def test_a_reply_cut_off_inside_a_tool_call(
-    form: str, stop: str, exhausted: str, named: bool
+    form: str, format: str | None, stop: str, exhausted: str
 ) -> None:
     """A call that was completed before the cut keeps its arguments."""
-    format, make = FORMS[form]
-    reply = read_reply(make(BROKEN, stop), format if named else None)
+    reply = read_reply(vendor_reply(form, stop, BROKEN), format)
     [call] = reply.tool_calls
     assert (reply.content, reply.stop_reason, reply.exhausted) == ("Writing.", stop, exhausted)
-    assert (call.name, call.arguments) == ("write", ARGS if form in WHOLE_CALLS else None)
-    if form in WHOLE_CALLS:
-        assert json.loads(call.arguments_text) == ARGS
+    assert call.name == "write"
+    if FORMS[form].has_text_arguments:
+        assert (call.arguments_text, call.arguments) == (BROKEN, None)
     else:
-        assert call.arguments_text == BROKEN
+        assert json.loads(call.arguments_text) == call.arguments == ARGS
     assert reply.cut_off
     assert reply.usage is not None
     assert (reply.usage.prompt_tokens, reply.usage.output_tokens) == (11, 7)
 
 
-@pytest.mark.parametrize(
-    ("form", "stop"),
-    [
-        ("openai-chat", "tool_calls"),
-        ("openai-chat stream", "tool_calls"),
-        ("responses", "completed"),
-        ("anthropic", "tool_use"),
-        ("anthropic stream", "tool_use"),
-        ("gemini", "STOP"),
-        ("bedrock", "tool_use"),
-        ("bedrock stream", "tool_use"),
-        ("ollama", "stop"),
-        ("lmstudio packets", "toolCalls"),
-        ("cohere", "TOOL_CALL"),
-        ("cohere stream", "TOOL_CALL"),
-    ],
-)
-def test_complete_reply_is_not_cut_off(form: str, stop: str) -> None:
-    format, make = FORMS[form]
-    reply = read_reply(make(WHOLE, stop))
-    assert (reply.format, reply.stop_reason, reply.exhausted) == (format, stop, None)
+@pytest.mark.parametrize("form", [form for form in FORMS if FORMS[form].whole])
+def test_complete_reply_is_not_cut_off(form: str) -> None:
+    stop = FORMS[form].whole
+    reply = read_reply(vendor_reply(form, stop))
+    assert (reply.format, reply.stop_reason, reply.exhausted) == (
+        FORMS[form].formats[0],
+        stop,
+        None,
+    )
     assert [call.arguments for call in reply.tool_calls] == [ARGS]
     assert reply.content == "Writing."
     assert not reply.cut_off
 
 
-IDENTITY = {
-    "openai": (openai(WHOLE, "stop"), "chatcmpl-1", "gpt-4.1"),
-    "responses": (responses(WHOLE, None), "resp_1", "gpt-5"),
-    "responses stream": (responses_events("max_output_tokens"), "resp_1", "gpt-5"),
-    "anthropic": (anthropic(ARGS, "end_turn"), "msg_1", "claude-haiku-4-5"),
-    "anthropic stream": (anthropic_events(stop="end_turn"), "msg_1", "claude-haiku-4-5"),
-    "gemini": (gemini("STOP"), "r1", "gemini-2.5-pro"),
-    "bedrock": (bedrock("end_turn"), "req-1", None),
-    "ollama": (ollama("stop"), None, "llama3.2"),
-    "lmstudio": (lmstudio("eosFound"), None, "qwen3-4b"),
-    "cohere": (cohere(WHOLE, "COMPLETE"), "c1", None),
-}
-
-
-@pytest.mark.parametrize("case", IDENTITY)
-def test_request_id_and_model_are_read_from_the_reply(case: str) -> None:
-    response, request_id, model = IDENTITY[case]
-    reply = read_reply(response)
+@pytest.mark.parametrize(
+    ("form", "request_id", "model"),
+    [
+        ("openai-chat", "chatcmpl-1", "gpt-4.1"),
+        ("responses", "resp_1", "gpt-5"),
+        ("responses stream", "resp_1", "gpt-5"),
+        ("anthropic", "msg_1", "claude-haiku-4-5"),
+        ("anthropic stream", "msg_1", "claude-haiku-4-5"),
+        ("gemini", "r1", "gemini-2.5-pro"),
+        ("bedrock", "req-1", None),
+        ("ollama", None, "llama3.2"),
+        ("lmstudio", None, "qwen3-4b"),
+        ("cohere", "c1", None),
+    ],
+)
+def test_request_id_and_model_are_read_from_the_reply(
+    form: str, request_id: str | None, model: str | None
+) -> None:
+    reply = read_reply(vendor_reply(form, "stop"))
     assert (reply.request_id, reply.model) == (request_id, model)
 
 
-@pytest.mark.parametrize(
-    "events",
-    [
-        openai_chunks(BROKEN, finish=None),
-        anthropic_events(BROKEN, stop=None),
-        bedrock_events(BROKEN, None),
-        responses_events(None),
-    ],
-)
+@pytest.mark.parametrize("events", BROKEN_OFF)
 def test_interrupted_stream_is_cut_off(events: list[dict[str, Any]]) -> None:
     reply = read_reply(events)
     assert (reply.cut_off, reply.exhausted, reply.stop_reason) == (True, None, None)
@@ -176,7 +100,7 @@ def test_interrupted_stream_is_cut_off(events: list[dict[str, Any]]) -> None:
 
 
 def test_parallel_calls_of_a_stream_stay_separate() -> None:
-    events = openai_chunks(WHOLE, finish="length")
+    events = vendor_reply("openai-chat stream", "length")
     second = {"index": 1, "id": "call_2", "function": {"name": "read", "arguments": '{"pa'}}
     events.insert(-2, {"choices": [{"index": 0, "delta": {"tool_calls": [second]}}]})
     calls = read_reply(events).tool_calls
@@ -192,13 +116,15 @@ def test_calls_with_different_ids_at_index_0_stay_separate() -> None:
 
 
 def test_call_without_parameters_is_complete_unless_cut_off() -> None:
-    assert read_reply(openai("", "tool_calls")).tool_calls[0].arguments == {}
-    assert read_reply(openai("", "length")).tool_calls[0].arguments is None
-    assert read_reply(anthropic_events(stop="tool_use")).tool_calls[0].arguments == {}
+    assert read_reply(vendor_reply("openai-chat", "tool_calls", "")).tool_calls[0].arguments == {}
+    assert read_reply(vendor_reply("openai-chat", "length", "")).tool_calls[0].arguments is None
+    assert (
+        read_reply(vendor_reply("anthropic stream", "tool_use", "")).tool_calls[0].arguments == {}
+    )
 
 
 def test_full_window_in_lm_studio() -> None:
-    reply = read_reply(lmstudio("contextLengthReached"))
+    reply = read_reply(vendor_reply("lmstudio", "contextLengthReached"))
     assert (reply.content, reply.exhausted) == ("Writing.", "window")
 
 
@@ -211,7 +137,10 @@ def test_lm_studio_rest_replies() -> None:
     }
     reply = read_reply([{"type": "chat.start"}, {"type": "chat.end", "result": v1}])
     assert (reply.content, reply.request_id, reply.cut_off) == ("Hi", "resp_9", False)
-    v0 = {**openai(BROKEN, "length"), "stats": {"stop_reason": "contextLengthReached"}}
+    v0 = {
+        **vendor_reply("openai-chat", "length", BROKEN),
+        "stats": {"stop_reason": "contextLengthReached"},
+    }
     assert read_reply(v0).exhausted == "window"
 
 
@@ -221,10 +150,10 @@ def test_blocked_gemini_prompt_has_a_stop_reason() -> None:
 
 @pytest.mark.parametrize("cost", ["0.00123", "0"])
 def test_reported_cost_is_part_of_the_reply(cost: str) -> None:
-    response = openai(WHOLE, "stop")
+    response = vendor_reply("openai-chat", "stop")
     response["usage"]["cost"] = float(cost)
     assert read_reply(response).cost == Decimal(cost)
-    chunks = openai_chunks(WHOLE, finish="stop")
+    chunks = vendor_reply("openai-chat stream", "stop")
     chunks[-1]["usage"]["cost"] = float(cost)
     assert read_reply([*chunks, {"choices": []}]).cost == Decimal(cost)
 
@@ -244,15 +173,18 @@ def test_half_a_character_in_a_reply_loses_no_usage(half: str) -> None:
 
 
 def test_streams_may_be_lines_of_text() -> None:
-    chunks = openai_chunks(BROKEN, finish="length")
+    chunks = vendor_reply("openai-chat stream", "length", BROKEN)
     lines = [f"data: {json.dumps(chunk)}" for chunk in chunks]
     expected = read_reply(chunks)
     assert read_reply([*lines, "data: [DONE]"]) == expected
     assert read_reply("\n\n".join([*lines, "data: [DONE]"])) == expected
-    events = anthropic_events(BROKEN, stop="max_tokens")
+    events = vendor_reply("anthropic stream", "max_tokens", BROKEN)
     wrapped = [{"event": event["type"], "data": event} for event in events]
     assert read_reply(wrapped) == read_reply(events)
-    assert read_reply("\n".join(map(json.dumps, ollama_objects("stop")))).content == "Writing."
+    assert (
+        read_reply("\n".join(map(json.dumps, vendor_reply("ollama stream", "stop")))).content
+        == "Writing."
+    )
 
 
 class OverflowCase(msgspec.Struct):
@@ -297,7 +229,7 @@ def test_invalid_reply_is_refused_without_quoting_it(response: object, format: s
 
 def test_unknown_format_error_lists_the_known_formats() -> None:
     with pytest.raises(VendorFormatError, match="openai-responses"):
-        read_reply(openai(WHOLE, "stop"), "telnet")
+        read_reply(vendor_reply("openai-chat", "stop"), "telnet")
 
 
 def test_error_names_a_field_of_the_wrong_type() -> None:
