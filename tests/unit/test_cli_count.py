@@ -261,7 +261,9 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_a_small_file_loads_little(folder: Path) -> None:
+def test_a_small_file_loads_little(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKEN_SIDECAR_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder.parent))
     code = """
 import sys
 sys.argv = ["token-sidecar", "count", "a.md"]
