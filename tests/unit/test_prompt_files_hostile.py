@@ -50,19 +50,15 @@ def test_no_import_leads_out_of_the_root(root: Path, name: str) -> None:
     assert all((other.text, other.note) == (None, OUTSIDE) for other in others)
 
 
-@pytest.mark.parametrize("name", ["CLAUDE.md", "AGENTS.md", ".cursor/rules/x.mdc", ".clinerules"])
+@pytest.mark.parametrize(
+    "name", ["CLAUDE.md", "AGENTS.md", ".cursor/rules/x.mdc", ".clinerules", ".cursor/rules"]
+)
 def test_prompt_files_that_link_out_of_the_root_are_not_read(root: Path, name: str) -> None:
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).symlink_to(root.parent / "secret.md")
-    assert [(one.text, one.note) for one in found(root).values()] == [(None, OUTSIDE)]
-
-
-def test_a_rules_folder_outside_the_root_is_not_read(root: Path) -> None:
     outside = root.parent / "outside"
     outside.mkdir()
     (outside / "x.mdc").write_text(PLANTED)
-    (root / ".cursor").mkdir()
-    (root / ".cursor" / "rules").symlink_to(outside)
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).symlink_to(outside if name == ".cursor/rules" else outside / "x.mdc")
     assert [(one.text, one.note) for one in found(root).values()] == [(None, OUTSIDE)]
 
 

@@ -27,7 +27,7 @@ from benchmarks.transcripts import recorded
 from sidecar.agents import session_index
 from sidecar.agents.folders import Roots
 from sidecar.agents.reader_registry import Sources
-from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead
+from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 from sidecar.agents.session_index import (
     LOCK_NAME,
     IngestControl,
@@ -555,42 +555,32 @@ def test_a_search_reads_no_state_of_a_reader(world: World) -> None:
     assert not [one for one in statements if "state" in one]
 
 
-def test_a_slower_read_does_not_overwrite_a_newer_one(world: World) -> None:
+def test_a_slower_read_does_not_overwrite_a_newer_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one process reads, another one stores a newer version."""
     session = world.claude.session(world.root)
     session.reply()
     world.read()
     session.reply()
-    late = SlowReader(world)
-    session_before = world.sessions()[session.id].tokens
-    world.index.read([late], world.unread())
-    assert session_before != world.claude.truth.context[session.id]
+    (reader,) = world.sources.readers
+    read, unread = type(reader).read, world.unread()
+
+    def read_slowly(self: StoreReader, store: Store, state: bytes = b"") -> StoreRead:
+        found = read(self, store, state)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(reader), "read", read)
+            SessionIndex(Ledger(world.ledger.path)).read([reader], unread)
+        return found
+
+    before = world.sessions()[session.id].tokens
+    with monkeypatch.context() as patch:
+        patch.setattr(type(reader), "read", read_slowly)
+        world.index.read([reader], unread)
+    assert before != world.claude.truth.context[session.id]
     assert world.sessions()[session.id].tokens == world.claude.truth.context[session.id]
     assert world.recorded() == world.claude.truth.calls
     assert world.unread() == []
-
-
-class SlowReader:
-    """A reader of Claude Code's files. While it reads, another process stores a newer version."""
-
-    def __init__(self, world: World) -> None:
-        (self._reader,) = (
-            reader for reader in world.sources.readers if reader.agent == "claude-code"
-        )
-        self._world = world
-        self.agent = self._reader.agent
-        self.folders, self.find = self._reader.folders, self._reader.find
-        self.store_at = self._reader.store_at
-        self.title, self.window = self._reader.title, self._reader.window
-        self.limits = self._reader.limits
-        self.measure = self._reader.measure
-        self.compacts_at, self.own_full = self._reader.compacts_at, self._reader.own_full
-        self.made_call = self._reader.made_call
-
-    def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        found = self._reader.read(store, state)
-        other = SessionIndex(Ledger(self._world.ledger.path))
-        other.read([self._reader], self._world.stores())
-        return found
 
 
 def test_an_index_with_another_schema_is_rebuilt(
