@@ -32,6 +32,13 @@ class RpcError(Exception):
         self.data: Message | None = error.get("data")
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition is true, for at most a minute."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 class Client:
     """A client of an in-process server. A test must read or ignore every notification."""
 
@@ -149,10 +156,8 @@ class Client:
         return result
 
     async def _settled(self) -> None:
-        async with asyncio.timeout(60):
-            services, scheduler = self.server.services, self.server.scheduler
-            while not services.windows.ready or scheduler.is_due(("catalogue",)):
-                await asyncio.sleep(0.01)
+        services, scheduler = self.server.services, self.server.scheduler
+        await until(lambda: services.windows.ready and not scheduler.is_due(("catalogue",)))
 
     def open(self, text: str, uri: str = URI, language: str = "markdown") -> None:
         item = {"uri": uri, "languageId": language, "version": self.version, "text": text}

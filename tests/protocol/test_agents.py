@@ -30,7 +30,7 @@ from sidecar.workspace import agent_watcher, sessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.spending import Spending
 from tests.file_opens import recorded_opens
-from tests.protocol.client import RpcError
+from tests.protocol.client import RpcError, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -70,7 +70,6 @@ async def test_costs_are_lower_bounds_until_all_session_files_are_read(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest files are read first. Meanwhile, another process reads the others."""
-    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 0.01)
     monkeypatch.setattr(agent_watcher, "RETRY_SECONDS", 0.05)
     session = home.session(tmp_path)
     session.user()
@@ -104,10 +103,9 @@ async def test_costs_are_lower_bounds_until_all_session_files_are_read(
 
 
 async def test_costs_of_hidden_sessions_are_updated(
-    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     """The session list shows up-to-date costs, even for sessions that are not pinned."""
-    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 0.01)
     other, pinned = home.session(tmp_path), home.session(tmp_path)
     for session in (other, pinned):
         session.user()
@@ -186,9 +184,7 @@ async def test_background_recording_can_be_cancelled_and_resumed(
     assert mine <= calls_in_the_ledger() < len(home.truth.calls)
     monkeypatch.setattr(agent_watcher, "PAUSE_RATIO", 0.0)
     await bare.request("cost/detail", {})
-    async with asyncio.timeout(60):
-        while calls_in_the_ledger() < len(home.truth.calls):
-            await asyncio.sleep(0.02)
+    await until(lambda: calls_in_the_ledger() == len(home.truth.calls))
 
 
 async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
@@ -479,9 +475,7 @@ async def test_agent_session_does_not_affect_budgets(
     assert sent is not None
     assert sent.document is not None
     assert sent.document.tokens == report.files[0].tokens == count["tokens"]
-    async with asyncio.timeout(60):
-        while any(map(due, ("settings", "catalogue", "status"))):
-            await asyncio.sleep(0.01)
+    await until(lambda: not any(map(due, ("settings", "catalogue", "status"))))
     sent = bare.feature(Status)._sent[uri]
     assert sent is not None
     assert sent.document is not None
@@ -525,11 +519,10 @@ async def test_call_reported_by_a_plugin_and_an_agent_counts_once(
 
 
 async def test_cost_is_updated_without_a_reported_file_name(
-    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     """When a poll or a new folder triggers a read, no file names are reported."""
     bare.server.watcher.start_seconds = 3600
-    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
     session.reply()
     await bare.initialize(tmp_path.as_uri())
@@ -545,7 +538,6 @@ async def test_changed_file_is_read_once_for_size_and_costs(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare.server.watcher.start_seconds = 3600
-    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
     session.reply()
     await bare.initialize(tmp_path.as_uri())
@@ -600,11 +592,10 @@ async def test_calls_appended_during_recording_are_recorded(
 
 
 async def test_a_selected_session_shows_its_own_cost(
-    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     """Tests a session that was never shown, and one that grew while it was hidden."""
     bare.server.watcher.start_seconds = 3600
-    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 0.01)
     first, second = home.session(tmp_path), home.session(tmp_path)
     first.reply()
     home.clock.now -= timedelta(minutes=20)  # The first session stays the newest one.
@@ -668,9 +659,9 @@ async def wait_for_first_reading(client: Client) -> None:
     then, this read would include it.
     """
     scheduler, workspace = client.server.scheduler, client.server.services.roots.default
-    async with asyncio.timeout(60):
-        while any(scheduler.is_due((job, workspace)) for job in ("agents", "costs", "spent")):
-            await asyncio.sleep(0.01)
+    await until(
+        lambda: not any(scheduler.is_due((job, workspace)) for job in ("agents", "costs", "spent"))
+    )
 
 
 def costs_more_than(before: Any) -> Callable[[Any], bool]:

@@ -13,7 +13,7 @@ import pytest
 from sidecar.conversations.changes import Recount
 from sidecar.server.features.status_updates import Status
 from sidecar.workspace.state_folder import State
-from tests.protocol.client import URI, Client
+from tests.protocol.client import URI, Client, until
 from tests.protocol.test_same_count import endpoint, root, settled, started
 
 if TYPE_CHECKING:
@@ -233,9 +233,9 @@ async def test_tokenizer_changed_during_a_count_recounts_the_result(
     await held.reached.wait()
     tokenize = {"model": MODEL, "tokenize": {"estimator": "chars4"}}
     client.notify("workspace/didChangeConfiguration", {"settings": {"tokenSidecar": tokenize}})
-    async with asyncio.timeout(60):
-        while client.server.services.roots.default.settings.tokenize.estimator != "chars4":
-            await asyncio.sleep(0.01)
+    await until(
+        lambda: client.server.services.roots.default.settings.tokenize.estimator == "chars4"
+    )
     await asyncio.sleep(0.1)  # the recount has been scheduled
     held.gate.set()
     await pending

@@ -11,7 +11,7 @@ import pytest
 
 from sidecar.endpoints.endpoint import DELAYS
 from tests.e2e.llama.test_llama_session import session
-from tests.protocol.client import edit
+from tests.protocol.client import edit, until
 from tests.unit.endpoints_fake_server import (
     REASONS,
     Asked,
@@ -138,13 +138,6 @@ def shows(mark: str) -> Callable[[Any], bool]:
     If `mark` is "~", the count must be an estimate. Otherwise, it must not be an estimate.
     """
     return lambda one: one["document"] and ("~" in one["document"]["text"]) == (mark == "~")
-
-
-async def until(state: Callable[[], bool]) -> None:
-    """Wait until a condition is true."""
-    async with asyncio.timeout(60):
-        while not state():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.real_delays

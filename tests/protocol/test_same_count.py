@@ -17,7 +17,7 @@ from sidecar.counting.text_features import kind_of
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.server.features.status_updates import Status
 from sidecar.server.server import create_server
-from tests.protocol.client import Client
+from tests.protocol.client import Client, until
 from tests.unit.endpoints_fake_server import Canned, FakeServer, llamacpp, words
 
 if TYPE_CHECKING:
@@ -218,9 +218,7 @@ async def test_calibration_by_an_endpoint_applies_on_the_command_line(
 async def kept(client: Client) -> None:
     """Wait until all calibrations have been saved."""
     server = client.server
-    async with asyncio.timeout(60):
-        while server.scheduler.is_due(("calibrations",)):
-            await asyncio.sleep(0.01)
+    await until(lambda: not server.scheduler.is_due(("calibrations",)))
 
 
 async def test_calibration_of_another_process_is_used_once_it_is_read(root: Path) -> None:
@@ -255,9 +253,7 @@ async def test_calibration_of_another_process_is_used_without_own_samples(root: 
     for _ in range(3):  # Each write replaces the file.
         other.update(key, 10_000, 13_000)
         saved_calibrations.save(services.state.folder, other)
-        async with asyncio.timeout(60):
-            while services.calibrations.loaded().learned(key) != other.learned(key):
-                await asyncio.sleep(0.01)
+        await until(lambda: services.calibrations.loaded().learned(key) == other.learned(key))
         counts = await numbers(client, uri)
         assert len(set(counts.values())) == 1, counts
         assert counts["status"] > before * 1.2

@@ -16,6 +16,7 @@ from sidecar.config.paths import config_file
 from sidecar.cost import shipping
 from sidecar.server.features import ledger_jobs
 from tests.collector import Collector
+from tests.protocol.client import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +32,7 @@ CALL = {"model": "claude-haiku-4-5", "usage": {"input_tokens": 10, "output_token
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     monkeypatch.setattr(ledger_jobs, "SHIP_SECONDS", 0.05)
+    monkeypatch.setattr(ledger_jobs, "SHIP_PAUSE_SECONDS", 0.0)
     collector = Collector()
     config_file().write_text(f'[ledger]\notel-endpoint = "{collector.url}"\n')
     yield collector
@@ -42,9 +44,7 @@ async def test_new_calls_are_shipped(bare: Client, collector: Collector) -> None
     bare.ignore("status/update")
     for number in range(3):
         await bare.request("cost/record", {**CALL, "requestId": f"msg_{number}"})
-    async with asyncio.timeout(30):
-        while len(collector.calls()) < 3:
-            await asyncio.sleep(0.05)
+    await until(lambda: len(collector.calls()) >= 3)
     await asyncio.sleep(0.3)  # long enough for several more shipments
     assert len(collector.calls()) == 3
 
@@ -65,9 +65,7 @@ async def test_what_prompt_files_cost_is_reported_once(
     def files() -> list[object]:
         return [call["token_sidecar.file.name"] for call in collector.calls() if "token_sidecar.file.id" in call]  # fmt: skip
 
-    async with asyncio.timeout(30):
-        while not files():
-            await asyncio.sleep(0.05)
+    await until(files)
     await asyncio.sleep(0.3)  # long enough for several more shipments
     assert files() == ["CLAUDE.md"]
 
@@ -110,9 +108,7 @@ async def test_delay_doubles_while_the_collector_is_unavailable(
     await bare.initialize()
     bare.ignore("status/update")
     await bare.request("cost/record", CALL)
-    async with asyncio.timeout(30):
-        while len(delays) < 4:
-            await asyncio.sleep(0.05)
+    await until(lambda: len(delays) >= 4)
     # The first delay is shorter if settings change during the first attempt.
     later = {failures: delays[failures] for failures in range(2, 5)}
     assert later == pytest.approx({2: 0.15, 3: 0.25, 4: 0.45})
@@ -127,9 +123,7 @@ async def test_rejected_calls_do_not_delay_later_ones(
     for number, model in enumerate(("gpt-5", "claude-haiku-4-5", "gpt-5", "claude-haiku-4-5")):
         await bare.request("cost/record", {**CALL, "model": model, "requestId": f"msg_{number}"})
         await asyncio.sleep(0.2)
-    async with asyncio.timeout(10):
-        while len(collector.calls()) < 2 or "collector rejected calls" not in caplog.text:
-            await asyncio.sleep(0.05)
+    await until(lambda: len(collector.calls()) >= 2 and "collector rejected calls" in caplog.text)
     assert caplog.text.count("the collector rejected calls") == 1
 
 
@@ -141,17 +135,13 @@ async def test_a_change_of_settings_ends_the_delay_after_failures(
     await bare.initialize()
     bare.ignore("status/update")
     await bare.request("cost/record", CALL)
-    async with asyncio.timeout(10):
-        while not collector.bodies:
-            await asyncio.sleep(0.05)
+    await until(lambda: collector.bodies)
     await asyncio.sleep(0.2)
     collector.answer = lambda _path, _body: (200, b"", {})
     with config_file().open("a") as file:
         file.write('[team]\nteam = "platform"\n')
     bare.notify("workspace/didChangeConfiguration", {"settings": {}})
-    async with asyncio.timeout(10):
-        while not any(call.get("team.id") == "platform" for call in collector.calls()):
-            await asyncio.sleep(0.05)
+    await until(lambda: any(call.get("team.id") == "platform" for call in collector.calls()))
 
 
 async def test_invalid_headers_do_not_end_shipping(
@@ -163,9 +153,7 @@ async def test_invalid_headers_do_not_end_shipping(
     await bare.request("cost/record", CALL)
     await asyncio.sleep(0.5)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=Kase")
-    async with asyncio.timeout(10):
-        while not collector.calls():
-            await asyncio.sleep(0.05)
+    await until(collector.calls)
 
 
 async def test_the_queue_is_not_opened_for_every_run(
@@ -184,9 +172,7 @@ async def test_the_queue_is_not_opened_for_every_run(
     opened_by_call = []
     for number in range(3):
         await bare.request("cost/record", {**CALL, "requestId": f"msg_{number}"})
-        async with asyncio.timeout(10):
-            while len(collector.calls()) <= number:
-                await asyncio.sleep(0.05)
+        await until(lambda: len(collector.calls()) > number)  # noqa: B023
         opened_by_call.append(len(opened))
     assert opened_by_call[0] > 0
     assert opened_by_call[1] == opened_by_call[2]

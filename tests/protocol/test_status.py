@@ -10,7 +10,7 @@ import pytest
 
 from sidecar.models import catalogue
 from sidecar.server.features.status_updates import Status
-from tests.protocol.client import URI, Client, edit
+from tests.protocol.client import URI, Client, edit, until
 from tests.truth import truth
 
 
@@ -171,9 +171,7 @@ async def test_a_defect_in_the_status_is_logged(
     monkeypatch.setattr(logging.getLogger("sidecar"), "propagate", True)
     monkeypatch.setattr(client.feature(Status), "_send", None)
     client.change(edit((0, 0), (0, 0), "more "))
-    async with asyncio.timeout(60):
-        while "status: TypeError" not in caplog.text:
-            await asyncio.sleep(0.01)
+    await until(lambda: "status: TypeError" in caplog.text)
 
 
 async def test_each_recorded_call_changes_the_status_even_without_a_price(client: Client) -> None:
