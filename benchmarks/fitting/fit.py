@@ -39,11 +39,7 @@ OTHERS = {
     "qwen-newer": "qwen3.5",
     "deepseek-v2": "deepseek",
     "p50k_base": "r50k_base",
-    "llama4": None,
-    "grok": None,
-    "kimi": None,
-    "glm": None,
-    "minimax": None,
+    "modern": None,
     UNKNOWN: None,
 }
 """Generations without an available vocabulary. Each has the weights of another generation or, if

@@ -35,6 +35,7 @@ import msgspec
 from sidecar import typed
 from sidecar.counting.text_features import CLASSES_OF_BYTES, CONTINUATION_BYTES, kind_of
 from sidecar.counting.tokenizer_interface import Tokenizer
+from sidecar.models.names import facts
 from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
@@ -102,12 +103,9 @@ def _band_table() -> _Table:
     return typed.decode(path.read_bytes(), _Table)
 
 
-_ALIKE = {"qwen3": "qwen2", "codellama": "llama2", "phi-3": "llama2"}
-"""Generations that differ from another only in added tokens, and share its approximation."""
-
-
 def approximation_of(generation: str) -> Approximation | None:
-    return _band_table().generations.get(_ALIKE.get(generation, generation))
+    name = facts().approximated_as.get(generation, generation)
+    return _band_table().generations.get(name)
 
 
 def generations() -> list[str]:

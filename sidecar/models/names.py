@@ -43,6 +43,12 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keb
     """The first family whose pattern matches the start of a name is used."""
     bases: list[tuple[str, str]]
     """Patterns of base models in the names of fine-tunes, and their generations."""
+    approximated_as: dict[str, str]
+    """Generations that share the approximation of another in `counting/estimates.json`.
+
+    They differ from it only in added tokens, or have no published vocabulary. `modern` is fitted to
+    all modern vocabularies together.
+    """
     words: frozenset[str]
     """Words that identify a family. Similar words are treated as misspelled."""
     closed_words: frozenset[str]
