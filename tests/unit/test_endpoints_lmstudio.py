@@ -81,7 +81,7 @@ def sdk(monkeypatch: pytest.MonkeyPatch) -> FakeSdk:
 
 
 def lm_studio() -> FakeServer:
-    server = FakeServer(dict(SERVERS["lm studio without its SDK"][0]))
+    server = SERVERS["lm studio without its SDK"].start()
     server.otherwise = Canned(body={"error": "Unexpected endpoint or method."})
     return server
 

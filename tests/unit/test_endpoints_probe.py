@@ -38,8 +38,8 @@ REFERENCE = Path(__file__).parents[2] / "docs/reference/endpoints.md"
 
 def test_every_kind_of_server_has_answers() -> None:
     """llama.cpp needs no recorded answers, because tests/e2e/llama runs the real server."""
-    answered = {name for _, (name, *_) in SERVERS.values()}
-    assert answered == KINDS.keys() - {"llamacpp"}, "update SERVERS in endpoints_server_forms.py"
+    answered = {form.server for form in SERVERS.values()}
+    assert answered == KINDS.keys() - {"llamacpp"}, "update fixtures/cases/model_servers.toml"
 
 
 def test_the_reference_has_a_row_for_every_kind_of_server() -> None:
@@ -60,8 +60,12 @@ def test_the_reference_has_a_row_for_every_kind_of_server() -> None:
 
 @pytest.mark.parametrize("case", SERVERS)
 async def test_every_kind_of_server_is_recognized_and_counts(case: str) -> None:
-    routes, (name, text, chat, limit) = SERVERS[case]
-    async with FakeServer(routes) as server:
+    form = SERVERS[case]
+    name, limit = form.server, form.limit
+    text, chat = (
+        "supported" if has_count else "unsupported" for has_count in (form.text, form.chat)
+    )
+    async with form.start() as server:
         if name == "lmstudio":
             server.otherwise = Canned(body={"error": "Unexpected endpoint or method."})
         endpoints = server.endpoints("tiny")
@@ -72,7 +76,7 @@ async def test_every_kind_of_server_is_recognized_and_counts(case: str) -> None:
         assert endpoints.known_limit("tiny") == limit
         before = len(server.asked)
         count = await endpoints.count_text("tiny", HELLO)
-        if text == "supported":
+        if form.text:
             expected = len(HELLO) // 3
             assert isinstance(count, EndpointCount)
             assert (count.tokens, count.server) == (expected, name)
@@ -193,8 +197,7 @@ async def test_model_swapping_proxy_is_not_asked_to_count() -> None:
 
 
 async def test_localai_does_not_load_a_model_for_a_count() -> None:
-    routes = SERVERS["localai"][0]
-    async with FakeServer(dict(routes)) as server:
+    async with SERVERS["localai"].start() as server:
         endpoints = server.endpoints()
         expect_miss(await endpoints.count_text("other", HELLO), "unknown")
         assert server.posts() == []
@@ -323,7 +326,7 @@ async def test_special_tokens_are_counted_as_text_or_not_sent() -> None:
         endpoints = server.endpoints()
         expect_count(await endpoints.count_text("tiny", SPECIAL))
         assert server.asked[-1].body["parse_special"] is False
-    async with FakeServer(dict(SERVERS["vllm"][0])) as server:
+    async with SERVERS["vllm"].start() as server:
         endpoints = server.endpoints()
         expect_miss(await endpoints.count_text("tiny", SPECIAL))
         assert all(asked.body.get("prompt") != SPECIAL for asked in server.asked if asked.body)
