@@ -31,7 +31,7 @@ from sidecar.conversations.sections import RestoredPart, ToolSet, largest_tools
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.replies import read_reply
 from sidecar.models import catalogue, families
-from sidecar.models.names import LOCAL_PROVIDERS, is_retired, matches, parse
+from sidecar.models.names import LOCAL_PROVIDERS, is_for_chat, is_retired, matches, parse
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -49,12 +49,6 @@ if TYPE_CHECKING:
     from sidecar.messages.vendor_usage import Usage
     from sidecar.models.window import Window
     from sidecar.tasks import Workers
-
-_NO_CHAT = re.compile(
-    "embed|transcri|realtime|audio|tts|speech|whisper|image|dall-e|moderation|rerank|ocr"
-    "|computer-use|instruct|davinci|babbage|search|deep-research|voxtral|veo|imagen|live"
-)
-"""Matches models that are not meant for chat."""
 
 _NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
 """Matches incomplete names in the price list, such as fine-tunes without an ID."""
@@ -106,7 +100,7 @@ class AlternativeModels(NamedTuple):
             if provider
             and info.provider == provider
             and info.context_window
-            and not _NO_CHAT.search(info.id)
+            and is_for_chat(info.id)
             and not is_retired(info.id)
             and can_call_model(info.id, provider, self.model)
         ]

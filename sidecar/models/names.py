@@ -53,6 +53,8 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keb
     """Words that identify a family. Similar words are treated as misspelled."""
     closed_words: frozenset[str]
     """Words in closed models' names. Similar words in these names are treated as misspelled."""
+    not_for_chat: list[str]
+    """Parts of the ids of models that are not meant for chat."""
     retired: list[str]
     """Patterns for the start of retired models' names, according to docs/reference/sources.md."""
     hosts: dict[str, str]
@@ -186,6 +188,11 @@ def matches(model: str, globs: Iterable[str]) -> bool:
     """
     name = parse(model)
     return matches_any(globs, (name.written, name.written.rpartition("/")[2], name.bare))
+
+
+def is_for_chat(model: str) -> bool:
+    """Return whether a model is meant for chat, as far as its id says."""
+    return not any(part in model for part in facts().not_for_chat)
 
 
 def is_retired(model: str) -> bool:
