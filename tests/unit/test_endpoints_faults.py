@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,6 +18,7 @@ from tests.unit.endpoints_fake_server import (
     Canned,
     FakeServer,
     Reset,
+    Route,
     expect_count,
     expect_miss,
     llamacpp,
@@ -41,13 +41,13 @@ def reset(_: Asked) -> Canned:
     raise Reset
 
 
-def with_tokenize(told: Canned | Callable[[Asked], Any]) -> FakeServer:
+def with_tokenize(told: Route) -> FakeServer:
     server = llamacpp()
     server.routes["POST", "/tokenize"] = told
     return server
 
 
-def always(told: Canned | Callable[[Asked], Any]) -> FakeServer:
+def always(told: Route) -> FakeServer:
     server = FakeServer()
     server.otherwise = told
     return server
@@ -62,50 +62,53 @@ UNAUTHORIZED = Canned(
 LM_STUDIO_200 = Canned(body={"error": "Unexpected endpoint or method. (POST /tokenize)"})
 BIG = Canned(body=b'{"tokens":[' + b"1," * 4_000_000 + b"1]}")
 
-FAULTS: dict[str, tuple[Callable[[], FakeServer], str]] = {
-    "404 to all": (lambda: always(Canned(404, {"detail": "Not Found"})), "unsupported"),
-    "404 to the count": (
-        lambda: with_tokenize(Canned(404, {"error": {"code": 404}})),
-        "unsupported",
-    ),
-    "405": (lambda: with_tokenize(Canned(405)), "unsupported"),
-    "500 to all": (lambda: always(Canned(500, b"oops")), "unreachable"),
-    "500 to the count": (lambda: with_tokenize(Canned(500)), "unreachable"),
-    "429": (lambda: with_tokenize(Canned(429)), "unreachable"),
-    "502 in HTML": (lambda: always(Canned(502, b"<html>Bad Gateway</html>")), "unreachable"),
-    "HTML to all": (lambda: always(HTML), "unsupported"),
-    "HTML to the count": (lambda: with_tokenize(HTML), "unsupported"),
-    "not even JSON": (lambda: with_tokenize(Canned(body=b'{"tokens":[1,')), "unsupported"),
-    "no tokens": (lambda: with_tokenize(Canned(body={"tokens": []})), "unsupported"),
-    "no tokens to all": (lambda: always(Canned(body={"tokens": []})), "unsupported"),
-    "tokens a string": (lambda: with_tokenize(Canned(body={"tokens": "x"})), "unsupported"),
-    "tokens a string to all": (lambda: always(Canned(body={"tokens": "x"})), "unsupported"),
-    "tokens of strings": (
-        lambda: with_tokenize(Canned(body={"tokens": ["a", "b"]})),
-        "unsupported",
-    ),
-    "tokens a true": (lambda: with_tokenize(Canned(body={"tokens": [True]})), "unsupported"),
-    "an error in a 200": (lambda: with_tokenize(LM_STUDIO_200), "unsupported"),
-    "an error in every 200": (lambda: always(LM_STUDIO_200), "unsupported"),
-    "a list": (lambda: with_tokenize(Canned(body=[1, 2])), "unsupported"),
-    "a number": (lambda: always(Canned(body=3)), "unsupported"),
-    "a huge body": (lambda: with_tokenize(BIG), "unsupported"),
-    "always 3": (lambda: with_tokenize(Canned(body={"tokens": [1, 2, 3]})), "lying"),
-    "always 3 to all": (lambda: always(Canned(body={"tokens": [1, 2, 3]})), "lying"),
+EMPTY, TEXT, ALWAYS_3 = (Canned(body={"tokens": tokens}) for tokens in ([], "x", [1, 2, 3]))
+
+FAULTS: dict[str, tuple[Callable[[Route], FakeServer], Route, str]] = {
+    "404 to all": (always, Canned(404, {"detail": "Not Found"}), "unsupported"),
+    "404 to the count": (with_tokenize, Canned(404, {"error": {"code": 404}}), "unsupported"),
+    "405": (with_tokenize, Canned(405), "unsupported"),
+    "500 to all": (always, Canned(500, b"oops"), "unreachable"),
+    "500 to the count": (with_tokenize, Canned(500), "unreachable"),
+    "429": (with_tokenize, Canned(429), "unreachable"),
+    "502 in HTML": (always, Canned(502, b"<html>Bad Gateway</html>"), "unreachable"),
+    "HTML to all": (always, HTML, "unsupported"),
+    "HTML to the count": (with_tokenize, HTML, "unsupported"),
+    "not even JSON": (with_tokenize, Canned(body=b'{"tokens":[1,'), "unsupported"),
+    "no tokens": (with_tokenize, EMPTY, "unsupported"),
+    "no tokens to all": (always, EMPTY, "unsupported"),
+    "tokens a string": (with_tokenize, TEXT, "unsupported"),
+    "tokens a string to all": (always, TEXT, "unsupported"),
+    "tokens of strings": (with_tokenize, Canned(body={"tokens": ["a", "b"]}), "unsupported"),
+    "tokens a true": (with_tokenize, Canned(body={"tokens": [True]}), "unsupported"),
+    "an error in a 200": (with_tokenize, LM_STUDIO_200, "unsupported"),
+    "an error in every 200": (always, LM_STUDIO_200, "unsupported"),
+    "a list": (with_tokenize, Canned(body=[1, 2]), "unsupported"),
+    "a number": (always, Canned(body=3), "unsupported"),
+    "a huge body": (with_tokenize, BIG, "unsupported"),
+    "always 3": (with_tokenize, ALWAYS_3, "lying"),
+    "always 3 to all": (always, ALWAYS_3, "lying"),
     "more tokens than bytes": (
-        lambda: with_tokenize(
-            lambda asked: Canned(body={"tokens": [7] * (20 * len(asked.body["content"]))})
-        ),
+        with_tokenize,
+        lambda asked: Canned(body={"tokens": [7] * (20 * len(asked.body["content"]))}),
         "lying",
     ),
-    "401": (lambda: always(UNAUTHORIZED), "auth"),
-    "403 to the count": (lambda: with_tokenize(Canned(403, {"error": "forbidden"})), "auth"),
-    "loading": (lambda: always(LOADING), "loading"),
-    "hangs": (lambda: always(hang), "unreachable"),
-    "hangs at the count": (lambda: with_tokenize(hang), "unreachable"),
-    "resets": (lambda: always(reset), "unreachable"),
-    "resets at the count": (lambda: with_tokenize(reset), "unreachable"),
+    "401": (always, UNAUTHORIZED, "auth"),
+    "403 to the count": (with_tokenize, Canned(403, {"error": "forbidden"}), "auth"),
+    "loading": (always, LOADING, "loading"),
+    "hangs": (always, hang, "unreachable"),
+    "hangs at the count": (with_tokenize, hang, "unreachable"),
+    "resets": (always, reset, "unreachable"),
+    "resets at the count": (with_tokenize, reset, "unreachable"),
 }
+
+
+class Clock:
+    """A clock for the endpoints. It runs only when a test sets it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 @pytest.fixture
@@ -125,9 +128,9 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 async def test_each_fault_is_a_miss_within_the_time_limit(
     case: str, short_times: Callable[[str], None]
 ) -> None:
-    make, kind = FAULTS[case]
+    make, fault, kind = FAULTS[case]
     short_times(case)
-    async with make() as server:
+    async with make(fault) as server:
         endpoints = server.endpoints()
         miss = await endpoints.count_text("tiny", "hello world", PATIENCE)
         assert isinstance(miss, Miss), miss
@@ -142,7 +145,8 @@ async def test_each_fault_is_a_miss_within_the_time_limit(
 
 @pytest.mark.parametrize("case", FAULTS)
 async def test_faults_after_the_probe(case: str, short_times: Callable[[str], None]) -> None:
-    broken = FAULTS[case][0]()
+    make, fault, _ = FAULTS[case]
+    broken = make(fault)
     async with llamacpp() as server:
         endpoints = server.endpoints()
         expect_count(await endpoints.count_text("tiny", "hello world"))
@@ -237,13 +241,12 @@ async def test_loading_server_is_asked_again_soon(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_backoff_of_an_unreachable_server_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: now))
+    clock = Clock(monkeypatch)
     endpoints = Endpoints([Endpoint(url="http://127.0.0.1:9")], True, {})
     asked = {}
-    for now in (0.0, 4.9, 5.1, 15.0, 15.2, 35.1, 35.3):  # 5 s, then 10 s, then 20 s
+    for clock.now in (0.0, 4.9, 5.1, 15.0, 15.2, 35.1, 35.3):  # 5 s, then 10 s, then 20 s
         expect_miss(await endpoints.count_text("tiny", "hello", PATIENCE))
-        asked[now] = endpoints.requests
+        asked[clock.now] = endpoints.requests
     assert asked == {0.0: 1, 4.9: 1, 5.1: 2, 15.0: 2, 15.2: 3, 35.1: 3, 35.3: 4}
     await endpoints.aclose()
 
@@ -256,36 +259,26 @@ async def test_backoff_of_an_unreachable_server_grows(monkeypatch: pytest.Monkey
 async def test_time_until_a_server_is_asked_again_runs_down(
     fault: Canned, passed: float, left: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 0.0
-    monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: now))
+    clock = Clock(monkeypatch)
     async with FakeServer() as server:
         server.otherwise = fault
         endpoints = server.endpoints()
         expect_miss(await endpoints.count_text("tiny", "hello", PATIENCE))
-        now = passed
+        clock.now = passed
         assert endpoints.unavailable_for("tiny") == left
 
 
 async def test_long_load_does_not_lengthen_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: now))
+    clock = Clock(monkeypatch)
     async with FakeServer() as server:
         server.otherwise = LOADING
         endpoints = server.endpoints()
         for _ in range(10):
             expect_miss(await endpoints.count_text("tiny", "hello", PATIENCE))
-            now += 3.0
+            clock.now += 3.0
         server.otherwise = Canned(status=500)
         expect_miss(await endpoints.count_text("tiny", "hello", PATIENCE))
         assert endpoints.unavailable_for("tiny") == 5.0
-
-
-class Clock:
-    """A clock for the endpoints. It runs only when a test sets it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 CHAT = "/v1/chat/completions/input_tokens"
@@ -376,7 +369,7 @@ async def test_large_request_without_an_answer_is_repeated_less_and_less_often(
 
 @pytest.mark.parametrize("fault", [Canned(500), Canned(429), reset])
 async def test_chats_are_not_repeated_before_the_server_is_probed_again(
-    fault: Canned | Callable[[Asked], Any], monkeypatch: pytest.MonkeyPatch
+    fault: Route, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
     async with llamacpp() as server:

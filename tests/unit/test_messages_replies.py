@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from sidecar.errors import VendorFormatError
 from sidecar.messages.replies import FORMATS, Overflow, read_reply
 from tests.cases import read_cases
-from tests.unit.messages_vendor_forms import (
-    ARGS,
-    BROKEN,
-    BROKEN_OFF,
-    FORMS,
-    vendor_reply,
-)
+from tests.unit.messages_vendor_forms import ARGS, BROKEN, BROKEN_OFF, FORMS, vendor_reply
 
 CUTS = [
     *((form, FORMS[form].cut, "output") for form in FORMS if FORMS[form].cut),

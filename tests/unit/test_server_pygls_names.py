@@ -9,14 +9,7 @@ from pygls.protocol import JsonRPCProtocol, LanguageServerProtocol
 from pygls.protocol.json_rpc import JsonRPCProtocol as Base
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "_send_data",
-        "set_writer",
-        "send_request",
-    ],
-)
+@pytest.mark.parametrize("name", ["_send_data", "set_writer", "send_request"])
 def test_used_pygls_methods_exist(name: str) -> None:
     assert callable(getattr(JsonRPCProtocol, name))
 

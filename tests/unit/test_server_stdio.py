@@ -53,9 +53,7 @@ async def test_input_is_not_read_while_the_client_reads_nothing(
     writer.close()
 
 
-async def test_spurious_wake_up_is_not_the_end_of_input(
-    pipes: tuple[int, int, int, int],
-) -> None:
+async def test_spurious_wake_up_is_not_the_end_of_input(pipes: tuple[int, int, int, int]) -> None:
     taken, sent, _, written = pipes
     os.set_blocking(taken, False)
     twin = os.dup(taken)  # both become readable, but the first handler reads all data
@@ -73,9 +71,7 @@ async def test_spurious_wake_up_is_not_the_end_of_input(
     os.close(twin)
 
 
-async def test_full_non_blocking_pipe_is_written_later(
-    pipes: tuple[int, int, int, int],
-) -> None:
+async def test_full_non_blocking_pipe_is_written_later(pipes: tuple[int, int, int, int]) -> None:
     _, _, unread, written = pipes
     os.set_blocking(written, False)
     writer = Writer(written)

@@ -236,19 +236,6 @@ def test_only_impossible_numbers_are_refused(world: World, tokens: Tokens, count
     assert world.unread() == []
 
 
-def test_call_also_reported_by_a_plugin_counts_once(world: World) -> None:
-    session = world.claude.session(world.root)
-    session.user()
-    session.reply()
-    ((name, (_, tokens)),) = world.claude.truth.calls.items()
-    usage = claude.usage(tokens)
-    mine = CostRecordParams(model=session.model, usage=usage, request_id=name)
-    assert not world.book.record(mine).duplicate
-    assert world.read().calls == 0
-    assert world.book.record(mine).duplicate
-    assert len(world.recorded()) == 1
-
-
 HOLD = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -531,9 +518,7 @@ def test_an_unread_subagent_belongs_to_the_session_that_its_folder_names(
     assert missing.sessions == {session.id}
 
 
-def test_a_list_takes_the_same_number_of_statements_for_any_number_of_folders(
-    world: World,
-) -> None:
+def test_a_list_takes_the_same_number_of_statements_for_any_number_of_folders(world: World) -> None:
     for number in range(3):
         folder = world.root / str(number)
         folder.mkdir()

@@ -265,10 +265,7 @@ def test_the_command_line_works_with_damaged_state(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert [json.loads(run.stdout)["total"]["tokens"] for run in runs] == [2, 2]
-    assert ["prices.json is unusable" in run.stderr for run in runs] == [
-        True,
-        False,
-    ]
+    assert ["prices.json is unusable" in run.stderr for run in runs] == [True, False]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows locks belong to a handle")

@@ -57,10 +57,7 @@ def whole(doc: TextDocument) -> Range:
 @example("a😀b", "utf-16", 32, [(Position(0, 2), Position(0, 2), "-")])
 @example("a😀b", "utf-8", 32, [(Position(0, 0), Position(0, 4), "")])
 def test_edits_equal_those_of_a_plain_string(
-    text: str,
-    encoding: Encoding,
-    size: int,
-    changes: list[tuple[Position, Position, str]],
+    text: str, encoding: Encoding, size: int, changes: list[tuple[Position, Position, str]]
 ) -> None:
     doc, text = document(text, encoding, size), oracle.joined(text)
     for start, end, new in changes:
@@ -231,9 +228,7 @@ def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
     return found
 
 
-def test_work_of_an_edit_does_not_grow_with_the_document(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_work_of_an_edit_does_not_grow_with_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
     small, big = visits(monkeypatch, 10_000), visits(monkeypatch, 10_000_000)
     assert max(big) <= max(small) + 10
 

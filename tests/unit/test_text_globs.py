@@ -201,9 +201,7 @@ def test_ten_thousand_lines_are_all_matched() -> None:
     assert found.verdict("name", folder=False) is None
 
 
-def test_slow_patterns_are_refused_without_re2(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_slow_patterns_are_refused_without_re2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(globs, "_has_re2", lambda: False)
     most = "a" + "*a" * (MAX_WILDCARDS_WITHOUT_RE2 - 1) + "*b"
     assert path_glob_problem(most) is None
