@@ -391,8 +391,10 @@ class SessionRow(Result, frozen=True, kw_only=True, gc=False):
     If the branch is unknown, the agent's name replaces it. With `agents.labels = "first-prompt"`,
     the label of an untitled session is the beginning of its first prompt.
     """
+    figures: str = ""
+    """Percentage and cost: `43 % · $1.92`. A narrow list shows them before the label."""
     detail: str = ""
-    """Percentage, cost, age, short model name and state: `43 % · $1.92 · 3 min ago · opus-5`."""
+    """The figures, age, short model name and state: `43 % · $1.92 · 3 min ago · opus-5`."""
     text: str = ""
     """The label and the detail on one line, aligned with the other rows."""
     others: int = 0

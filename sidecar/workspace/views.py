@@ -200,7 +200,8 @@ def session_rows(
         msgspec.structs.replace(
             row,
             label=printable(row.label or row.source),
-            detail=_tree_detail(row, each),
+            figures=(figures := _joined(size_text(row), _cost_with_noun(each.cost))),
+            detail=_joined(figures, each.age, each.model, each.state),
             text=line,
         )
         for row, each, line in zip(rows, cells, lines, strict=True)
@@ -238,8 +239,7 @@ def _cost_with_noun(cost: str) -> str:
     return f"cost {cost}" if cost in (BEING_READ, NOT_READ, NOT_RECORDED) else cost
 
 
-def _tree_detail(row: SessionRow, cells: RowCells) -> str:
-    parts = (size_text(row), _cost_with_noun(cells.cost), cells.age, cells.model, cells.state)
+def _joined(*parts: str) -> str:
     return " · ".join(filter(None, parts))
 
 

@@ -61,6 +61,7 @@ def test_row_shows_label_size_cost_age_model_and_state() -> None:
     ]
     shown, other = session_rows(rows, costs, NOW)
     assert (shown.label, other.label) == ("Mend the 試験", "main")
+    assert shown.figures == "43 % · $1.92"
     assert shown.detail == "43 % · $1.92 · 3 min ago · gpt-5 · running"
     assert other.detail == "43 % · $1.92 · 3 min ago · opus-5 · running"
     assert shown.text.startswith(

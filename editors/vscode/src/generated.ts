@@ -754,6 +754,7 @@ export interface SessionRow {
   pinned: boolean;
   severity: "error" | "ok" | "warning";
   label: string;
+  figures: string;
   detail: string;
   text: string;
   others: number;

@@ -88,13 +88,15 @@ export class SessionsView implements TreeDataProvider<SessionRow | Others> {
       others.id = "others";
       return others;
     }
-    const item = new TreeItem(plain(row.label));
+    // The figures come first, because a narrow side bar cuts off the end of a row.
+    const label = plain(joined(row.figures, row.label));
+    const item = new TreeItem(label);
     item.id = `${row.source} ${row.id}`;
-    item.description = plain([row.detail, agentOf(row)].filter(Boolean).join(" · "));
-    item.tooltip = [plain(row.label), item.description, plain(row.id)].join("\n");
+    item.description = plain(joined(row.detail.slice(row.figures.length).replace(/^ · /, ""), agentOf(row)));
+    item.tooltip = [plain(row.label), plain(joined(row.detail, agentOf(row))), plain(row.id)].join("\n");
     item.contextValue = row.pinned ? "pinned" : "session";
     item.iconPath = new ThemeIcon(icon(row), COLORS[row.severity]);
-    item.accessibilityInformation = { label: [plain(row.label), item.description, row.shown ? "shown" : ""].filter(Boolean).join(", ") };
+    item.accessibilityInformation = { label: [label, item.description, row.shown ? "shown" : ""].filter(Boolean).join(", ") };
     if (!row.shown) item.command = { command: "tokenSidecar.pinSession", title: "Show This Session", arguments: [row] };
     return item;
   }
@@ -110,6 +112,8 @@ export class SessionsView implements TreeDataProvider<SessionRow | Others> {
     return others ? [...known, { others }] : known;
   }
 }
+
+const joined = (...parts: string[]): string => parts.filter(Boolean).join(" · ");
 
 /** Return the agent of a session, or an empty string if the session's label already names the agent. */
 export function agentOf(row: SessionRow): string {

@@ -251,8 +251,7 @@ def test_sessions_are_sorted_and_reported(working: Window, agents: Agents) -> No
     window.page("await page.locator('.quick-input-list-entry', {hasText: 'Context'}).click()")
 
     def shares() -> list[int]:
-        # A row's text consists of its label, which ends with a time, and its description.
-        return [int(re.findall(r":\d\d(\d+) %", row)[0]) for row in window.sessions()]
+        return [int(re.findall(r"^(\d+) % · \$", row)[0]) for row in window.sessions()]
 
     wait_for(lambda: shares() == sorted(shares(), reverse=True), lambda: str(window.sessions()))
     window.host("await vscode.commands.executeCommand('tokenSidecar.sessionReport')")

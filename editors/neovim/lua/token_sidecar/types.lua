@@ -582,6 +582,7 @@
 ---@field pinned boolean
 ---@field severity "error"|"ok"|"warning"
 ---@field label string
+---@field figures string
 ---@field detail string
 ---@field text string
 ---@field others integer
