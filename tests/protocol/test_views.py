@@ -57,6 +57,7 @@ SHOWN = {
         "usage": rf"^Free +{TOKENS} tokens",
         "MCP context_usage": rf"^Free: {TOKENS} tokens",
     },
+    "until compaction": {"MCP context_usage": rf"^Until compaction: {TOKENS} tokens"},
     "next input": {
         "view and float": rf"^Next input +{COST}",
         "page": rf"Next input\|+{COST}",
