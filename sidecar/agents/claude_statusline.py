@@ -99,7 +99,7 @@ class WorkFolder(msgspec.Struct, frozen=True):
     project_dir: str | None = None
 
 
-class SessionCosts(msgspec.Struct, frozen=True):
+class StatuslineCosts(msgspec.Struct, frozen=True):
     """The session's cost, as computed by Claude Code from list prices."""
 
     total_cost_usd: float | None = None
@@ -113,7 +113,7 @@ class StatuslineInput(msgspec.Struct, frozen=True):
     transcript_path: str | None = None
     model: ModelName | None = None
     workspace: WorkFolder | None = None
-    cost: SessionCosts | None = None
+    cost: StatuslineCosts | None = None
     context_window: ContextWindow | None = None
     rate_limits: RateLimits | None = None
 

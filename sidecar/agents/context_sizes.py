@@ -50,7 +50,7 @@ Text = bytes | msgspec.Raw | str
 """The text of a part: JSON as bytes, or a decoded string."""
 
 
-class Block(Record):
+class ContentBlock(Record):
     """A message block in any supported vendor's format."""
 
     tool_use_id: str | None = None
@@ -67,7 +67,7 @@ class Block(Record):
     run: msgspec.Raw = msgspec.Raw(b"")
 
 
-Content = list[Block] | str | None
+Content = list[ContentBlock] | str | None
 """The content of a message: a text or a list of blocks."""
 
 
@@ -196,7 +196,7 @@ class ContextSizes(msgspec.Struct, omit_defaults=True):
             else:
                 self.add(key[0], text, key[1])
 
-    def _add_rare(self, block: Block, kind: PartKind, tool: str) -> None:
+    def _add_rare(self, block: ContentBlock, kind: PartKind, tool: str) -> None:
         if block.type == "toolCall":
             self.add("call", block.arguments, self.begin_call(block.id, block.name))
         elif block.type in ("image", "image_url", "document", "file"):

@@ -220,7 +220,7 @@ class ReportedLimit(NamedTuple):
     resets_at: datetime | None = None
 
 
-class ToolCall(NamedTuple):
+class McpToolCall(NamedTuple):
     """A call of an MCP tool that is not answered yet."""
 
     tool: str
@@ -278,7 +278,7 @@ class StoreReader(Protocol):
         """
         return None
 
-    def made_call(self, path: str, session: str, call: ToolCall) -> bool:  # noqa: ARG002
+    def made_call(self, path: str, session: str, call: McpToolCall) -> bool:  # noqa: ARG002
         """Return whether the agent's files show that a session made a call."""
         return False
 

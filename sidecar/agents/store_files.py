@@ -18,7 +18,7 @@ from sidecar.agents.session_events import Store, StoreRead, StoreReader
 if TYPE_CHECKING:
     from sidecar.agents.context_sizes import ContextSizes
     from sidecar.agents.folders import Places, Roots
-    from sidecar.agents.session_events import StoredSession, ToolCall
+    from sidecar.agents.session_events import McpToolCall, StoredSession
 
 
 def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store | None:
@@ -215,7 +215,7 @@ class TwoStores(StoreReader):
     def own_full(self, window: int, model: str) -> int | None:
         return self._new.own_full(window, model)
 
-    def made_call(self, path: str, session: str, call: ToolCall) -> bool:
+    def made_call(self, path: str, session: str, call: McpToolCall) -> bool:
         return (self._old if self._is_old(path) else self._new).made_call(path, session, call)
 
     def measure(self, path: str, session: str, sizes: ContextSizes) -> None:

@@ -30,8 +30,8 @@ from sidecar.counting.incremental import count_pieces
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer
 from sidecar.text.outline import (
     MARK_START,
-    Lines,
     Part,
+    TextLines,
     find_ignored_sections,
     find_marked_regions,
     find_sections,
@@ -462,7 +462,7 @@ class _Evaluation:
         return self._make_finding(rule, scope, limit, others)
 
     def _part_findings(self, rules: Sequence[Rule]) -> Iterator[Finding | None]:
-        lines = Lines(self._text)
+        lines = TextLines(self._text)
         headed = list(find_sections(lines))
         quiet = find_ignored_sections(lines, headed, self._name)
         for rule in rules:
@@ -491,7 +491,7 @@ def _first_line_end(text: str) -> int:
     return end if carriage_return < 0 else carriage_return
 
 
-def _scope_of(lines: Lines, part: Part, written: str | None = None) -> BudgetScope:
+def _scope_of(lines: TextLines, part: Part, written: str | None = None) -> BudgetScope:
     heading_end = part.start + len(lines.texts[part.start_line])
     section = part.path_text if part.kind == "section" else part.title
     kind: ScopeKind = "section" if part.kind == "section" else "region"

@@ -13,7 +13,7 @@ from sidecar import typed
 from sidecar.config.toml import KeyPath, find_value_spans
 from sidecar.counting.count_result import Measure, tokens_text
 from sidecar.counting.fitting import character_boundary, fit
-from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Lines, Part, find_sections
+from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Part, TextLines, find_sections
 
 if TYPE_CHECKING:
     from sidecar.budgets.findings import Finding, TextCounter
@@ -151,7 +151,7 @@ def _shortest_sufficient_part(
         return None
     candidates = [
         (counter.measure(finding.model, part.start, part.end), part)
-        for part in find_sections(Lines(text))
+        for part in find_sections(TextLines(text))
         if part.end - part.start < len(text)
     ]
     # Joining the text before and after the section can add one token.
@@ -214,7 +214,7 @@ def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix 
     at = 0
     if finding.kind == "section":
         at = finding.scope_start + len(parts_of(text, finding).head)
-        line = len(Lines(text[:at]).texts) - 1
+        line = len(TextLines(text[:at]).texts) - 1
         at = at if line >= FIRST_LINES else 0
     title = "Ignore the budget of this section" if at else "Ignore budgets in this file"
     if not at:

@@ -12,7 +12,7 @@ from sidecar.cli.output import flush_output, print_json, replace_invalid_utf8
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings, Truncation
     from sidecar.counting.count_result import Measure
-    from sidecar.counting.fitting import FitResult
+    from sidecar.counting.fitting import FittedText
 
 
 @click.command()
@@ -57,7 +57,7 @@ def fit(
     sys.exit(2 if has_errors else 0)
 
 
-def _print_json(fitted: FitResult, model: str, measure: Measure) -> None:
+def _print_json(fitted: FittedText, model: str, measure: Measure) -> None:
     import msgspec
 
     printable = msgspec.structs.replace(fitted, text=replace_invalid_utf8(fitted.text))
@@ -72,7 +72,7 @@ def _print_json(fitted: FitResult, model: str, measure: Measure) -> None:
 
 async def _fit_text(
     text: str, max_tokens: int, mode: Truncation, marker: str, model: str, settings: Settings
-) -> tuple[FitResult, Measure]:
+) -> tuple[FittedText, Measure]:
     from sidecar.cli.command_counts import open_counts
 
     async with open_counts() as counts:

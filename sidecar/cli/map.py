@@ -43,7 +43,7 @@ class PromptFileEntry(msgspec.Struct, frozen=True, rename="camel"):
         return number_text(self.tokens, "estimate" if self.estimated else "exact")
 
 
-class TokenMap(msgspec.Struct, frozen=True, rename="camel"):
+class MapReport(msgspec.Struct, frozen=True, rename="camel"):
     """The output of `map --json`."""
 
     folder: str
@@ -91,7 +91,7 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: str | 
     report, problems = check_paths([str(folder)], model)
     has_errors = print_problems(problems)
     top = build_token_map(_relative_counts(report, folder), sys.maxsize if html else depth)
-    found = TokenMap(
+    found = MapReport(
         folder=str(folder),
         tokens=top.tokens,
         files=top.files,
@@ -115,7 +115,7 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: str | 
     sys.exit(2 if has_errors or unlisted else 0)
 
 
-def map_lines(found: TokenMap, top: MapEntry) -> list[str]:
+def map_lines(found: MapReport, top: MapEntry) -> list[str]:
     """Format the map as lines, with a tree of the largest entries followed by the prompt files."""
     from sidecar.text.printable import first_names, printable
     from sidecar.text.tables import align_columns, draw_bar
@@ -170,7 +170,7 @@ def _list_prompt_files(report: Report, folder: Path) -> list[PromptFileEntry]:
     return sorted(found, key=lambda file: (-file.tokens, file.path))
 
 
-def _head(found: TokenMap) -> str:
+def _head(found: MapReport) -> str:
     from sidecar.text.printable import counted, printable
 
     method: Method = "estimate" if found.estimated else "exact"
@@ -178,7 +178,7 @@ def _head(found: TokenMap) -> str:
     return f"{tokens} in {files} for {printable(found.model)}"
 
 
-def _write_page(found: TokenMap, path: str) -> None:
+def _write_page(found: MapReport, path: str) -> None:
     from sidecar.text.printable import first_names
 
     try:

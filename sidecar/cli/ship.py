@@ -18,7 +18,7 @@ from sidecar.text.printable import counted
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.cost.book import CostBook
-    from sidecar.cost.records import Record
+    from sidecar.cost.records import ShippedRecord
     from sidecar.cost.shipping import Collector, Shipped, ShippingQueue
     from sidecar.cost.team import Comparison, DayDifference, DayTotals, TeamStore
 
@@ -92,7 +92,7 @@ def _print_records(queue: ShippingQueue) -> None:
         print_json(export_request(records, queue.identity.resource()))
 
 
-def _pending_records(queue: ShippingQueue) -> Iterator[list[Record]]:
+def _pending_records(queue: ShippingQueue) -> Iterator[list[ShippedRecord]]:
     batch = queue.next_batch()
     while batch.calls:
         yield [call.record for call in batch.calls]
@@ -100,7 +100,7 @@ def _pending_records(queue: ShippingQueue) -> Iterator[list[Record]]:
     yield from (records for _root, records in _file_reports(queue) if records)
 
 
-def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[Record]]]:
+def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[ShippedRecord]]]:
     """Yield each workspace that was not reported today, with the records of its prompt files."""
     from sidecar.cli.session_labels import SessionsView
     from sidecar.config.load import find_root

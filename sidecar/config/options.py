@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sidecar.config.toml import KeyPath, Span, find_line, find_span
+from sidecar.config.toml import KeyPath, ValueSpan, find_line, find_span
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class Layer(msgspec.Struct, frozen=True):
     source: Source
     values: Mapping[str, Any]
     file: Path | None = None
-    spans: Mapping[KeyPath, Span] = {}
-    keys: Mapping[KeyPath, Span] = {}
+    spans: Mapping[KeyPath, ValueSpan] = {}
+    keys: Mapping[KeyPath, ValueSpan] = {}
     prefix: KeyPath = ()
 
     def origin(self, path: KeyPath) -> Origin:

@@ -147,7 +147,7 @@ def _line_with_text(lines: list[str], line: int) -> int:
     return line
 
 
-class Span(msgspec.Struct, frozen=True):
+class ValueSpan(msgspec.Struct, frozen=True):
     """The position of a value, key or header.
 
     Offsets are in characters, and `end` is exclusive. `line` and `column` are 1-based.
@@ -159,7 +159,7 @@ class Span(msgspec.Struct, frozen=True):
     column: int
 
 
-def find_value_spans(text: str) -> Mapping[KeyPath, Span]:
+def find_value_spans(text: str) -> Mapping[KeyPath, ValueSpan]:
     """Return the spans of values, headers and list entries.
 
     The keys are paths such as `("budget", 0, "model")`.
@@ -167,7 +167,7 @@ def find_value_spans(text: str) -> Mapping[KeyPath, Span]:
     return find_spans(text)[0]
 
 
-def find_spans(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span]]:
+def find_spans(text: str) -> tuple[Mapping[KeyPath, ValueSpan], Mapping[KeyPath, ValueSpan]]:
     """Return the spans of all values, and of all key parts, including those in headers."""
     scanner = _Scanner(text)
     with suppress(IndexError, RecursionError, ValueError):  # invalid TOML
@@ -175,7 +175,7 @@ def find_spans(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span
     return scanner.spans, scanner.keys
 
 
-def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
+def find_span(spans: Mapping[KeyPath, ValueSpan], path: KeyPath) -> ValueSpan | None:
     """Return the span of a path or of its nearest known parent, or None if neither is known."""
     for length in range(len(path), 0, -1):
         span = spans.get(path[:length]) or spans.get((*path[:length], 0))
@@ -184,7 +184,7 @@ def find_span(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
     return None
 
 
-def find_line(spans: Mapping[KeyPath, Span], path: KeyPath) -> int | None:
+def find_line(spans: Mapping[KeyPath, ValueSpan], path: KeyPath) -> int | None:
     """Return the line of a path or of its nearest known parent, or None if neither is known."""
     span = find_span(spans, path)
     return span.line if span else None
@@ -194,8 +194,8 @@ class _Scanner:
     """Finds the positions in valid TOML. In invalid TOML, stops with any of several errors."""
 
     def __init__(self, text: str) -> None:
-        self.spans: dict[KeyPath, Span] = {}
-        self.keys: dict[KeyPath, Span] = {}
+        self.spans: dict[KeyPath, ValueSpan] = {}
+        self.keys: dict[KeyPath, ValueSpan] = {}
         self._tokens = [token for token in _TOKEN.finditer(text) if token[0][0] != "#"]
         self._at = 0
         self._lists: dict[KeyPath, int] = {}
@@ -271,8 +271,8 @@ class _Scanner:
         if not self._take(mark):
             raise ValueError(mark)
 
-    def _store(self, spans: dict[KeyPath, Span], path: KeyPath, first: int) -> None:
+    def _store(self, spans: dict[KeyPath, ValueSpan], path: KeyPath, first: int) -> None:
         start, end = self._tokens[first].start(), self._tokens[self._at - 1].end()
         above = bisect_left(self._ends, start)
         column = start - (self._ends[above - 1] if above else -1)
-        spans.setdefault(path, Span(above + 1, start, end, column))
+        spans.setdefault(path, ValueSpan(above + 1, start, end, column))

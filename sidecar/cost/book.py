@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.config.stored_prices import STORED_LIST
-from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
+from sidecar.cost.caps import CostVerdict, SpentAmounts, has_caps, judge, spend_so_far
 from sidecar.cost.cost_protocol import CostDetailParams, CostRecorded, CostRecordParams
 from sidecar.cost.days import time_range
 from sidecar.cost.ledger import (
@@ -223,7 +223,7 @@ class CostBook:
         buckets = Buckets(input=prompt_tokens, output=max_output_tokens)
         return self.prices.price(buckets, model, provider_of(model))
 
-    def spend(self, workspace: str, session: str, folders: Iterable[str] = ()) -> Spend:
+    def spend(self, workspace: str, session: str, folders: Iterable[str] = ()) -> SpentAmounts:
         """Return three amounts: spent today, spent in the session, and spent in the workspace."""
         with self.report_reader() as connection:
             return spend_so_far(

@@ -56,7 +56,7 @@ class SpendingSums(NamedTuple):
     """The exceeded caps."""
 
 
-class Spend(msgspec.Struct, frozen=True, kw_only=True):
+class SpentAmounts(msgspec.Struct, frozen=True, kw_only=True):
     """Three amounts in USD: spent today, spent in a session, and spent in a workspace."""
 
     day: Decimal = Decimal(0)
@@ -88,7 +88,7 @@ def spend_so_far(
     *,
     folders: tuple[str, ...] = (),
     zone: tzinfo | None = None,
-) -> Spend:
+) -> SpentAmounts:
     """Return three amounts: spent today (local time), spent in a session, spent in a workspace."""
     today = local_day(datetime.now(UTC), zone)
     scopes: dict[CapSpan, Scope] = {
@@ -98,7 +98,7 @@ def spend_so_far(
     }
     totals = {span: read_total(connection, scope) for span, scope in scopes.items()}
     buckets = totals["workspace"].buckets
-    return Spend(
+    return SpentAmounts(
         **{span: total.cost for span, total in totals.items()},
         unknown=frozenset(span for span, total in totals.items() if total.total.usd is None),
         partial=frozenset(span for span, total in totals.items() if total.is_partial),
@@ -107,7 +107,7 @@ def spend_so_far(
     )
 
 
-def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> CostVerdict:
+def judge(caps: Caps, spend: SpentAmounts, estimate: Decimal | None, model: str) -> CostVerdict:
     """Check spending against the caps. A soft cap causes a warning, a hard cap a refusal.
 
     Args:
@@ -159,7 +159,7 @@ def _exceeded_cap(
     span: CapSpan,
     soft: Decimal | None,
     hard: Decimal | None,
-    spend: Spend,
+    spend: SpentAmounts,
     estimate: Decimal | None,
 ) -> CapReason | None:
     usd: Decimal = getattr(spend, span)

@@ -96,7 +96,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in known.items() if value}
 
 
-class Record(NamedTuple):
+class ShippedRecord(NamedTuple):
     """A log record for a call or a prompt file's cost."""
 
     nanoseconds: int
@@ -158,7 +158,7 @@ def call_id(event: LedgerEvent, row: int, installation: str) -> str:
 
 def record_of(
     event: LedgerEvent, row: int, change: int, identity: Identity, sent: LedgerEvent | None = None
-) -> Record:
+) -> ShippedRecord:
     """Return a call's log record.
 
     Args:
@@ -192,7 +192,7 @@ def record_of(
         "token_sidecar.cost_source": source_of(cost),
         "token_sidecar.unpriced_tokens": cost.unpriced_tokens or None,
     }
-    return Record(
+    return ShippedRecord(
         milliseconds(event.at) * 1_000_000,
         {name: value for name, value in known.items() if value is not None},
     )
@@ -200,7 +200,7 @@ def record_of(
 
 def file_record(
     file: FileCost, name: str, workspace: str, nanoseconds: int, identity: Identity
-) -> Record:
+) -> ShippedRecord:
     """Return the log record for a prompt file's cost.
 
     Args:
@@ -222,7 +222,9 @@ def file_record(
             None if file.cost_usd is None else usd_attribute(Decimal(str(file.cost_usd)))
         ),
     }
-    return Record(nanoseconds, {name: value for name, value in known.items() if value is not None})
+    return ShippedRecord(
+        nanoseconds, {name: value for name, value in known.items() if value is not None}
+    )
 
 
 def usd_attribute(usd: Decimal) -> str:
@@ -231,7 +233,7 @@ def usd_attribute(usd: Decimal) -> str:
     return text.rstrip("0").rstrip(".")
 
 
-def export_request(records: Sequence[Record], resource: Mapping[str, str]) -> dict[str, Any]:
+def export_request(records: Sequence[ShippedRecord], resource: Mapping[str, str]) -> dict[str, Any]:
     """Return an OTLP export request in its JSON form that contains the records.
 
     The form is that of https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding: 64-bit

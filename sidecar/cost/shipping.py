@@ -39,7 +39,7 @@ from sidecar.cost.ledger import (
     event_of_row,
     explained,
 )
-from sidecar.cost.records import Identity, Record, export_request, record_of
+from sidecar.cost.records import Identity, ShippedRecord, export_request, record_of
 from sidecar.endpoints.http import (
     LOCAL_HOSTS,
     ClientSettingsError,
@@ -147,7 +147,7 @@ class QueuedCall(NamedTuple):
 
     row: int
     change: int
-    record: Record
+    record: ShippedRecord
 
 
 class Cursor(NamedTuple):
@@ -550,7 +550,7 @@ class Collector:
                 is_any_accepted = True
         return Delivery(unnamed + len(named), reason, named)
 
-    async def send(self, records: Sequence[Record], run: Run) -> str:
+    async def send(self, records: Sequence[ShippedRecord], run: Run) -> str:
         """Send records in one request.
 
         Returns:
@@ -566,7 +566,7 @@ class Collector:
             await self._client.aclose()
             self._client = None
 
-    async def _post(self, records: Sequence[Record], run: Run) -> Delivery:
+    async def _post(self, records: Sequence[ShippedRecord], run: Run) -> Delivery:
         """Send one request. Return how many records were rejected, and why."""
         where = without_secrets(self._url)
         client = self._client = self._client or await run(self._make_client)
@@ -630,7 +630,7 @@ async def _send(
         raise OSError(type(error).__name__) from error
 
 
-def _compress(records: Sequence[Record], resource: Mapping[str, str]) -> bytes:
+def _compress(records: Sequence[ShippedRecord], resource: Mapping[str, str]) -> bytes:
     return gzip.compress(msgspec.json.encode(export_request(records, resource)), 6)
 
 
@@ -705,7 +705,11 @@ async def open_collector(queue: ShippingQueue, endpoint: str) -> AsyncIterator[C
 
 
 async def send_file_report(
-    queue: ShippingQueue, collector: Collector, run: Run, workspace: str, records: Sequence[Record]
+    queue: ShippingQueue,
+    collector: Collector,
+    run: Run,
+    workspace: str,
+    records: Sequence[ShippedRecord],
 ) -> str:
     """Report a workspace's prompt file costs.
 

@@ -290,7 +290,7 @@ _SEARCHED_MS = 3 * 24 * _HOUR_MS
 """How far back to look for the start of the first block."""
 
 
-class Block(NamedTuple):
+class FiveHourBlock(NamedTuple):
     """A five-hour block. `begin_ms` and `end_ms` are in milliseconds since 1970."""
 
     begin_ms: int
@@ -309,7 +309,7 @@ class Block(NamedTuple):
 
 def blocks_with_calls(
     connection: sqlite3.Connection, agent: str, times: TimeRange, ends_at: datetime | None = None
-) -> list[Block]:
+) -> list[FiveHourBlock]:
     """Return an agent's five-hour blocks that overlap a time range and have calls, oldest first.
 
     A block starts at the top of the hour in which its first call was made. The first call after its
@@ -328,7 +328,7 @@ def blocks_with_calls(
         blocks = _blocks_between(connection, agent, since, END_MS)
     else:
         end = int(ends_at.timestamp() * 1000)
-        reported = Block(end - _BLOCK_MS, end)
+        reported = FiveHourBlock(end - _BLOCK_MS, end)
         blocks = _blocks_between(connection, agent, since, reported.begin_ms)
         blocks += [reported] if _hours_with_calls(connection, agent, *reported) else []
         blocks += _blocks_between(connection, agent, max(since, end), END_MS)
@@ -337,12 +337,12 @@ def blocks_with_calls(
 
 def _blocks_between(
     connection: sqlite3.Connection, agent: str, start_ms: int, end_ms: int
-) -> list[Block]:
-    blocks: list[Block] = []
+) -> list[FiveHourBlock]:
+    blocks: list[FiveHourBlock] = []
     for hour_ms in _hours_with_calls(connection, agent, start_ms, end_ms):
         begin = max(hour_ms, start_ms)
         if not blocks or begin >= blocks[-1].end_ms:
-            blocks.append(Block(begin, min(begin + _BLOCK_MS, end_ms)))
+            blocks.append(FiveHourBlock(begin, min(begin + _BLOCK_MS, end_ms)))
     return blocks
 
 
@@ -364,7 +364,7 @@ def current_block(
     agent: str,
     ends_at: datetime | None = None,
     now: datetime | None = None,
-) -> Block | None:
+) -> FiveHourBlock | None:
     """Return an agent's current five-hour block, or None if it has no calls.
 
     Args:
@@ -378,7 +378,7 @@ def current_block(
     return next((block for block in blocks if block.begin_ms <= at), None)
 
 
-def scope_of_block(scope: Scope, agent: str, block: Block) -> Scope:
+def scope_of_block(scope: Scope, agent: str, block: FiveHourBlock) -> Scope:
     """Return a scope restricted to an agent's calls in a block."""
     return msgspec.structs.replace(scope, agent=agent, times=block.within(scope.times))
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Team
     from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostReport, PageKey
-    from sidecar.cost.records import Record
+    from sidecar.cost.records import ShippedRecord
     from sidecar.cost.shipping import QueuedCall, ShippingQueue
 
 _CONNECT_SECONDS, _QUERY_SECONDS = 5, 30
@@ -514,7 +514,7 @@ class TeamSource(PageSource):
         return {session: session for session in sessions}
 
 
-def _totals_of(record: Record) -> DayTotals:
+def _totals_of(record: ShippedRecord) -> DayTotals:
     attributes = record.attributes
     return DayTotals(
         1,

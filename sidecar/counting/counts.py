@@ -19,7 +19,7 @@ from cachetools import LRUCache
 from sidecar.counting import fitting
 from sidecar.counting.calibration import document_key
 from sidecar.counting.count_result import Count, Measure, Method
-from sidecar.counting.fitting import FitResult
+from sidecar.counting.fitting import FittedText
 from sidecar.counting.incremental import count_pieces, countable_pieces
 from sidecar.counting.model_tokenizers import CalibratedTokenizer
 from sidecar.counting.open_documents import Documents, Snapshot
@@ -451,7 +451,7 @@ class Counts(CounterChooser):
         marker: str,
         model: str,
         settings: Settings,
-    ) -> tuple[FitResult, Measure]:
+    ) -> tuple[FittedText, Measure]:
         """Shorten text to at most `max_tokens`. Returns the shortened text and its count."""
         choice = await self.choose_counter(Snapshot(text=text), model, settings)
         tokenizer, whole = choice.tokenizer, choice.whole
@@ -460,7 +460,7 @@ class Counts(CounterChooser):
             fitted = await self.workers.run(work)
             return fitted, tokenizer.measure(fitted.tokens, text)
         if whole.tokens <= max_tokens:
-            kept = FitResult(
+            kept = FittedText(
                 text=text, tokens=whole.tokens, removed_tokens=0, removed_lines=0, changed=False
             )
             return kept, whole

@@ -101,7 +101,7 @@ _LONG_LINE_SHARE = 0.05
 _ROUNDS = 64
 
 
-class FitResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class FittedText(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Shortened text, and how much was removed from it."""
 
     text: str
@@ -135,7 +135,7 @@ def fit(
     mode: Truncation,
     tokenizer: Tokenizer,
     marker: str = MARKER,
-) -> FitResult:
+) -> FittedText:
     """Shorten text to at most `max_tokens` tokens. Never raises.
 
     Text that fits is returned unchanged. Shortening text takes about as long as counting it twice.
@@ -154,12 +154,12 @@ def fit(
     work = _CountedText(text, tokenizer)
     limit = allowance(max_tokens, tokenizer, text[:SAMPLE_CHARACTERS])
     if work.total <= limit:
-        return FitResult(
+        return FittedText(
             text=text, tokens=work.total, removed_tokens=0, removed_lines=0, changed=False
         )
     cut = tokenizer.base.truncate(text, tokenizer.unscale(limit), mode)
     if cut is not None and (tokens := tokenizer.count(cut)) <= limit:
-        return FitResult(
+        return FittedText(
             text=cut,
             tokens=tokens,
             removed_tokens=max(0, work.total - tokens),
@@ -180,7 +180,7 @@ def _with_line_ends_of(text: str, marker: str) -> str:
     return marker if found is None else _LINE_END.sub(found[0], marker)
 
 
-def _fit_within(work: _CountedText, limit: int, mode: Truncation, marker: str) -> FitResult:
+def _fit_within(work: _CountedText, limit: int, mode: Truncation, marker: str) -> FittedText:
     if mode == "middle" and limit - work.count(marker) < 2:
         mode = "start"
     return _FitSearch(work, mode, marker if mode == "middle" else "").run(limit)
@@ -263,7 +263,7 @@ class _FitSearch:
         self.marker = marker
         self.marker_tokens = work.count(marker)
 
-    def run(self, limit: int) -> FitResult:
+    def run(self, limit: int) -> FittedText:
         target = limit - self.marker_tokens
         for _ in range(_ROUNDS):
             head, tail = self._find_ends(target)
@@ -322,9 +322,9 @@ class _FitSearch:
             return ""
         return f"{text[:head]}{self.marker}{text[tail:]}"
 
-    def _make_result(self, text: str, tokens: int, head: int, tail: int) -> FitResult:
+    def _make_result(self, text: str, tokens: int, head: int, tail: int) -> FittedText:
         work = self.work
-        return FitResult(
+        return FittedText(
             text=text,
             tokens=tokens,
             removed_tokens=max(0, work.total - tokens),

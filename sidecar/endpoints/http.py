@@ -272,7 +272,7 @@ def time_left() -> float:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """An HTTP response."""
 
     status: int
@@ -304,11 +304,11 @@ class Connection:
     _new_connection_expected: bool = True
     _closed: bool = False
 
-    async def get(self, path: str) -> Answer:
+    async def get(self, path: str) -> HttpAnswer:
         """Send a GET request. Raises EndpointError on failure."""
         return await self._request("GET", path, None)
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> Answer:
+    async def post(self, path: str, body: Mapping[str, Any]) -> HttpAnswer:
         """Send JSON in a POST request. Raises EndpointError on failure."""
         return await self._request("POST", path, await _encode_json(body))
 
@@ -319,7 +319,7 @@ class Connection:
             await self._client.aclose()
             await asyncio.sleep(0)  # lets the event loop close the socket
 
-    async def _request(self, method: str, path: str, content: bytes | None) -> Answer:
+    async def _request(self, method: str, path: str, content: bytes | None) -> HttpAnswer:
         async with self._turns.slot():
             client = await self.open()
             try:
@@ -332,7 +332,7 @@ class Connection:
 
     async def _send(
         self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None
-    ) -> Answer:
+    ) -> HttpAnswer:
         httpx = importlib.import_module("httpx")
         ended = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
         failed = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError)
@@ -348,7 +348,7 @@ class Connection:
 
     async def _send_request(
         self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None
-    ) -> Answer:
+    ) -> HttpAnswer:
         opened = False
 
         async def trace(event: str, _: Mapping[str, Any]) -> None:
@@ -364,7 +364,7 @@ class Connection:
             headers = dict(response.headers)
             self.reconnections += opened and not expected
             self._new_connection_expected = headers.get("connection", "").lower() == "close"
-        return Answer(
+        return HttpAnswer(
             status=response.status_code,
             headers=headers,
             body=await _decode_json(raw),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.endpoints import servers
-from sidecar.endpoints.http import Answer, Connection, without_secrets
+from sidecar.endpoints.http import Connection, HttpAnswer, without_secrets
 from sidecar.endpoints.outcome import (
     URL_IN_DOUBT,
     WINDOW_ONLY,
@@ -95,7 +95,7 @@ _OWNERS: Mapping[str, Server] = {
 _LOADS_WHEN_ASKED = ("llama-swap",)
 
 
-def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server | None:
+def server_from_listing(answer: HttpAnswer, listed: Sequence[ListedModel]) -> Server | None:
     """Recognize a server by its response to `/v1/models`.
 
     Raises:
@@ -324,7 +324,7 @@ async def probe_window(connection: Connection, model: str) -> ProbeResult:
     )
 
 
-def list_models(answer: Answer) -> list[ListedModel]:
+def list_models(answer: HttpAnswer) -> list[ListedModel]:
     """Return the models in a response to `/v1/models`. The list is empty if the server does not
     support this request.
 

@@ -17,7 +17,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.endpoints.chats import Chat, openai_body
-from sidecar.endpoints.http import Answer, Connection
+from sidecar.endpoints.http import Connection, HttpAnswer
 from sidecar.endpoints.outcome import URL_IN_DOUBT, EndpointError
 from sidecar.models.names import same_model
 from sidecar.text.printable import printable
@@ -190,7 +190,7 @@ def single_message(text: str) -> Chat:
 # Reading answers
 
 
-def refuse_unless_ok(answer: Answer, sender: str) -> None:
+def refuse_unless_ok(answer: HttpAnswer, sender: str) -> None:
     """Raise EndpointError if the response has an error status or contains an error.
 
     Args:
@@ -219,7 +219,7 @@ def refuse_unless_ok(answer: Answer, sender: str) -> None:
         raise EndpointError("unsupported", f"{sender} returned an error with HTTP 200")
 
 
-def _authorization_error(answer: Answer, sender: str) -> EndpointError:
+def _authorization_error(answer: HttpAnswer, sender: str) -> EndpointError:
     if answer.key_from is None:
         return EndpointError("auth", f"{sender} needs a key (HTTP {answer.status})")
     step = f"does {answer.key_from} contain the server's key?"
@@ -283,7 +283,7 @@ def _has_token_id(token: Mapping[str, object]) -> bool:
     return type(token.get("id", token.get("token_id"))) is int
 
 
-def decode_as(answer: Answer, form: type[T]) -> T | None:
+def decode_as(answer: HttpAnswer, form: type[T]) -> T | None:
     """Convert the body of a response to the given type.
 
     Returns None if the response has an error status, or if the body does not match the type.
@@ -298,7 +298,7 @@ def _convert(value: object, form: type[T]) -> T | None:
         return None
 
 
-def list_entries(answer: Answer, name: str, form: type[T]) -> list[T]:
+def list_entries(answer: HttpAnswer, name: str, form: type[T]) -> list[T]:
     """Return the entries of the given type from a list in the response.
 
     Only the first `LISTED` entries are read.

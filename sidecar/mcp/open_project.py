@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from sidecar.agents.reader_registry import reader_of
-from sidecar.agents.session_events import StoredSession, ToolCall
+from sidecar.agents.session_events import McpToolCall, StoredSession
 from sidecar.agents.session_index import IngestControl, read_all
 from sidecar.budgets.budget_rules import Rules
 from sidecar.config.load import find_root, load
@@ -135,7 +135,7 @@ class Project:
             paths = {session.id: session.path for session in stored if session.path}
             text = caller.tool_call.encode("utf-8", "replace")
             return await self.services.workers.run(partial(find_in_ends, paths, text, ends))
-        call = ToolCall(caller.tool, os.getppid())
+        call = McpToolCall(caller.tool, os.getppid())
         return await self.services.workers.run(partial(_only_caller, stored, call))
 
     async def context_usage(self, found: FoundSession) -> tuple[ContextUsage, str | None]:
@@ -227,7 +227,7 @@ def find_in_ends(paths: Mapping[str, str], text: bytes, ends: dict[str, int]) ->
     return None
 
 
-def _only_caller(sessions: Sequence[StoredSession], call: ToolCall) -> str | None:
+def _only_caller(sessions: Sequence[StoredSession], call: McpToolCall) -> str | None:
     """Return the id of the only session that made a call, or None if several or none did."""
     callers = list[str]()
     for session in sessions[:_MOST_CALLERS]:

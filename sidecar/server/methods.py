@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from sidecar.config.settings import Truncation
 from sidecar.counting.count_result import Count, Method
-from sidecar.counting.fitting import MARKER, FitResult
+from sidecar.counting.fitting import MARKER, FittedText
 from sidecar.messages.vendor_usage import MOST_TOKENS
 from sidecar.text.positions import Range
 
@@ -108,7 +108,7 @@ class CountResult(Count, frozen=True, rename="camel", kw_only=True):
     """A plain-text table that compares the models. Empty unless `models` was sent."""
 
 
-class FitTextResult(FitResult, frozen=True, rename="camel", kw_only=True):
+class FitTextResult(FittedText, frozen=True, rename="camel", kw_only=True):
     """The shortened text, what was removed, and how the tokens were counted."""
 
     model: str

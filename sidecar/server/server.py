@@ -17,16 +17,16 @@ from sidecar.server.features.code_lens import CodeLens
 from sidecar.server.features.commands import Commands
 from sidecar.server.features.configuration import Configuration
 from sidecar.server.features.context_updates import ContextUpdates, ConversationSharing
-from sidecar.server.features.cost_requests import Cost
-from sidecar.server.features.count_requests import Capabilities, Models, Tokens
+from sidecar.server.features.cost_requests import CostRequests
+from sidecar.server.features.count_requests import Capabilities, CountRequests, Models
 from sidecar.server.features.diagnostics import Diagnostics
 from sidecar.server.features.document_symbols import DocumentSymbols
 from sidecar.server.features.endpoint_updates import CalibrationSync, EndpointRetries
 from sidecar.server.features.hover import Hover
 from sidecar.server.features.inlay_hints import InlayHints
 from sidecar.server.features.ledger_jobs import CallPricing, CallShipping, TeamSpending
-from sidecar.server.features.status_updates import Status, Warnings
-from sidecar.server.features.text_sync import Documents
+from sidecar.server.features.status_updates import StatusUpdates, Warnings
+from sidecar.server.features.text_sync import TextSync
 from sidecar.server.features.timed_updates import TimedUpdates
 from sidecar.server.methods import REQUESTS
 from sidecar.tasks import Scheduler, SharedTasks
@@ -54,8 +54,8 @@ class SidecarServer:
         self.features = (
             ClientProcess(client, scheduler),
             Configuration(services, client, scheduler, watcher, agent_sessions),
-            Documents(services, scheduler),
-            Status(services, client, scheduler),
+            TextSync(services, scheduler),
+            StatusUpdates(services, client, scheduler),
             Warnings(client),
             Diagnostics(services, client, scheduler, watcher),
             CodeActions(services, client),
@@ -64,10 +64,10 @@ class SidecarServer:
             DocumentSymbols(services, client, scheduler),
             Hover(services),
             Commands(services, client),
-            Tokens(services),
+            CountRequests(services),
             Models(services),
             Capabilities(services),
-            Cost(services, client, scheduler, history),
+            CostRequests(services, client, scheduler, history),
             ContextOnDemand(services, scheduler, history, agent_sessions),
             ContextUpdates(services, scheduler),
             EndpointRetries(services, scheduler),

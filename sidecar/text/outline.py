@@ -48,7 +48,7 @@ class Part(msgspec.Struct, frozen=True):
         return " > ".join(self.path)
 
 
-class Lines:
+class TextLines:
     """A document's lines without their line endings, and each line's start offset."""
 
     def __init__(self, text: str) -> None:
@@ -100,7 +100,7 @@ _COMMENT_ENDS = {"<!--": "-->", "{/*": "*/}"}
 _REFERENCE_COMMENT = re.compile(r" {0,3}\[[^\]]*\]:[ \t]*<?#>?[ \t]+[(\"'](?P<text>.*)")
 
 
-def find_marked_regions(lines: Lines, name: str = "") -> list[Part]:
+def find_marked_regions(lines: TextLines, name: str = "") -> list[Part]:
     """Return the marked regions in the text, sorted by their first lines.
 
     Regions include their marks and may be nested. A region without an end mark extends to the end
@@ -136,7 +136,7 @@ def has_ignore_mark(text: str, name: str = "") -> bool:
     return any(mark[2] == "ignore" for _, mark in _find_marks(head, name))
 
 
-def find_ignored_sections(lines: Lines, sections: Sequence[Part], name: str = "") -> list[Part]:
+def find_ignored_sections(lines: TextLines, sections: Sequence[Part], name: str = "") -> list[Part]:
     """Return the sections with a mark that exempts them from budgets."""
     if MARK_START not in lines.text:
         return []
@@ -234,7 +234,7 @@ def _comments_in(line: str, comment: str) -> tuple[list[str], str]:
     return found, comment
 
 
-def _region(lines: Lines, start: int, limit: int, end: int) -> Part:
+def _region(lines: TextLines, start: int, limit: int, end: int) -> Part:
     name = f"lines {start + 1} to {end}" if end > start + 1 else f"line {end}"
     part = lines.part("region", name, start, end)
     return replace(part, limit=limit)
@@ -273,7 +273,7 @@ Heading = tuple[int, int, str]
 """The first line, level and title of a heading."""
 
 
-def find_sections(lines: Lines) -> Iterator[Part]:
+def find_sections(lines: TextLines) -> Iterator[Part]:
     """Yield each heading's section.
 
     A section ends before the next heading of the same or a higher level.
@@ -315,7 +315,7 @@ def _section_ends(headings: list[Heading], end: int) -> list[int]:
 
 
 class _HeadingScan:
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: TextLines) -> None:
         self.headings: list[Heading] = []
         self._lines = lines
         self._paragraph: int | None = None
@@ -404,7 +404,7 @@ def _match_fence(line: str, item: int) -> re.Match[str] | None:
     return _FENCE.match(line[item:])
 
 
-def _fence_end(lines: Lines, number: int, mark: str, item: int) -> int:
+def _fence_end(lines: TextLines, number: int, mark: str, item: int) -> int:
     for at in range(number + 1, len(lines)):
         line = lines.texts[at]
         bare = line.strip(" \t")
@@ -415,7 +415,7 @@ def _fence_end(lines: Lines, number: int, mark: str, item: int) -> int:
     return len(lines)
 
 
-def _comment_end(lines: Lines, number: int) -> int:
+def _comment_end(lines: TextLines, number: int) -> int:
     for at in range(number, len(lines)):
         start = lines.texts[at].find("<!--") + 4 if at == number else 0
         if "-->" in lines.texts[at][start:]:
@@ -464,11 +464,11 @@ def is_markdown(name: str, language_id: str = "") -> bool:
 def find_parts(text: str, name: str = "", language_id: str = "") -> tuple[Part, ...]:
     """Return the sections of a Markdown document, or the top-level blocks of any other document."""
     if is_markdown(name, language_id):
-        return tuple(find_sections(Lines(text)))
-    return tuple(find_blocks(Lines(text)))
+        return tuple(find_sections(TextLines(text)))
+    return tuple(find_blocks(TextLines(text)))
 
 
-def find_blocks(lines: Lines) -> Iterator[Part]:
+def find_blocks(lines: TextLines) -> Iterator[Part]:
     """Yield the top-level code blocks in any language, judging by indentation.
 
     A block starts at an unindented line that follows a blank line or a block with an indented body.

@@ -19,7 +19,7 @@ from sidecar.errors import SidecarError
 from sidecar.text.printable import cost_text, counted, percent_text, printable
 
 if TYPE_CHECKING:
-    from sidecar.cost.records import Identity, Record
+    from sidecar.cost.records import Identity, ShippedRecord
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 
@@ -78,7 +78,7 @@ async def file_costs(
     return sorted(rows, key=lambda row: (-(row.cost_usd or 0.0), row.uri))
 
 
-def file_records(files: Iterable[FileCost], root: str, identity: Identity) -> list[Record]:
+def file_records(files: Iterable[FileCost], root: str, identity: Identity) -> list[ShippedRecord]:
     """Convert prompt file costs to records for a collector. The records contain no paths.
 
     Args:

@@ -12,7 +12,7 @@ import sys
 import unicodedata
 from typing import TYPE_CHECKING
 
-from sidecar.counting.fitting import MARKER, FitResult, fit
+from sidecar.counting.fitting import MARKER, FittedText, fit
 from sidecar.counting.model_tokenizers import Tokenizers
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def torn(text: str, cut: int) -> bool:
     )
 
 
-def cuts(text: str, fitted: FitResult, mode: Truncation) -> list[int]:
+def cuts(text: str, fitted: FittedText, mode: Truncation) -> list[int]:
     """Return the offsets at which `text` was cut."""
     if mode == "end":
         return [len(text) - len(fitted.text)]

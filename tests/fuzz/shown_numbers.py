@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.conversations.conversation import Conversation
 from sidecar.counting.open_documents import FollowedText, Snapshot
-from sidecar.server.features.status_updates import Status
+from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
 
@@ -108,7 +108,7 @@ class Stress:
             assert services.documents[uri].text == text
             workspace = services.roots.of_document(uri)
             fresh = await services.counts.count(Snapshot(text=text), None, workspace)
-            sent = self.client.feature(Status)._sent[uri]
+            sent = self.client.feature(StatusUpdates)._sent[uri]
             assert sent is not None
             assert sent.document is not None
             assert sent.document.tokens == fresh.tokens, (uri, sent.document.tokens, fresh.tokens)

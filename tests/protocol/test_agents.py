@@ -24,7 +24,7 @@ from sidecar.cli.check import check_paths as run
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.safe_files import make_folder
 from sidecar.server.features import configuration
-from sidecar.server.features.status_updates import Status
+from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.text.printable import local_time_text, usd_text
 from sidecar.workspace import agent_watcher, sessions
 from sidecar.workspace.services import Services
@@ -471,12 +471,12 @@ async def test_agent_session_does_not_affect_budgets(
         return any(key[0] == job for key in bare.server.scheduler._jobs)
 
     assert sorted(map(verdict, found)) == sorted(map(verdict, report.files[0].findings))
-    sent = bare.feature(Status)._sent[uri]
+    sent = bare.feature(StatusUpdates)._sent[uri]
     assert sent is not None
     assert sent.document is not None
     assert sent.document.tokens == report.files[0].tokens == count["tokens"]
     await until(lambda: not any(map(due, ("settings", "catalogue", "status"))))
-    sent = bare.feature(Status)._sent[uri]
+    sent = bare.feature(StatusUpdates)._sent[uri]
     assert sent is not None
     assert sent.document is not None
     assert "| Window | 400,000 tokens (from the model catalogue), " in sent.document.tooltip

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.conversations.changes import Recount
-from sidecar.server.features.status_updates import Status
+from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.workspace.state_folder import State
 from tests.protocol.client import URI, Client, until
 from tests.protocol.test_same_count import endpoint, root, settled, started
@@ -40,7 +40,7 @@ async def quiet(client: Client) -> None:
 
 def shown(client: Client) -> int | None:
     """Return the context's token count, as shown in the status, or None."""
-    sent = client.feature(Status)._sent[URI]
+    sent = client.feature(StatusUpdates)._sent[URI]
     assert sent is not None
     return sent.context.tokens if sent.context else None
 

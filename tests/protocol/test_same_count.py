@@ -15,7 +15,7 @@ from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.counts import Counts
 from sidecar.counting.text_features import kind_of
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
-from sidecar.server.features.status_updates import Status
+from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.server.server import create_server
 from tests.protocol.client import Client, until
 from tests.unit.endpoints_fake_server import Canned, FakeServer, llamacpp, words
@@ -57,7 +57,7 @@ async def started(root: Path) -> Client:
 
 def shown(client: Client, uri: str) -> int:
     """Return the document's token count, as shown in the status."""
-    sent = client.feature(Status)._sent[uri]
+    sent = client.feature(StatusUpdates)._sent[uri]
     assert sent is not None
     assert sent.document is not None
     return sent.document.tokens

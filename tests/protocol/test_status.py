@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sidecar.models import catalogue
-from sidecar.server.features.status_updates import Status
+from sidecar.server.features.status_updates import StatusUpdates
 from tests.protocol.client import URI, Client, edit, until
 from tests.truth import truth
 
@@ -169,7 +169,7 @@ async def test_a_defect_in_the_status_is_logged(
     client.open("hello world")
     await client.take("status/update")
     monkeypatch.setattr(logging.getLogger("sidecar"), "propagate", True)
-    monkeypatch.setattr(client.feature(Status), "_send", None)
+    monkeypatch.setattr(client.feature(StatusUpdates), "_send", None)
     client.change(edit((0, 0), (0, 0), "more "))
     await until(lambda: "status: TypeError" in caplog.text)
 

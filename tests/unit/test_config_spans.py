@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.config.toml import InvalidTomlError, Span, find_line, find_value_spans, parse
+from sidecar.config.toml import InvalidTomlError, ValueSpan, find_line, find_value_spans, parse
 
 EXAMPLE = '''\
 # a comment = "not a key"
@@ -45,7 +45,7 @@ def at(values: object, path: tuple[str | int, ...]) -> object:
     return values
 
 
-def is_header(text: str, span: Span) -> bool:
+def is_header(text: str, span: ValueSpan) -> bool:
     line_start = text.rfind("\n", 0, span.start) + 1
     return text[line_start : span.start].strip() == "" and text[span.start] == "["
 

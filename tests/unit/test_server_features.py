@@ -11,10 +11,10 @@ from lsprotocol import types
 
 from sidecar.server.client import Client
 from sidecar.server.feature import Feature
-from sidecar.server.features.count_requests import Tokens
+from sidecar.server.features.count_requests import CountRequests
 from sidecar.server.features.hover import Hover
-from sidecar.server.features.status_updates import Status, Warnings
-from sidecar.server.features.text_sync import Documents
+from sidecar.server.features.status_updates import StatusUpdates, Warnings
+from sidecar.server.features.text_sync import TextSync
 from sidecar.server.methods import CountParams, TextDocumentIdentifier
 from sidecar.server.stdio import Framer, InvalidFrame
 from sidecar.tasks import Scheduler
@@ -62,15 +62,15 @@ async def test_hover_needs_only_documents_and_counts(services: Services) -> None
 async def test_counts_need_only_services(services: Services) -> None:
     open_notes(services)
     params = CountParams(text_document=TextDocumentIdentifier(uri=URI), models=["gpt-4"])
-    result = await Tokens(services).handlers["tokens/count"](params)
+    result = await CountRequests(services).handlers["tokens/count"](params)
     assert [row.model for row in result.models] == ["gpt-4"]
     assert result.version == 1
 
 
 async def test_documents_affect_the_status_only_through_events(services: Services) -> None:
     client, scheduler = Client(), Scheduler()
-    wire, status = Wire(client), Status(services, client, scheduler)
-    documents, heard = Documents(services, scheduler), list[Event]()
+    wire, status = Wire(client), StatusUpdates(services, client, scheduler)
+    documents, heard = TextSync(services, scheduler), list[Event]()
     open_document = documents.handlers[types.TEXT_DOCUMENT_DID_OPEN]
     open_document(
         types.DidOpenTextDocumentParams(

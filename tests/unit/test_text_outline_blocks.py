@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.text.outline import (
-    Lines,
+    TextLines,
     find_blocks,
     find_ignored_sections,
     find_marked_regions,
@@ -58,7 +58,7 @@ struct s { int a; };
 
 
 def shown(text: str) -> list[tuple[str, int, int]]:
-    return [(part.title, part.start_line, part.end_line) for part in find_blocks(Lines(text))]
+    return [(part.title, part.start_line, part.end_line) for part in find_blocks(TextLines(text))]
 
 
 def test_python() -> None:
@@ -90,7 +90,7 @@ def test_find_parts_returns_sections_of_markdown_and_blocks_of_code() -> None:
 
 @given(st.text("ab \t\n\r(){}#", max_size=60))
 def test_blocks_are_disjoint_and_cover_all_text(text: str) -> None:
-    lines = Lines(text)
+    lines = TextLines(text)
     covered: set[int] = set()
     for part in find_blocks(lines):
         own = set(range(part.start_line, part.end_line))
@@ -103,7 +103,7 @@ def test_blocks_are_disjoint_and_cover_all_text(text: str) -> None:
 
 @given(st.text("ab\n\r", max_size=30))
 def test_lines_are_those_of_lsp(text: str) -> None:
-    lines = Lines(text)
+    lines = TextLines(text)
     assert lines.texts == text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     joined = [text[start:end] for start, end in zip(lines.starts, lines.starts[1:], strict=False)]
     assert "".join(joined) == text
@@ -128,17 +128,18 @@ f
 
 def test_regions_in_any_comment_syntax() -> None:
     found = [
-        (part.limit, part.start_line, part.end_line) for part in find_marked_regions(Lines(REGIONS))
+        (part.limit, part.start_line, part.end_line)
+        for part in find_marked_regions(TextLines(REGIONS))
     ]
     assert found == [(500, 1, 8), (1000, 3, 6), (7, 10, 13)]
-    outer = find_marked_regions(Lines(REGIONS))[0]
+    outer = find_marked_regions(TextLines(REGIONS))[0]
     assert REGIONS[outer.start : outer.end].startswith("<!--")
     assert REGIONS[outer.start : outer.end].endswith("*/\n")
 
 
 @pytest.mark.parametrize("line", ["my-token-budget: 5", "token-budget: five", "token-budget: 5x"])
 def test_similar_strings_are_not_marks(line: str) -> None:
-    assert find_marked_regions(Lines(line)) == []
+    assert find_marked_regions(TextLines(line)) == []
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
@@ -152,7 +153,7 @@ def test_ignore_mark_in_the_first_ten_lines(newline: str) -> None:
 
 def test_ignore_mark_below_a_heading() -> None:
     text = "# A\ntoken-budget: ignore\n## B\n## C\n\n% token-budget: ignore\n# D\n"
-    lines = Lines(text)
+    lines = TextLines(text)
     found = find_ignored_sections(lines, list(find_sections(lines)))
     assert [part.path_text for part in found] == ["A", "A > C"]
 

@@ -9,8 +9,8 @@ from markdown_it import MarkdownIt
 
 from sidecar.text.outline import (
     TITLE_LENGTH,
-    Lines,
     Part,
+    TextLines,
     find_sections,
     has_path,
     normalize_heading_path,
@@ -52,7 +52,7 @@ heading
 
 
 def found(text: str) -> list[Part]:
-    return list(find_sections(Lines(text)))
+    return list(find_sections(TextLines(text)))
 
 
 def test_example() -> None:

@@ -40,7 +40,7 @@ from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
 
 if TYPE_CHECKING:
     from sidecar.agents.folders import Places
-    from sidecar.agents.session_events import ToolCall
+    from sidecar.agents.session_events import McpToolCall
     from sidecar.agents.stores import ContextTrack
     from sidecar.messages.vendor_usage import Usage
 
@@ -335,7 +335,7 @@ class ClineSessions(DocumentReader):
         sessions = [session.snapshot()] if is_lead and store.live else []
         return StoreContents(calls, sessions)
 
-    def made_call(self, path: str, session: str, call: ToolCall) -> bool:  # noqa: ARG002
+    def made_call(self, path: str, session: str, call: McpToolCall) -> bool:  # noqa: ARG002
         return _read_manifest(path).pid == call.process
 
     def measure(self, path: str, session: str, sizes: ContextSizes) -> None:  # noqa: ARG002

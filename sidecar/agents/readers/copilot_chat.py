@@ -21,7 +21,7 @@ from sidecar.agents.file_reading import LONGEST_LINE
 from sidecar.agents.folders import editor_folders
 from sidecar.agents.readers import copilot_requests
 from sidecar.agents.readers import copilot_spans as spans
-from sidecar.agents.readers.copilot_requests import AGENT, Chat, ContentChat, calls_of
+from sidecar.agents.readers.copilot_requests import AGENT, ContentChat, StoredChat, calls_of
 from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 from sidecar.agents.store_files import database_store, list_folder, store_from_path
 from sidecar.agents.stores import (
@@ -58,7 +58,7 @@ _TRANSCRIPT, _CHAT, _LOG, _TRACE = range(-1, 3)
 """The rank of each store type. A session is read from its store with the highest rank."""
 _TITLE = ("customTitle",)
 
-AnyChat = TypeVar("AnyChat", bound=Chat)
+AnyChat = TypeVar("AnyChat", bound=StoredChat)
 
 
 class CopilotChat(StoreReader):
@@ -99,7 +99,7 @@ class CopilotChat(StoreReader):
 
     def title(self, store: Store, title_at: str) -> str | None:
         if store.path.endswith(".json"):
-            return decode_file(store.path, Chat).custom_title
+            return decode_file(store.path, StoredChat).custom_title
         return _title_of_line(store.path, title_at)
 
     def measure(self, path: str, session: str, sizes: ContextSizes) -> None:
@@ -124,7 +124,7 @@ def _title_of_line(path: str, title_at: str) -> str | None:
         return None
     try:
         if change.kind == copilot_requests.INITIAL:
-            return typed.decode_leniently(change.value, Chat).custom_title
+            return typed.decode_leniently(change.value, StoredChat).custom_title
         return typed.decode(change.value, str) if change.path == _TITLE else None
     except msgspec.DecodeError:
         return None
@@ -136,7 +136,7 @@ READER = CopilotChat()
 class _State(msgspec.Struct):
     path: str
     session: SessionState
-    chat: Chat = msgspec.field(default_factory=Chat)
+    chat: StoredChat = msgspec.field(default_factory=StoredChat)
     until: float | None = None
     """The time of the first call in a more accurate store, in milliseconds since 1970."""
     is_shown: bool = False
@@ -212,7 +212,7 @@ class _State(msgspec.Struct):
 
 def _read_flat(store: Store, until: float | None) -> StoreRead:
     state = _State.of(store.path, until)
-    state.chat = decode_file(store.path, Chat)
+    state.chat = decode_file(store.path, StoredChat)
     state.find_better_stores()
     if state.chat.custom_title:
         state.session.title_at = state.session.id
@@ -238,7 +238,7 @@ def _moves_turns(one: copilot_requests.Mutation) -> bool:
 
 
 def _changed_turns(
-    chat: Chat, one: copilot_requests.Mutation, before: set[int], known: int
+    chat: StoredChat, one: copilot_requests.Mutation, before: set[int], known: int
 ) -> set[int]:
     if not _moves_turns(one):
         number = one.path[1] if one.path[:1] == ("requests",) else None
@@ -261,7 +261,7 @@ def _apply_line(chat: AnyChat, one: copilot_requests.Mutation) -> AnyChat:
     return chat
 
 
-def _window_of_model(path: str, chat: Chat) -> int | None:
+def _window_of_model(path: str, chat: StoredChat) -> int | None:
     window = chat.window
     name, user = (chat.selected or "").rpartition("/")[2], _user_of(path)
     if window is None and name:

@@ -325,7 +325,7 @@ class _Input(CamelRecord):
     selected_model: _Selected | None = None
 
 
-class Chat(CamelRecord):
+class StoredChat(CamelRecord):
     """A chat session. Its text is not decoded."""
 
     session_id: str | None = None
@@ -455,7 +455,7 @@ class ContentTurn(CopilotTurn):
         return _ContentRound(response=msgspec.Raw(b"".join(texts)))
 
 
-class ContentChat(Chat):
+class ContentChat(StoredChat):
     """A chat session with its messages."""
 
     requests: list[ContentTurn | None] | None = None  # type: ignore[assignment]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.context_sizes import Block, ContextSizes, PartKind
+from sidecar.agents.context_sizes import ContentBlock, ContextSizes, PartKind
 from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
@@ -129,7 +129,7 @@ class Crush(OneDatabase):
 READER = Crush()
 
 
-class _PartData(Block):
+class _PartData(ContentBlock):
     command: msgspec.Raw = msgspec.Raw(b"")
     output: msgspec.Raw = msgspec.Raw(b"")
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from sidecar.agents.context_sizes import ContextSizes
     from sidecar.agents.folders import Places
-    from sidecar.agents.session_events import StoredSession, ToolCall
+    from sidecar.agents.session_events import McpToolCall, StoredSession
     from sidecar.messages.vendor_usage import Usage
 
 
@@ -374,7 +374,7 @@ class _Databases(OneDatabase):
     def window(self, places: Places, session: StoredSession) -> int | None:
         return own_window(places, self._files, session.folder or "", session.model or "")
 
-    def made_call(self, path: str, session: str, call: ToolCall) -> bool:
+    def made_call(self, path: str, session: str, call: McpToolCall) -> bool:
         """Return whether the session's newest message has a running call of the tool.
 
         Messages before it may contain calls that were interrupted, which stay `running`.

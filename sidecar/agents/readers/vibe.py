@@ -46,7 +46,7 @@ from sidecar.agents.stores import DocumentReader, Lines, SessionState, StoreCont
 
 if TYPE_CHECKING:
     from sidecar.agents.folders import Places, Roots
-    from sidecar.agents.session_events import StoredSession, ToolCall
+    from sidecar.agents.session_events import McpToolCall, StoredSession
     from sidecar.messages.vendor_usage import Usage
 
 AGENT = "vibe"
@@ -270,7 +270,7 @@ class VibeSessions(FileStores):
         named = (one for one in models if alias in (one.alias, one.name))
         return next((one.max_context_length for one in named), None)
 
-    def made_call(self, path: str, session: str, call: ToolCall) -> bool:
+    def made_call(self, path: str, session: str, call: McpToolCall) -> bool:
         active = Path(path).parents[2] / "active"
         lease = try_decode_file(active / f"{session}.lock.json", _Lease)
         return lease is not None and lease.process_id == call.process

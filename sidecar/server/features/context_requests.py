@@ -53,7 +53,7 @@ from sidecar.workspace.views import (
 from sidecar.workspace.workspace import Workspace
 
 
-class Context(Feature):
+class ContextRequests(Feature):
     """Finds the conversation that a request means, and turns the request into a change of it."""
 
     def __init__(

@@ -56,7 +56,7 @@ def _note(workspace: Workspace) -> str:
     return INCOMPLETE_BEFORE.format(local_time_text(workspace.costs.unread.before))
 
 
-class Cost(Feature):
+class CostRequests(Feature):
     """Handles `cost/*`."""
 
     def __init__(

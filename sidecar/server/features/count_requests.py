@@ -30,7 +30,7 @@ from sidecar.workspace.views import format_comparison
 from sidecar.workspace.workspace import Event, Workspace
 
 
-class Tokens(Feature):
+class CountRequests(Feature):
     """Pins documents when a request arrives, so that later edits do not affect it."""
 
     def __init__(self, services: Services) -> None:

@@ -26,7 +26,7 @@ from sidecar.workspace.workspace import Event, Workspace
 DEBOUNCE_SECONDS = 0.075
 
 
-class Status(Feature):
+class StatusUpdates(Feature):
     """Sends each open document's status. If none is open, sends a workspace's status."""
 
     def __init__(self, services: Services, client: Client, scheduler: Scheduler) -> None:

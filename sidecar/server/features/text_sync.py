@@ -19,7 +19,7 @@ TRIM_SECONDS = 1.0
 _LARGE_CHARACTERS = 250_000
 
 
-class Documents(Feature):
+class TextSync(Feature):
     """Applies the client's edits, and publishes an event for each."""
 
     def __init__(self, services: Services, scheduler: Scheduler) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sidecar.server.schema import json_schema
+from sidecar.server.protocol_schema import json_schema
 from tests.e2e.neovim.harness import wait_for
 from tests.truth import truth
 

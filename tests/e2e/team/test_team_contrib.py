@@ -15,7 +15,7 @@ import yaml
 
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import FileCost
-from sidecar.cost.records import Identity, Record, export_request, file_record
+from sidecar.cost.records import Identity, ShippedRecord, export_request, file_record
 from tests.clickhouse import SCHEMA, ClickHouse, statements
 from tests.e2e.team.rotel import Rotel
 from tests.e2e.team.test_team_reports import events, insert, insert_records, queue_of
@@ -293,7 +293,9 @@ def test_agents_that_report_too_large_parts_do_not_underflow(store: ClickHouse) 
         "gen_ai.usage.cache_read.input_tokens": 30,
         "gen_ai.usage.output_tokens": 1,
     }
-    body = export_request([Record(time.time_ns(), attributes)], {"service.name": "copilot-chat"})
+    body = export_request(
+        [ShippedRecord(time.time_ns(), attributes)], {"service.name": "copilot-chat"}
+    )
     httpx.post(
         f"{collector.url}/v1/logs",
         json=body,

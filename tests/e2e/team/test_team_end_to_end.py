@@ -27,7 +27,7 @@ from sidecar.cost.book import CostBook
 from sidecar.cost.export import read_events
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
-from sidecar.cost.records import Record, export_request
+from sidecar.cost.records import ShippedRecord, export_request
 from sidecar.cost.sums import Scope
 from tests.clickhouse import ClickHouse
 from tests.e2e.team.rotel import Rotel
@@ -128,7 +128,7 @@ class Team:
             events[index] = msgspec.structs.replace(events[index], buckets=more)
         self.record(user, events)
 
-    def telemetry(self, user: Path, share: float) -> list[tuple[str, Record]]:
+    def telemetry(self, user: Path, share: float) -> list[tuple[str, ShippedRecord]]:
         """Return telemetry for some of a user's calls, as reported by agents with wrong clocks."""
         reported = (event for event in self.events[user] if event.telemetry_id)
         return [
@@ -137,7 +137,7 @@ class Team:
             if self.random.random() < share
         ]
 
-    def _agents_report(self, event: LedgerEvent) -> Record:
+    def _agents_report(self, event: LedgerEvent) -> ShippedRecord:
         at = event.at + timedelta(seconds=self.random.randrange(-7_200, 7_200))
         buckets = event.buckets
         if event.agent == "claude-code":
@@ -172,7 +172,7 @@ class Team:
                 "gen_ai.usage.input_tokens": buckets.prompt,
                 "gen_ai.usage.output_tokens": buckets.completion,
             }
-        return Record(int(at.timestamp() * 1000) * 1_000_000, attributes)
+        return ShippedRecord(int(at.timestamp() * 1000) * 1_000_000, attributes)
 
     @cached_property
     def prices(self) -> Prices:
@@ -249,7 +249,7 @@ class Chaos:
         shipper.join()
 
 
-def post(collector: Rotel, agent: str, records: list[Record]) -> None:
+def post(collector: Rotel, agent: str, records: list[ShippedRecord]) -> None:
     service = {"codex": "codex_cli_rs"}.get(agent, agent)
     body = export_request(records, {"service.name": service, "user.hash": "agents own"})
     for _ in range(100):

@@ -26,7 +26,7 @@ from sidecar.cost import ledger, shipping, team
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
-from sidecar.cost.records import Identity, Record
+from sidecar.cost.records import Identity, ShippedRecord
 from sidecar.cost.shipping import ShippingQueue, open_queue
 from sidecar.cost.team import TeamStore, TeamStoreError
 from sidecar.server.features import ledger_jobs
@@ -76,7 +76,9 @@ def insert(store: ClickHouse, calls: list[QueuedCall], resource: dict[str, str])
     insert_records(store, [call.record for call in calls], resource)
 
 
-def insert_records(store: ClickHouse, records: list[Record], resource: dict[str, str]) -> None:
+def insert_records(
+    store: ClickHouse, records: list[ShippedRecord], resource: dict[str, str]
+) -> None:
     """Write records to the store as the collector does."""
     rows = [
         {
@@ -330,7 +332,7 @@ def test_calls_that_the_collector_rejects_are_never_verified(
     def store_unless_rejected(_path: str, body: bytes) -> Answer:
         [part] = json.loads(body)["resourceLogs"]
         records = [
-            Record(int(one["timeUnixNano"]), attributes_of(one))
+            ShippedRecord(int(one["timeUnixNano"]), attributes_of(one))
             for one in part["scopeLogs"][0]["logRecords"]
         ]
         names = [str(one.attributes.get("token_sidecar.call.id")) for one in records]
