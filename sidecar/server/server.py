@@ -135,7 +135,7 @@ class ContextOnDemand(Feature):
 
     async def _load(self) -> Feature:
         module = await self._services.workers.run(import_context_feature)
-        self._feature = module.Context(self._services, self._history, self._agent_sessions)
+        self._feature = module.ContextRequests(self._services, self._history, self._agent_sessions)
         return self._feature
 
 
