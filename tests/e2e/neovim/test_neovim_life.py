@@ -26,6 +26,15 @@ OURS_LOADED = """
   end, vim.tbl_keys(package.loaded))"""
 
 
+@pytest.fixture
+def running(clean: Editor) -> Editor:
+    """The shared editor with a counted file and one server."""
+    clean.edit("a.txt", "Hello, world!\n")
+    clean.wait_tokens(4)
+    wait_for(lambda: len(clean.server_pids()) == 1, "the servers of earlier tests to exit")
+    return clean
+
+
 def test_nothing_is_loaded_before_a_file_is_shown(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("vim.o.statusline = ''")
     assert editor.lua(OURS_LOADED) == []
@@ -202,67 +211,61 @@ def test_a_python_interpreter_is_probed_for_the_module_at_once(
 
 
 @pytest.mark.parametrize("end", ["kill", "restart"])
-def test_the_chosen_model_outlives_the_server(editor: Editor, end: str) -> None:
-    editor.edit("a.md", "日本語\n")
-    editor.wait_tokens(truth("日本語\n"))
-    editor.command("TokenSidecar model gpt-4")
+def test_the_chosen_model_outlives_the_server(running: Editor, end: str) -> None:
+    running.edit("a.md", "日本語\n")
+    running.wait_tokens(truth("日本語\n"))
+    running.command("TokenSidecar model gpt-4")
     tokens = truth("日本語\n", "cl100k_base")
     assert tokens != truth("日本語\n")
-    editor.wait_tokens(tokens)
-    (first,) = editor.server_pids()
+    running.wait_tokens(tokens)
+    (first,) = running.server_pids()
     if end == "kill":
         os.kill(first, signal.SIGKILL)
     else:
-        editor.command("TokenSidecar restart")
-    wait_for(lambda: editor.server_pids() not in ([], [first]), "another process")
-    editor.wait_tokens(tokens)
-    editor.command("TokenSidecar count")
-    editor.wait_message(f"{tokens} tokens (exact, gpt-4)")
+        running.command("TokenSidecar restart")
+    wait_for(lambda: running.server_pids() not in ([], [first]), "another process")
+    running.wait_tokens(tokens)
+    running.command("TokenSidecar count")
+    running.wait_message(f"{tokens} tokens (exact, gpt-4)")
 
 
-def test_a_requested_restart_is_not_a_crash(editor: Editor) -> None:
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
-    (first,) = editor.server_pids()
-    editor.command("TokenSidecar restart")
-    wait_for(lambda: editor.server_pids() not in ([], [first]), "another process")
-    editor.wait_tokens(4)
-    message = editor.wait_message("the server was restarted")
-    assert editor.messages() == [message]
+def test_a_requested_restart_is_not_a_crash(running: Editor) -> None:
+    (first,) = running.server_pids()
+    running.command("TokenSidecar restart")
+    wait_for(lambda: running.server_pids() not in ([], [first]), "another process")
+    running.wait_tokens(4)
+    message = running.wait_message("the server was restarted")
+    assert running.messages() == [message]
 
 
 @pytest.mark.parametrize("restart", ["TokenSidecar restart", "call system('kill -9 ' . g:pid)"])
-def test_edits_during_a_restart_are_not_lost(editor: Editor, restart: str) -> None:
-    editor.edit("a.txt", "Hello, world!\n")
-    editor.wait_tokens(4)
-    (first,) = editor.server_pids()
-    editor.command(f"let g:pid = {first}")
-    editor.command(restart)
+def test_edits_during_a_restart_are_not_lost(running: Editor, restart: str) -> None:
+    (first,) = running.server_pids()
+    running.command(f"let g:pid = {first}")
+    running.command(restart)
     text = "Hello, world!\n"
     for number in range(10):
-        editor.lua("vim.api.nvim_buf_set_lines(0, -1, -1, true, { ... })", f"line {number}")
-        editor.lua("vim.wait(20)")
+        running.lua("vim.api.nvim_buf_set_lines(0, -1, -1, true, { ... })", f"line {number}")
+        running.lua("vim.wait(20)")
         text += f"line {number}\n"
-    wait_for(lambda: editor.server_pids() not in ([], [first]), "another process")
-    editor.wait_tokens(truth(text))
-    editor.lua("vim.api.nvim_buf_set_lines(0, -1, -1, true, { 'the end' })")
-    editor.wait_tokens(truth(text + "the end\n"))
-    wait_for(lambda: len(editor.server_pids()) == 1, "the first server to exit")
+    wait_for(lambda: running.server_pids() not in ([], [first]), "another process")
+    running.wait_tokens(truth(text))
+    running.lua("vim.api.nvim_buf_set_lines(0, -1, -1, true, { 'the end' })")
+    running.wait_tokens(truth(text + "the end\n"))
+    wait_for(lambda: len(running.server_pids()) == 1, "the first server to exit")
 
 
-def test_a_hanging_server_is_replaced(editor: Editor) -> None:
-    editor.edit("a.txt", "Hello, world!\n")
-    editor.wait_tokens(4)
-    (first,) = editor.server_pids()
+def test_a_hanging_server_is_replaced(running: Editor) -> None:
+    (first,) = running.server_pids()
     os.kill(first, signal.SIGSTOP)
-    editor.lua("vim.api.nvim_buf_set_lines(0, -1, -1, true, { 'one two three' })")
-    editor.command("TokenSidecar restart")
-    editor.wait_tokens(truth("Hello, world!\none two three\n"))
+    running.lua("vim.api.nvim_buf_set_lines(0, -1, -1, true, { 'one two three' })")
+    running.command("TokenSidecar restart")
+    running.wait_tokens(truth("Hello, world!\none two three\n"))
     os.kill(first, signal.SIGCONT)
-    wait_for(lambda: len(editor.server_pids()) == 1, "the first server to exit")
-    message = editor.wait_message("the server was restarted")
-    assert editor.messages() == [message]
-    editor.wait_tokens(truth("Hello, world!\none two three\n"))
+    wait_for(lambda: len(running.server_pids()) == 1, "the first server to exit")
+    message = running.wait_message("the server was restarted")
+    assert running.messages() == [message]
+    running.wait_tokens(truth("Hello, world!\none two three\n"))
 
 
 def test_a_missing_server_causes_one_message(open_editor: Callable[..., Editor]) -> None:
