@@ -12,8 +12,8 @@ from tests.fuzz.message_soak import soak
     [
         (200, 1, "exit"),
         (200, 2, "oversized"),
-        pytest.param(20_000, 3, "exit", marks=pytest.mark.slow),
-        pytest.param(20_000, 4, "oversized", marks=pytest.mark.slow),
+        pytest.param(5_000, 3, "exit", marks=pytest.mark.slow),
+        pytest.param(5_000, 4, "oversized", marks=pytest.mark.slow),
     ],
 )
 def test_every_request_is_answered_once(messages: int, seed: int, end: str) -> None:
