@@ -121,9 +121,9 @@ class ModelState:
     """The tokens that a message has besides its text, if the server counts only chats."""
     last: dict[Aspect, tuple[int, int]] = field(default_factory=dict)
     """The size and token count of the last input."""
-    misses: dict[Aspect, tuple[int, float]] = field(default_factory=dict)
-    """How many consecutive counts failed temporarily, with pauses between them, and the end of the
-    last pause.
+    misses: dict[Aspect, tuple[int, float, int]] = field(default_factory=dict)
+    """How many counts failed temporarily, with pauses between them, the end of the last pause, and
+    the smallest size that failed. A smaller count's success does not end the series.
     """
 
     def remember(self, result: ProbeResult) -> None:
@@ -140,12 +140,19 @@ class ModelState:
         if "supported" in kinds:
             self.awake_until = now + AWAKE_SECONDS
 
-    def record_miss(self, what: Aspect) -> None:
+    def record_count(self, what: Aspect, size: int) -> None:
+        """Record a count, which ends a series of failures of inputs that are not larger."""
+        if what in self.misses and size >= self.misses[what][2]:
+            del self.misses[what]
+
+    def record_miss(self, what: Aspect, size: int) -> None:
         """Record a temporary failure to count, and determine when to request the count again."""
-        now, (number, pause_until) = time.monotonic(), self.misses.get(what, (0, 0.0))
+        now = time.monotonic()
+        number, pause_until, smallest = self.misses.get(what, (0, 0.0, size))
         if now >= pause_until:
-            pause_until = now + backoff(number + 1, *DELAYS["unreachable"])
-            self.misses[what] = number + 1, pause_until
+            number += 1
+            pause_until = now + backoff(number, *DELAYS["unreachable"])
+        self.misses[what] = number, pause_until, min(size, smallest)
 
     def seconds_left(self) -> float:
         """Return how long the result is still valid, in seconds, or 0.0 if it has expired."""
@@ -234,12 +241,12 @@ class DeclaredEndpoint:
             return None
         return self._models[model].seconds_left()
 
-    def record_count(self, model: str, what: Aspect) -> None:
-        """Record a count, which ends a series of failures."""
+    def record_count(self, model: str, what: Aspect, size: int) -> None:
+        """Record a count of a text of `size` characters, or of a chat of `size` messages."""
         if model in self._models:
-            self._models[model].misses.pop(what, None)
+            self._models[model].record_count(what, size)
 
-    def record_miss(self, model: str, what: Aspect) -> None:
+    def record_miss(self, model: str, what: Aspect, size: int) -> None:
         """Record a temporary failure to count, unless the server has its own time to ask again."""
         result = self.result_for(model)
         if result is not None:
@@ -247,7 +254,7 @@ class DeclaredEndpoint:
             if ability.status in _AWAY:
                 return
         if model in self._models:
-            self._models[model].record_miss(what)
+            self._models[model].record_miss(what, size)
 
     def seconds_paused(self, model: str) -> float:
         """Return how many seconds to wait before a missed count is requested again."""
@@ -255,7 +262,7 @@ class DeclaredEndpoint:
         if state is None:
             return DELAYS["unreachable"][0]
         now = time.monotonic()
-        pauses = [pause_until - now for _, pause_until in state.misses.values()]
+        pauses = [pause_until - now for _, pause_until, _ in state.misses.values()]
         return max([0.0, self.unavailable_for(model) or 0.0, *pauses])
 
     def known_limit(self, model: str) -> int | None:

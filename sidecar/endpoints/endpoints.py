@@ -108,7 +108,7 @@ class Endpoints:
         if len(text) > LARGEST_CHARACTERS:
             return Miss(TOO_LONG, "too-large")
         return await self._count_at_first(
-            model, "text", lambda e: e.count_text(model, text), seconds, wanted
+            model, "text", len(text), lambda e: e.count_text(model, text), seconds, wanted
         )
 
     async def count_chat(
@@ -120,7 +120,11 @@ class Endpoints:
     ) -> EndpointCount | Miss:
         """Return a whole request's token count, using the model's chat template."""
         return await self._count_at_first(
-            model, "chat", lambda e: e.count_chat(model, messages, tools or ()), seconds
+            model,
+            "chat",
+            len(messages),
+            lambda e: e.count_chat(model, messages, tools or ()),
+            seconds,
         )
 
     async def limit(self, model: str, seconds: float = DEFAULT_SECONDS) -> int | None:
@@ -238,6 +242,7 @@ class Endpoints:
         self,
         model: str,
         what: Aspect,
+        size: int,
         count: Callable[[DeclaredEndpoint], Awaitable[EndpointCount]],
         seconds: float,
         wanted: IsWanted = always,
@@ -256,9 +261,9 @@ class Endpoints:
         answer = await self._await_within(partial(self._try_all, declared, count), seconds, wanted)
         for endpoint in declared:
             if isinstance(answer, EndpointCount):
-                endpoint.record_count(model, what)
+                endpoint.record_count(model, what, size)
             elif answer.kind in _TEMPORARY and answer is not _UNSENT:
-                endpoint.record_miss(model, what)
+                endpoint.record_miss(model, what, size)
         return answer
 
     async def _try_all(

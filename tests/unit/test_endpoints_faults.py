@@ -387,7 +387,7 @@ async def test_chats_are_not_repeated_before_the_server_is_probed_again(
 
 
 @pytest.mark.parametrize("chats", [Canned(404), None], ids=["texts only", "chats too"])
-async def test_late_texts_are_requested_less_often_whatever_chats_do(
+async def test_late_texts_are_requested_less_often_whatever_chats_and_small_texts_do(
     chats: Canned | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
@@ -398,11 +398,12 @@ async def test_late_texts_are_requested_less_often_whatever_chats_do(
         expect_count(await endpoints.count_text("tiny", "hello", PATIENCE))
         gate, waits = held(server), []
         for number in range(3):
+            gate.set()
+            expect_count(await endpoints.count_text("tiny", str(number), PATIENCE))
             answer = await endpoints.count_chat("tiny", TURNS, None, PATIENCE)
             assert isinstance(answer, Miss) == (chats is not None)
             gate.clear()
-            expect_miss(await endpoints.count_text("tiny", str(number), 0.01))
-            gate.set()
+            expect_miss(await endpoints.count_text("tiny", f"large {number}", 0.01))
             wait = endpoints.retry_delay("tiny", "late")
             assert wait is not None
             waits.append(wait)
