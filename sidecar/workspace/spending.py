@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from sidecar.cost.caps import SpendingSums
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.text.printable import local_time_text
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.agents.session_index import Unread
     from sidecar.config.settings import Settings
     from sidecar.cost.book import Cancelled, CostBook
-    from sidecar.cost.caps import CapReason, CapSpan, CostVerdict
+    from sidecar.cost.caps import CapReason, CapSpan, CostVerdict, SpendingSums
     from sidecar.cost.cost_protocol import (
         CostDetailParams,
         CostKey,
@@ -403,6 +402,8 @@ class Spending:
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model)
         usd = None if "session" in spend.unknown else spend.session
         cost = Cost(usd, whole="session" not in spend.partial)
+        from sidecar.cost.caps import SpendingSums
+
         return SpendingSums(
             spend.day if recorded and "day" not in spend.unknown else None,
             spend.workspace,

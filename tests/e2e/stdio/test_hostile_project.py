@@ -31,7 +31,7 @@ import os, sys
 from sidecar.server.features import configuration
 from sidecar.server.server import create_server
 from sidecar.server.run import serve_stdio
-from sidecar.workspace import counts
+from sidecar.counting import counts
 configuration.READ_SECONDS = 0.5
 fifo = sys.argv[1]
 server = create_server()
@@ -137,7 +137,7 @@ def test_settings_from_a_slow_disk_apply_when_they_arrive(root: Path) -> None:
 
 # Logs to stderr when the exit deadline is set, and when the process is terminated at the deadline.
 ENDING = """
-from sidecar.server import serve
+from sidecar.server import run as serve
 armed, ended = serve._end_within, os._exit
 def arming(seconds, code):
     os.write(2, b"armed for %d ms\\n" % (1000 * seconds))
