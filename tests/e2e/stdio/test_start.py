@@ -90,7 +90,9 @@ def of(names: tuple[str, ...], modules: set[str]) -> list[str]:
 def test_the_first_count_imports_only_what_it_needs(tmp_path: Path) -> None:
     modules = imported(tmp_path, "count")
     assert "splintr" in modules
-    assert of((*LIBRARIES, *PACKAGES), modules) == []
+    found = of((*LIBRARIES, *PACKAGES), modules)
+    # The agents and their folders are read from TOML, which takes about 2 ms.
+    assert [name for name in found if name.partition(".")[0] != "tomllib"] == []
 
 
 def test_only_readers_of_installed_agents_are_imported(tmp_path: Path) -> None:
