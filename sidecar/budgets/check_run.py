@@ -36,15 +36,13 @@ from sidecar.budgets.check_report import (
     report_finding,
 )
 from sidecar.budgets.checked_text import Subject, findings
+from sidecar.budgets.content_counts import ContentCounter
 from sidecar.budgets.findings import Finding, evaluate_sum
 from sidecar.config.safe_files import FileStamp, stamp_of, stamp_of_status
 from sidecar.config.settings import Settings
 from sidecar.counting.count_result import Measure
-from sidecar.counting.exact_engines import names
 from sidecar.counting.local_counts import ChooseCounter, map_batches
 from sidecar.counting.open_documents import Snapshot
-from sidecar.counting.tokenizer_choice import CounterChoice
-from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.project import git
 from sidecar.project.files import SkippedPath, Target, decode, drop_duplicate_links
 from sidecar.text.outline import has_ignore_mark
@@ -81,13 +79,15 @@ class FileReader:
         progress: Progress,
     ) -> None:
         self._uses_endpoint, self._progress = uses_endpoint, progress
-        self._rules, self._model, self._choose = rules, model, choose
+        self._rules, self._model = rules, model
         self._keys = [rule.key for rule in rules.all]
-        self._contents = contents
-        self._stamps = file_stamps(settings)
+        self._counter = ContentCounter(settings, contents, choose)
         self._reading = Lock()
-        self.uses_calibration = False
+
+    @property
+    def uses_calibration(self) -> bool:
         """Whether any count depends on the calibration."""
+        return self._counter.uses_calibration
 
     def check_all(self, targets: Sequence[Target], size: int) -> list[Checked]:
         """Check files, and return the results in order.
@@ -102,7 +102,7 @@ class FileReader:
 
     def measure(self, text: str, model: str, digest: bytes = b"") -> Measure:
         """Count text. The count is cached if a digest is given."""
-        return self._choose_counter(Snapshot(text=text), model, digest).measure(text)
+        return self._counter.measure(text, model, digest)
 
     def measure_for(self, checked: Checked, model: str) -> Measure:
         """Read a checked file again, and count its tokens for another model."""
@@ -120,7 +120,8 @@ class FileReader:
         file_rules = tuple(rule for rule in rules if not rule.budget.sum)
         subject = Subject(target.relative, snapshot, file_rules, self._model)
         choices = {
-            model: self._choose_counter(snapshot, model, file.digest) for model in subject.models
+            model: self._counter.choose_counter(snapshot, model, file.digest)
+            for model in subject.models
         }
         whole = choices[self._model].measure(text)
         found = [
@@ -150,32 +151,9 @@ class FileReader:
         with self._reading:
             files = [_load_target(target) for target in targets]
         if not self._uses_endpoint:
-            self._count_new([file for file in files if isinstance(file, LoadedFile)])
+            loaded = (file for file in files if isinstance(file, LoadedFile))
+            self._counter.count_new([(file.digest, file.text) for file in loaded], self._model)
         return [self.check_file(file) if isinstance(file, LoadedFile) else file for file in files]
-
-    def _count_new(self, files: Sequence[LoadedFile]) -> None:
-        """Count all uncached files in one call, so that threads rarely wait for each other."""
-        tokenizer = self._choose(Snapshot(text=""), self._model).tokenizer.base
-        key = self._count_key(tokenizer)
-        new = [file for file in files if key not in self._contents.get(file.digest, ())]
-        counts = tokenizer.count_many([file.text for file in new])
-        for file, tokens in zip(new, counts, strict=True):
-            self._contents.setdefault(file.digest, {})[key] = tokens
-
-    def _choose_counter(self, snapshot: Snapshot, model: str, digest: bytes) -> CounterChoice:
-        choice = self._choose(snapshot, model)
-        if choice.whole is not None:
-            return choice
-        tokenizer, base = choice.tokenizer, choice.tokenizer.base
-        self.uses_calibration = self.uses_calibration or tokenizer.method != "exact"
-        counts = self._contents.setdefault(digest, {}) if digest else {}
-        key = self._count_key(base)
-        if key not in counts:
-            counts[key] = base.count(snapshot.text)
-        return choice._replace(whole=tokenizer.measure_base(counts[key], snapshot.sample))
-
-    def _count_key(self, tokenizer: Tokenizer) -> str:
-        return tokenizer.name if tokenizer.name in names() else f"{tokenizer.name}{self._stamps}"
 
 
 def _load_target(target: Target) -> LoadedFile | Checked:
