@@ -1,6 +1,6 @@
 """Generates valid and broken conversations in all vendors' formats, and checks plans for them.
 
-The checks parse messages independently, and use only the results of `sidecar.context`.
+The checks parse messages independently, and use only the results of `sidecar.conversations`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ PAGES = sorted(
     for page in ROOT.glob(pattern)
     if "node_modules" not in page.parts
 )
+OWN_FILES = "https://raw.githubusercontent.com/token-sidecar/token-sidecar/main/"
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
+OWN_LINK = re.compile(rf"\]\({re.escape(OWN_FILES)}([^)#\s]+)")
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 CODE = re.compile(r"`([\w.-]+/[\w./-]+\.(?:py|ts|lua|json))`")
 MEMBER = re.compile(r"`([A-Z][a-z]\w+)\.([a-z]\w+)`")
@@ -42,9 +44,9 @@ def names_in(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_links_lead_to_existing_targets(page: Path) -> None:
-    missing = [
-        link for link in LINK.findall(page.read_text("utf-8")) if not (page.parent / link).exists()
-    ]
+    text = page.read_text("utf-8")
+    missing = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+    missing += [link for link in OWN_LINK.findall(text) if not (ROOT / link).exists()]
     assert missing == []
 
 
