@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -13,7 +13,19 @@ from sidecar.budgets.budget_rules import FindingSeverity
 from sidecar.budgets.findings import DOCUMENTATION, Code, Finding, GroupMember
 from sidecar.counting.count_result import Method, number_text, tokens_text
 from sidecar.project.git import repository_path
-from sidecar.text.printable import counted, json_text, printable, printable_lines
+from sidecar.text.printable import (
+    counted,
+    json_text,
+    markdown,
+    percent_text,
+    printable,
+    printable_lines,
+    usd_text,
+)
+from sidecar.text.tables import markdown_table
+
+if TYPE_CHECKING:
+    from sidecar.cost.change_price import ChangePrice
 
 SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -114,6 +126,50 @@ class Growth(msgspec.Struct, frozen=True, rename="camel"):
         return f"{number} {more} than in {self.base} ({before} → {after})"
 
 
+class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How much more an agent sends with every call than in a git revision, and what it costs."""
+
+    agent: str
+    title: str
+    """The agent's name, as its maker writes it."""
+    model: str
+    before: int
+    tokens: int
+    method: Method
+    base: str
+    """The revision, as given on the command line."""
+    price: ChangePrice | None = None
+    """None if no calls of the agent are known."""
+    days: int = 30
+    """The number of days in which the calls of `price` were made."""
+
+    @property
+    def added(self) -> int:
+        """The number of added tokens; negative if the agent sends less."""
+        return self.tokens - self.before
+
+    @property
+    def message(self) -> str:
+        before, after = (number_text(count, self.method) for count in (self.before, self.tokens))
+        sign = "+" if self.added >= 0 else "-"
+        added = tokens_text(abs(self.added), self.method)
+        size = f"Every {self.title} call: {sign}{added} ({before} → {after})"
+        if self.price is None:
+            return (
+                f"{size}. No calls are known; to see the price, write a profile with "
+                "`token-sidecar cost profile`."
+            )
+        calls = f"at {counted(self.price.calls, 'call')} in the last {counted(self.days, 'day')}"
+        if self.price.usd is None:
+            return f"{size}; {calls}, unpriced. Add a [[price]] for {self.model} to see the price."
+        text = f"{size}; {calls} about {sign}{usd_text(abs(self.price.usd))} a month"
+        if self.price.usd:
+            text += f", {percent_text(self.price.read_percent)} of it cache reads"
+        if self.price.unpriced_calls:
+            text += f"; {counted(self.price.unpriced_calls, 'call')} unpriced"
+        return f"{text}."
+
+
 class Unchecked(msgspec.Struct, frozen=True):
     """A file that was skipped."""
 
@@ -140,6 +196,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """All findings, each with its file. A finding about a shared budget is included only once."""
     growth: tuple[Growth, ...] | None = None
     """How files have grown, or None without `--diff`."""
+    prompt_growth: tuple[PromptGrowth, ...] = ()
+    """How much more each agent sends with every call. Agents without a change are left out."""
     skipped: tuple[Unchecked, ...] = ()
     """Binary and unreadable files."""
     budgets: int = 0
@@ -191,7 +249,8 @@ def as_text(report: Report) -> str:
         f"{growth.path}: information: {growth.message} [budget-growth]"
         for growth in report.growth or ()
     ]
-    return "\n".join(map(printable, [*lines, _summary_line(report)]))
+    sentences = [growth.message for growth in report.prompt_growth]
+    return "\n".join(map(printable, [*lines, _summary_line(report), *sentences]))
 
 
 def as_json(report: Report) -> str:
@@ -202,11 +261,64 @@ def as_json(report: Report) -> str:
             {**msgspec.to_builtins(growth), "added": growth.added, "message": growth.message}
             for growth in report.growth
         ]
+        result["promptGrowth"] = [_prompt_growth_json(growth) for growth in report.prompt_growth]
     if report.skipped:
         result["skipped"] = report.skipped
     if report.problems:
         result["problems"] = report.problems
     return json_text(result)
+
+
+def _prompt_growth_json(growth: PromptGrowth) -> dict[str, Any]:
+    price, usd = growth.price, growth.price and growth.price.usd
+    amounts = {
+        "costUsd": usd,
+        "readsUsd": price and price.reads,
+        "writesUsd": price and price.writes,
+        "uncachedUsd": price and price.uncached,
+        "subagentsUsd": price and price.subagents,
+    }
+    return {
+        "agent": growth.agent,
+        "model": growth.model,
+        "before": growth.before,
+        "tokens": growth.tokens,
+        "added": growth.added,
+        "method": growth.method,
+        "base": growth.base,
+        "calls": price and price.calls,
+        "unpricedCalls": price and price.unpriced_calls,
+        "days": growth.days,
+        **{name: None if usd is None else float(amount or 0) for name, amount in amounts.items()},
+        "message": growth.message,
+    }
+
+
+def as_markdown(report: Report) -> str:
+    """Format the report as Markdown, for a job summary or a comment on a pull request."""
+    parts = ["### Token budgets"]
+    parts += [f"**{markdown(growth.message)}**" for growth in report.prompt_growth]
+    parts.append(markdown(_summary_line(report)))
+    if report.distinct_findings:
+        rows = [
+            [markdown(f"{file.path}:{finding.line}"), finding.severity, markdown(finding.message)]
+            for file, finding in report.distinct_findings
+        ]
+        parts.append(markdown_table([["Place", "Severity", "Finding"], *rows], left=3))
+    if report.growth:
+        rows = [
+            [markdown(growth.path), *_growth_numbers(growth)]
+            for growth in sorted(report.growth, key=lambda growth: -growth.added)
+        ]
+        base = markdown(report.growth[0].base)
+        parts.append(markdown_table([["File", f"Tokens in {base}", "Now", "Added"], *rows]))
+    parts += [f"- {markdown(skipped_text(skipped))}" for skipped in report.skipped]
+    return "\n\n".join(parts)
+
+
+def _growth_numbers(growth: Growth) -> list[str]:
+    before, after = (number_text(count, growth.method) for count in (growth.before, growth.tokens))
+    return [before, after, f"{growth.added:+,}"]
 
 
 def skipped_text(skipped: Unchecked) -> str:
@@ -233,6 +345,9 @@ def as_github(report: Report) -> str:
     lines += [
         f"::notice {_annotated(growth.path)}title=Token budget::{_escape(growth.message)}"
         for growth in report.growth or ()
+    ]
+    lines += [
+        f"::notice title=Token budget::{_escape(growth.message)}" for growth in report.prompt_growth
     ]
     lines += [
         f"::error {_annotated(skipped.path)}title=Token budget::{_escape(skipped_text(skipped))}"

@@ -29,7 +29,7 @@ INVALID = 2
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "sarif", "github"]),
+    type=click.Choice(["text", "json", "sarif", "github", "markdown"]),
     default="text",
     show_default=True,
     help="Format of the report.",
@@ -103,6 +103,7 @@ def check(
         "json": formats.as_json,
         "sarif": formats.as_sarif,
         "github": formats.as_github,
+        "markdown": formats.as_markdown,
     }["json" if as_json else form]
     if written := write(report):
         echo(written)

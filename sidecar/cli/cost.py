@@ -28,7 +28,14 @@ from sidecar.cli.output import (
 )
 from sidecar.cli.ship import ship
 from sidecar.models.names import short_names
-from sidecar.text.printable import HOW_RECORDED, compact_number, cost_text, printable, usd_text
+from sidecar.text.printable import (
+    HOW_RECORDED,
+    compact_number,
+    cost_text,
+    counted,
+    printable,
+    usd_text,
+)
 from sidecar.text.tables import GAP, align_cells, draw_bar
 
 if TYPE_CHECKING:
@@ -310,6 +317,49 @@ def export(form: ExportFormat, output: Path | None, **scope: Any) -> None:
         except OSError as error:
             raise ValueError(f"cannot write {output}: {error.strerror or error}") from error
     print_lines(f"Wrote {output}.", err=True)
+
+
+@cost.command()
+@workspace_option("Workspace folder")
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3_650),
+    default=30,
+    show_default=True,
+    help="Number of days to summarize.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File to write (default: usage-profile.json in the workspace folder).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the profile instead of writing it.")
+def profile(root: Path, days: int, output: Path | None, as_json: bool) -> None:
+    """Summarize how agents call models, for `check --diff` in CI.
+
+    The profile has the number of calls by agent and model, and how many of them read their first
+    tokens from a cache. It has no ids, paths, times or text.
+
+    Exit codes: 0; 2 if the configuration is invalid, the ledger is unreadable, or FILE cannot be
+    written.
+    """
+    from sidecar.cost.usage_profile import FILE_NAME
+    from sidecar.workspace.spending import profile_workspace
+
+    with open_ledger() as (book, loaded):
+        update_ledger(book, loaded.settings, root)
+        found = profile_workspace(book, root, days)
+    if as_json:
+        print_json(found)
+        return
+    target = output or root / FILE_NAME
+    try:
+        target.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    except OSError as error:
+        raise click.UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    calls = counted(sum(usage.calls for usage in found.agents), "call")
+    print_lines(f"Wrote {target}: {calls} in {counted(days, 'day')}.", err=True)
 
 
 @cost.command()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sidecar.cost.ledger_events import Cost
     from sidecar.cost.prompt_file_costs import CallGroup
     from sidecar.cost.sums import Scope
+    from sidecar.cost.usage_profile import UsageProfile
     from sidecar.messages.replies import Reply
     from sidecar.models.window import Severity
     from sidecar.workspace.state_folder import State
@@ -208,6 +209,20 @@ def repository_folders(book: CostBook, folder: Path) -> tuple[str, ...]:
 
     real = resolve(str(folder))
     return book.folders_of(worktrees_beside(real) or {real: ""})
+
+
+def profile_workspace(book: CostBook, folder: Path, days: int = RECENT.days) -> UsageProfile:
+    """Return how agents have called models in a workspace folder and its worktrees.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    from sidecar.cost.cost_protocol import CostDetailParams
+    from sidecar.cost.usage_profile import profile_usage
+
+    wanted = CostDetailParams(workspace=folder.as_uri(), since=f"{24 * days}h")
+    scope = book.scope(wanted, folders=repository_folders(book, folder))
+    return profile_usage(book.ledger, scope, days)
 
 
 class Spending:

@@ -28,6 +28,7 @@ from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostRecordParams
 from sidecar.cost.ledger import FILE_NAME
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
+from sidecar.cost.usage_profile import read_profile
 from tests.unit.cost_calls import call_of
 
 PRICES = [
@@ -306,6 +307,43 @@ def test_export_as_lines_of_json() -> None:
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     assert [row["model"] for row in rows] == ["anthropic/claude-haiku-4.5", "nobody-knows-me"]
     assert [row["costUsd"] for row in rows] == [0.000219, None]
+
+
+def record_agents_calls(workspace: Path) -> None:
+    """Record two calls of an agent in a workspace, one elsewhere, and one from 31 days ago."""
+    book, now = CostBook(state_dir()), datetime.now(UTC)
+    here, elsewhere = workspace.as_uri(), (workspace / "../other").resolve().as_uri()
+    for age, folder in ((1, here), (0, here), (0, elsewhere), (31, here)):
+        at = now - timedelta(days=age)
+        book.ledger.record(call_of("codex", at=at, workspace=folder, session="s"))
+    book.close()
+
+
+def test_a_profile_of_a_workspace_is_written_to_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = tmp_path / "site"
+    workspace.mkdir()
+    monkeypatch.chdir(workspace)
+    record_agents_calls(workspace)
+    result = run("profile")
+    assert result.exit_code == 0, result.output
+    path = workspace / "usage-profile.json"
+    assert result.stderr.endswith(f"Wrote {path}: 2 calls in 30 days.\n")
+    (usage,) = read_profile(path).agents
+    assert (usage.agent, usage.sessions, usage.main.uncached) == ("codex", 1, 2)
+    assert json.loads(run("profile", "--json").stdout) == json.loads(path.read_text())
+
+
+def test_the_days_and_the_file_of_a_profile_can_be_chosen(tmp_path: Path) -> None:
+    record_agents_calls(tmp_path)
+    target = tmp_path / "p.json"
+    options = ("--workspace", str(tmp_path), "--days", "60", "--output", str(target))
+    assert run("profile", *options).exit_code == 0
+    profile = read_profile(target)
+    assert (profile.days, profile.agents[0].calls) == (60, 3)
+    result = run("profile", "--output", "/nowhere/at/all.json")
+    assert (result.exit_code, "cannot write /nowhere/at/all.json" in result.output) == (2, True)
 
 
 def test_formulas_are_quoted_in_csv(book: CostBook) -> None:

@@ -1,0 +1,106 @@
+"""Computes what a change of an agent's instructions costs a month.
+
+Instructions are among the first tokens of a prompt. They are written to the cache when a session
+or a sub-agent begins, and are read from it in every later call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.cost.ledger_events import Buckets
+from sidecar.cost.prices import cost_of
+
+if TYPE_CHECKING:
+    from sidecar.cost.usage_profile import AgentUsage, PrefixCalls
+    from sidecar.models.price_list import UnitPrices
+
+MONTH_DAYS = 30
+
+_BUCKET = {
+    "reads": "cache_read",
+    "writes_5m": "cache_write_5m",
+    "writes_1h": "cache_write_1h",
+    "uncached": "input",
+}
+"""The bucket that each field of `PrefixCalls` is billed as."""
+
+
+class ChangePrice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change costs in 30 days, in USD. Amounts are negative if the change saves tokens."""
+
+    calls: int
+    """The agent's calls in the profile, including those without a price."""
+    unpriced_calls: int = 0
+    reads: Decimal = Decimal(0)
+    """The part of the cost for reading from a cache."""
+    writes: Decimal = Decimal(0)
+    uncached: Decimal = Decimal(0)
+    subagents: Decimal = Decimal(0)
+    """The part of the cost, of all three kinds, that sub-agents cause."""
+
+    @property
+    def usd(self) -> Decimal | None:
+        """The whole cost, or None if no call has a price."""
+        is_unpriced = self.unpriced_calls == self.calls
+        return None if is_unpriced else self.reads + self.writes + self.uncached
+
+    @property
+    def read_percent(self) -> float:
+        """The share of the cost for cache reads, in percent."""
+        return float(100 * self.reads / self.usd) if self.usd else 0.0
+
+
+def price_change(
+    added: int,
+    usages: Iterable[AgentUsage],
+    unit_of: Callable[[AgentUsage], UnitPrices | None],
+    days: int,
+) -> ChangePrice:
+    """Return the price of adding tokens to the instructions of an agent.
+
+    Args:
+        added: The number of added tokens; negative if tokens were removed.
+        usages: The agent's calls.
+        unit_of: Returns the prices of these calls, or None if they are unknown.
+        days: The number of days in which the calls were made.
+    """
+    calls = unpriced = 0
+    amounts = dict.fromkeys(_BUCKET, Decimal(0))
+    subagents = Decimal(0)
+    for usage in usages:
+        unit = unit_of(usage)
+        for part in (usage.main, usage.subagents):
+            calls += part.calls
+            costs = _costs_of(part, added, unit)
+            if costs is None:
+                unpriced += part.calls
+                continue
+            for name, cost in costs.items():
+                amounts[name] += cost
+            subagents += sum(costs.values()) if part is usage.subagents else 0
+    month = Decimal(MONTH_DAYS) / days
+    return ChangePrice(
+        calls=calls,
+        unpriced_calls=unpriced,
+        reads=amounts["reads"] * month,
+        writes=(amounts["writes_5m"] + amounts["writes_1h"]) * month,
+        uncached=amounts["uncached"] * month,
+        subagents=subagents * month,
+    )
+
+
+def _costs_of(part: PrefixCalls, added: int, unit: UnitPrices | None) -> dict[str, Decimal] | None:
+    """Return the cost of the added tokens by kind of call, or None if any of it is unknown."""
+    costs = {}
+    for name, bucket in _BUCKET.items():
+        tokens = added * getattr(part, name)
+        cost = cost_of(unit, Buckets(**{bucket: tokens}), 0)
+        if tokens and (cost.usd is None or not cost.whole):
+            return None
+        costs[name] = cost.usd or Decimal(0)
+    return costs

@@ -1,0 +1,196 @@
+"""Summarizes how agents call models, as counts from which the price of a longer prompt follows.
+
+A profile is written to a file that a repository can contain, so it has no ids, paths or text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sidecar import typed
+from sidecar.cost.ledger import PROMPT_SQL
+from sidecar.cost.ledger_events import PROTOCOL
+from sidecar.cost.sums import Scope, calls_condition, kinds_in
+from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from sidecar.cost.ledger import Ledger
+
+FILE_NAME = "usage-profile.json"
+MOST_BYTES = 1 << 20
+_MOST_CALLS = 10**9
+
+Count = Annotated[int, Meta(ge=0, le=_MOST_CALLS)]
+Name = Annotated[str, Meta(max_length=LONGEST_ID)]
+
+
+class PrefixCalls(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """Calls, by how the first tokens of their prompts are billed. Instructions are among these."""
+
+    reads: Count = 0
+    """Read from a cache."""
+    writes_5m: Count = 0
+    """Written to a cache with a lifetime of five minutes or an unknown lifetime."""
+    writes_1h: Count = 0
+    uncached: Count = 0
+
+    @property
+    def calls(self) -> int:
+        return self.reads + self.writes_5m + self.writes_1h + self.uncached
+
+
+class AgentUsage(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """An agent's calls of a model."""
+
+    agent: Annotated[Name, Meta(min_length=1)]
+    model: Annotated[Name, Meta(min_length=1)]
+    provider: Name = ""
+    tier: Name = ""
+    """The service tier; empty for the standard tier."""
+    sessions: Count = 0
+    """The number of sessions that began with this model."""
+    prompt_tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)] = 0
+    """The mean size of a prompt, which decides the price of some models."""
+    main: PrefixCalls = PrefixCalls()
+    subagents: PrefixCalls = PrefixCalls()
+
+    @property
+    def calls(self) -> int:
+        return self.main.calls + self.subagents.calls
+
+
+class UsageProfile(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """The calls of all agents in some days. The most frequent agents and models come first."""
+
+    version: Literal[1] = 1
+    days: Annotated[int, Meta(ge=1, le=36_525)]
+    agents: tuple[AgentUsage, ...] = ()
+
+    def of(self, agent: str) -> tuple[AgentUsage, ...]:
+        """Return an agent's calls."""
+        return tuple(usage for usage in self.agents if usage.agent == agent)
+
+
+def read_profile(path: Path) -> UsageProfile:
+    """Read a profile from a file.
+
+    Raises:
+        ValueError: The file cannot be read, or is not a profile. The message says what to do.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError("it is larger than 1 MB")
+        return typed.decode(data, UsageProfile)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # msgspec's errors are ValueErrors
+        raise ValueError(
+            f"{path} is not a usage profile ({error}); write it again with "
+            "`token-sidecar cost profile`"
+        ) from error
+
+
+_UNREAD = (
+    "CASE WHEN cache_write_1h > 0 THEN 'writes_1h' "
+    "WHEN cache_write_5m + cache_write > 0 THEN 'writes_5m' ELSE 'uncached' END"
+)
+"""An SQL expression for how a call is billed for first tokens that it does not read."""
+_NO_PREFIX = (None, "summary")
+"""The category of a session's previous call after which nothing of its messages is cached."""
+
+
+def profile_usage(ledger: Ledger, scope: Scope, days: int) -> UsageProfile:
+    """Return the profile of the agents' calls in scope.
+
+    The first call of a session does not read instructions from a cache, even if it reads the
+    agent's own system prompt. The same applies to the first call after a summary, and to a
+    session's first call of a sub-agent. The ledger does not contain where later sub-agents begin.
+
+    Args:
+        ledger: The ledger.
+        scope: The calls.
+        days: The number of days that the scope covers.
+
+    Raises:
+        LedgerError: Reading failed.
+    """
+    where, values = calls_condition(scope)
+    rows: Counter[tuple[str, tuple[str, str, str], str, str]] = Counter()
+    prompts, sessions = Counter[tuple[str, tuple[str, str, str]]](), Counter[object]()
+    latest: dict[tuple[int, bool], str] = {}
+    with ledger.reader() as connection:
+        kinds = kinds_in(connection)
+        found = connection.execute(
+            f"SELECT event.session, agent, kind, {PROMPT_SQL}, cache_read > 0, {_UNREAD} "  # noqa: S608
+            "FROM event JOIN session ON session.id = event.session "
+            f"WHERE agent != ? AND {where} ORDER BY at, event.id",
+            (PROTOCOL, *values),
+        )
+        for session, agent, kind, prompt, has_read, new in found:
+            provider, model, category, tier = kinds[kind]
+            key, is_sub = (agent, (model, provider, tier)), category == "subagent"
+            previous = latest.get((session, is_sub))
+            latest[session, is_sub] = category
+            sessions[key] += previous is None and not is_sub
+            prompts[key] += prompt
+            part = "subagents" if is_sub else "main"
+            rows[(*key, part, "reads" if has_read and previous not in _NO_PREFIX else new)] += 1
+    usages = [
+        _agent_usage(
+            key,
+            sessions[key],
+            prompts[key],
+            {row[2:]: calls for row, calls in rows.items() if row[:2] == key},
+        )
+        for key in prompts
+    ]
+    return UsageProfile(days=days, agents=_most_frequent_first(usages))
+
+
+def _agent_usage(
+    key: tuple[str, tuple[str, str, str]],
+    sessions: int,
+    prompts: int,
+    calls: dict[tuple[str, str], int],
+) -> AgentUsage:
+    agent, (model, provider, tier) = key
+    main, subagents = (
+        PrefixCalls(**{name: number for (part, name), number in calls.items() if part == wanted})
+        for wanted in ("main", "subagents")
+    )
+    return AgentUsage(
+        agent=agent,
+        model=model,
+        provider=provider,
+        tier=tier,
+        sessions=sessions,
+        prompt_tokens=prompts // sum(calls.values()),
+        main=main,
+        subagents=subagents,
+    )
+
+
+def _most_frequent_first(usages: Iterable[AgentUsage]) -> tuple[AgentUsage, ...]:
+    by_name = sorted(usages, key=attrgetter("agent", "model", "provider", "tier"))
+    totals = Counter[str]()
+    for usage in by_name:
+        totals[usage.agent] += usage.calls
+    return tuple(
+        sorted(by_name, key=lambda usage: (-totals[usage.agent], usage.agent, -usage.calls))
+    )

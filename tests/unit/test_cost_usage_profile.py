@@ -1,0 +1,145 @@
+"""Tests the profile of agents' calls that `token-sidecar cost profile` writes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sidecar.cost.ledger import Ledger
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
+from sidecar.cost.sums import Scope
+from sidecar.cost.usage_profile import (
+    MOST_BYTES,
+    AgentUsage,
+    PrefixCalls,
+    UsageProfile,
+    profile_usage,
+    read_profile,
+)
+from tests.unit.cost_calls import call_of
+
+START = datetime(2026, 11, 20, tzinfo=UTC)
+WARM = Buckets(input=5, cache_read=20_000, cache_write_5m=400)
+COLD = Buckets(input=5, cache_write_5m=20_400)
+HOUR = Buckets(input=5, cache_read=9_000, cache_write_1h=11_400)
+
+
+def record(tmp_path: Path, *calls: LedgerEvent) -> Ledger:
+    """Record calls, one a minute."""
+    ledger = Ledger(tmp_path / "ledger.db")
+    timed = [
+        msgspec.structs.replace(call, at=START + timedelta(minutes=minute))
+        for minute, call in enumerate(calls)
+    ]
+    assert ledger.record_many(timed).refused == 0
+    return ledger
+
+
+def claude(buckets: Buckets, **fields: Any) -> LedgerEvent:
+    return call_of("claude-code", buckets=buckets, **{"session": "a", **fields})
+
+
+def usages(tmp_path: Path, *calls: LedgerEvent) -> tuple[AgentUsage, ...]:
+    return profile_usage(record(tmp_path, *calls), Scope(), 30).agents
+
+
+def test_the_first_call_of_a_session_writes_even_if_it_reads_the_system_prompt(
+    tmp_path: Path,
+) -> None:
+    (usage,) = usages(tmp_path, claude(HOUR), claude(WARM), claude(COLD), claude(WARM))
+    assert usage.main == PrefixCalls(reads=2, writes_5m=1, writes_1h=1)
+    assert (usage.sessions, usage.calls) == (1, 4)
+    assert (usage.model, usage.provider) == ("gpt-5", "openai")
+    assert usage.prompt_tokens == (20_405 * 4) // 4
+
+
+def test_a_first_call_without_cache_writes_is_uncached(tmp_path: Path) -> None:
+    automatic = Buckets(input=4_000, cache_read=8_000)
+    (usage,) = usages(tmp_path, claude(automatic), claude(automatic))
+    assert usage.main == PrefixCalls(reads=1, uncached=1)
+
+
+def test_a_summary_makes_the_next_call_write_again(tmp_path: Path) -> None:
+    calls = claude(COLD), claude(WARM, category="summary"), claude(WARM), claude(WARM)
+    (usage,) = usages(tmp_path, *calls)
+    assert usage.main == PrefixCalls(reads=2, writes_5m=2)
+    assert usage.sessions == 1
+
+
+def test_subagents_are_separate_and_begin_with_a_write(tmp_path: Path) -> None:
+    sub = claude(WARM, category="subagent")
+    (usage,) = usages(tmp_path, claude(COLD), sub, claude(WARM), sub)
+    assert usage.main == PrefixCalls(reads=1, writes_5m=1)
+    assert usage.subagents == PrefixCalls(reads=1, writes_5m=1)
+    assert usage.sessions == 1
+
+
+def test_the_most_frequent_agent_and_model_come_first(tmp_path: Path) -> None:
+    codex = call_of("codex", session="c")
+    found = usages(
+        tmp_path,
+        codex,
+        codex,
+        claude(WARM, model="gpt-5-mini"),
+        claude(WARM),
+        claude(WARM),
+        call_of(session="plugin"),
+    )
+    names = [(usage.agent, usage.model) for usage in found]
+    assert names == [("claude-code", "gpt-5"), ("claude-code", "gpt-5-mini"), ("codex", "gpt-5")]
+
+
+def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
+    profile = profile_usage(record(tmp_path, claude(COLD), claude(WARM)), Scope(), 7)
+    path = tmp_path / "usage-profile.json"
+    path.write_bytes(msgspec.json.encode(profile))
+    assert read_profile(path) == profile
+
+
+def test_a_profile_contains_no_ids_paths_or_times(tmp_path: Path) -> None:
+    call = claude(COLD, session="secret-id", workspace="file:///secret/place", request_id="secret")
+    written = msgspec.json.encode(profile_usage(record(tmp_path, call), Scope(), 30))
+    assert b"secret" not in written
+    assert b"2026" not in written
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"days": 30}x',
+        '{"version": 2, "days": 30}',
+        '{"days": 0}',
+        '{"days": 30, "sessions": ["a"]}',
+        '{"days": 30, "agents": [{"agent": "codex", "model": "m", "main": {"reads": -1}}]}',
+        '{"days": 30, "agents": [{"agent": "codex", "model": "m", "main": {"reads": 1e30}}]}',
+        '{"days": 30, "agents": [{"agent": "codex"}]}',
+    ],
+)
+def test_a_file_that_is_not_a_profile_is_refused_with_a_remedy(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "usage-profile.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"usage-profile\.json .*`token-sidecar cost profile`"):
+        read_profile(path)
+
+
+def test_a_huge_file_is_not_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "usage-profile.json"
+    path.write_text('{"days": 30}' + " " * MOST_BYTES)
+    with pytest.raises(ValueError, match="larger than 1 MB"):
+        read_profile(path)
+
+
+def test_a_missing_profile_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot read"):
+        read_profile(tmp_path / "none.json")
+
+
+def test_usages_of_an_agent() -> None:
+    codex, pi = (AgentUsage(agent=name, model="m") for name in ("codex", "pi"))
+    assert UsageProfile(days=30, agents=(codex, pi)).of("pi") == (pi,)
