@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sidecar.cli.command_counts import (
-    ask_endpoint_window,
+from sidecar.cli.output import (
     load_settings_for,
-    run_with_counters,
+    print_json,
+    print_lines,
+    replace_invalid_utf8,
+    warn,
     warn_if_unknown_model,
+    with_progress,
 )
-from sidecar.cli.output import print_json, print_lines, replace_invalid_utf8, warn, with_progress
 from sidecar.counting.count_result import Measure, Method, method_mark
 from sidecar.counting.local_counts import ChooseCounter, map_batches
 from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.tokenizer_choice import CounterChooser
 from sidecar.project.files import STDIN, File, SkippedPath, Text, find, read
+from sidecar.workspace.one_off_counts import ask_endpoint_window, run_with_counters
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.output import flush_output, print_json, replace_invalid_utf8
+from sidecar.cli.output import (
+    flush_output,
+    load_settings_for,
+    print_json,
+    replace_invalid_utf8,
+    warn_if_unknown_model,
+)
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings, Truncation
@@ -43,8 +49,6 @@ def fit(
     """
     import asyncio
 
-    from sidecar.cli.command_counts import load_settings_for, warn_if_unknown_model
-
     text, (settings, has_errors) = _read_text(file), load_settings_for(file)
     name = model or settings.model
     fitted, measure = asyncio.run(_fit_text(text, max_tokens, mode, marker, name, settings))
@@ -73,7 +77,7 @@ def _print_json(fitted: FittedText, model: str, measure: Measure) -> None:
 async def _fit_text(
     text: str, max_tokens: int, mode: Truncation, marker: str, model: str, settings: Settings
 ) -> tuple[FittedText, Measure]:
-    from sidecar.cli.command_counts import open_counts
+    from sidecar.workspace.one_off_counts import open_counts
 
     async with open_counts() as counts:
         return await counts.fit(text, max_tokens, mode, marker, model, settings)

@@ -16,6 +16,7 @@ from sidecar.cli.output import (
     print_problems,
     to_encodable,
     warn,
+    with_progress,
     write_page,
 )
 from sidecar.counting.count_result import Method, method_mark, number_text, tokens_text
@@ -85,10 +86,10 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: str | 
 
     Exit codes: 0; 2 if DIR or FILE cannot be used, or the configuration is invalid.
     """
-    from sidecar.cli.check import check_paths
     from sidecar.config.load import find_root, load
+    from sidecar.workspace.check_paths import check_paths
 
-    report, problems = check_paths([str(folder)], model)
+    report, problems = check_paths([str(folder)], model, warn=warn, progress=with_progress)
     has_errors = print_problems(problems)
     top = build_token_map(_relative_counts(report, folder), sys.maxsize if html else depth)
     found = MapReport(

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
@@ -20,6 +21,7 @@ from sidecar.text.tables import EIGHTHS, wrap_line
 
 if TYPE_CHECKING:
     from sidecar.config.options import Problem
+    from sidecar.config.settings import Settings
 
 T = TypeVar("T")
 
@@ -120,6 +122,27 @@ def print_problems(problems: Iterable[Problem]) -> bool:
     problems = list(problems)
     warn(*map(str, problems))
     return any(problem.severity == "error" for problem in problems)
+
+
+def load_settings_for(path: str) -> tuple[Settings, bool]:
+    """Load the settings for a path and print their problems. Return whether there are errors."""
+    from sidecar.config.load import find_root, load
+    from sidecar.project.files import STDIN
+
+    loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))
+    return loaded.settings, print_problems(loaded.problems)
+
+
+def warn_if_unknown_model(model: str, settings: Settings) -> None:
+    """Warn if a model is neither in the catalogue nor in the settings."""
+    from sidecar.config.settings import DEFAULT_MODEL
+
+    if model == DEFAULT_MODEL:  # in a short run, the lookup would be 10% of the time
+        return
+    from sidecar.workspace.views import unknown_model_text
+
+    if text := unknown_model_text(model, settings):
+        warn(text)
 
 
 def print_error(error: click.ClickException, _: object = None) -> None:

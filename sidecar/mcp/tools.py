@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.cli.check import check_paths
 from sidecar.conversations.context_rows import share_text
 from sidecar.counting.count_result import (
     METHODS,
@@ -39,6 +38,7 @@ from sidecar.text.printable import (
     usd_text,
     whole_percents,
 )
+from sidecar.workspace.check_paths import check_paths
 from sidecar.workspace.usage_details import tokens_until_compaction
 from sidecar.workspace.views import add_view_to_usage
 

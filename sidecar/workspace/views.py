@@ -25,6 +25,7 @@ from sidecar.text.printable import (
 from sidecar.text.tables import align_columns, draw_gauge, markdown_table
 
 if TYPE_CHECKING:
+    from sidecar.config.settings import Settings
     from sidecar.conversations.context_protocol import FitResult, Removed
     from sidecar.text.pages import Page
     from sidecar.workspace.spending import Costs
@@ -37,6 +38,14 @@ def describe_unknown_model(similar: Sequence[str]) -> str:
     if similar:
         return f"not a known model; did you mean {' or '.join(similar)}?"
     return "not a known model; the count is a rough estimate"
+
+
+def unknown_model_text(model: str, settings: Settings) -> str | None:
+    """Return a warning if a model is neither in the catalogue nor in the settings."""
+    from sidecar.counting.windows import similar_models
+
+    similar = similar_models(model, settings)
+    return None if similar is None else f"{model} is {describe_unknown_model(similar)}"
 
 
 def format_comparison(counts: Iterable[Count]) -> str:

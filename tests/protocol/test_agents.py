@@ -20,13 +20,13 @@ from benchmarks.agents.gemini import GeminiHome
 from sidecar.agents import session_index
 from sidecar.agents.session_index import LOCK_NAME, SessionIndex
 from sidecar.cli import main
-from sidecar.cli.check import check_paths as run
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.safe_files import make_folder
 from sidecar.server.features import configuration
 from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.text.printable import local_time_text, usd_text
 from sidecar.workspace import agent_watcher, sessions
+from sidecar.workspace.check_paths import check_paths as run
 from sidecar.workspace.services import Services
 from sidecar.workspace.spending import Spending
 from tests.file_opens import recorded_opens

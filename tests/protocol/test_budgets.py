@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.cli.check import check_paths as run
 from sidecar.text.document import TextDocument
 from sidecar.text.positions import Position, Range
+from sidecar.workspace.check_paths import check_paths as run
 from sidecar.workspace.workspace import Event
 from tests.protocol.client import Client, edit
 from tests.truth import encoding, truth

@@ -19,12 +19,12 @@ from sidecar.budgets.findings import (
     evaluate,
     members_to_name,
 )
-from sidecar.cli.check import check_paths as run
 from sidecar.config.load import load
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.text.document import TextDocument
 from sidecar.text.outline import has_ignore_mark
 from sidecar.text.positions import Range
+from sidecar.workspace.check_paths import check_paths as run
 
 FILES = 2_000
 CONFIGURATION = """\

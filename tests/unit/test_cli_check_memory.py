@@ -14,9 +14,8 @@ from threading import get_ident
 
 import pytest
 
-from sidecar.budgets import check_cache, check_run
+from sidecar.budgets import check_cache, file_reader
 from sidecar.budgets.check_report import FileReport
-from sidecar.cli.check import check_paths as run
 from sidecar.config.paths import cache_dir
 from sidecar.config.safe_files import FileStamp, stamp_of_status
 from sidecar.counting import local_counts
@@ -25,6 +24,7 @@ from sidecar.counting.exact_engines import FastEngine
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.saved_calibrations import save
 from sidecar.project.files import Target
+from sidecar.workspace.check_paths import check_paths as run
 
 CONFIGURATION = """\
 [[budget]]
@@ -42,13 +42,13 @@ LONG_AGO = time.time() - 3600
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that records the path of each file that is read."""
     seen: list[str] = []
-    original = check_run.FileReader.check_all
+    original = file_reader.FileReader.check_all
 
-    def check_all(self: check_run.FileReader, targets: Sequence[Target], size: int) -> object:
+    def check_all(self: file_reader.FileReader, targets: Sequence[Target], size: int) -> object:
         seen.extend(target.relative for target in targets)
         return original(self, targets, size)
 
-    monkeypatch.setattr(check_run.FileReader, "check_all", check_all)
+    monkeypatch.setattr(file_reader.FileReader, "check_all", check_all)
     return seen
 
 
@@ -313,7 +313,7 @@ def test_threads_take_turns_reading_files(root: Path, monkeypatch: pytest.Monkey
         time.sleep(0.001)  # lets other threads run
         return original(status)
 
-    monkeypatch.setattr(check_run, "stamp_of_status", stamp_of)
+    monkeypatch.setattr(file_reader, "stamp_of_status", stamp_of)
     monkeypatch.setattr(local_counts, "count_cores", lambda: 4)
     run([str(root)], use_cache=False)
     batches = [list(batch) for _, batch in groupby(threads)]

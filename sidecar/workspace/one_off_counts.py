@@ -1,18 +1,15 @@
-"""Counts for commands that run once, with an endpoint where the settings name one."""
+"""Counts for work that runs once, with an endpoint where the settings name one."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sidecar.cli.output import print_problems, warn
 from sidecar.config.paths import state_dir
 from sidecar.counting.local_counts import ChooseCounter, local_counters, needs_endpoint
 from sidecar.counting.saved_calibrations import CalibrationStore
 from sidecar.counting.tokenizer_choice import CounterChoice, CounterChooser
-from sidecar.project.files import STDIN
 from sidecar.workspace.state_folder import State
 
 if TYPE_CHECKING:
@@ -20,28 +17,6 @@ if TYPE_CHECKING:
     from sidecar.counting.counts import Counts
     from sidecar.counting.open_documents import Snapshot
 T = TypeVar("T")
-
-
-def load_settings_for(path: str) -> tuple[Settings, bool]:
-    """Load the settings for a path and print their problems. Return whether there are errors."""
-    from sidecar.config.load import find_root, load
-
-    loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))
-    return loaded.settings, print_problems(loaded.problems)
-
-
-def warn_if_unknown_model(model: str, settings: Settings) -> None:
-    """Warn if a model is neither in the catalogue nor in the settings."""
-    from sidecar.config.settings import DEFAULT_MODEL
-
-    if model == DEFAULT_MODEL:  # in a short run, the lookup would be 10% of the time
-        return
-    from sidecar.counting.windows import similar_models
-    from sidecar.workspace.views import describe_unknown_model
-
-    similar = similar_models(model, settings)
-    if similar is not None:
-        warn(f"{model} is {describe_unknown_model(similar)}")
 
 
 def run_with_counters(

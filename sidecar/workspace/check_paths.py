@@ -1,0 +1,254 @@
+"""Checks the budgets of files and folders by the configurations of their projects."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sidecar.errors import BadParamsError
+from sidecar.project.files import STDIN
+
+if TYPE_CHECKING:
+    from sidecar.budgets.check_report import FileReport, Report
+    from sidecar.budgets.file_reader import Progress
+    from sidecar.config.options import Loaded, Origin, Problem
+    from sidecar.config.settings import Settings
+    from sidecar.counting.local_counts import ChooseCounter
+
+
+def check_paths(
+    paths: Sequence[str],
+    model: str | None = None,
+    base: str | None = None,
+    stdin_name: str = STDIN,
+    *,
+    config: Path | None = None,
+    root: Path | None = None,
+    use_cache: bool = True,
+    warn: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Report, list[Problem]]:
+    """Check paths using their projects' configurations. Return the report and the problems.
+
+    Args:
+        paths: Files, folders and `-`.
+        model: The model for budgets without a model; defaults to the `model` setting.
+        base: The git revision to compare with, if any.
+        stdin_name: The path that selects the budgets for standard input.
+        config: The file to read instead of each project's file.
+        root: The root folder of all paths; defaults to each path's own project.
+        use_cache: Whether cached counts may be used.
+        warn: Shows a warning, for example that a model is unknown.
+        progress: Shows the progress of reading files, and returns them.
+
+    Raises:
+        BadParamsError: `base` is not a revision, or a path is outside the root.
+    """
+    from sidecar.config.load import load
+    from sidecar.project.files import group_by_root
+
+    fixed = None if root is None else Path(os.path.abspath(root))
+    try:
+        roots = group_by_root([path for path in paths if path != STDIN], fixed)
+        stdin_roots = group_by_root([stdin_name] if STDIN in paths else [], fixed)
+    except ValueError as error:
+        raise BadParamsError(str(error)) from error
+    loads = {each: load(each, project_file=config) for each in {**roots, **stdin_roots}}
+    if fixed is None:
+        _add_own_configurations(roots, loads)
+    parts = [
+        _run_check(
+            loads[each].settings,
+            model,
+            partial(_root_report, each, root_paths, base, use_cache, loads[each].origins, progress),
+            warn,
+        )
+        for each, root_paths in roots.items()
+    ]
+    parts += [
+        _run_check(loads[each].settings, model, partial(_stdin_report, each, stdin_name), warn)
+        for each in stdin_roots
+    ]
+    problems = [problem for loaded in loads.values() for problem in loaded.problems]
+    return _merge_reports(parts, base, problems), problems
+
+
+def _add_own_configurations(roots: dict[Path, list[str]], loads: dict[Path, Loaded]) -> None:
+    """Also check each folder that the user names against its own configuration, if it has one.
+
+    The budgets of the current project still apply, so that a new configuration in a subfolder
+    cannot hide a file from them.
+    """
+    from sidecar.config.load import has_configuration, load
+
+    for root, paths in list(roots.items()):
+        for path in list(paths):
+            folder = Path(os.path.abspath(path))
+            if folder == root or not has_configuration(folder):
+                continue
+            loads[folder] = load(folder)
+            roots.setdefault(folder, []).append(path)
+            if not (loads[root].settings.budgets or loads[root].settings.presets):
+                paths.remove(path)
+        if not paths:
+            del roots[root], loads[root]
+
+
+def _merge_files(files: Iterable[FileReport]) -> tuple[FileReport, ...]:
+    """Merge the reports of files that were checked against two configurations."""
+    from sidecar.budgets.check_report import FileReport
+
+    merged: dict[str, FileReport] = {}
+    for file in files:
+        other = merged.setdefault(file.path, file)
+        if other is not file:
+            findings = tuple(dict.fromkeys((*other.findings, *file.findings)))
+            merged[file.path] = FileReport(file.path, other.tokens, other.method, findings)
+    return tuple(merged.values())
+
+
+def _merge_reports(
+    parts: Sequence[Report], base: str | None, problems: Sequence[Problem]
+) -> Report:
+    from sidecar.budgets.check_report import ConfigurationProblem, Report
+
+    return Report(
+        files=_merge_files(file for part in parts for file in part.files),
+        distinct_findings=tuple(
+            {
+                (file.path, finding): (file, finding)
+                for part in parts
+                for file, finding in part.distinct_findings
+            }.values()
+        ),
+        growth=None
+        if base is None
+        else tuple(dict.fromkeys(growth for part in parts for growth in part.growth or ())),
+        skipped=tuple(dict.fromkeys(skipped for part in parts for skipped in part.skipped)),
+        budgets=sum(part.budgets for part in parts),
+        has_matching_budget=any(part.has_matching_budget for part in parts),
+        has_unreadable=any(part.has_unreadable for part in parts),
+        problems=tuple(
+            ConfigurationProblem(
+                path=None if problem.file is None else os.path.relpath(problem.file),
+                line=problem.line,
+                severity=problem.severity,
+                message=f"{problem.key}: {problem.message}" if problem.key else problem.message,
+            )
+            for problem in problems
+        ),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
+
+
+def _run_check(
+    settings: Settings,
+    model: str | None,
+    work: Callable[[Settings, str, ChooseCounter | None], Report],
+    warn: Callable[[str], None] | None,
+) -> Report:
+    from sidecar.counting.local_counts import needs_endpoint
+
+    name = model or settings.model
+    models = dict.fromkeys([name, *(rule.model or name for rule in settings.budgets)])
+    if warn is not None:
+        _warn_if_unknown(models, settings, warn)
+    if needs_endpoint(settings, models):
+        from sidecar.workspace.one_off_counts import run_with_endpoints
+
+        return run_with_endpoints(settings, lambda _, choose: work(settings, name, choose))
+    return work(settings, name, None)
+
+
+def _warn_if_unknown(
+    models: Iterable[str], settings: Settings, warn: Callable[[str], None]
+) -> None:
+    from sidecar.config.settings import DEFAULT_MODEL
+
+    for model in models:
+        if model != DEFAULT_MODEL:  # in a short run, the lookup would be 10% of the time
+            from sidecar.workspace.views import unknown_model_text
+
+            if text := unknown_model_text(model, settings):
+                warn(text)
+
+
+def _root_report(
+    root: Path,
+    paths: list[str],
+    base: str | None,
+    use_cache: bool,
+    origins: Mapping[str, Origin],
+    progress: Progress | None,
+    settings: Settings,
+    model: str,
+    choose: ChooseCounter | None,
+) -> Report:
+    from sidecar.budgets.check_cache import CheckCache, load_cache, save_cache
+    from sidecar.budgets.check_run import Checker
+    from sidecar.project.files import Targets
+
+    use_cache = use_cache and choose is None  # an endpoint's counts may have changed
+    cache = load_cache(root) if use_cache else CheckCache()
+    checker = Checker(settings, model, cache, choose, progress)
+    finder = Targets(root)
+    targets = list(finder.of(paths))
+    is_whole_root = any(root.is_relative_to(os.path.abspath(path)) for path in paths)
+    others = () if is_whole_root else finder.of([str(root)])
+    growth = None
+    if base is None:
+        checked = checker.run(targets, others)
+    else:
+        from sidecar.budgets.check_run import find_growth, find_old_texts
+
+        checked = checker.run(targets, others, partial(find_old_texts, root, base), base)
+        reports = {file.target.relative: file.report for file in checked if file.report}
+        growth = tuple(find_growth(checker, checker.old_texts, base, reports))
+    if use_cache and checker.has_changed:
+        checker.update_cache(targets)
+        save_cache(root, cache)
+    is_listed = is_whole_root and not any(
+        target.fault is not None and target.fault.failed for target in targets
+    )
+    notes = _unmatched_rules(checker.unmatched_rules(targets) if is_listed else (), origins)
+    absent = sum(map(checker.has_budget, finder.absent))
+    return checker.report(checked, growth, (*_absent_files(absent), *notes))
+
+
+def _absent_files(count: int) -> Iterator[str]:
+    from sidecar.text.printable import counted
+
+    if count:
+        are = "is" if count == 1 else "are"
+        files = counted(count, "file")
+        yield f"{files} with a budget {are} not in this sparse checkout and not checked"
+
+
+def _unmatched_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterator[str]:
+    """Yield notes about project rules that match no file.
+
+    User rules apply to many projects, so they are allowed to match no file.
+    """
+    for key in rules:
+        if origins[key].source == "project":
+            yield f"{origins[key]}: {key}: `files` matches no file"
+
+
+def _stdin_report(
+    root: Path, name: str, settings: Settings, model: str, choose: ChooseCounter | None
+) -> Report:
+    from sidecar.budgets.check_cache import CheckCache
+    from sidecar.budgets.check_run import Checker, unreadable
+    from sidecar.budgets.file_reader import decode_text, report_binary
+    from sidecar.project.files import Target
+
+    checker = Checker(settings, model, CheckCache(), choose)
+    target = Target(name, Path(os.path.abspath(name)).relative_to(root).as_posix())
+    text = decode_text(sys.stdin.buffer.read())
+    if text is None:
+        return checker.report([unreadable(target._replace(fault=report_binary(target)))])
+    return checker.report([checker.check_text(target, text)])
