@@ -20,7 +20,7 @@ from benchmarks.agents import (
     qwen,
     vibe,
 )
-from sidecar.agents.file_reading import zstd
+from sidecar.agents.compressed import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

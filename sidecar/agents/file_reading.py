@@ -13,10 +13,9 @@ import json
 import os
 import re
 import stat
-import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from sidecar.operating_system import NO_ATIME, open_to_read
 from sidecar.typed import CONTROLS, object_span
@@ -111,59 +110,6 @@ def _leading_members(text: str, position: int, depth: int = 0) -> dict[str, Any]
     return members
 
 
-if sys.version_info >= (3, 14):
-    from compression import zstd as zstd
-else:
-    from backports import zstd as zstd
-
-
-MAX_BYTES = 512 << 20
-"""Maximum decompressed size in bytes. Without a limit, 40 KB of input can expand to a gigabyte."""
-_WINDOW_LOG = 26  # a window of 64 MB; compressors use at most 8 MB by default
-
-
-class _DecompressedFile(zstd.ZstdFile):
-    """A file that is decompressed as it is read. Raises OSError if the data is corrupt."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file, options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
-        self._file = file
-
-    def read(self, size: int | None = -1) -> bytes:
-        try:
-            data = super().read(size)
-            if self.tell() > MAX_BYTES:
-                raise OSError("the decompressed file is too large")
-            return data
-        except (EOFError, zstd.ZstdError) as error:
-            raise OSError("corrupt zstd data") from error
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        try:
-            return super().seek(offset, whence)
-        except (EOFError, zstd.ZstdError) as error:
-            raise OSError("corrupt zstd data") from error
-
-    def close(self) -> None:
-        try:
-            super().close()
-        finally:
-            self._file.close()
-
-
-def open_decompressed(file: IO[bytes]) -> IO[bytes]:
-    """Open a compressed file for reading. Closing the returned file also closes `file`."""
-    return cast("IO[bytes]", _DecompressedFile(file))
-
-
-def decompress(data: bytes, most: int) -> bytes:
-    """Decompress data to at most `most` bytes. Raises OSError if the data is corrupt."""
-    try:
-        return zstd.ZstdDecompressor().decompress(data, max_length=most)
-    except zstd.ZstdError as error:
-        raise OSError("corrupt zstd data") from error
-
-
 T = TypeVar("T")
 CHUNK = 256 << 10
 LONGEST_LINE = 64 << 20
@@ -195,6 +141,7 @@ def open_quietly(path: str) -> IO[bytes]:
 
 
 def _open_compressed(plain: IO[bytes]) -> IO[bytes]:
+    from sidecar.agents.compressed import open_decompressed  # zstd is rarely needed
 
     return open_decompressed(plain)
 

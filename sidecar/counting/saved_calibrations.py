@@ -23,7 +23,7 @@ FILE_NAME = "calibration.json"
 _MAX_BYTES = 4 * 1024 * 1024
 
 
-def load(folder: Path) -> Calibrations:
+def load_calibrations(folder: Path) -> Calibrations:
     """Return the calibrations in the file, or empty calibrations if there is no file. Never raises.
 
     A damaged file is renamed.
@@ -41,7 +41,7 @@ def load(folder: Path) -> Calibrations:
     return Calibrations()
 
 
-def save(folder: Path, calibrations: Calibrations) -> bool:
+def save_calibrations(folder: Path, calibrations: Calibrations) -> bool:
     """Merge the calibrations with those that other processes have written, and write the result.
 
     Returns:
@@ -50,7 +50,7 @@ def save(folder: Path, calibrations: Calibrations) -> bool:
     Raises:
         OSError: The file cannot be written.
     """
-    has_changed = calibrations.merge(load(folder))
+    has_changed = calibrations.merge(load_calibrations(folder))
     make_folder(folder)
     data, version = msgspec.json.encode(calibrations.to_dict()), calibrations.version
     write(folder / FILE_NAME, msgspec.json.format(data, indent=1))
@@ -84,7 +84,7 @@ class CalibrationStore:
         """Return the calibrations. The first call reads the file and therefore blocks."""
         if self.known is None:
             self.finish_sync(_read_if_changed(self._folder, None))
-        return self.known or load(self._folder)
+        return self.known or load_calibrations(self._folder)
 
     def changed(self) -> None:
         """Mark the calibrations as changed. The next `begin_sync` writes them."""
@@ -137,11 +137,11 @@ def _read_if_changed(folder: Path, seen: FileStamp | None) -> SyncResult:
     stamp = stamp_of(folder / FILE_NAME)
     if seen is not None and stamp in (None, seen):
         return SyncResult(None, seen)
-    return SyncResult(load(folder), stamp)
+    return SyncResult(load_calibrations(folder), stamp)
 
 
 def _write(folder: Path, calibrations: Calibrations) -> SyncResult:
     version = calibrations.version
     with lock_state(folder):
-        save(folder, calibrations)
+        save_calibrations(folder, calibrations)
         return SyncResult(calibrations, stamp_of(folder / FILE_NAME), version)

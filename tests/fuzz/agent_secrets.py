@@ -38,7 +38,7 @@ from benchmarks.agents.corpus import history
 from benchmarks.agents.truth import WORDS, Clock, Truth, append
 from benchmarks.client import StdioClient
 from benchmarks.following import _totals
-from sidecar.agents.file_reading import zstd
+from sidecar.agents.compressed import zstd
 from tests.fuzz import opened_files
 
 if TYPE_CHECKING:

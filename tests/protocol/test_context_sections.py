@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.counting.saved_calibrations import save
+from sidecar.counting.saved_calibrations import save_calibrations
 from sidecar.counting.text_features import kind_of
 from sidecar.workspace.views import NO_CONTEXT
 from tests.protocol.client import URI, USER, Client, RpcError, edit
@@ -123,7 +123,7 @@ async def test_preflight_for_another_model_counts_a_section_like_its_document(
     learned = Calibrations()
     estimator = Tokenizers().for_model(model).name
     learned.update(document_key(model, estimator, kind_of(text)), 1_000, 1_300, 1.0)
-    save(tmp_path / "state", learned)
+    save_calibrations(tmp_path / "state", learned)
     await bare.initialize()
     bare.ignore("status/update")
     bare.open(text)

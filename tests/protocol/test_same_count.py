@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.counting import saved_calibrations
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.counts import Counts
+from sidecar.counting.saved_calibrations import load_calibrations, save_calibrations
 from sidecar.counting.text_features import kind_of
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.server.features.status_updates import StatusUpdates
@@ -229,7 +229,7 @@ async def test_calibration_of_another_process_is_used_once_it_is_read(root: Path
     estimator = services.counts.tokenizers(services.roots.default.settings).for_model(MODEL).name
     other = Calibrations()
     other.update(document_key(MODEL, estimator, kind_of(TEXT)), 10_000, 13_000)
-    saved_calibrations.save(services.state.folder, other)
+    save_calibrations(services.state.folder, other)
     turns = [{"role": "user", "content": "Hi. " * 40}, {"role": "assistant", "content": "Yes."}]
     for reported in (900, 1000):
         usage = {"prompt_tokens": reported, "completion_tokens": 3}
@@ -249,10 +249,10 @@ async def test_calibration_of_another_process_is_used_without_own_samples(root: 
     services = client.server.services
     estimator = services.counts.tokenizers(services.roots.default.settings).for_model(MODEL).name
     key = document_key(MODEL, estimator, kind_of(TEXT))
-    other = saved_calibrations.load(services.state.folder)
+    other = load_calibrations(services.state.folder)
     for _ in range(3):  # Each write replaces the file.
         other.update(key, 10_000, 13_000)
-        saved_calibrations.save(services.state.folder, other)
+        save_calibrations(services.state.folder, other)
         await until(lambda: services.calibrations.loaded().learned(key) == other.learned(key))
         counts = await numbers(client, uri)
         assert len(set(counts.values())) == 1, counts

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.agents.codex import CodexHome, Rollout, everyday
 from benchmarks.agents.truth import Tokens, append
-from sidecar.agents.file_reading import zstd
+from sidecar.agents.compressed import zstd
 from sidecar.agents.stores import COMPACTED, REWOUND
 from tests.unit.agents_world import World
 

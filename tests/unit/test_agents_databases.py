@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.agents.databases import CrushStore, GooseStore, ZedStore
-from sidecar.agents.file_reading import zstd
+from sidecar.agents.compressed import zstd
 from sidecar.agents.stores import COMPACTED, NO_USAGE
 from tests.unit.agents_world import World
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.agents import file_reading
-from sidecar.agents.file_reading import chunks, first_lines, open_quietly, zstd
+from sidecar.agents.compressed import zstd
+from sidecar.agents.file_reading import chunks, first_lines, open_quietly
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 10_000])

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.databases import CrushStore
 from sidecar import typed
-from sidecar.agents import file_reading, reader_registry
+from sidecar.agents import compressed, reader_registry
 from sidecar.agents.databases import read_only
 from sidecar.agents.fields import Record
 from sidecar.agents.file_reading import chunks, open_quietly
@@ -257,9 +257,9 @@ def test_folders_nested_beyond_the_recursion_limit_are_searched(tmp_path: Path) 
 
 def test_zstd_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decompression stops at the first chunk beyond the limit."""
-    monkeypatch.setattr(file_reading, "MAX_BYTES", 8 << 20)
+    monkeypatch.setattr(compressed, "MAX_BYTES", 8 << 20)
     path = tmp_path / "x.jsonl.zst"
-    packer = file_reading.zstd.ZstdCompressor()
+    packer = compressed.zstd.ZstdCompressor()
     block = b"{}\n" + b"\0" * (1 << 20)
     packed = b"".join(packer.compress(block) for _ in range(64)) + packer.flush()
     path.write_bytes(packed)
@@ -269,7 +269,7 @@ def test_zstd_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_zstd_frame_with_a_huge_window_is_rejected(tmp_path: Path) -> None:
-    zstd = file_reading.zstd
+    zstd = compressed.zstd
     options: dict[int, int] = {zstd.CompressionParameter.window_log: 30}
     packed = zstd.ZstdCompressor(options=options)
     path = tmp_path / "x.jsonl.zst"

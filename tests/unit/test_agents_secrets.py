@@ -21,7 +21,7 @@ from benchmarks.agents import (
     opencode,
 )
 from benchmarks.agents.truth import Clock, append
-from sidecar.agents.file_reading import zstd
+from sidecar.agents.compressed import zstd
 from sidecar.config.settings import Agents
 from tests.unit.agents_world import World
 

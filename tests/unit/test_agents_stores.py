@@ -13,7 +13,7 @@ import pytest
 from benchmarks.agents import claude, codex
 from sidecar import typed
 from sidecar.agents import file_reading, stores
-from sidecar.agents.file_reading import zstd
+from sidecar.agents.compressed import zstd
 from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead
 from sidecar.agents.store_files import store_from_path
 from sidecar.agents.stores import Lines, SessionState, read_lines, record_at

@@ -22,7 +22,7 @@ from sidecar.counting import local_counts
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.exact_engines import FastEngine
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.counting.saved_calibrations import save
+from sidecar.counting.saved_calibrations import save_calibrations
 from sidecar.project.files import Target
 from sidecar.workspace.check_paths import check_paths as run
 
@@ -279,7 +279,7 @@ def test_changed_calibration_invalidates_estimates(root: Path, tmp_path: Path) -
     for kind in ("prose", "code", "data"):
         key = document_key(model, Tokenizers().for_model(model).name, kind)
         learned.update(key, 1_000, 2_000, 1.0)
-    save(tmp_path / "state", learned)
+    save_calibrations(tmp_path / "state", learned)
     after, _ = run([str(root)], model)
     assert [file.method for file in after.files] == ["calibrated"] * len(before.files)
     assert all(a.tokens > b.tokens for a, b in zip(after.files, before.files, strict=True))

@@ -22,6 +22,7 @@ from sidecar.counting.calibration import (
     key_of,
 )
 from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.saved_calibrations import load_calibrations, save_calibrations
 from sidecar.counting.tokenizer_interface import Tokenizer
 
 TOKENIZERS = Tokenizers()
@@ -241,9 +242,9 @@ def test_factor_stays_in_range_for_any_reports(samples: list[tuple[int, int]]) -
 def test_calibration_survives_a_restart(tmp_path: Path) -> None:
     shared = Calibrations()
     learn_growth(ConversationCalibration(shared, "claude-opus-4-7", "x"), 1.4)
-    saved_calibrations.save(tmp_path / "state", shared)
+    save_calibrations(tmp_path / "state", shared)
 
-    again = saved_calibrations.load(tmp_path / "state")
+    again = load_calibrations(tmp_path / "state")
 
     assert again.to_dict() == shared.to_dict()
     assert ConversationCalibration(again, "claude-opus-4-7", "x").samples == 19
@@ -251,13 +252,13 @@ def test_calibration_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_two_processes_keep_each_others_models(tmp_path: Path) -> None:
-    one, other = saved_calibrations.load(tmp_path), saved_calibrations.load(tmp_path)
+    one, other = load_calibrations(tmp_path), load_calibrations(tmp_path)
     learn_growth(ConversationCalibration(one, "gpt-5", "x"), 1.4)
     learn_growth(ConversationCalibration(other, "gpt-4", "x"), 0.7)
-    saved_calibrations.save(tmp_path, one)
-    saved_calibrations.save(tmp_path, other)
+    save_calibrations(tmp_path, one)
+    save_calibrations(tmp_path, other)
 
-    both = saved_calibrations.load(tmp_path)
+    both = load_calibrations(tmp_path)
     assert ConversationCalibration(both, "gpt-5", "x").factor == pytest.approx(1.4, abs=0.05)
     assert ConversationCalibration(both, "gpt-4", "x").factor == pytest.approx(0.7, abs=0.05)
 
@@ -272,13 +273,13 @@ def test_two_processes_keep_each_others_models(tmp_path: Path) -> None:
 def test_damaged_file_yields_empty_calibrations(tmp_path: Path, content: bytes) -> None:
     (tmp_path / saved_calibrations.FILE_NAME).write_bytes(content)
 
-    assert saved_calibrations.load(tmp_path).to_dict()["learned"] == {}
+    assert load_calibrations(tmp_path).to_dict()["learned"] == {}
 
 
 def test_file_contains_only_numbers_and_names(tmp_path: Path) -> None:
     shared = Calibrations()
     learn_growth(ConversationCalibration(shared, "gpt-5", "heuristic"), 1.1)
-    saved_calibrations.save(tmp_path, shared)
+    save_calibrations(tmp_path, shared)
 
     saved = json.loads((tmp_path / saved_calibrations.FILE_NAME).read_text())
     [(key, entry)] = saved["learned"].items()
@@ -313,9 +314,9 @@ def test_hidden_tokens_are_kept_for_the_clients_next_conversation(tmp_path: Path
     first.update(200, 9_210)
     assert first.hidden is None
     first.update(700, 9_710)
-    saved_calibrations.save(tmp_path, shared)
+    save_calibrations(tmp_path, shared)
 
-    again = saved_calibrations.load(tmp_path)
+    again = load_calibrations(tmp_path)
     second = ConversationCalibration(again, "gpt-5", "o200k_base", "Neovim")
     assert second.hidden is not None
     tokens, margin = second.hidden
@@ -330,7 +331,7 @@ def test_calibrations_of_an_older_file_version_are_ignored(tmp_path: Path) -> No
     old = {"version": 1, "learned": {"o200k_base x gpt-5": {"real": 9.0, "estimated": 9.0}}}
     (tmp_path / saved_calibrations.FILE_NAME).write_text(json.dumps(old))
 
-    assert saved_calibrations.load(tmp_path).to_dict()["learned"] == {}
+    assert load_calibrations(tmp_path).to_dict()["learned"] == {}
 
 
 def test_least_recently_updated_entry_is_removed_first(tmp_path: Path) -> None:
@@ -341,8 +342,8 @@ def test_least_recently_updated_entry_is_removed_first(tmp_path: Path) -> None:
         if number % 100 == 0:
             shared.update("daily", 1000, 1500)
             shared.update_hidden("daily", 1500)
-            saved_calibrations.save(tmp_path, shared)  # the next process continues from the file
-            shared = saved_calibrations.load(tmp_path)
+            save_calibrations(tmp_path, shared)  # the next process continues from the file
+            shared = load_calibrations(tmp_path)
 
     daily, hidden = shared.learned("daily"), shared.hidden("daily")
     assert daily is not None
@@ -360,16 +361,16 @@ def test_merging_samples_increases_the_version(tmp_path: Path) -> None:
     other.update("mine", 1000, 500)
     other.update("other", 1000, 1500)
     version = mine.version
-    saved_calibrations.save(tmp_path, other)
+    save_calibrations(tmp_path, other)
 
-    assert saved_calibrations.save(tmp_path, mine)
+    assert save_calibrations(tmp_path, mine)
     assert mine.version > version
     both = mine.learned("mine")
     assert both is not None
     assert both.samples == 2
     assert mine.learned("other") == other.learned("other")
     version = mine.version
-    assert not saved_calibrations.save(tmp_path, mine)
+    assert not save_calibrations(tmp_path, mine)
     assert mine.version == version
 
 
@@ -378,16 +379,16 @@ K = key_of("unheard-of", "x")
 
 def test_two_processes_keep_each_others_samples(tmp_path: Path) -> None:
     """Each sample from either process is applied once, in whichever order the processes write."""
-    one, two = saved_calibrations.load(tmp_path), saved_calibrations.load(tmp_path)
+    one, two = load_calibrations(tmp_path), load_calibrations(tmp_path)
     one.update(K, 1_000, 1_300)
-    saved_calibrations.save(tmp_path, one)
+    save_calibrations(tmp_path, one)
     for _ in range(20):
         two.update(K, 1_000, 700)
-    assert saved_calibrations.save(tmp_path, two)
+    assert save_calibrations(tmp_path, two)
     assert samples(two) == 21
     one.update(key_of("other", "x"), 1_000, 1_000)
-    assert saved_calibrations.save(tmp_path, one)
-    assert samples(one) == samples(saved_calibrations.load(tmp_path)) == 21
+    assert save_calibrations(tmp_path, one)
+    assert samples(one) == samples(load_calibrations(tmp_path)) == 21
     assert one.learned(K) == two.learned(K)
 
 
@@ -397,22 +398,22 @@ def test_unwritten_samples_are_written_later(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    one, two = saved_calibrations.load(tmp_path), saved_calibrations.load(tmp_path)
+    one, two = load_calibrations(tmp_path), load_calibrations(tmp_path)
     one.update(K, 1_000, 1_300)
     with monkeypatch.context() as broken:
         broken.setattr(saved_calibrations, "write", full)
         with pytest.raises(OSError, match="No space"):
-            saved_calibrations.save(tmp_path, one)
+            save_calibrations(tmp_path, one)
     two.update(K, 1_000, 700)
-    saved_calibrations.save(tmp_path, two)
-    saved_calibrations.save(tmp_path, one)
-    assert samples(saved_calibrations.load(tmp_path)) == 2
+    save_calibrations(tmp_path, two)
+    save_calibrations(tmp_path, one)
+    assert samples(load_calibrations(tmp_path)) == 2
 
 
 def test_sample_added_during_a_write_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = saved_calibrations.load(tmp_path)
+    one = load_calibrations(tmp_path)
     one.update(K, 1_000, 1_300)
 
     def slow(path: Path, data: bytes) -> None:
@@ -421,10 +422,10 @@ def test_sample_added_during_a_write_counts_once(
 
     with monkeypatch.context() as late:
         late.setattr(saved_calibrations, "write", slow)
-        saved_calibrations.save(tmp_path, one)
-    assert not saved_calibrations.save(tmp_path, one)
-    assert samples(one) == samples(saved_calibrations.load(tmp_path)) == 2
-    assert not saved_calibrations.save(tmp_path, one)
+        save_calibrations(tmp_path, one)
+    assert not save_calibrations(tmp_path, one)
+    assert samples(one) == samples(load_calibrations(tmp_path)) == 2
+    assert not save_calibrations(tmp_path, one)
     assert samples(one) == 2
 
 

@@ -123,14 +123,14 @@ def test_a_damaged_calibration_is_set_aside_once(
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "calibration.json").write_bytes(data)
-    assert saved_calibrations.load(folder).to_dict() == Calibrations().to_dict()
+    assert saved_calibrations.load_calibrations(folder).to_dict() == Calibrations().to_dict()
     (aside,) = folder.iterdir()
     assert aside.name.startswith("calibration.json.broken-")
     assert aside.read_bytes() == data
     learned = Calibrations()
     learned.update("key", 100, 120, 1.0)
-    saved_calibrations.save(folder, learned)
-    assert saved_calibrations.load(folder).learned("key") is not None
+    saved_calibrations.save_calibrations(folder, learned)
+    assert saved_calibrations.load_calibrations(folder).learned("key") is not None
     assert len(caplog.records) == 1
 
 
@@ -185,7 +185,7 @@ for number in range(20):
 
 def test_processes_that_calibrate_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
     run_together(LEARNER, tmp_path)
-    calibrations = saved_calibrations.load(tmp_path)
+    calibrations = saved_calibrations.load_calibrations(tmp_path)
     kept = {key for key in calibrations.to_dict()["learned"] if key != "shared"}
     assert kept == {f"{name} {number}" for name in "abc" for number in range(40)}
     shared = calibrations.learned("shared")
@@ -232,7 +232,7 @@ def test_state_that_could_not_be_written_is_written_later(tmp_path: Path) -> Non
         store.save()
     folder.unlink()
     store.save()
-    assert saved_calibrations.load(folder).learned("k") == store.loaded().learned("k")
+    assert saved_calibrations.load_calibrations(folder).learned("k") == store.loaded().learned("k")
 
 
 def session() -> SavedSession:

@@ -19,9 +19,18 @@ from sidecar.agents.databases import DatabaseState, read_database
 from sidecar.agents.fields import decode_file, time_from_ms, time_from_ns
 from sidecar.agents.file_reading import LONGEST_LINE
 from sidecar.agents.folders import editor_folders
-from sidecar.agents.readers import copilot_requests
 from sidecar.agents.readers import copilot_spans as spans
-from sidecar.agents.readers.copilot_requests import AGENT, ContentChat, StoredChat, calls_of
+from sidecar.agents.readers.copilot_requests import (
+    AGENT,
+    INITIAL,
+    PUSH,
+    ContentChat,
+    Mutation,
+    StoredChat,
+    apply_mutation,
+    calls_of,
+    decode_mutation,
+)
 from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 from sidecar.agents.store_files import database_store, list_folder, store_from_path
 from sidecar.agents.stores import (
@@ -111,7 +120,7 @@ class CopilotChat(StoreReader):
             chat = decode_file(chat_path, ContentChat)
         else:
             chat = ContentChat()
-            for one in read_records(chat_path, copilot_requests.decode):
+            for one in read_records(chat_path, decode_mutation):
                 with suppress(msgspec.DecodeError):
                     chat = _apply_line(chat, one)
         chat.add_to(sizes)
@@ -119,11 +128,11 @@ class CopilotChat(StoreReader):
 
 @lru_cache(maxsize=256)
 def _title_of_line(path: str, title_at: str) -> str | None:
-    change = record_at(path, title_at.partition("@")[0], copilot_requests.decode, LONGEST_LINE)
+    change = record_at(path, title_at.partition("@")[0], decode_mutation, LONGEST_LINE)
     if change is None:
         return None
     try:
-        if change.kind == copilot_requests.INITIAL:
+        if change.kind == INITIAL:
             return typed.decode_leniently(change.value, StoredChat).custom_title
         return typed.decode(change.value, str) if change.path == _TITLE else None
     except msgspec.DecodeError:
@@ -157,7 +166,7 @@ class _State(msgspec.Struct):
         self.find_better_stores()
         calls: dict[str, CallFinished] = {}
         changed: set[int] = set()
-        for one in lines.records(copilot_requests.decode):
+        for one in lines.records(decode_mutation):
             try:
                 if _moves_turns(one):
                     calls |= self.calls(changed)
@@ -231,33 +240,29 @@ class _Until(msgspec.Struct, frozen=True, array_like=True, tag="until"):
     until: float | None
 
 
-def _moves_turns(one: copilot_requests.Mutation) -> bool:
-    return one.kind == copilot_requests.INITIAL or (
-        one.path[:1] == ("requests",) and len(one.path) < 3
-    )
+def _moves_turns(one: Mutation) -> bool:
+    return one.kind == INITIAL or (one.path[:1] == ("requests",) and len(one.path) < 3)
 
 
-def _changed_turns(
-    chat: StoredChat, one: copilot_requests.Mutation, before: set[int], known: int
-) -> set[int]:
+def _changed_turns(chat: StoredChat, one: Mutation, before: set[int], known: int) -> set[int]:
     if not _moves_turns(one):
         number = one.path[1] if one.path[:1] == ("requests",) else None
         return before | {number} if isinstance(number, int) else before
     start = 0
-    if one.kind == copilot_requests.PUSH and one.path == ("requests",):
+    if one.kind == PUSH and one.path == ("requests",):
         start = known if one.length is None else max(0, one.length)
     return set(range(start, len(chat.requests or ())))
 
 
-def _apply_line(chat: AnyChat, one: copilot_requests.Mutation) -> AnyChat:
+def _apply_line(chat: AnyChat, one: Mutation) -> AnyChat:
     """Apply a line to a chat session, and return the resulting session.
 
     Raises:
         msgspec.DecodeError: A value has the wrong type.
     """
-    if one.kind == copilot_requests.INITIAL:
+    if one.kind == INITIAL:
         return typed.decode_leniently(one.value, type(chat))
-    copilot_requests.apply(chat, one)
+    apply_mutation(chat, one)
     return chat
 
 

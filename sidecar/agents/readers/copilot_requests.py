@@ -55,7 +55,7 @@ class Mutation(Record):
     length: int | None = msgspec.field(default=None, name="i")
 
 
-decode = typed.decoder(Mutation)
+decode_mutation = typed.decoder(Mutation)
 """Decode a log line.
 
 Raises:
@@ -63,7 +63,7 @@ Raises:
 """
 
 
-def apply(state: Record, line: Mutation) -> None:
+def apply_mutation(state: Record, line: Mutation) -> None:
     """Apply a log line to a record. Changes to undeclared fields are ignored.
 
     Raises:

@@ -21,7 +21,6 @@ from sidecar.agents.databases import (
     rows,
 )
 from sidecar.agents.fields import Number, Record, reported_usage
-from sidecar.agents.file_reading import decompress
 from sidecar.agents.folders import agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
@@ -163,7 +162,11 @@ def _document(row: dict[str, Any]) -> bytes:
     """Return a thread's JSON document. Raises OSError if the compressed data is corrupt."""
     data = row.get("data") or b""
     data = data.encode() if isinstance(data, str) else bytes(data)
-    return decompress(data, _MOST) if row.get("data_type") == "zstd" else data
+    if row.get("data_type") != "zstd":
+        return data
+    from sidecar.agents.compressed import decompress
+
+    return decompress(data, _MOST)
 
 
 class Zed(OneDatabase):

@@ -16,7 +16,7 @@ from benchmarks.client import SERVER, StdioClient
 from sidecar.budgets.fixes import raised_limit
 from sidecar.counting.calibration import Calibrations, document_key, key_of
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.counting.saved_calibrations import save
+from sidecar.counting.saved_calibrations import save_calibrations
 from tests.e2e.llama.own import text_tokens
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def configured(tmp_path: Path, case: str, url: str) -> None:
         learned.update(document_key(model, estimator, "code"), 1_000, 1_400, 1.0)
         learned.update(document_key(model, estimator, "prose"), 1_000, 1_200, 1.0)
         learned.update(key_of(model, estimator), 1_000, 1_300, 1.0)
-    save(tmp_path / "state", learned)
+    save_calibrations(tmp_path / "state", learned)
 
 
 def ran(verb: str, *arguments: str, root: Path) -> Any:
