@@ -6,6 +6,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -167,16 +169,25 @@ def test_unusable_state_folder_is_not_a_configuration_error(
     assert "ledger.db" in json.loads(result.output)["configuration"]["stateProblem"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no read-only folders")
 @pytest.mark.parametrize("name", ["", "ledger.db"])
 def test_read_only_state_is_a_problem(name: str, tmp_path: Path) -> None:
     CostBook(state_dir()).record(CostRecordParams(model="gpt-5", usage={"prompt_tokens": 1}))
     path = state_dir() / name
     path.chmod(0o500)
-    if os.access(path, os.W_OK):
-        pytest.skip("root can write to read-only folders")
-    result = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    prefix = list[str]()
+    if os.access(path, os.W_OK):  # root, which needs a capability to write here
+        drop = "-dac_override"
+        prefix = ["setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}"]
+    command = ["doctor", "--workspace", str(tmp_path), "--json"]
+    result = subprocess.run(
+        [*prefix, sys.executable, "-P", "-m", "sidecar", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     path.chmod(0o700)
-    assert f"{path} is read-only" in json.loads(result.output)["configuration"]["stateProblem"]
+    assert f"{path} is read-only" in json.loads(result.stdout)["configuration"]["stateProblem"]
 
 
 def test_every_extra_is_named() -> None:
