@@ -1,1 +1,1 @@
-"""Conversations with AI models: contents, occupancy, pruning, and their owner."""
+"""Conversations with AI models: contents, occupancy and pruning, as pure values."""
