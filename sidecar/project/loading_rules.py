@@ -1,0 +1,183 @@
+"""Facts about which files each coding agent sends before the first word.
+
+They are in `loading_rules.toml`, with the version of the agent in which they were measured. To add
+an agent, add a table: its keys are the fields of `AgentRules`. Nothing here needs Python.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+import msgspec
+
+from sidecar import typed
+
+Kind = Literal[
+    "instructions",
+    "rule",
+    "import",
+    "memory",
+    "skill",
+    "command",
+    "sub-agent",
+    "output-style",
+]
+Where = Literal["user", "chain", "between", "root", "start"]
+State = Literal["sent", "cut", "name-only", "later", "hidden"]
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """Which front matter of a rule decides when it is sent."""
+
+    keys: tuple[str, ...] = ()
+    """The keys with patterns: the rule is sent when a matching file is in the context."""
+    everything: tuple[str, ...] = ()
+    """The patterns that mean all files. A rule with one of them is sent at once."""
+    always: str = ""
+    """A key that decides alone: sent at once if true, and not at once if false."""
+    off: str = ""
+    """A key that leaves the rule out if it is true."""
+    scoped: State = "later"
+    """What is sent of a rule with patterns."""
+    described: State = "sent"
+    """What is sent of a rule with a description and without patterns."""
+    otherwise: State = "sent"
+    """What is sent of a rule with neither."""
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """How much an agent sends of some files."""
+
+    bytes: int | None = None
+    lines: int | None = None
+    is_shared: bool = False
+    """Whether the limit is for all files together, in the order of the request."""
+    keeps: Literal["bytes", "lines", "files"] = "bytes"
+    """The unit that is kept whole: a file that crosses the limit is cut after the last byte or
+    line that fits, or left out.
+    """
+
+
+class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """Files that an agent looks for in some folders."""
+
+    where: tuple[Where, ...]
+    """`user`: the agent's folders of the user's. `chain`: from the root of the git repository to
+    the folder where the agent starts. `root` and `start`: its ends. `between`: the rest of it.
+    """
+    files: tuple[str | tuple[str, ...], ...]
+    """The files in each folder, in order. Of names in a list, only the first that exists is read.
+
+    A pattern (`*`) finds rules. `{slug}` is the path of the repository, with `-` for everything
+    but letters and digits. For `user`, paths may also have the form of folders in
+    `known_agents.toml`.
+    """
+    kind: Kind | None = None
+    """The kind of these files. By default patterns find rules, and names instructions."""
+    above: Literal["never", "without-git", "always"] = "never"
+    """When the chain goes on above the repository, to the root of the file system.
+
+    Without a repository, a chain that never does is the start folder alone.
+    """
+    innermost_first: bool = False
+    fallbacks: tuple[tuple[str, ...], ...] = ()
+    """Names that are read only if no folder has a name that is not here, or is in a list before."""
+    empty_hides: bool = True
+    """Whether a file without text stands before others."""
+    below: Literal["never", "later"] = "never"
+    """Whether files in folders below the start are read once the agent opens a file there."""
+    hides_below: bool = False
+    """Whether `fallbacks` applies to folders below as well."""
+    warns_beside: bool = False
+    """Whether authors should know that a fallback is hidden by a file in its own folder."""
+    hides_same_name: bool = False
+    """Whether a rule hides later ones of the same name in other folders."""
+    scope: Scope | None = None
+    strips: tuple[Literal["comments", "front-matter", "ends"], ...] = ()
+    """What the agent removes: HTML comments that are blocks, YAML, white space at the ends."""
+    limit: Limit | None = None
+
+
+class Imports(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
+):
+    """How an agent reads `@path` imports."""
+
+    hops: int
+    """How many files may import one another in a row."""
+    after: str = ""
+    """The characters that may stand before the `@` sign, besides white space."""
+    trims: str = ""
+    """The characters that do not belong to the path at its end."""
+    has_escapes: bool = False
+    """Whether a path may contain spaces after a backslash."""
+    in_html: bool = False
+    """Whether imports in HTML comments and blocks count."""
+    repeats: bool = False
+    """Whether a file that is imported twice is sent twice."""
+    within: Literal["root", "start"] = "root"
+    """The folder that contains every file that can be imported."""
+    outside: str = "is not sent"
+    """What happens to imports of other files."""
+
+
+class Settings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
+):
+    """An agent's settings that change what it loads: the names of its keys, with dots."""
+
+    files: tuple[str, ...]
+    """The settings files, in the form of `Files.files`. A later one overrides an earlier one.
+
+    A path without `~`, `$` or `{` is in the start folder.
+    """
+    bytes: str = ""
+    """The key for `Limit.bytes`."""
+    more_names: str = ""
+    """The key for names that are tried after others."""
+    names: str = ""
+    """The key for names that replace the others."""
+    excludes: str = ""
+    """The key for patterns of files that are not read."""
+    adds: str = ""
+    """The key for paths and patterns of more files."""
+
+
+class AgentRules(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
+):
+    """The files that one agent sends."""
+
+    title: str
+    """The agent's name, as its maker writes it."""
+    version: str = ""
+    """The version in which this was measured. It is empty if it is from documentation."""
+    source: str
+    home: tuple[str, ...] = ()
+    """The agent's folders of the user's, in the form of `folders` in `known_agents.toml`."""
+    once: Literal["", "file", "text"] = ""
+    """What is sent only once: the same file under two names, or the same text."""
+    files: tuple[Files, ...] = ()
+    """In the order of the request."""
+    imports: Imports | None = None
+    settings: Settings | None = None
+
+
+@cache
+def loading_rules() -> dict[str, AgentRules]:
+    """Return the rules by agent. Reads a file on first use."""
+    return typed.read_table("sidecar.project", "loading_rules.toml", dict[str, AgentRules])
+
+
+@cache
+def prompt_file_names() -> frozenset[str]:
+    """Return the names and patterns of all prompt files, without their folders.
+
+    They reveal nothing about the user, so they may be sent to a collector.
+    """
+    groups = [
+        one for rules in loading_rules().values() for each in rules.files for one in each.files
+    ]
+    names = [name for one in groups for name in ((one,) if isinstance(one, str) else one)]
+    return frozenset(name.rpartition("/")[2] for name in names)

@@ -1,0 +1,242 @@
+"""Reads the files of footprints: each file once, only inside some folders, and within limits.
+
+Symbolic links are resolved before the folder is compared. A repository may be hostile, so it must
+not make this process read a file outside of it, or read without an end.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from sidecar.operating_system import NO_FOLLOW, open_to_read
+from sidecar.project.loading_rules import prompt_file_names
+from sidecar.text.globs import PathGlobs, path_glob_problem
+
+OUTSIDE = "not read: it is outside the project"
+MAX_BYTES = 4 << 20
+"""Maximum size of a file in bytes."""
+MAX_TEXT = 64 << 20
+"""Maximum size of all files together in bytes."""
+MAX_ENTRIES = 20_000
+"""Maximum number of files and folders that are listed in a folder and its subfolders."""
+MAX_DEPTH = 12
+"""Maximum number of levels of subfolders that are listed."""
+MAX_BELOW = 100_000
+"""Maximum number of the project's files among which those that are sent later are looked for."""
+
+
+class SourceFile(NamedTuple):
+    """A file. If it could not be read, `data` is empty and `note` explains why."""
+
+    real: str
+    """The path with all links resolved."""
+    data: bytes
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The text, in which bytes that are not UTF-8 are surrogates, so that offsets are exact."""
+        return self.data.decode("utf-8", "surrogateescape")
+
+
+class SourceFiles:
+    """Reads files for the footprints of several agents, and remembers them.
+
+    Args:
+        replaced: Contents that stand in for those of files, by path. None stands for no file.
+    """
+
+    def __init__(self, replaced: Mapping[str, bytes | None] | None = None) -> None:
+        self.opened = 0
+        """The number of files that were opened."""
+        self.listed = 0
+        """The number of files and folders that were listed."""
+        self._replaced = replaced or {}
+        self._size = 0
+        self._files: dict[str, SourceFile] = {}
+        self._exists: dict[str, bool] = {}
+        self._real: dict[str, str] = {}
+        self._below: dict[str, tuple[str, ...]] = {}
+        self._found: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._settings: dict[str, dict[str, Any]] = {}
+
+    def exists(self, path: str) -> bool:
+        """Return whether a path is a regular file, or a link to one."""
+        if path in self._replaced:
+            return self._replaced[path] is not None
+        if path not in self._exists:
+            try:
+                self._exists[path] = stat.S_ISREG(os.stat(path).st_mode)
+            except (OSError, ValueError):  # ValueError: the path contains a NUL
+                self._exists[path] = False
+        return self._exists[path]
+
+    def real(self, path: str) -> str:
+        """Return a path with all links resolved."""
+        if path not in self._real:
+            try:
+                self._real[path] = os.path.realpath(path)
+            except (OSError, ValueError):
+                self._real[path] = path
+        return self._real[path]
+
+    def is_inside(self, path: str, folders: Iterable[str]) -> bool:
+        """Return whether a path is inside one of some folders, after all links are resolved."""
+        real = self.real(path)
+        tops = (self.real(folder).rstrip(os.sep) for folder in folders)
+        return any(real == top or real.startswith(top + os.sep) for top in tops)
+
+    def read(self, path: str, inside: Sequence[str]) -> SourceFile:
+        """Read a file that exists, if it is inside one of some folders."""
+        real = self.real(path)
+        if not self.is_inside(path, inside):
+            return SourceFile(real, b"", OUTSIDE)
+        if path in self._replaced:
+            return SourceFile(real, self._replaced[path] or b"")
+        if real not in self._files:
+            self._files[real] = self._open(real)
+        return self._files[real]
+
+    def _open(self, real: str) -> SourceFile:
+        if self._size > MAX_TEXT:
+            return SourceFile(real, b"", f"not read: the files exceed {MAX_TEXT >> 20} MB")
+        try:
+            descriptor = open_to_read(real, NO_FOLLOW | getattr(os, "O_NONBLOCK", 0))
+            with open(descriptor, "rb") as file:
+                self.opened += 1
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    return SourceFile(real, b"", "not read: it is not a regular file")
+                data = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            return SourceFile(real, b"", f"not read: {error.strerror or 'it cannot be opened'}")
+        if len(data) > MAX_BYTES:
+            return SourceFile(real, b"", f"not read: it is larger than {MAX_BYTES >> 20} MB")
+        self._size += len(data)
+        return SourceFile(real, data)
+
+    def find(self, folder: str, pattern: str, inside: Sequence[str]) -> list[str]:
+        """Return the paths of the files in a folder that match a pattern, sorted.
+
+        Args:
+            folder: The folder.
+            pattern: A path in which `*` stands for a name or a part of one, and `**/` for any
+                folders.
+            inside: The folders that may be listed.
+        """
+        names = pattern.split("/")
+        fixed = next((index for index, name in enumerate(names) if _is_pattern(name)), len(names))
+        top, rest = os.path.join(folder, *names[:fixed]), "/".join(names[fixed:])
+        globs = _globs(rest)
+        if globs is None:
+            return []
+        depth = MAX_DEPTH if "**" in rest else rest.count("/") + 1
+        found = [name for name in self._list(top, depth, inside) if globs.matches_file(name)]
+        prefix = top.rstrip("/") + "/"
+        for path, data in self._replaced.items():
+            name = path.removeprefix(prefix)
+            if path.startswith(prefix) and name.count("/") < depth and globs.matches_file(name):
+                found = [one for one in found if one != name] + [name] * (data is not None)
+        return [os.path.join(top, name) for name in sorted(found)]
+
+    def _list(self, top: str, depth: int, inside: Sequence[str]) -> tuple[str, ...]:
+        key = top, depth
+        if key not in self._found:
+            self._found[key] = tuple(islice(self._walk(top, depth, inside), MAX_ENTRIES))
+        return self._found[key]
+
+    def _walk(self, top: str, depth: int, inside: Sequence[str]) -> Iterator[str]:
+        """Yield the paths of files relative to a folder. Each real folder is listed once."""
+        waiting, seen, listed = [("", 1)], set[str](), 0
+        while waiting:
+            folder, level = waiting.pop()
+            path = os.path.join(top, folder)
+            if self.real(path) in seen or not self.is_inside(path, inside):
+                continue
+            seen.add(self.real(path))
+            try:
+                with os.scandir(path) as entries:
+                    some = sorted(islice(entries, MAX_ENTRIES - listed), key=_name_of)
+            except (OSError, ValueError):
+                continue
+            listed += len(some)
+            self.listed += len(some)
+            inner = []
+            for entry in some:
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                if not _is_folder(entry):
+                    yield name
+                elif level < depth:
+                    inner.append((name, level + 1))
+            waiting += reversed(inner)
+
+    def below(self, start: str) -> tuple[str, ...]:
+        """Return the relative paths of the prompt files in a project, as git lists its files."""
+        if start not in self._below:
+            from sidecar.project.files import walk
+
+            names, prefix = prompt_file_names(), start.rstrip(os.sep) + os.sep
+            entries = (
+                entry if isinstance(entry, str) else getattr(entry, "path", "")
+                for entry in islice(walk(start), MAX_BELOW)
+            )
+            paths = [one for one in entries if os.path.basename(one) in names]
+            paths += [path for path, data in self._replaced.items() if data is not None]
+            self._below[start] = tuple(
+                os.path.relpath(path, start)
+                for path in dict.fromkeys(paths)
+                if path.startswith(prefix) and os.path.basename(path) in names
+            )
+        return self._below[start]
+
+    def settings(self, path: str, inside: Sequence[str]) -> Mapping[str, Any]:
+        """Return the settings in a JSON, TOML or YAML file. Missing files have none."""
+        if path not in self._settings:
+            exists = self.exists(path)
+            text = self.read(path, inside).data.decode("utf-8-sig", "replace") if exists else ""
+            self._settings[path] = _parse_settings(path, text) if text else {}
+        return self._settings[path]
+
+
+def _is_pattern(name: str) -> bool:
+    return "*" in name or "?" in name or "[" in name
+
+
+@lru_cache(maxsize=256)
+def _globs(pattern: str) -> PathGlobs | None:
+    if not pattern or path_glob_problem(pattern) is not None:
+        return None
+    return PathGlobs([f"/{pattern}"])
+
+
+def _name_of(entry: os.DirEntry[str]) -> str:
+    return entry.name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _parse_settings(path: str, text: str) -> dict[str, Any]:
+    from sidecar import typed
+    from sidecar.agents.fields import without_comments
+    from sidecar.config import toml
+    from sidecar.text.prompt_markdown import read_yaml
+
+    try:
+        if path.endswith(".toml"):
+            return toml.parse(text)
+        if path.endswith((".yml", ".yaml")):
+            return dict(read_yaml(text))
+        return typed.decode(without_comments(text), dict[str, Any])
+    except (ValueError, msgspec.DecodeError):
+        return {}

@@ -1,0 +1,303 @@
+"""Reads prompt files as coding agents do: front matter, HTML comments and `@path` imports.
+
+Offsets are in characters. All functions take linear time, because a repository may be hostile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+Value = str | bool | tuple[str, ...]
+"""A value in front matter: text, a truth value, or a list of texts."""
+
+
+class Span(NamedTuple):
+    """A range of characters."""
+
+    start: int
+    end: int
+
+
+_FRONT_MATTER = re.compile(
+    r"\ufeff?---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.M | re.S
+)
+_KEY = re.compile(r"([\w.-]+)[ \t]*:(?:[ \t]+|$)(.*)")
+_ITEM = re.compile(r"[ \t]*-(?:[ \t]+(.*)|$)")
+_COMMENT_END = re.compile(r"(?:^|\s)#.*$")
+_FLOW_ITEM = re.compile(r"""[ \t]*("(?:[^"\\]|\\.)*+"|'[^']*+'|[^,\]]*+)[ \t]*(?:,|\]|$)""")
+_TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def front_matter_end(text: str) -> int:
+    """Return where the text after the YAML front matter starts. It is 0 if there is none."""
+    found = _FRONT_MATTER.match(text) if text[:4].lstrip("\ufeff").startswith("---") else None
+    return found.end() if found else 0
+
+
+def read_front_matter(text: str) -> Mapping[str, Value]:
+    """Return the values at the top level of a Markdown file's YAML front matter."""
+    found = _FRONT_MATTER.match(text) if front_matter_end(text) else None
+    return read_yaml(found[1]) if found else {}
+
+
+def read_yaml(text: str) -> dict[str, Value]:
+    """Return the values at the top level of a YAML document that are scalars or lists of them.
+
+    This is the part of YAML that front matter uses: plain, quoted and block scalars, and lists.
+    """
+    values: dict[str, Value] = {}
+    key, head, inner = "", "", list[str]()
+    for line in (*text.splitlines(), "end: "):
+        if found := _KEY.match(line):
+            if key:
+                values[key] = _yaml_value(head, inner)
+            key, head, inner = found[1], found[2], []
+        else:
+            inner.append(line)
+    return values
+
+
+def _yaml_value(head: str, inner: list[str]) -> Value:
+    head = head.strip()
+    if head[:1] in ("|", ">"):
+        lines = [line.strip() for line in inner]
+        return ("\n" if head[0] == "|" else " ").join(lines).strip()
+    if not head or head[0] == "#":
+        items = [found for line in inner if (found := _ITEM.match(line)) is not None]
+        if items:
+            return tuple(_scalar(found[1] or "") for found in items)
+    whole = " ".join((head, *(line.strip() for line in inner))).strip()
+    if whole.startswith("["):
+        items = list(_FLOW_ITEM.finditer(whole, 1))
+        return tuple(text for item in items if (text := _scalar(item[1])))
+    if head[:1] in ("'", '"'):
+        return _scalar(whole)
+    plain = _scalar(whole)
+    return _TRUTHS.get(plain.lower(), plain)
+
+
+def _scalar(text: str) -> str:
+    text = text.strip()
+    quote = text[:1]
+    if quote in ("'", '"') and (end := text.rfind(quote)) > 0:
+        inner = text[1:end]
+        return inner.replace("''", "'") if quote == "'" else inner.replace('\\"', '"')
+    return _COMMENT_END.sub("", text).strip()
+
+
+_FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*$)|~{3,})")
+_ITEM_START = re.compile(r"( {0,3}(?:[-*+]|\d{1,9}[.)]))([ \t]+|$)")
+_INDENTED = re.compile(r" {0,3}\t| {4}")
+_COMMENT_START = re.compile(r" {0,3}<!--")
+_COMMENT = re.compile(r"<!--.*?-->", re.S)
+_RAW_START = re.compile(r" {0,3}<(script|pre|style|textarea)(?=[\s>]|$)", re.I)
+_BLOCK_START = re.compile(
+    r" {0,3}(?:</?(?:address|article|aside|base|basefont|blockquote|body|caption|center|col"
+    r"|colgroup|dd|details|dialog|dir|div|dl|dt|fieldset|figcaption|figure|footer|form|frame|frameset|h[1-6]"
+    r"|head|header|hr|html|iframe|legend|li|link|main|menu|menuitem|meta|nav|noframes|ol|optgroup"
+    r"|option|p|param|search|section|summary|table|tbody|td|tfoot|th|thead|title|tr|track|ul)"
+    r"(?=[\s/>]|$)|<[?!])",
+    re.I,
+)
+_TAG_LINE = re.compile(r" {0,3}</?[a-z][\w-]*(?:\s[^<>]*)?>\s*$", re.I)
+_HEADING = re.compile(r" {0,3}#{1,6}(?:\s|$)")
+
+
+class _Line(NamedTuple):
+    kind: str
+    """`text`, `code`, `html` or `comment`: a whole comment and the rest of its last line."""
+    start: int
+    end: int
+
+
+class _BlockScan:
+    """Reads a Markdown text line by line, and tells which block each line is part of."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._fence = ""
+        """The mark that ends the current fenced block."""
+        self._html: str | None = None
+        """What ends the current HTML block: a tag, or a blank line if it is empty."""
+        self._item = 0
+        """The indent of the text in the current list item, or 0 outside of lists."""
+        self._is_paragraph = False
+        self._is_closed = False
+        """Whether a comment that starts in the current line has an end."""
+
+    def lines(self) -> Iterator[_Line]:
+        """Yield the lines that are not blank. A comment of several lines is one line."""
+        position, text = 0, self._text
+        last_close = text.rfind("-->") - 4
+        while position < len(text):
+            end = _line_end(text, position)
+            self._is_closed = position < last_close
+            kind = self._read_line(text[position:end].rstrip("\r"))
+            if kind == "comment":
+                end = _line_end(text, text.find("-->", text.find("<!--", position) + 4))
+            if kind:
+                yield _Line(kind, position, end)
+            position = end + 1
+
+    def _read_line(self, line: str) -> str:
+        bare = line.strip()
+        if self._fence:
+            if bare.startswith(self._fence) and not bare.strip(self._fence[0]):
+                self._fence = ""
+            return "code"
+        if self._html is not None:
+            if (self._html in line.lower()) if self._html else not bare:
+                self._html = None
+            return "html" if bare else ""
+        if not bare:
+            self._is_paragraph = False
+            return ""
+        wide = line.expandtabs(4)
+        width = len(wide) - len(wide.lstrip())
+        if self._item and width >= self._item:
+            return self._read_item(line[self._item :])
+        return self._read_block(line, width)
+
+    def _read_item(self, line: str) -> str:
+        if found := _FENCE.match(line):
+            self._fence = found[1]
+            return "code"
+        return "text"
+
+    def _read_block(self, line: str, width: int) -> str:
+        if width < 4 and (found := _FENCE.match(line)):
+            self._start_block()
+            self._fence = found[1]
+            return "code"
+        if self._is_closed and _COMMENT_START.match(line):
+            self._start_block()
+            return "comment"
+        if (html := self._html_end(line)) is not None:
+            self._start_block()
+            self._html = None if html and html in line.lower() else html
+            return "html"
+        if marker := _ITEM_START.match(line):
+            blank = len(marker[2].expandtabs(4))
+            self._item = len(marker[1]) + (blank if 1 <= blank <= 4 else 1)
+            self._is_paragraph = True
+            return self._read_item(line[marker.end() :])
+        if not self._is_paragraph:
+            self._item = 0
+            if width >= 4:
+                return "code"
+        self._is_paragraph = not _HEADING.match(line)
+        return "text"
+
+    def _start_block(self) -> None:
+        self._item, self._is_paragraph = 0, False
+
+    def _html_end(self, line: str) -> str | None:
+        """Return what ends the HTML block that starts with a line, or None if none starts."""
+        if opening := _RAW_START.match(line):
+            return f"</{opening[1].lower()}>"
+        is_tag = not self._is_paragraph and _TAG_LINE.match(line)
+        return "" if is_tag or _BLOCK_START.match(line) else None
+
+
+def _line_end(text: str, position: int) -> int:
+    end = text.find("\n", position)
+    return len(text) if end < 0 else end
+
+
+def find_block_comments(text: str) -> list[Span]:
+    """Return the HTML comments that start a line outside of lists, quotes, code and HTML blocks.
+
+    If nothing else is on a comment's lines, the line breaks after it are part of the range.
+    """
+    found = []
+    for line in _BlockScan(text).lines():
+        if line.kind != "comment":
+            continue
+        comments = [Span(*match.span()) for match in _COMMENT.finditer(text, line.start, line.end)]
+        rest, position = "", line.start
+        for comment in comments:
+            rest, position = rest + text[position : comment.start], comment.end
+        if (rest + text[position : line.end]).strip():
+            found += comments
+            continue
+        end = line.end
+        while text[end : end + 1] == "\n":
+            end += 1
+        found.append(Span(line.start, end))
+    return found
+
+
+class Mention(NamedTuple):
+    """A path after an `@` sign, which may be an import."""
+
+    path: str
+    start: int
+    """The offset of the `@` sign."""
+    end: int
+    block: str
+    """Where the mention is: `text`, `html` or `comment`."""
+    before: str
+    """The character before the `@` sign, unless it is white space."""
+
+
+_PATH = re.compile(r"@(\S+)")
+_PATH_WITH_ESCAPES = re.compile(r"@((?:[^\s\\]|\\ )+)")
+_TICKS = re.compile(r"`+")
+
+
+def find_mentions(
+    text: str, *, after: str = "", trims: str = "", has_escapes: bool = False
+) -> Iterator[Mention]:
+    r"""Yield the `@path` mentions in a Markdown text. Code is ignored.
+
+    Args:
+        text: The text.
+        after: The characters that may stand before the `@` sign, besides white space.
+        trims: The characters that do not belong to the path at its end.
+        has_escapes: Whether a path may contain spaces after a backslash.
+    """
+    if "@" not in text:
+        return
+    pattern = _PATH_WITH_ESCAPES if has_escapes else _PATH
+    for line in _BlockScan(text).lines():
+        if line.kind == "code":
+            continue
+        part = _blank_code_spans(text[line.start : line.end])
+        comment_end = part.rfind("-->") if line.kind == "comment" else -1
+        for match in pattern.finditer(part):
+            before = part[match.start() - 1 : match.start()]
+            if before and not before.isspace() and before not in after:
+                continue
+            path = match[1].rstrip(trims) if trims else match[1]
+            is_text = line.kind == "comment" and match.start() > comment_end
+            block = "text" if is_text else line.kind
+            start = line.start + match.start()
+            end = start + 1 + len(path)
+            if has_escapes:
+                path = path.replace("\\ ", " ")
+            if path:
+                yield Mention(path, start, end, block, before.strip())
+
+
+def _blank_code_spans(line: str) -> str:
+    if "`" not in line:
+        return line
+    runs = list(_TICKS.finditer(line))
+    closing: dict[int, int] = {}
+    latest: dict[int, int] = {}
+    for index in range(len(runs) - 1, -1, -1):
+        length = len(runs[index][0])
+        if length in latest:
+            closing[index] = latest[length]
+        latest[length] = index
+    parts, position, index = [], 0, 0
+    while index < len(runs):
+        end = closing.get(index)
+        if end is not None:
+            start = runs[index].start()
+            parts += [line[position:start], "`" * (runs[end].end() - start)]
+            position, index = runs[end].end(), end
+        index += 1
+    return "".join([*parts, line[position:]])

@@ -1,0 +1,371 @@
+"""Tests which instruction files each agent sends, and what of them is cut, hidden or sent later.
+
+Each case was measured with the real agent in the version that `loading_rules.toml` names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sidecar.project.footprint import ByteRange
+from sidecar.project.loading_rules import loading_rules
+from tests.unit.footprint_world import FootprintWorld
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> FootprintWorld:
+    return FootprintWorld(tmp_path)
+
+
+CASES: list[tuple[str, str, list[str], list[str]]] = [
+    # The agent, its start folder, the files, and those that are sent, in order.
+    ("claude-code", ".", ["AGENTS.md"], ["AGENTS.md"]),
+    ("claude-code", ".", ["AGENTS.md", ".claude/AGENTS.md"], ["AGENTS.md", ".claude/AGENTS.md"]),
+    ("claude-code", ".", ["AGENTS.md", "CLAUDE.md"], ["CLAUDE.md"]),
+    ("claude-code", ".", ["AGENTS.md", ".claude/CLAUDE.md"], [".claude/CLAUDE.md"]),
+    ("claude-code", ".", ["AGENTS.md", "CLAUDE.local.md"], ["CLAUDE.local.md"]),
+    ("claude-code", ".", ["AGENTS.md", "../CLAUDE.md"], ["../CLAUDE.md"]),
+    ("claude-code", ".", ["AGENTS.md", "~/CLAUDE.md"], ["~/CLAUDE.md"]),
+    ("claude-code", ".", ["AGENTS.md", "~/.claude/CLAUDE.md"], ["~/.claude/CLAUDE.md", "AGENTS.md"]),
+    ("claude-code", ".", ["AGENTS.md", ".claude/rules/a.md"], ["AGENTS.md", ".claude/rules/a.md"]),
+    ("claude-code", "pkg", ["AGENTS.md", "pkg/CLAUDE.md"], ["pkg/CLAUDE.md"]),
+    ("claude-code", ".", ["AGENTS.md", "pkg/CLAUDE.md"], ["AGENTS.md"]),
+    (
+        "claude-code",
+        "pkg",
+        [
+            "pkg/CLAUDE.local.md", "pkg/.claude/rules/deep/b.md", "CLAUDE.md", ".claude/CLAUDE.md",
+            ".claude/rules/a.md", ".claude/rules/a.txt", "CLAUDE.local.md", "../CLAUDE.md",
+            "~/.claude/rules/u.md", "~/.claude/CLAUDE.md", "README.md", ".cursorrules",
+        ],
+        [
+            "~/.claude/CLAUDE.md", "~/.claude/rules/u.md", "../CLAUDE.md", "CLAUDE.md",
+            ".claude/CLAUDE.md", ".claude/rules/a.md", "CLAUDE.local.md",
+            "pkg/.claude/rules/deep/b.md", "pkg/CLAUDE.local.md",
+        ],
+    ),
+    ("codex", ".", ["AGENTS.md", "AGENTS.override.md"], ["AGENTS.override.md"]),
+    ("codex", "pkg", ["AGENTS.md", "pkg/AGENTS.override.md"], ["AGENTS.md", "pkg/AGENTS.override.md"]),
+    ("codex", ".", ["AGENTS.md", "../AGENTS.md", "CLAUDE.md"], ["AGENTS.md"]),
+    ("codex", ".", ["~/.codex/AGENTS.md", "~/AGENTS.md"], ["~/.codex/AGENTS.md"]),
+    (
+        "codex",
+        ".",
+        ["~/.codex/AGENTS.md", "~/.codex/AGENTS.override.md", "AGENTS.md"],
+        ["~/.codex/AGENTS.override.md", "AGENTS.md"],
+    ),
+    ("opencode", "pkg", ["AGENTS.md", "pkg/CLAUDE.md"], ["AGENTS.md"]),
+    ("opencode", "pkg", ["CLAUDE.md", "pkg/AGENTS.md"], ["pkg/AGENTS.md"]),
+    ("opencode", "pkg", ["CONTEXT.md", "pkg/CONTEXT.md"], ["pkg/CONTEXT.md", "CONTEXT.md"]),
+    ("opencode", ".", ["~/AGENTS.md", "../AGENTS.md", "CONTEXT.md"], ["CONTEXT.md"]),
+    (
+        "opencode",
+        ".",
+        ["~/.config/opencode/AGENTS.md", "~/.claude/CLAUDE.md", "AGENTS.md"],
+        ["~/.config/opencode/AGENTS.md", "AGENTS.md"],
+    ),
+    ("opencode", ".", ["~/.claude/CLAUDE.md", "AGENTS.md"], ["~/.claude/CLAUDE.md", "AGENTS.md"]),
+    ("pi", "pkg", ["AGENTS.md", "pkg/CLAUDE.md"], ["AGENTS.md", "pkg/CLAUDE.md"]),
+    (
+        "pi",
+        "pkg/app",
+        ["AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "pkg/CLAUDE.md", "pkg/app/AGENTS.md"],
+        ["AGENTS.override.md", "pkg/CLAUDE.md", "pkg/app/AGENTS.md"],
+    ),
+    ("pi", ".", ["~/AGENTS.md", "../CLAUDE.md"], ["~/AGENTS.md", "../CLAUDE.md"]),
+    (
+        "pi",
+        ".",
+        ["~/.pi/agent/CLAUDE.md", "~/.pi/agent/AGENTS.md", "~/.pi/agent/APPEND_SYSTEM.md"],
+        ["~/.pi/agent/APPEND_SYSTEM.md", "~/.pi/agent/AGENTS.md"],
+    ),
+    ("gemini-cli", "pkg", ["GEMINI.md", "pkg/GEMINI.md", "AGENTS.md"], ["GEMINI.md", "pkg/GEMINI.md"]),
+    ("gemini-cli", ".", ["~/.gemini/GEMINI.md", "../GEMINI.md"], ["~/.gemini/GEMINI.md"]),
+    (
+        "qwen-code",
+        "pkg",
+        ["AGENTS.md", "QWEN.md", "pkg/QWEN.md", "~/QWEN.md", ".qwen/QWEN.local.md", "QWEN.local.md",
+         ".qwen/rules/deep/a.md", "~/.qwen/AGENTS.md", "~/.qwen/QWEN.md", "~/.qwen/output-language.md"],
+        ["~/.qwen/QWEN.md", "~/QWEN.md", "QWEN.md", "pkg/QWEN.md", ".qwen/QWEN.local.md",
+         "~/.qwen/AGENTS.md", "AGENTS.md", ".qwen/rules/deep/a.md", "~/.qwen/output-language.md"],
+    ),
+    (
+        "kimi-code",
+        ".",
+        ["agents.md", ".kimi-code/AGENTS.md", "~/.agents/AGENTS.md", "~/.kimi-code/AGENTS.md"],
+        ["~/.kimi-code/AGENTS.md", "~/.agents/AGENTS.md", ".kimi-code/AGENTS.md", "agents.md"],
+    ),
+    ("vibe", "pkg", ["~/.vibe/AGENTS.md", "AGENTS.md", "CLAUDE.md"], ["~/.vibe/AGENTS.md", "AGENTS.md"]),
+    (
+        "copilot-cli",
+        "mid/pkg",
+        ["AGENTS.md", "mid/AGENTS.md", "mid/pkg/AGENTS.md", "CLAUDE.md", "mid/pkg/GEMINI.md",
+         ".github/copilot-instructions.md", "mid/pkg/.github/copilot-instructions.md",
+         ".github/instructions/a.instructions.md", "~/.copilot/copilot-instructions.md"],
+        ["~/.copilot/copilot-instructions.md", ".github/copilot-instructions.md",
+         "mid/pkg/.github/copilot-instructions.md", "AGENTS.md", "CLAUDE.md", "mid/pkg/AGENTS.md",
+         "mid/pkg/GEMINI.md", "mid/AGENTS.md", ".github/instructions/a.instructions.md"],
+    ),
+    ("cline", ".", [".clinerules"], [".clinerules"]),
+    (
+        "cline",
+        ".",
+        [".clinerules/a.md", ".clinerules/deep/b.md", ".clinerules/c.txt", "AGENTS.md"],
+        ["AGENTS.md", ".clinerules/a.md", ".clinerules/c.txt"],
+    ),
+    ("cline", "pkg", ["AGENTS.md", "pkg/AGENTS.md"], ["pkg/AGENTS.md"]),
+    (
+        "cline",
+        ".",
+        [".clinerules/a.md", "~/Documents/Cline/Rules/a.md"],
+        ["~/Documents/Cline/Rules/a.md"],
+    ),
+    ("cline", ".", [".clinerules/a.md", ".cline/rules/a.md"], [".cline/rules/a.md"]),
+    ("continue", ".", ["AGENT.md", "CLAUDE.md", ".continue/rules/deep/a.md"],
+     ["AGENT.md", ".continue/rules/deep/a.md"]),
+    ("kilo-code", ".", [".kilo/rules/a.md", ".kilocode/rules/a.md", ".kilo/rules/deep/b.md"],
+     [".kilo/rules/a.md"]),
+    ("aider", ".", ["CONVENTIONS.md", "AGENTS.md"], []),
+    ("zed", ".", ["AGENTS.md", ".cursorrules"], [".cursorrules"]),
+    ("crush", ".", ["CRUSH.md", "CLAUDE.md", "~/.config/crush/CRUSH.md"],
+     ["~/.config/crush/CRUSH.md", "CLAUDE.md", "CRUSH.md"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("agent", "start", "files", "sent"),
+    CASES,
+    ids=[f"{case[0]}-{number}" for number, case in enumerate(CASES)],
+)
+def test_an_agent_sends_files_in_the_order_of_its_request(
+    world: FootprintWorld, agent: str, start: str, files: list[str], sent: list[str]
+) -> None:
+    world.write({name: f"words of {name}\n" for name in files})
+    assert world.sent(agent, start) == sent
+
+
+@pytest.mark.parametrize("agent", ["codex", "gemini-cli", "kimi-code", "vibe", "copilot-cli"])
+def test_without_git_only_the_start_folder_is_read(world: FootprintWorld, agent: str) -> None:
+    (world.root / ".git").rmdir()
+    name = "GEMINI.md" if agent == "gemini-cli" else "AGENTS.md"
+    world.write({name: "outer", f"pkg/{name}": "inner"})
+    assert world.sent(agent, "pkg") == [f"pkg/{name}"]
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "opencode", "qwen-code", "pi"])
+def test_without_git_folders_above_are_read(world: FootprintWorld, agent: str) -> None:
+    (world.root / ".git").rmdir()
+    world.write({"AGENTS.md": "outer", "pkg/AGENTS.md": "inner"})
+    assert sorted(world.sent(agent, "pkg")) == ["AGENTS.md", "pkg/AGENTS.md"]
+
+
+@pytest.mark.parametrize("text", ["", "<!-- x -->", "<!-- x\n-->\n\n"])
+def test_a_claude_md_without_text_hides_nothing(world: FootprintWorld, text: str) -> None:
+    world.write({"CLAUDE.md": text, "AGENTS.md": "words"})
+    assert world.sent("claude-code") == ["AGENTS.md"]
+
+
+def test_an_excluded_claude_md_hides_nothing(world: FootprintWorld) -> None:
+    world.write({"CLAUDE.md": "x", "AGENTS.md": "words"})
+    settings = '{"claudeMdExcludes": ["**/root/CLAUDE.md"]}'
+    world.write({".claude/settings.local.json": settings})
+    assert world.sent("claude-code") == ["AGENTS.md"]
+
+
+def test_an_import_brings_a_hidden_file(world: FootprintWorld) -> None:
+    world.write({"CLAUDE.md": "@AGENTS.md\n", "AGENTS.md": "words", "pkg/AGENTS.md": "inner"})
+    found = world.footprint("claude-code")
+    assert world.sent("claude-code") == ["CLAUDE.md", "AGENTS.md"]
+    hidden = world.parts(found, "hidden")
+    assert [world.name(one.path) for one in hidden] == ["pkg/AGENTS.md"]
+    assert world.name(hidden[0].hidden_by) == "CLAUDE.md"
+
+
+def test_a_hidden_file_is_a_problem(world: FootprintWorld) -> None:
+    world.write({"../CLAUDE.md": "x", "AGENTS.md": "words"})
+    (problem,) = world.problems("claude-code", "instructions-hidden")
+    assert (world.name(problem.path), problem.range) == ("AGENTS.md", ByteRange(0, 5))
+    assert "Claude Code 2.1.332" in problem.message
+    assert "~/above/CLAUDE.md" in problem.message
+
+
+def test_codex_cuts_the_chain_after_32768_bytes(world: FootprintWorld) -> None:
+    size = 40_960
+    names = ["~/.codex/AGENTS.md", "AGENTS.md", "pkg/AGENTS.md", "pkg/app/AGENTS.md"]
+    world.write(dict.fromkeys(names, "x" * size))
+    found = world.footprint("codex", "pkg/app")
+    assert [len(one.text) for one in found.parts] == [size, 32_768, 0, 0]
+    assert [one.lost for one in found.parts] == [
+        (),
+        (ByteRange(32_768, size),),
+        (ByteRange(0, size),),
+        (ByteRange(0, size),),
+    ]
+    problems = world.problems("codex", "instructions-cut", "pkg/app")
+    assert [world.name(one.path) for one in problems] == names[1:]
+    assert "Codex 0.171.0 sends at most 32,768 bytes" in problems[0].message
+    assert "8,192 of 40,960 bytes" in problems[0].message
+    assert "project_doc_max_bytes" in problems[0].message
+
+
+def test_codex_cuts_inside_a_character(world: FootprintWorld) -> None:
+    world.write({"AGENTS.md": "a" + "é" * 20_000})
+    (part,) = world.footprint("codex").parts
+    assert part.text == "a" + "é" * 16_383 + "\ufffd"
+    assert part.lost == (ByteRange(32_768, 40_001),)
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"), [("10", 10), ("0", 0), ("100000", 40_000), ('"x"', 32_768)]
+)
+def test_codex_reads_its_limit_from_its_settings(
+    world: FootprintWorld, value: str, sent: int
+) -> None:
+    world.write({"AGENTS.md": "x" * 40_000})
+    world.write({"~/.codex/config.toml": f"project_doc_max_bytes = {value}\n"})
+    (part,) = world.footprint("codex").parts
+    assert len(part.text) == sent
+
+
+def test_codex_reads_more_names_from_its_settings(world: FootprintWorld) -> None:
+    world.write({"CLAUDE.md": "x", "pkg/AGENTS.md": "y", "pkg/CLAUDE.md": "z"})
+    names = 'project_doc_fallback_filenames = ["CLAUDE.md", "../outside.md", "/etc/passwd"]'
+    world.write({"~/.codex/config.toml": names})
+    assert world.sent("codex", "pkg") == ["CLAUDE.md", "pkg/AGENTS.md"]
+
+
+def test_an_empty_override_hides_the_file_and_is_a_problem(world: FootprintWorld) -> None:
+    world.write({"AGENTS.override.md": "", "AGENTS.md": "words"})
+    assert world.sent("codex") == []
+    (problem,) = world.problems("codex", "instructions-hidden")
+    assert "AGENTS.override.md stands before it, though it is empty" in problem.message
+    world.write({"AGENTS.override.md": "x"})
+    assert world.problems("codex", "instructions-hidden") == []
+
+
+def test_files_of_blanks_are_skipped(world: FootprintWorld) -> None:
+    world.write({"AGENTS.md": " \n\n" * 20_000, "pkg/AGENTS.md": "words"})
+    assert world.sent("codex", "pkg") == ["pkg/AGENTS.md"]
+
+
+def test_files_below_the_start_are_sent_later(world: FootprintWorld) -> None:
+    world.write({"CLAUDE.md": "x", "pkg/CLAUDE.md": "y", "pkg/deep/.claude/CLAUDE.md": "z"})
+    later = world.parts(world.footprint("claude-code"), "later")
+    assert sorted(world.name(one.path) for one in later) == [
+        "pkg/CLAUDE.md",
+        "pkg/deep/.claude/CLAUDE.md",
+    ]
+    assert {one.text for one in later} == {""}
+    world.write({"AGENTS.md": "x", "pkg/AGENTS.md": "y"})
+    assert world.parts(world.footprint("codex"), "later") == []
+
+
+RULES = [
+    # The front matter of a rule, and what Claude Code does with it.
+    ("", "sent"),
+    ("description: x", "sent"),
+    ("globs: src/**", "sent"),
+    ("paths: []", "sent"),
+    ('paths: "**"', "sent"),
+    ("paths: src/**", "later"),
+    ('paths: ["*"]', "later"),
+    ("paths:\n  - '**/*'", "later"),
+    ("paths:\n- src/**\n- docs/**", "later"),
+]
+
+
+@pytest.mark.parametrize(("front", "state"), RULES)
+def test_claude_rules_with_paths_are_sent_later(
+    world: FootprintWorld, front: str, state: str
+) -> None:
+    world.write({".claude/rules/a.md": f"---\n{front}\n---\nwords\n"})
+    (part,) = world.footprint("claude-code").parts
+    assert (part.state, part.text) == (state, "words" if state == "sent" else "")
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "front", "state"),
+    [
+        ("copilot-cli", ".github/instructions/a.instructions.md", 'applyTo: "**"', "sent"),
+        ("copilot-cli", ".github/instructions/a.instructions.md", 'applyTo: "*.py"', "name-only"),
+        ("copilot-cli", ".claude/rules/a.md", "paths: src/**", "later"),
+        ("cline", ".clinerules/a.md", "disabled: true", "hidden"),
+        ("cline", ".clinerules/a.md", "paths: src/**", "sent"),
+        ("continue", ".continue/rules/a.md", "globs: '*.py'", "later"),
+        ("continue", ".continue/rules/a.md", "alwaysApply: false", "later"),
+        ("continue", ".continue/rules/a.md", "alwaysApply: true\nglobs: '*.py'", "sent"),
+        ("qwen-code", ".qwen/rules/a.md", "paths: src/**", "later"),
+        ("cursor", ".cursor/rules/a.mdc", "alwaysApply: true", "sent"),
+        ("cursor", ".cursor/rules/a.mdc", "globs: '*.py'\nalwaysApply: false", "later"),
+        ("cursor", ".cursor/rules/a.mdc", "description: When testing\nglobs:", "name-only"),
+        ("cursor", ".cursor/rules/a.mdc", "description:\nglobs:\nalwaysApply: false", "later"),
+    ],
+)  # fmt: skip
+def test_front_matter_decides_when_rules_are_sent(
+    world: FootprintWorld, agent: str, name: str, front: str, state: str
+) -> None:
+    world.write({name: f"---\n{front}\n---\nwords\n"})
+    (part,) = world.footprint(agent).parts
+    assert part.state == state
+
+
+def test_a_rule_without_scope_beside_others_is_reported(world: FootprintWorld) -> None:
+    world.write({".claude/rules/a.md": "# Always\nwords\n"})
+    assert world.problems("claude-code", "rule-always-loaded") == []
+    world.write({".claude/rules/b.md": "---\npaths: src/**\n---\nwords\n"})
+    (problem,) = world.problems("claude-code", "rule-always-loaded")
+    assert (world.name(problem.path), problem.range) == (".claude/rules/a.md", ByteRange(0, 8))
+
+
+@pytest.mark.parametrize(
+    ("agent", "sent"),
+    [("claude-code", ["CLAUDE.md"]), ("copilot-cli", ["AGENTS.md"])],
+)
+def test_the_same_text_is_sent_once(world: FootprintWorld, agent: str, sent: list[str]) -> None:
+    world.write({"AGENTS.md": "words"})
+    (world.root / "CLAUDE.md").symlink_to("AGENTS.md")
+    assert world.sent(agent) == sent
+    assert world.problems(agent, "instructions-hidden") == []
+
+
+def test_memory_is_cut_at_whole_lines(world: FootprintWorld) -> None:
+    slug = "".join(sign if sign.isalnum() else "-" for sign in str(world.root))
+    name = f"~/.claude/projects/{slug}/memory/MEMORY.md"
+    for lines, kept in ((["x\n"] * 400, 200), ([f"{'x' * 313}\n"] * 190, 79)):
+        world.write({name: "".join(lines)})
+        (part,) = world.footprint("claude-code").parts
+        assert (part.kind, part.state, part.text.count("\n")) == ("memory", "cut", kept)
+        sent = len("".join(lines[:kept]))
+        assert part.lost == (ByteRange(sent, len("".join(lines))),)
+    world.write({name: "x\n" * 200})
+    assert world.footprint("claude-code").parts[0].state == "sent"
+
+
+def test_opencode_sends_what_its_settings_name(world: FootprintWorld) -> None:
+    world.write({"docs/a.md": "a", "docs/b.md": "b", "c.md": "c", "AGENTS.md": "x"})
+    world.write(
+        {"opencode.json": '{"instructions": ["docs/*.md", "https://x.test/y.md", "/etc/x"]}'}
+    )
+    assert world.sent("opencode") == ["AGENTS.md", "docs/a.md", "docs/b.md"]
+
+
+@pytest.mark.parametrize(
+    "text", ["read: CONVENTIONS.md", "read: [CONVENTIONS.md]", "read:\n  - CONVENTIONS.md # ours"]
+)
+def test_aider_sends_what_its_settings_name(world: FootprintWorld, text: str) -> None:
+    world.write({"CONVENTIONS.md": "x", ".aider.conf.yml": f"model: y\n{text}\n"})
+    assert world.sent("aider") == ["CONVENTIONS.md"]
+
+
+def test_gemini_reads_other_names_from_its_settings(world: FootprintWorld) -> None:
+    world.write({"GEMINI.md": "x", "AGENTS.md": "y"})
+    world.write({".gemini/settings.json": '{"context": {"fileName": ["AGENTS.md"]}}'})
+    assert world.sent("gemini-cli") == ["AGENTS.md"]
+
+
+def test_every_agent_has_a_source() -> None:
+    for agent, rules in loading_rules().items():
+        assert rules.source, agent
+        assert rules.title, agent
