@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sidecar.agents.reader_registry import reader_of
 from sidecar.agents.session_events import McpToolCall, StoredSession
@@ -18,13 +19,18 @@ from sidecar.budgets.budget_rules import Rules
 from sidecar.config.load import find_root, load
 from sidecar.conversations.context_protocol import ContextUsage
 from sidecar.cost.caps import SpendingSums
+from sidecar.cost.repricing import price_calls
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.caller import Caller, FoundSession, find_session
 from sidecar.models import catalogue
-from sidecar.tasks import SharedTasks
+from sidecar.tasks import SharedTasks, backoff
 from sidecar.workspace.services import Services
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.workspace import SettingsChange, Workspace
+
+if TYPE_CHECKING:
+    from sidecar.agents.reader_registry import Sources
+    from sidecar.cost.book import CostBook
 
 BEING_READ = "The session's calls are still being read. Ask again later for the cost."
 HISTORY_SECONDS = 3.0
@@ -33,7 +39,7 @@ reading continues in the background.
 """
 LINE_SECONDS = 0.3
 """Maximum number of seconds to wait until the agent has written the tool call to its file."""
-_LINE_POLL_SECONDS = 0.03
+_FIRST_POLL_SECONDS = 0.02
 _END_BYTES = 1 << 20
 _MOST_CALLERS = 20
 """How many of the agent's newest sessions may have made a call that names no session."""
@@ -49,7 +55,9 @@ class Project:
         self._history: SharedTasks[str, bool] = SharedTasks("mcp history", outlives_waiters=True)
         self._stop = threading.Event()
         self._has_read_all = False
-        """Whether past calls are in the ledger. New calls are recorded when sessions are read."""
+        """Whether past calls are in the ledger, with the current prices. New calls are recorded
+        when sessions are read.
+        """
 
     async def aclose(self) -> None:
         """Stop the threads and close all files."""
@@ -65,6 +73,8 @@ class Project:
         if loaded.settings != previous.settings or not self.services.configured.is_set():
             self.workspace.apply_settings(SettingsChange(read=(loaded, Rules(loaded.settings))))
             self.services.configured.set()
+        if loaded.settings.prices != previous.settings.prices:
+            self._has_read_all = False
 
     def resolve(self, path: str, roots: Sequence[Path]) -> Path:
         """Return the absolute path to a file or folder in the project. This call blocks.
@@ -112,11 +122,12 @@ class Project:
         if is_certain and caller.tool_call is None:
             return found
         waits = caller.tool_call is not None or (found is not None and found.others > 0)
-        named, ends = None, dict[str, int]()
+        named, ends, polls = None, dict[str, int](), 0
         with suppress(TimeoutError):
             async with asyncio.timeout(LINE_SECONDS):
                 while (named := await self._find_call(caller, ends)) is None and waits:
-                    await asyncio.sleep(_LINE_POLL_SECONDS)
+                    polls += 1
+                    await asyncio.sleep(backoff(polls, _FIRST_POLL_SECONDS, LINE_SECONDS))
                     await self._read_sessions()
         if named is not None:
             caller = caller._replace(session_ids=(named, *caller.session_ids))
@@ -179,7 +190,10 @@ class Project:
         return spent, None if is_complete else BEING_READ
 
     async def _read_calls(self) -> bool:
-        """Read past calls. Returns whether the ledger has all of them."""
+        """Read past calls, and price calls again whose prices have changed.
+
+        Returns whether the ledger has all past calls.
+        """
         if not self._has_read_all:
             with suppress(TimeoutError, SidecarError):  # the next read of the ledger also fails
                 self._has_read_all = await self._history.run("all", self._read_all, HISTORY_SECONDS)
@@ -187,13 +201,10 @@ class Project:
 
     async def _read_all(self) -> bool:
         sources = await self.services.agents.sources(self.workspace)
-        if sources is None:
-            return True
-        spending, control = self.services.spending(self.workspace), IngestControl(self._stop)
-        read = await self.services.workers.run(
-            lambda: read_all(spending.book, sources, mine=True, control=control)
+        spending = self.services.spending(self.workspace)
+        return await self.services.workers.run(
+            lambda: _read_and_price(spending.book, sources, self._stop)
         )
-        return read.is_complete
 
     async def caller_usage(
         self, caller: Caller
@@ -205,6 +216,14 @@ class Project:
         sessions = self.services.sessions(self.workspace)
         session = sessions.find(found.row.id)
         return (None, None) if session is None else (sessions.usage(session), found)
+
+
+def _read_and_price(book: CostBook, sources: Sources | None, stop: threading.Event) -> bool:
+    control, is_complete = IngestControl(stop), True
+    if sources is not None:
+        is_complete = read_all(book, sources, mine=True, control=control).is_complete
+    price_calls(book.ledger, stop)
+    return is_complete
 
 
 def find_in_ends(paths: Mapping[str, str], text: bytes, ends: dict[str, int]) -> str | None:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ import pytest
 from benchmarks.agents import claude
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.agents.session_index import LOCK_NAME
-from sidecar.config.paths import state_dir
+from sidecar.config.paths import config_file, state_dir
 from sidecar.conversations.context_protocol import SessionRow
 from sidecar.mcp.caller import Caller, find_session, identify, session_ids
 from sidecar.mcp.open_project import BEING_READ, Project, find_in_ends
@@ -153,6 +154,58 @@ def test_search_for_a_call_reads_only_what_was_appended(tmp_path: Path) -> None:
     assert find_in_ends(paths, b"toolu_1", ends) == "a"
     path.write_bytes(b"toolu_2")
     assert find_in_ends(paths, b"toolu_2", ends) == "a"
+
+
+async def test_a_call_that_is_never_written_is_looked_for_ever_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "home" / "app"
+    root.mkdir()
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=5)
+    session = claude.everyday(home, root)
+    project, searches, original = Project(root), list[Caller](), Project._find_call
+
+    async def search(self: Project, caller: Caller, ends: dict[str, int]) -> str | None:
+        searches.append(caller)
+        return await original(self, caller, ends)
+
+    monkeypatch.setattr(Project, "_find_call", search)
+    await project.load_settings()
+    found = await project.find_session(
+        Caller("claude-code", (session.id,), tool_call="toolu_missing")
+    )
+    assert found is not None
+    assert found.row.id == session.id
+    assert 1 <= len(searches) <= 5
+    await project.aclose()
+
+
+async def test_recorded_calls_are_priced_again_after_a_change_of_prices(tmp_path: Path) -> None:
+    root = tmp_path / "home" / "app"
+    root.mkdir()
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=5)
+    session = claude.everyday(home, root)
+
+    async def spent_usd(project: Project, price: int) -> Decimal:
+        config_file().write_text(
+            f'[[price]]\nmodels = ["*"]\ninput = {price}.0\noutput = {price}.0\n'
+        )
+        await project.load_settings()
+        found = await project.find_session(Caller("claude-code", (session.id,)))
+        assert found is not None
+        spent, note = await project.spent(found)
+        assert note is None
+        return spent.workspace
+
+    first, later = Project(root), Project(root)
+    usd = await spent_usd(first, 1)
+    assert usd > 0
+    assert await spent_usd(later, 2) == 2 * usd
+    assert await spent_usd(later, 3) == 3 * usd
+    await first.aclose()
+    await later.aclose()
 
 
 @pytest.mark.parametrize("old_sessions", [1, 3])
