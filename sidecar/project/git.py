@@ -78,7 +78,7 @@ def _run_verb(
     if git is None:
         raise GitError("git is not on the PATH; install git")
     off = _filter_options(git, folder)
-    top = _find_top(folder.absolute())
+    top = find_top(folder.absolute())
     if top is not None and not os.path.lexists(top / ".GIT"):
         # The disk distinguishes case. With the wrong setting, git would omit a new `agents.md`
         # beside `AGENTS.md`.
@@ -187,11 +187,11 @@ def repository_path(path: str) -> str:
     Outside of a repository, the path is returned unchanged.
     """
     absolute = Path(os.path.abspath(path))
-    top = _find_top(absolute)
+    top = find_top(absolute)
     return path if top is None else absolute.relative_to(top).as_posix()
 
 
-def _find_top(folder: Path) -> Path | None:
+def find_top(folder: Path) -> Path | None:
     """Return the innermost folder that contains `.git`, at or above a folder."""
     around = (folder, *folder.parents)
     return next((each for each in around if os.path.lexists(each / ".git")), None)
@@ -226,7 +226,7 @@ def list_files(folder: str) -> GitListing | None:
         GitError: git is missing or refuses to list the files.
     """
     real = Path(os.path.realpath(folder))
-    top = _find_top(real)
+    top = find_top(real)
     if top is None or ".git" in (below := real.relative_to(top)).parts:
         return None
     if not _is_work_tree(top):
@@ -245,7 +245,7 @@ def index_files(folder: str) -> list[str]:
 
     The list is empty outside of a repository, or if git refuses to work.
     """
-    top = _find_top(Path(os.path.realpath(folder)))
+    top = find_top(Path(os.path.realpath(folder)))
     if top is None:
         return []
     names = [word for name in ("index", "info/exclude") for word in ("--git-path", name)]

@@ -1,0 +1,118 @@
+"""Reads what the files of a repository contained in a git revision."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from sidecar.project import git
+
+MAX_BYTES = 4 << 20
+"""Maximum size of an old file in bytes. Larger files are treated as unchanged."""
+MAX_SIZE = 64 << 20
+"""Maximum size of all old files together in bytes."""
+_LINK = b"120000"
+_SUBMODULE = b"160000"
+
+
+class _Change(NamedTuple):
+    path: str
+    mode: bytes
+    blob: bytes | None
+    """The id of the old object. None if the file is new."""
+
+
+def read_old_files(folder: Path, base: str) -> dict[str, bytes | None]:
+    """Return what each file of a repository that differs from a revision contained in it.
+
+    Args:
+        folder: A folder in the repository.
+        base: The revision.
+
+    Returns:
+        The contents by absolute path, or None for a file that the revision does not have. A link
+        has the contents of the file that it led to.
+
+    Raises:
+        GitError: The folder is not in a repository, or there is no such revision.
+    """
+    top = git.find_top(Path(os.path.abspath(folder)))
+    if top is None:
+        raise git.GitError("this is not a git repository")
+    changes = list(_find_changes(top, base))
+    contents = _read_blobs(top, (change.blob for change in changes if change.blob is not None))
+    old = {
+        change.path: None if change.blob is None else contents[change.blob]
+        for change in changes
+        if change.blob is None or change.blob in contents
+    }
+    links = {
+        change.path: os.fsdecode(old.pop(change.path) or b"")
+        for change in changes
+        if change.mode == _LINK and change.path in old
+    }
+    old |= {path: _follow(top, path, links, old) for path in links}
+    tops = dict.fromkeys((str(top), os.path.realpath(top)))
+    return {os.path.join(each, path): data for each in tops for path, data in old.items()}
+
+
+def _find_changes(top: Path, base: str) -> Iterator[_Change]:
+    # Resolve the revision first, so that git cannot mistake it for an option or a path.
+    tree = git.run(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{tree}}")
+    options = ("--raw", "-z", "--no-abbrev", "--no-renames")
+    fields = iter(git.run(top, "diff", *options, tree.decode().strip(), "--").split(b"\0"))
+    for header in fields:
+        if not header:
+            break
+        mode, _, blob, _, _ = header.split(b" ")
+        path = os.fsdecode(next(fields))
+        if mode != b":" + _SUBMODULE:
+            yield _Change(path, mode[1:], blob if blob.strip(b"0") else None)
+    for path in git.run(top, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0"):
+        if path:
+            yield _Change(os.fsdecode(path), b"", None)
+
+
+def _read_blobs(top: Path, ids: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Return the contents of objects that are not too large, by id."""
+    wanted = [blob + b"\n" for blob in dict.fromkeys(ids)]
+    if not wanted:
+        return {}
+    sizes = git.run(top, "cat-file", "--batch-check=%(objectsize)", stdin=b"".join(wanted)).split(
+        b"\n"
+    )
+    left, small = MAX_SIZE, []
+    for blob, size in zip(wanted, sizes, strict=False):
+        if size.isdigit() and int(size) <= min(MAX_BYTES, left):
+            left -= int(size)
+            small.append(blob)
+    answer = git.run(top, "cat-file", "--batch", stdin=b"".join(small)) if small else b""
+    found, at = {}, 0
+    for blob in small:
+        header = answer[at : at + 4096].partition(b"\n")[0]
+        at += len(header) + 1
+        size = int(header.rpartition(b" ")[2])
+        found[blob.strip()] = answer[at : at + size]
+        at += size + 1
+    return found
+
+
+def _follow(
+    top: Path, link: str, links: Mapping[str, str], old: Mapping[str, bytes | None]
+) -> bytes | None:
+    """Return the old contents of the file that a link led to, if it is in the repository."""
+    path = os.path.normpath(os.path.join(os.path.dirname(link), links[link]))
+    if path in links:  # to a link that has also changed
+        return None
+    if path in old:
+        return old[path]
+    real = os.path.realpath(top / path)
+    if not Path(real).is_relative_to(os.path.realpath(top)) or not os.path.isfile(real):
+        return None
+    try:
+        with open(real, "rb") as file:
+            return file.read(MAX_BYTES)
+    except OSError:
+        return None
