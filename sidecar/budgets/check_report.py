@@ -15,6 +15,7 @@ from sidecar.counting.count_result import Method, number_text, tokens_text
 from sidecar.project.git import repository_path
 from sidecar.text.printable import (
     counted,
+    first_names,
     json_text,
     markdown,
     percent_text,
@@ -150,10 +151,15 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def message(self) -> str:
+        return f"Every {self.title} call: {self.text}"
+
+    @property
+    def text(self) -> str:
+        """The growth and its price, without the agent's name."""
         before, after = (number_text(count, self.method) for count in (self.before, self.tokens))
         sign = "+" if self.added >= 0 else "-"
         added = tokens_text(abs(self.added), self.method)
-        size = f"Every {self.title} call: {sign}{added} ({before} → {after})"
+        size = f"{sign}{added} ({before} → {after})"
         if self.price is None:
             return (
                 f"{size}. No calls are known; to see the price, write a profile with "
@@ -249,8 +255,21 @@ def as_text(report: Report) -> str:
         f"{growth.path}: information: {growth.message} [budget-growth]"
         for growth in report.growth or ()
     ]
-    sentences = [growth.message for growth in report.prompt_growth]
+    sentences = _prompt_growth_sentences(report)
     return "\n".join(map(printable, [*lines, _summary_line(report), *sentences]))
+
+
+def _prompt_growth_sentences(report: Report) -> list[str]:
+    """Return a sentence for each agent with calls, and one for all others that grow alike."""
+    titles: dict[str, list[str]] = {}
+    for growth in report.prompt_growth:
+        titles.setdefault(growth.text, []).append(growth.title)
+    return [
+        f"Every {names[0]} call: {text}"
+        if len(names) == 1
+        else f"Every call of {first_names(names)}: {text}"
+        for text, names in titles.items()
+    ]
 
 
 def as_json(report: Report) -> str:
@@ -297,7 +316,7 @@ def _prompt_growth_json(growth: PromptGrowth) -> dict[str, Any]:
 def as_markdown(report: Report) -> str:
     """Format the report as Markdown, for a job summary or a comment on a pull request."""
     parts = ["### Token budgets"]
-    parts += [f"**{markdown(growth.message)}**" for growth in report.prompt_growth]
+    parts += [f"**{markdown(sentence)}**" for sentence in _prompt_growth_sentences(report)]
     parts.append(markdown(_summary_line(report)))
     if report.distinct_findings:
         rows = [
@@ -347,7 +366,8 @@ def as_github(report: Report) -> str:
         for growth in report.growth or ()
     ]
     lines += [
-        f"::notice title=Token budget::{_escape(growth.message)}" for growth in report.prompt_growth
+        f"::notice title=Token budget::{_escape(sentence)}"
+        for sentence in _prompt_growth_sentences(report)
     ]
     lines += [
         f"::error {_annotated(skipped.path)}title=Token budget::{_escape(skipped_text(skipped))}"

@@ -31,6 +31,13 @@ INVALID = 2
     metavar="BASE",
     help="Also report how many tokens files have gained or lost since this git revision.",
 )
+@click.option(
+    "--profile",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --diff, price changes of agents' instructions by this file of `cost profile` "
+    "(default: usage-profile.json of the project, else your own calls).",
+)
 @click.option("--model", help="Model for budgets without a model (default: the `model` setting).")
 @click.option(
     "--stdin-name",
@@ -58,6 +65,7 @@ def check(
     form: str,
     as_json: bool,
     base: str | None,
+    profile: Path | None,
     model: str | None,
     stdin_name: str,
     config: Path | None,
@@ -87,6 +95,7 @@ def check(
             stdin_name,
             config=config,
             root=root or (Path() if config else None),
+            profile=profile,
             use_cache=not no_cache,
             warn=warn,
             progress=with_progress,

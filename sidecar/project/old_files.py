@@ -70,9 +70,8 @@ def _find_changes(top: Path, base: str) -> Iterator[_Change]:
         path = os.fsdecode(next(fields))
         if mode != b":" + _SUBMODULE:
             yield _Change(path, mode[1:], blob if blob.strip(b"0") else None)
-    for path in git.run(top, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0"):
-        if path:
-            yield _Change(os.fsdecode(path), b"", None)
+    new = git.run(top, "ls-files", "--others", "--exclude-standard", "-z")
+    yield from (_Change(os.fsdecode(name), b"", None) for name in new.split(b"\0") if name)
 
 
 def _read_blobs(top: Path, ids: Iterable[bytes]) -> dict[bytes, bytes]:
@@ -93,9 +92,9 @@ def _read_blobs(top: Path, ids: Iterable[bytes]) -> dict[bytes, bytes]:
     for blob in small:
         header = answer[at : at + 4096].partition(b"\n")[0]
         at += len(header) + 1
-        size = int(header.rpartition(b" ")[2])
-        found[blob.strip()] = answer[at : at + size]
-        at += size + 1
+        end = at + int(header.rpartition(b" ")[2])
+        found[blob.strip()] = answer[at:end]
+        at = end + 1
     return found
 
 

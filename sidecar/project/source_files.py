@@ -69,8 +69,9 @@ class SourceFiles:
 
     def exists(self, path: str) -> bool:
         """Return whether a path is a regular file, or a link to one."""
-        if path in self._replaced:
-            return self._replaced[path] is not None
+        replaced = self._replaced_path(path)
+        if replaced is not None:
+            return self._replaced[replaced] is not None
         if path not in self._exists:
             try:
                 self._exists[path] = stat.S_ISREG(os.stat(path).st_mode)
@@ -83,6 +84,9 @@ class SourceFiles:
         if path not in self._real:
             try:
                 self._real[path] = os.path.realpath(path)
+                if path in self._replaced:  # what stands for the file is not a link
+                    folder, name = os.path.split(path)
+                    self._real[path] = os.path.join(os.path.realpath(folder), name)
             except (OSError, ValueError):
                 self._real[path] = path
         return self._real[path]
@@ -98,11 +102,19 @@ class SourceFiles:
         real = self.real(path)
         if not self.is_inside(path, inside):
             return SourceFile(real, b"", OUTSIDE)
-        if path in self._replaced:
-            return SourceFile(real, self._replaced[path] or b"")
+        replaced = self._replaced_path(path)
+        if replaced is not None:
+            return SourceFile(real, self._replaced[replaced] or b"")
         if real not in self._files:
             self._files[real] = self._open(real)
         return self._files[real]
+
+    def _replaced_path(self, path: str) -> str | None:
+        """Return the path under which something stands for a file, or for what it links to."""
+        if not self._replaced or path in self._replaced:
+            return path if self._replaced else None
+        real = self.real(path)
+        return real if real in self._replaced else None
 
     def _open(self, real: str) -> SourceFile:
         if self._size > MAX_TEXT:

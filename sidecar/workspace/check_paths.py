@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from sidecar.errors import BadParamsError
 from sidecar.project.files import STDIN
 
 if TYPE_CHECKING:
-    from sidecar.budgets.check_report import FileReport, Report
+    from sidecar.budgets.check_report import FileReport, Growth, PromptGrowth, Report
     from sidecar.budgets.file_reader import Progress
     from sidecar.config.options import Loaded, Origin, Problem
     from sidecar.config.settings import Settings
@@ -28,6 +30,7 @@ def check_paths(
     *,
     config: Path | None = None,
     root: Path | None = None,
+    profile: Path | None = None,
     use_cache: bool = True,
     warn: Callable[[str], None] | None = None,
     progress: Progress | None = None,
@@ -41,12 +44,14 @@ def check_paths(
         stdin_name: The path that selects the budgets for standard input.
         config: The file to read instead of each project's file.
         root: The root folder of all paths; defaults to each path's own project.
+        profile: The usage profile that prices changes; see `prompt_growth.find_usage`.
         use_cache: Whether cached counts may be used.
         warn: Shows a warning, for example that a model is unknown.
         progress: Shows the progress of reading files, and returns them.
 
     Raises:
-        BadParamsError: `base` is not a revision, or a path is outside the root.
+        BadParamsError: `base` is not a revision, a path is outside the root, or the profile is
+            unreadable.
     """
     from sidecar.config.load import load
     from sidecar.project.files import group_by_root
@@ -64,7 +69,16 @@ def check_paths(
         _run_check(
             loads[each].settings,
             model,
-            partial(_root_report, each, root_paths, base, use_cache, loads[each].origins, progress),
+            partial(
+                _root_report,
+                each,
+                root_paths,
+                base,
+                profile,
+                use_cache,
+                loads[each].origins,
+                progress,
+            ),
             warn,
         )
         for each, root_paths in roots.items()
@@ -128,6 +142,9 @@ def _merge_reports(
         growth=None
         if base is None
         else tuple(dict.fromkeys(growth for part in parts for growth in part.growth or ())),
+        prompt_growth=tuple(
+            dict.fromkeys(growth for part in parts for growth in part.prompt_growth)
+        ),
         skipped=tuple(dict.fromkeys(skipped for part in parts for skipped in part.skipped)),
         budgets=sum(part.budgets for part in parts),
         has_matching_budget=any(part.has_matching_budget for part in parts),
@@ -181,6 +198,7 @@ def _root_report(
     root: Path,
     paths: list[str],
     base: str | None,
+    profile: Path | None,
     use_cache: bool,
     origins: Mapping[str, Origin],
     progress: Progress | None,
@@ -199,15 +217,18 @@ def _root_report(
     targets = list(finder.of(paths))
     is_whole_root = any(root.is_relative_to(os.path.abspath(path)) for path in paths)
     others = () if is_whole_root else finder.of([str(root)])
-    growth = None
+    growth: tuple[Growth, ...] | None = None
+    prompt_growth: tuple[PromptGrowth, ...] = ()
     if base is None:
         checked = checker.run(targets, others)
     else:
         from sidecar.budgets.check_run import find_growth, find_old_texts
+        from sidecar.workspace.prompt_growth import find_prompt_growth
 
         checked = checker.run(targets, others, partial(find_old_texts, root, base), base)
         reports = {file.target.relative: file.report for file in checked if file.report}
         growth = tuple(find_growth(checker, checker.old_texts, base, reports))
+        prompt_growth = find_prompt_growth(root, base, settings, checker.reader().measure, profile)
     if use_cache and checker.has_changed:
         checker.update_cache(targets)
         save_cache(root, cache)
@@ -216,7 +237,8 @@ def _root_report(
     )
     notes = _unmatched_rules(checker.unmatched_rules(targets) if is_listed else (), origins)
     absent = sum(map(checker.has_budget, finder.absent))
-    return checker.report(checked, growth, (*_absent_files(absent), *notes))
+    report = checker.report(checked, growth, (*_absent_files(absent), *notes))
+    return msgspec.structs.replace(report, prompt_growth=prompt_growth)
 
 
 def _absent_files(count: int) -> Iterator[str]:

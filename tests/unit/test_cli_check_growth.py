@@ -84,9 +84,9 @@ def test_growth_in_a_subfolder_of_the_repository(repository: Path) -> None:
 
 
 def test_github_and_sarif_report_growth(repository: Path) -> None:
-    Path("CLAUDE.md").write_text("one two three four\n")
+    Path("same.md").write_text("same same\n")
     assert run("--format", "github", "--diff", "main", ".").stdout == (
-        "::notice file=CLAUDE.md,title=Token budget::1 token more than in main (4 → 5)\n"
+        "::notice file=same.md,title=Token budget::1 token more than in main (2 → 3)\n"
     )
     log = json.loads(run("--format", "sarif", "--diff", "main", ".").stdout)
     (result,) = log["runs"][0]["results"]

@@ -119,8 +119,17 @@ def report_of(*growth: PromptGrowth) -> Report:
 
 
 def test_text_ends_with_a_sentence_for_each_agent() -> None:
-    growths = growth_of(), growth_of(title="Codex")
+    growths = growth_of(), growth_of(title="Codex", tokens=4_000)
     assert as_text(report_of(*growths)).splitlines()[-2:] == [one.message for one in growths]
+
+
+def test_agents_that_grow_alike_share_a_sentence() -> None:
+    names = "Codex", "Pi", "Amp", "Goose", "Crush"
+    growths = [growth_of(title=name, price=None) for name in names]
+    assert as_text(report_of(*growths)).splitlines()[-1] == (
+        "Every call of Codex, Pi, Amp and 2 more: +317 tokens (3,601 → 3,918). No calls are known; "
+        "to see the price, write a profile with `token-sidecar cost profile`."
+    )
 
 
 def test_annotations_have_a_notice_for_each_agent() -> None:

@@ -1,0 +1,228 @@
+"""Tests what `check --diff BASE` says about agents' calls, in a real git repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from sidecar.cli.check import check
+from sidecar.config.paths import state_dir
+from sidecar.cost.book import CostBook
+from sidecar.cost.ledger_events import Buckets
+from sidecar.cost.usage_profile import AgentUsage, PrefixCalls, UsageProfile
+from tests.unit.cost_calls import call_of
+
+BASE = "Use short sentences.\n"
+MORE = BASE + "Run the tests before you commit.\n"
+ADDED = 7
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    root = tmp_path / "repository"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    git("init", "-q", "-b", "main")
+    Path("CLAUDE.md").write_text(BASE)
+    commit()
+    return root
+
+
+def git(*arguments: str) -> None:
+    subprocess.run(["git", *arguments], check=True, capture_output=True)
+
+
+def commit() -> None:
+    git("add", "-A")
+    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "x")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(check, ["--diff", "main", *arguments, "."], catch_exceptions=False)
+
+
+def growth() -> dict[str, tuple[int, int]]:
+    """Return the tokens before and after, by agent."""
+    found = json.loads(run("--json").stdout)["promptGrowth"]
+    return {one["agent"]: (one["before"], one["tokens"]) for one in found}
+
+
+def write_profile(path: str, **agents: int) -> None:
+    """Write a profile with some cached calls of each agent."""
+    usages = tuple(
+        AgentUsage(
+            agent=name.replace("_", "-"),
+            model="gpt-5",
+            provider="openai",
+            sessions=1,
+            main=PrefixCalls(reads=calls),
+        )
+        for name, calls in agents.items()
+    )
+    Path(path).write_bytes(msgspec.json.encode(UsageProfile(days=30, agents=usages)))
+
+
+def test_text_ends_with_the_price_by_the_profile_of_the_project(repository: Path) -> None:
+    write_profile("usage-profile.json", claude_code=4_000_000)
+    commit()
+    Path("CLAUDE.md").write_text(MORE)
+    result = run()
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == (  # 4 million reads * 7 tokens * $0.125 / 10^6
+        f"Every Claude Code call: +{ADDED} tokens (4 → {4 + ADDED}); at 4,000,000 calls in the "
+        "last 30 days about +$3.50 a month, 100 % of it cache reads."
+    )
+
+
+def test_another_profile_can_be_named(repository: Path) -> None:
+    write_profile("usage-profile.json", claude_code=1)
+    write_profile("team.json", claude_code=2, codex=1)
+    Path("CLAUDE.md").write_text(MORE)
+    found = json.loads(run("--json", "--profile", "team.json").stdout)["promptGrowth"]
+    assert [(one["agent"], one["calls"]) for one in found] == [("claude-code", 2)]
+
+
+def test_without_a_profile_the_own_calls_count(repository: Path) -> None:
+    book, now = CostBook(state_dir()), datetime.now(UTC)
+    cached = Buckets(cache_read=5_000, input=10)
+    for age in (40, 2, 1, 0):
+        call = call_of(
+            "claude-code",
+            at=now - timedelta(days=age),
+            workspace=repository.as_uri(),
+            session=f"{age}",
+            buckets=cached,
+        )
+        book.ledger.record(call)
+    book.close()
+    Path("CLAUDE.md").write_text(MORE)
+    (found,) = json.loads(run("--json").stdout)["promptGrowth"]
+    assert (found["calls"], found["days"], found["model"]) == (3, 30, "gpt-5")
+    assert found["uncachedUsd"] == pytest.approx(3 * ADDED * 1.25e-6)
+
+
+def test_without_known_calls_each_agent_has_a_sentence_without_a_price(repository: Path) -> None:
+    Path("AGENTS.md").write_text(MORE)
+    Path("CLAUDE.md").write_text(MORE)
+    found = json.loads(run("--json").stdout)["promptGrowth"]
+    by_agent = {one["agent"]: one for one in found}
+    assert {"claude-code", "codex"} <= by_agent.keys()
+    assert by_agent["codex"]["costUsd"] is None
+    assert "token-sidecar cost profile" in by_agent["codex"]["message"]
+    assert "gemini-cli" not in by_agent
+
+
+def test_a_broken_profile_is_an_error(repository: Path) -> None:
+    Path("usage-profile.json").write_text("{}")
+    Path("CLAUDE.md").write_text(MORE)
+    result = run()
+    assert result.exit_code == 2
+    assert "write it again with `token-sidecar cost profile`" in result.stderr
+
+
+def test_unchanged_prompts_have_no_sentence(repository: Path) -> None:
+    Path("notes.md").write_text(MORE)
+    Path("CLAUDE.md").write_text(f"<!-- a comment that Claude Code removes -->\n{BASE}")
+    assert "claude-code" not in growth()
+
+
+def test_files_that_are_sent_later_do_not_count(repository: Path) -> None:
+    (repository / "pkg").mkdir()
+    Path("pkg/CLAUDE.md").write_text(MORE)
+    assert "claude-code" not in growth()
+
+
+def test_an_import_and_its_file_count_together(repository: Path) -> None:
+    write_profile("usage-profile.json", claude_code=1)
+    Path("docs.md").write_text(MORE)
+    commit()
+    Path("CLAUDE.md").write_text(f"{BASE}@docs.md\n")
+    before, after = growth()["claude-code"]
+    assert before == 4
+    assert after > 4 + 4 + ADDED
+
+
+def test_a_removed_rule_and_a_renamed_file(repository: Path) -> None:
+    (repository / ".claude/rules").mkdir(parents=True)
+    Path(".claude/rules/a.md").write_text(MORE)
+    Path(".claude/rules/b.md").write_text(MORE)
+    commit()
+    Path(".claude/rules/a.md").unlink()
+    Path(".claude/rules/b.md").rename(".claude/rules/c.md")
+    assert growth()["claude-code"] == (4 + 2 * (4 + ADDED), 4 + 4 + ADDED)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="git for Windows writes links as files")
+def test_a_link_follows_its_target(repository: Path) -> None:
+    Path("CLAUDE.md").unlink()
+    Path("AGENTS.md").write_text(BASE)
+    Path("CLAUDE.md").symlink_to("AGENTS.md")
+    commit()
+    Path("AGENTS.md").write_text(MORE)
+    found = growth()
+    assert found["claude-code"] == found["codex"] == (4, 4 + ADDED)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="git for Windows writes links as files")
+def test_a_file_that_becomes_a_link_to_its_twin_grows_by_nothing(repository: Path) -> None:
+    Path("AGENTS.md").write_text(BASE)
+    commit()
+    Path("CLAUDE.md").unlink()
+    Path("CLAUDE.md").symlink_to("AGENTS.md")
+    assert growth() == {}
+
+
+def test_the_chain_above_the_project_counts(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = repository / "pkg"
+    inner.mkdir()
+    (inner / ".token-sidecar.toml").write_text("")
+    commit()
+    Path("CLAUDE.md").write_text(MORE)
+    monkeypatch.chdir(inner)
+    assert growth()["claude-code"] == (4, 4 + ADDED)
+
+
+def test_the_users_own_files_do_not_grow(repository: Path) -> None:
+    own = Path(os.environ["HOME"]) / ".claude"
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "CLAUDE.md").write_text(BASE)
+    Path("CLAUDE.md").write_text(MORE)
+    assert growth()["claude-code"] == (8, 8 + ADDED)
+
+
+def test_agents_that_are_disabled_have_no_sentence(repository: Path) -> None:
+    from sidecar.config.paths import config_file
+
+    config_file().write_text("[agents]\nenabled = false\n")
+    Path("CLAUDE.md").write_text(MORE)
+    assert growth() == {}
+
+
+def test_markdown_begins_with_the_price(repository: Path) -> None:
+    write_profile("usage-profile.json", claude_code=100)
+    commit()
+    Path("CLAUDE.md").write_text(MORE)
+    lines = run("--format", "markdown").stdout.splitlines()
+    assert lines[2].startswith(f"**Every Claude Code call: +{ADDED} tokens (4 → {4 + ADDED}); at")
+    assert f"| CLAUDE.md | 4 | {4 + ADDED} | +{ADDED} |" in lines
+
+
+def fields_of(value: Any) -> set[str]:
+    return set(value) if isinstance(value, dict) else set()
+
+
+def test_without_diff_nothing_is_said(repository: Path) -> None:
+    result = CliRunner().invoke(check, ["--json", "."])
+    assert "promptGrowth" not in fields_of(json.loads(result.stdout))
