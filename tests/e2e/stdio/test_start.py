@@ -34,9 +34,10 @@ server.WATCH_SECONDS = configuration.CATALOGUE_SECONDS = 30.0
 from sidecar.server.run import run
 run()
 """
+# `tomllib` is missing, because a worker reads the known agents with it meanwhile.
 LIBRARIES = (
     "click", "email", "genai_prices", "httpx", "jinja2", "pathspec", "PIL", "pydantic", "rich",
-    "sqlite3", "tiktoken", "tokenizers", "tomllib", "urllib.request", "watchdog",
+    "sqlite3", "tiktoken", "tokenizers", "urllib.request", "watchdog",
 )  # fmt: skip
 PACKAGES = (
     "sidecar.agents.readers", "sidecar.cli", "sidecar.config.load",
@@ -90,9 +91,7 @@ def of(names: tuple[str, ...], modules: set[str]) -> list[str]:
 def test_the_first_count_imports_only_what_it_needs(tmp_path: Path) -> None:
     modules = imported(tmp_path, "count")
     assert "splintr" in modules
-    found = of((*LIBRARIES, *PACKAGES), modules)
-    # The agents and their folders are read from TOML, which takes about 2 ms.
-    assert [name for name in found if name.partition(".")[0] != "tomllib"] == []
+    assert of((*LIBRARIES, *PACKAGES), modules) == []
 
 
 def test_only_readers_of_installed_agents_are_imported(tmp_path: Path) -> None:
