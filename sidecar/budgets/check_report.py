@@ -11,7 +11,7 @@ import msgspec
 from sidecar import __version__
 from sidecar.budgets.budget_rules import FindingSeverity
 from sidecar.budgets.findings import DOCUMENTATION, Code, Finding, GroupMember
-from sidecar.counting.count_result import Method, number_text, tokens_text
+from sidecar.counting.count_result import Method, method_mark, number_text, tokens_text
 from sidecar.project.git import repository_path
 from sidecar.text.printable import (
     counted,
@@ -158,8 +158,8 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """The growth and its price, without the agent's name."""
         before, after = (number_text(count, self.method) for count in (self.before, self.tokens))
         sign = "+" if self.added >= 0 else "-"
-        added = tokens_text(abs(self.added), self.method)
-        size = f"{sign}{added} ({before} → {after})"
+        added = f"{method_mark(self.method)}{sign}{counted(abs(self.added), 'token')}"
+        size = f"{added} ({before} → {after})"
         if self.price is None:
             return (
                 f"{size}. No calls are known; to see the price, write a profile with "

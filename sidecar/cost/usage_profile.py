@@ -39,9 +39,9 @@ class PrefixCalls(
 
     reads: Count = 0
     """Read from a cache."""
-    writes_5m: Count = 0
+    writes_5m: Count = msgspec.field(default=0, name="writes5m")
     """Written to a cache with a lifetime of five minutes or an unknown lifetime."""
-    writes_1h: Count = 0
+    writes_1h: Count = msgspec.field(default=0, name="writes1h")
     uncached: Count = 0
 
     @property

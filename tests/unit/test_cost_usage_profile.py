@@ -100,6 +100,16 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_profile(path) == profile
 
 
+def test_the_example_in_the_reference_is_a_profile(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/cost.md").read_text("utf-8")
+    path = tmp_path / "usage-profile.json"
+    path.write_text(page.partition("## Usage profiles")[2].split("```")[1].removeprefix("json"))
+    (usage,) = read_profile(path).agents
+    assert usage.main == PrefixCalls(reads=3_770, writes_1h=120)
+    assert usage.subagents == PrefixCalls(reads=280, writes_5m=40)
+    assert msgspec.to_builtins(usage) == msgspec.json.decode(path.read_bytes())["agents"][0]
+
+
 def test_a_profile_contains_no_ids_paths_or_times(tmp_path: Path) -> None:
     call = claude(COLD, session="secret-id", workspace="file:///secret/place", request_id="secret")
     written = msgspec.json.encode(profile_usage(record(tmp_path, call), Scope(), 30))

@@ -57,7 +57,7 @@ def growth_of(**fields: Any) -> PromptGrowth:
         ),
         (
             {"tokens": 3_600, "method": "estimate", "days": 1},
-            "Every Claude Code call: -~1 token (~3,601 → ~3,600); at 4,210 calls in the last 1 day "
+            "Every Claude Code call: ~-1 token (~3,601 → ~3,600); at 4,210 calls in the last 1 day "
             "about -$4.20 a month, 90 % of it cache reads.",
         ),
         (
