@@ -171,6 +171,10 @@ class Checker:
 
         return self.reader().check_file(LoadedFile(target, text))
 
+    def measure(self, text: str) -> Measure:
+        """Count text for the default model."""
+        return self.reader().measure(text, self._model)
+
     def count_tokens(self, text: str, model: str | None = None) -> int:
         """Count the text's tokens for a model, or for the default model."""
         return self.reader().measure(text, model or self._model).tokens if text else 0
@@ -180,19 +184,28 @@ class Checker:
         checked: Sequence[Checked],
         growth: tuple[Growth, ...] | None = None,
         notes: tuple[str, ...] = (),
+        deleted: Iterable[Target] = (),
     ) -> Report:
-        """Combine results into a report."""
+        """Combine results into a report.
+
+        Args:
+            checked: The results.
+            growth: How files have grown, or None without `--diff`.
+            notes: Notes to print on standard error.
+            deleted: The files that no longer exist, but did in the revision of `--diff`.
+        """
         skipped = [
             (result.skipped, self.has_budget(result.target)) for result in checked if result.skipped
         ]
         files = tuple(result.report for result in checked if result.report)
+        targets = (*(result.target for result in checked), *deleted)
         return Report(
             files=files,
             distinct_findings=find_distinct(files),
             growth=growth,
             skipped=tuple(Unchecked(file.path, file.reason, budget) for file, budget in skipped),
             budgets=len(self._all_rules),
-            has_matching_budget=any(self.has_budget(result.target) for result in checked),
+            has_matching_budget=any(map(self.has_budget, targets)),
             has_unreadable=any(file.failed and not budget for file, budget in skipped),
             notes=notes,
         )
@@ -311,20 +324,28 @@ def find_old_texts(folder: Path, base: str, paths: Container[str]) -> dict[str, 
     Args:
         folder: The root folder, which must be in a git work tree.
         base: The revision.
-        paths: The files to compare, relative to the root folder.
+        paths: The files to compare, relative to the root folder. Deleted files are always compared.
 
     Raises:
         BadParamsError: git cannot compare the files with `base`.
     """
     from sidecar.budgets.file_reader import decode_text
 
-    changes = [change for change in _changed_files(folder, base) if change.path in paths]
+    changes = [
+        change
+        for change in _changed_files(folder, base)
+        if change.path in paths or not os.path.lexists(folder / change.path)
+    ]
     contents = zip(changes, _old_contents(folder, changes), strict=True)
     return {change.path: decode_text(data or b"") or "" for change, data in contents}
 
 
 def find_growth(
-    checker: Checker, old_texts: Mapping[str, str], base: str, reports: Mapping[str, FileReport]
+    checker: Checker,
+    old_texts: Mapping[str, str],
+    base: str,
+    reports: Mapping[str, FileReport],
+    deleted: Iterable[Target] = (),
 ) -> Iterator[Growth]:
     """Yield the growth of each file whose token count has changed since a revision.
 
@@ -333,12 +354,19 @@ def find_growth(
         old_texts: What the changed files contained, by path relative to the root folder.
         base: The revision.
         reports: The current reports, by path relative to the root folder.
+        deleted: The files that no longer exist.
     """
-    for path, text in old_texts.items():
-        report = reports.get(path)
-        before = checker.count_tokens(text)
-        if report is not None and before != report.tokens:
+    for path, report in reports.items():
+        if path in old_texts and (before := checker.count_tokens(old_texts[path])) != report.tokens:
             yield Growth(report.path, before, report.tokens, report.method, base)
+    for target in deleted:
+        old = checker.measure(old_texts[target.relative])
+        if old.tokens:
+            yield Growth(target.path, old.tokens, 0, old.method, base)
+
+
+_REGULAR = b":100"
+"""How git's mode of a regular file starts, after the colon. Others are links and submodules."""
 
 
 class _Change(NamedTuple):
@@ -359,16 +387,20 @@ def _changed_files(folder: Path, base: str) -> Iterator[_Change]:
             commit.decode().strip(), "--",
         ).split(b"\0")
     )  # fmt: skip
+    known = set[bytes]()
     for header in fields:
         if not header:
             break
-        _, _, blob, _, status = header.split(b" ")
+        mode, _, blob, _, status = header.split(b" ")
         path = next(fields)
+        if status == b"D" and not mode.startswith(_REGULAR):
+            continue
         if status[:1] in (b"R", b"C"):
             path = next(fields)
+        known.add(path)
         yield _Change(os.fsdecode(path), blob if blob.strip(b"0") else None)
     new = _run_git(folder, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
-    yield from (_Change(os.fsdecode(path), None) for path in new if path)
+    yield from (_Change(os.fsdecode(path), None) for path in new if path and path not in known)
 
 
 def _old_contents(folder: Path, changes: Sequence[_Change]) -> Iterator[bytes | None]:

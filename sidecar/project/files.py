@@ -426,6 +426,26 @@ class Targets:
                     seen.add(target.relative)
                     yield target
 
+    def below(self, paths: Sequence[str], names: Iterable[str]) -> Iterator[Target]:
+        """Yield the files at or below the given paths. They need not exist.
+
+        Args:
+            paths: The requested files and folders.
+            names: The files, relative to the root.
+        """
+        starts = [os.path.normpath(path) for path in paths]
+        folders = [(start, self._relative_name(start)) for start in starts]
+        for name in names:
+            for start, folder in folders:
+                if name == folder:
+                    yield Target(start, name)
+                elif not folder or name.startswith(f"{folder}/"):
+                    inner = name.removeprefix(f"{folder}/") if folder else name
+                    yield Target(os.path.normpath(os.path.join(start, inner)), name)
+                else:
+                    continue
+                break
+
     def _targets_below(self, start: str) -> Iterator[Target]:
         if os.path.isdir(start) and self._is_inside(start):
             yield from self._targets_in_folder(start)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sidecar.config.options import Loaded, Origin, Problem
     from sidecar.config.settings import Settings
     from sidecar.counting.local_counts import ChooseCounter
+    from sidecar.project.files import Target
 
 
 def check_paths(
@@ -219,6 +220,7 @@ def _root_report(
     others = () if is_whole_root else finder.of([str(root)])
     growth: tuple[Growth, ...] | None = None
     prompt_growth: tuple[PromptGrowth, ...] = ()
+    deleted: list[Target] = []
     if base is None:
         checked = checker.run(targets, others)
     else:
@@ -226,8 +228,11 @@ def _root_report(
         from sidecar.workspace.prompt_growth import find_prompt_growth
 
         checked = checker.run(targets, others, partial(find_old_texts, root, base), base)
+        gone = {name for name in checker.old_texts if not os.path.lexists(root / name)}
+        deleted = list(finder.below(paths, sorted(gone)))
+        checked = [file for file in checked if file.target.relative not in gone]
         reports = {file.target.relative: file.report for file in checked if file.report}
-        growth = tuple(find_growth(checker, checker.old_texts, base, reports))
+        growth = tuple(find_growth(checker, checker.old_texts, base, reports, deleted))
         prompt_growth = find_prompt_growth(root, base, settings, checker.reader().measure, profile)
     if use_cache and checker.has_changed:
         checker.update_cache(targets)
@@ -237,7 +242,7 @@ def _root_report(
     )
     notes = _unmatched_rules(checker.unmatched_rules(targets) if is_listed else (), origins)
     absent = sum(map(checker.has_budget, finder.absent))
-    report = checker.report(checked, growth, (*_absent_files(absent), *notes))
+    report = checker.report(checked, growth, (*_absent_files(absent), *notes), deleted)
     return msgspec.structs.replace(report, prompt_growth=prompt_growth)
 
 

@@ -44,7 +44,7 @@ def grown(*arguments: str) -> dict[str, Any]:
     return {growth["path"]: growth for growth in report["growth"]}
 
 
-def test_growth_of_changed_new_and_renamed_files(repository: Path) -> None:
+def test_growth_of_changed_new_renamed_and_deleted_files(repository: Path) -> None:
     Path("CLAUDE.md").write_text("one two three\n" + "four five six\n" * 4)
     Path("new.md").write_text("new words\n")
     Path("gone.md").unlink()
@@ -54,6 +54,7 @@ def test_growth_of_changed_new_and_renamed_files(repository: Path) -> None:
     found = grown("--diff", "main", ".")
     assert {path: (one["before"], one["tokens"], one["added"]) for path, one in found.items()} == {
         "CLAUDE.md": (4, 20, 16),
+        "gone.md": (2, 0, -2),
         "moved.md": (63, 66, 3),
         "new.md": (0, 3, 3),
     }
@@ -67,6 +68,39 @@ def test_shrinking_and_one_token(repository: Path) -> None:
     Path("CLAUDE.md").write_text("one two\n")
     message = grown("--diff", "HEAD", "CLAUDE.md")["CLAUDE.md"]["message"]
     assert message == "1 token fewer than in HEAD (4 → 3)"
+
+
+@pytest.mark.parametrize("path", [".", "gone.md", "./gone.md"])
+def test_a_deleted_file_with_a_budget_shrinks_to_nothing(repository: Path, path: str) -> None:
+    Path(".token-sidecar.toml").write_text('[[budget]]\nfiles = "gone.md"\nmax-tokens = 1\n')
+    git("rm", "-q", "gone.md")
+    result = run("--diff", "main", path)
+    assert result.exit_code == 0
+    *_, line, summary = result.stdout.splitlines()
+    assert line == "gone.md: information: 2 tokens fewer than in main (2 → 0) [budget-growth]"
+    assert "no budget matches" not in summary
+    assert run(path).exit_code == (0 if path == "." else 1), "without --diff, it is unreadable"
+
+
+def test_deleted_links_submodules_and_files_elsewhere_are_not_growth(repository: Path) -> None:
+    Path("sub").mkdir()
+    Path("sub/a.md").write_text("a b c\n")
+    Path("sub/link.md").symlink_to("a.md")
+    Path("sub/empty.md").touch()
+    git("add", ".")
+    git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub/module")
+    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "sub")
+    git("rm", "-rq", "sub")
+    Path("gone.md").unlink()
+    Path("sub").mkdir()
+    assert set(grown("--diff", "HEAD", "sub")) == {"sub/a.md"}
+    assert set(grown("--diff", "HEAD", "same.md")) == set()
+    assert grown("--diff", "HEAD", str(repository / "sub")).keys() == {f"{repository}/sub/a.md"}
+
+
+def test_a_file_that_git_no_longer_tracks_is_not_deleted(repository: Path) -> None:
+    git("rm", "-q", "--cached", "gone.md")
+    assert grown("--diff", "main", ".") == {}
 
 
 def test_growth_is_reported_for_given_paths_only(repository: Path) -> None:
@@ -151,6 +185,16 @@ def test_a_shared_budget_is_reported_at_the_file_that_grew_most(repository: Path
     findings = {file["path"]: file["findings"] for file in report["files"]}
     assert findings["new.md"][0]["added"] == 8
     assert {"path": "new.md", "tokens": 8, "added": 8} in findings["CLAUDE.md"][0]["members"]
+
+
+def test_a_deletion_counts_for_a_shared_budget(repository: Path) -> None:
+    shared(70)
+    Path("same.md").write_text("same and\n")
+    assert "72 tokens, 2 over" in over("--diff", "main", ".")[1]
+    Path("CLAUDE.md").unlink()
+    lines = run("--diff", "main", ".").stdout.splitlines()
+    assert "CLAUDE.md: information: 4 tokens fewer than in main (4 → 0) [budget-growth]" in lines
+    assert not [line for line in lines if "[budget-exceeded]" in line]
 
 
 def test_growth_of_files_that_are_not_checked_is_named(repository: Path) -> None:
