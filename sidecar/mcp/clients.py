@@ -6,6 +6,7 @@ edited.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+import msgspec
+
+from sidecar import typed
 from sidecar.config.paths import state_dir
 from sidecar.config.safe_files import locked, write
 from sidecar.errors import BadParamsError, SidecarError
@@ -133,8 +137,10 @@ def set_member(text: str, group: str, key: str, value: Any) -> str:
     return _insert(text, inner, f"{json.dumps(key)}: {written}", indent, 2)
 
 
-def remove_member(text: str, group: str, key: str) -> str:
-    """Return the JSON text without `group.key`. If `group` becomes empty, it is removed too.
+def remove_member(text: str, group: str, key: str, *, keeps_group: bool = False) -> str:
+    """Return the JSON text without `group.key`.
+
+    If `group` becomes empty, it is removed too, unless `keeps_group` is true.
 
     Raises:
         JsonEditError: The text or the value of `group` is not an object.
@@ -148,9 +154,25 @@ def remove_member(text: str, group: str, key: str) -> str:
     inner = _Parser(text).object_at(found.value_start)
     if _member(inner, key) is None:
         return text
-    if len(inner.members) == 1:
+    if len(inner.members) > 1:
+        return _cut(text, inner, key)
+    if not keeps_group:
         return _cut(text, root, group)
-    return _cut(text, inner, key)
+    rest = _cut(text[: inner.end], inner, key)[inner.start :]
+    return text[: inner.start] + ("{}" if _is_bare(rest) else rest) + text[inner.end :]
+
+
+def _has_member(text: str, group: str, key: str = "") -> bool:
+    """Return whether an object has the member `group`, or `group.key` if a key is given."""
+    found = _member(_Parser(text).read_object(), group) if text.strip() else None
+    if found is None or not key:
+        return found is not None
+    return _member(_Parser(text).object_at(found.value_start), key) is not None
+
+
+def _is_bare(text: str) -> bool:
+    """Return whether a text is blank or an object without members and comments."""
+    return "".join(text.split()) in ("", "{}")
 
 
 def _member(parsed: _Object, key: str) -> _Member | None:
@@ -161,8 +183,9 @@ def _insert(text: str, parsed: _Object, member: str, indent: str, level: int) ->
     rest = text[parsed.start + 1 :]
     if parsed.members:
         return f"{text[: parsed.start + 1]}\n{indent * level}{member},{rest}"
-    end = f"\n{indent * (level - 1)}"
-    return f"{text[: parsed.start + 1]}\n{indent * level}{member}{end}{rest.lstrip()}"
+    if rest.lstrip().startswith("}"):
+        rest = f"\n{indent * (level - 1)}{rest.lstrip()}"
+    return f"{text[: parsed.start + 1]}\n{indent * level}{member}{rest}"
 
 
 def _cut(text: str, parsed: _Object, key: str) -> str:
@@ -200,6 +223,8 @@ ClientName = Literal[
 CLIENTS: tuple[ClientName, ...] = get_args(ClientName)
 
 NAME = "token-sidecar"
+_ORIGINALS = "mcp-install.json"
+"""The file in the state folder that says what to restore in each edited file."""
 _LOCK_SECONDS = 5.0
 _ATTEMPTS = 5
 _COMMAND_SECONDS = 60.0
@@ -294,12 +319,12 @@ class EditFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             with locked(state_dir() / "mcp-install.lock", _LOCK_SECONDS):
                 for _ in range(_ATTEMPTS):
-                    before = _read(path)
+                    before, is_new = _read(path), not path.exists()
                     after = self._changed(before)
                     if after == before:
                         return
                     if _read(path) == before:
-                        _replace(path, after)
+                        self._write(path, None if is_new else before, after)
                         return
         except OSError as error:
             raise SidecarError(f"cannot write {self.path}: {error.strerror}") from error
@@ -308,10 +333,63 @@ class EditFile:
     def _changed(self, text: str) -> str:
         try:
             if self.value is None:
-                return remove_member(text, self.group, NAME)
+                original = _read_originals().get(_name_of(Path(os.path.realpath(self.path))))
+                keeps_group = original is not None and original.has_group
+                return remove_member(text, self.group, NAME, keeps_group=keeps_group)
             return set_member(text, self.group, NAME, self.value)
         except JsonEditError as error:
             raise SidecarError(f"{self.path} is not a JSON object: {error}") from error
+
+    def _write(self, path: Path, before: str | None, after: str) -> None:
+        originals, name = _read_originals(), _name_of(path)
+        if self.value is None:
+            _restore(path, after, originals.pop(name, None))
+        else:
+            _write_text(path, after)
+            if not _has_member(before or "", self.group, NAME):
+                originals.pop(name, None)
+                original = _Original.of(before, self.group)
+                originals |= {} if original is None else {name: original}
+        write(state_dir() / _ORIGINALS, msgspec.json.encode(originals))
+
+
+class _Original(msgspec.Struct, frozen=True):
+    """What uninstalling must restore in a file, beside removing the server."""
+
+    text: str | None
+    """The text of a file without members, or None if the file did not exist."""
+    has_group: bool
+    """Whether the file contained the object to which the server was added."""
+
+    @classmethod
+    def of(cls, text: str | None, group: str) -> _Original | None:
+        """Return what to restore, or None if removing the server restores the file."""
+        if text is not None and _has_member(text, group):
+            return cls(None, has_group=True)
+        return cls(text, has_group=False) if text is None or _is_bare(text) else None
+
+
+def _restore(path: Path, text: str, original: _Original | None) -> None:
+    """Write a file without the server. If nothing else was added to it, restore the file."""
+    if original is None or original.has_group or not _is_bare(text):
+        _write_text(path, text)
+    elif original.text is not None:
+        _write_text(path, original.text)
+    else:
+        path.unlink()
+        with contextlib.suppress(OSError):  # the folder contains other files
+            path.parent.rmdir()
+
+
+def _name_of(path: Path) -> str:
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def _read_originals() -> dict[str, _Original]:
+    try:
+        return typed.decode((state_dir() / _ORIGINALS).read_bytes(), dict[str, _Original])
+    except (OSError, msgspec.DecodeError):
+        return {}
 
 
 Change = RunCommand | EditFile
@@ -470,7 +548,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _replace(path: Path, text: str) -> None:
+def _write_text(path: Path, text: str) -> None:
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
     write(path, text.encode("utf-8", "surrogateescape"))
     path.chmod(mode)

@@ -152,7 +152,49 @@ def test_edited_files_are_those_that_the_client_reads(
     assert "token-sidecar" in json.loads((tmp_path / file).read_text())[group]
     assert clients_with_server(folder) == [(client, tmp_path / file)]
     plan_uninstall(client, scope, folder).apply()
-    assert json.loads((tmp_path / file).read_text()) == {}
+    assert not (tmp_path / file).exists()
+    assert clients_with_server(folder) == []
+
+
+ORIGINALS = [
+    None,
+    "",
+    "\n",
+    "{}",
+    "{ }\n",
+    '{"servers": {}}',
+    '{\n\t"inputs": [],\n\t"servers": {},\n}\n',
+    "{\n  // none yet\n}\n",
+    COMMENTED,
+]
+
+
+@pytest.mark.parametrize("original", ORIGINALS)
+def test_uninstalling_restores_the_file(original: str | None, tmp_path: Path) -> None:
+    path = tmp_path / ".vscode/mcp.json"
+    if original is not None:
+        path.parent.mkdir()
+        path.write_text(original)
+    for _ in range(2):
+        plan_install("vscode", "project", tmp_path).apply()
+        EditFile(path, "servers", SERVER | {"command": "moved"}).apply()  # installed again
+        plan_uninstall("vscode", "project", tmp_path).apply()
+        assert (path.read_text() if path.exists() else None) == original
+    assert path.parent.exists() == (original is not None)
+
+
+def test_what_others_added_after_the_installation_stays(tmp_path: Path) -> None:
+    path = tmp_path / ".vscode/mcp.json"
+    plan_install("vscode", "project", tmp_path).apply()
+    path.write_text(set_member(path.read_text(), "servers", "other", {}))
+    plan_uninstall("vscode", "project", tmp_path).apply()
+    assert json.loads(path.read_text()) == {"servers": {"other": {}}}
+    path.unlink()
+    plan_install("vscode", "project", tmp_path).apply()
+    path.write_text(path.read_text().replace("{", "{ // mine", 1))
+    (tmp_path / ".vscode/settings.json").touch()
+    plan_uninstall("vscode", "project", tmp_path).apply()
+    assert path.read_text().startswith("{ // mine")
 
 
 @pytest.mark.parametrize("holder", ["kilo.json", "kilo.jsonc", ".kilo/kilo.json"])
@@ -192,7 +234,7 @@ def test_vscode_in_a_project_from_the_command_line(
     assert "--uninstall vscode --scope project" in result.output
     gone = run(main, ["mcp", "--uninstall", "vscode", "--scope", "project", "--yes"])
     assert gone.exit_code == 0, gone.output
-    assert json.loads((tmp_path / ".vscode/mcp.json").read_text()) == {}
+    assert not (tmp_path / ".vscode").exists()
     again = run(main, ["mcp", "--uninstall", "vscode", "--scope", "project", "--yes"])
     assert (again.exit_code, again.output) == (
         0,
