@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import Ledger
     from sidecar.workspace.spending import Costs
+    from sidecar.workspace.state_folder import State
 
 CHAIN_SECONDS = 5.0
 _MAX_NAME = 100
@@ -71,7 +72,7 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
     from sidecar.conversations.context_protocol import SessionInfo
-    from sidecar.cost.book import CostBook
+    from sidecar.workspace.state_folder import State
     from sidecar.workspace.views import format_session_cost
 
     with contextlib.suppress(OSError):  # the line is printed even if the disk is full
@@ -82,9 +83,10 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     if not (name or sent.session):
         return ""
     settings, limits = load(root).settings, sent.rate_limits
-    with contextlib.closing(CostBook(state_dir(), settings.prices)) as book:
+    with contextlib.closing(State()) as state:
+        book = state.book(settings)
         session = _read_session(sent, settings, book.ledger)
-        costs = _read_costs(book, settings, sent.session, root)
+        costs = _read_costs(state, settings, sent.session, root)
         end = end_of_block(limits.reported(), datetime.now(UTC)) if limits else None
         sums = _ledger_texts(book, AGENT, settings, end, is_behind=not costs.read)
     cost = format_session_cost(costs, SessionInfo.of(sent.session, AGENT, session.updated_at))
@@ -137,23 +139,21 @@ def _read_session(sent: StatuslineInput, settings: Settings, ledger: Ledger) -> 
     return with_window(session, sent.window)
 
 
-def _read_costs(book: CostBook, settings: Settings, session: str, root: Path | None) -> Costs:
+def _read_costs(state: State, settings: Settings, session: str, root: Path | None) -> Costs:
     """Return the session's cost in the ledger, and whether the ledger lacks any calls."""
     from sidecar.agents.reader_registry import Sources
     from sidecar.agents.session_index import find_unread
     from sidecar.cost.ledger import LedgerError
     from sidecar.workspace.spending import Costs, Spending
-    from sidecar.workspace.state_folder import State
 
-    costs, state = Costs(reading=False), State()
+    costs = Costs(reading=False)
     sources = None if root is None else Sources.of(settings.agents, str(root))
     with contextlib.suppress(LedgerError):
-        unread = None if sources is None else find_unread(book, sources)
+        unread = None if sources is None else find_unread(state.book(settings), sources)
         costs.set_history(read=unread is None, reading=False, unread=unread)
         uri = None if root is None else root.as_uri()
-        with contextlib.closing(state.books):
-            spending = Spending(state, settings, uri, settings.model, root)
-            costs.update(spending.stored_sums(session))
+        spending = Spending(state, settings, uri, settings.model, root)
+        costs.update(spending.stored_sums(session))
     return costs
 
 

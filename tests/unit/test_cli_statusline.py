@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,7 @@ from sidecar.agents.reader_registry import reader_of
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.safe_files import lock_state
+from sidecar.cost import ledger
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.models import catalogue
 from sidecar.project.prompt_files import find_imports
@@ -870,3 +872,24 @@ def test_line_of_claude_code_opens_no_file_of_another_agent(
     with recorded_opens(other.path) as opened:
         assert " · block " in run("statusline", told=sent)
     assert opened == []
+
+
+def test_line_of_claude_code_opens_the_ledger_once(
+    root: Path, home: ClaudeHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = home.session(root)
+    _reply(session, "claude-opus-5", 90_000)
+    run("cost")
+    sent = _sent(session, 1_000_000, "claude-opus-5", 90_000)
+    sent |= {"workspace": {"project_dir": str(root)}}
+    opened: list[Path] = []
+
+    def connect(path: Path) -> sqlite3.Connection:
+        opened.append(path)
+        return real(path)
+
+    real = ledger.connect
+    monkeypatch.setattr(ledger, "connect", connect)
+    assert " today · block " in run("statusline", told=sent)
+    # One connection reads, and the other writes.
+    assert opened == [state_dir() / ledger.FILE_NAME] * 2
