@@ -166,9 +166,13 @@ def short_name(model: str) -> str:
 
 
 def short_names(models: Iterable[str]) -> dict[str, str]:
-    """Return each model's short name, or its full name if several models share the short name."""
+    """Return each model's short name, or its full name if several models share the short name.
+
+    A dated name and the same name without its date refer to one model.
+    """
     short = {model: short_name(model) for model in models}
-    uses = Counter(short.values())
+    dated = {undated_name(model) for model in short if undated_name(model) != model}
+    uses = Counter(name for model, name in short.items() if model not in dated)
     return {model: name if uses[name] == 1 else model for model, name in short.items()}
 
 

@@ -138,3 +138,13 @@ def test_short_names_of_models(model: str, short: str) -> None:
 def test_models_with_the_same_short_name_keep_their_full_names() -> None:
     models = ["anthropic/claude-opus-5", "claude-opus-5", "gpt-5", "gpt-5"]
     assert short_names(models) == {name: name for name in models}
+
+
+def test_dated_and_undated_names_of_a_model_have_one_short_name() -> None:
+    dated, bare = "claude-sonnet-4-5-20250929", "claude-sonnet-4-5"
+    assert short_names([bare, dated, bare]) == {dated: "sonnet-4-5", bare: "sonnet-4-5"}
+    versions = ["gpt-4o", "gpt-4o-2024-05-13", "gpt-4o-2024-08-06"]  # these differ in price
+    assert set(short_names(versions[1:]).values()) == set(versions[1:])
+    assert short_names(versions)["gpt-4o-2024-05-13"] == "gpt-4o-2024-05-13"
+    other = ["openrouter/anthropic/claude-sonnet-4-5", dated]
+    assert short_names(other) == {name: name for name in other}
