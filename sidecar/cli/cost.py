@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         Period,
     )
     from sidecar.cost.export import ExportFormat
+    from sidecar.cost.team import TeamStore
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -257,10 +258,17 @@ def _plain_lines(report: CostReport) -> list[str]:
 
 
 def _read_team(settings: Settings, params: CostDetailParams, agent: str | None) -> CostReport:
+    with _open_store(settings) as store:
+        return store.report(params, agent)
+
+
+def _open_store(settings: Settings) -> TeamStore:
+    from sidecar.config.paths import state_dir
+    from sidecar.config.stored_prices import STORED_LIST
+    from sidecar.cost.prices import Prices
     from sidecar.cost.team import TeamStore
 
-    with TeamStore(settings.team) as store:
-        return store.report(params, agent)
+    return TeamStore(settings.team, Prices(settings.prices, state_dir() / STORED_LIST))
 
 
 def _check_agent(name: str | None) -> None:
@@ -482,9 +490,9 @@ def _ledger_page(
 
 def _team_page(settings: Settings, scope: dict[str, Any]) -> str:
     from sidecar.cost.cost_page import whole_page
-    from sidecar.cost.team import TeamSource, TeamStore
+    from sidecar.cost.team import TeamSource
 
-    with TeamStore(settings.team) as store:
+    with _open_store(settings) as store:
         source = TeamSource(store=store, agent=scope["agent"], now=datetime.now(UTC), zone=UTC)
         return whole_page(source, {}, since=scope["since"], until=scope["until"])
 

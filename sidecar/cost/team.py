@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Team
     from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostReport, PageKey
+    from sidecar.cost.prices import Prices
     from sidecar.cost.records import ShippedRecord
     from sidecar.cost.shipping import QueuedCall, ShippingQueue
 
@@ -134,8 +136,13 @@ class _StoredCall(NamedTuple):
 class TeamStore:
     """The ClickHouse server in the user's settings."""
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, team: Team, prices: Prices | None = None) -> None:
         """Prepare to query the server.
+
+        Args:
+            team: The settings.
+            prices: Determines which dated names of models are reported without their dates;
+                by default, no name is changed.
 
         Raises:
             TeamStoreError: The settings are incomplete or invalid.
@@ -146,6 +153,7 @@ class TeamStore:
             )
         import httpx
 
+        self._prices = prices
         self._where = without_secrets(team.store)
         parts = urlsplit(team.store)
         password = ""
@@ -215,7 +223,7 @@ class TeamStore:
             TeamStoreError: The store cannot be read.
         """
         where, values = _condition(times, agent=agent, session=session)
-        columns = ", ".join(_COLUMNS[key] for key in keys)
+        columns = ", ".join(self._columns(keys, values))
         sums = ", ".join(f"sum({name})" for name in _SUMS)
         positions = ", ".join(str(index + 1) for index in range(len(keys)))
         found = self._query(
@@ -239,8 +247,9 @@ class TeamStore:
         """
         where, values = _condition(times, agent=agent)
         names = [f"name{index}" for index in range(len(keys))]
+        columns = self._columns(keys, values)
         named = ", ".join(
-            f"{_COLUMNS[key]} AS {name}" for key, name in zip(keys, names, strict=True)
+            f"{column} AS {name}" for column, name in zip(columns, names, strict=True)
         )
         sums = ", ".join(f"sum(d.{name}) AS {name}" for name in _SUMS)
         found = self._query(
@@ -351,6 +360,30 @@ class TeamStore:
             outdated,
             len(doubtful) - len(ids),
         )
+
+    def _columns(self, keys: Sequence[CostKey], values: dict[str, Any]) -> list[str]:
+        """Return SQL expressions for keys, and add their parameters to `values`."""
+        columns = [_COLUMNS[key] for key in keys]
+        if "model" in keys and (names := self._undated_names):
+            values |= {"dated": list(names), "undated": list(names.values())}
+            index = keys.index("model")
+            columns[index] = (
+                "transform(model, {dated:Array(String)}, {undated:Array(String)}, model)"
+            )
+        return columns
+
+    @cached_property
+    def _undated_names(self) -> dict[str, str]:
+        """The names of models whose dates a report leaves out, without their dates."""
+        if self._prices is None:
+            return {}
+        rows = self._query("SELECT DISTINCT model FROM llm.daily WHERE match(model, '[-@]20')", {})
+        names = {model: self._prices.priced_name(model, "") for (model,) in rows}
+        return {
+            model: name
+            for model, name in names.items()
+            if name != model and model.isprintable() and not set(model) & {"'", "\\"}
+        }
 
     def _first_kept_day(self) -> int:
         """Return the first UTC day whose calls are all still in the store."""

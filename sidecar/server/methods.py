@@ -35,7 +35,10 @@ class TextDocumentIdentifier(Params, frozen=True, kw_only=True):
 
 
 class CountParams(Params, frozen=True, kw_only=True):
-    """The text to count. Set exactly one of `textDocument`, `text` and `messages`."""
+    """The text to count: a document, `text` or `messages`.
+
+    A document that is given with `text` is not counted. It determines the default model.
+    """
 
     text_document: TextDocumentIdentifier | None = None
     text: str | None = None
@@ -54,7 +57,10 @@ class CountParams(Params, frozen=True, kw_only=True):
 
 
 class FitTextParams(Params, frozen=True, kw_only=True):
-    """Shorten `text`, a document or a range in it to `maxTokens` tokens."""
+    """Shorten `text`, a document or a range in it to `maxTokens` tokens.
+
+    A document that is given with `text` is not shortened. It determines the default model.
+    """
 
     text_document: TextDocumentIdentifier | None = None
     text: str | None = None

@@ -555,6 +555,13 @@ async def test_budgets_model_is_used_on_every_surface(bare: Client, tmp_path: Pa
     assert (await bare.request("tokens/count", {"textDocument": named}))["model"] == count["model"]
     fitted = await bare.request("tokens/fit", {"textDocument": named, "maxTokens": 50})
     assert fitted["model"] == "claude-opus-4-7"
+    part = {"textDocument": named, "text": "a part of it"}
+    for counted in (
+        await bare.request("tokens/count", part),
+        await bare.request("tokens/fit", part | {"maxTokens": 50}),
+    ):
+        assert counted["model"] == "claude-opus-4-7"
+        assert 0 < counted["tokens"] < document["tokens"], "the part is counted"
     bare.ignore("status/update", "window/showMessage")
 
 

@@ -11,6 +11,9 @@ import pytest
 from sidecar.server.stdio import InvalidFrame
 from tests.protocol.client import URI, Client, RpcError
 
+POSITION = {"line": 0, "character": 0}
+RANGE = {"start": POSITION, "end": POSITION}
+
 
 async def test_requests_before_initialize_and_after_shutdown_are_refused(bare: Client) -> None:
     with pytest.raises(RpcError) as early:
@@ -62,7 +65,8 @@ async def test_initialize_announces_the_custom_methods(bare: Client) -> None:
         ({}, -32602, "badParams"),
         ({"text": 5}, -32602, "badParams"),
         ({"text": "a", "model": 5}, -32602, "badParams"),
-        ({"text": "a", "textDocument": {"uri": URI}}, -32602, "badParams"),
+        ({"messages": [], "textDocument": {"uri": URI}}, -32602, "badParams"),
+        ({"text": "a", "textDocument": {"uri": URI}, "range": RANGE}, -32602, "badParams"),
         ({"text": "a", "range": None, "ranges": [{"start": 1}]}, -32602, "badParams"),
         ({"textDocument": {"uri": "file:///none"}}, -32602, "unknownDocument"),
         ({"textDocument": {"uri": ""}}, -32602, "unknownDocument"),

@@ -378,7 +378,9 @@ export interface Count {
 }
 
 /**
- * The text to count. Set exactly one of `textDocument`, `text` and `messages`.
+ * The text to count: a document, `text` or `messages`.
+ *
+ * A document that is given with `text` is not counted. It determines the default model.
  */
 export interface CountParams {
   textDocument?: TextDocumentIdentifier | null;
@@ -483,6 +485,8 @@ export interface FitResult {
 
 /**
  * Shorten `text`, a document or a range in it to `maxTokens` tokens.
+ *
+ * A document that is given with `text` is not shortened. It determines the default model.
  */
 export interface FitTextParams {
   textDocument?: TextDocumentIdentifier | null;

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         FileCost,
     )
     from sidecar.text.pages import Page
+    from sidecar.workspace.spending import Spending
 
 NO_TEAM = "The team's store contains no matching calls."
 INCOMPLETE = "Agents' session files are still being read, so this report is incomplete."
@@ -40,10 +41,10 @@ MAIN = "main"
 """The category of calls made directly by a conversation."""
 
 
-def _read_team(team: Team, params: CostDetailParams) -> CostReport:
+def _read_team(team: Team, spending: Spending, params: CostDetailParams) -> CostReport:
     from sidecar.cost.team import TeamStore
 
-    with TeamStore(team) as store:
+    with TeamStore(team, spending.book.prices) as store:
         costs = store.report(params)
     return costs if costs.rows else msgspec.structs.replace(costs, text=NO_TEAM, overview=NO_TEAM)
 
@@ -115,9 +116,9 @@ class CostRequests(Feature):
         from sidecar.cost.team import TeamStoreError
 
         workspace = self._services.find_workspace_or_first(params.workspace)
-        team = workspace.settings.team
+        team, spending = workspace.settings.team, self._services.spending(workspace)
         try:
-            costs = await self._services.workers.run(partial(_read_team, team, params))
+            costs = await self._services.workers.run(partial(_read_team, team, spending, params))
         except TeamStoreError as error:
             if team.store is None or not error.is_unreachable:
                 raise

@@ -46,29 +46,36 @@ class CountRequests(Feature):
         return _count_text(self._services, params, _pin(self._services, params))
 
     def _fit(self, params: FitTextParams) -> Awaitable[FitTextResult]:
-        if (params.text is None) == (params.text_document is None):
-            raise BadParamsError("give exactly one of textDocument and text")
+        _check_sources(params.text_document, params.text)
         return _fit_text(self._services, params, _pin(self._services, params))
 
 
 def _check_params(params: CountParams) -> None:
-    sources = (params.text_document, params.text, params.messages)
-    if sum(source is not None for source in sources) != 1:
-        raise BadParamsError("give exactly one of textDocument, text and messages")
+    _check_sources(params.text_document, params.text, params.messages)
     if params.tools is not None and params.messages is None:
         raise BadParamsError("`tools` requires `messages`")
-    if params.text_document is None and (params.range or params.ranges):
-        raise BadParamsError("range and ranges require textDocument")
+    if _uri_of(params) is None and (params.range or params.ranges):
+        raise BadParamsError("range and ranges require textDocument without text")
+
+
+def _check_sources(document: object, text: object, messages: object = None) -> None:
+    if document is None and text is None and messages is None:
+        raise BadParamsError("give textDocument, text or, for tokens/count, messages")
+    if messages is not None and not (document is None and text is None):
+        raise BadParamsError("messages cannot be combined with textDocument or text")
 
 
 def _model_for(params: CountParams | FitTextParams, workspace: Workspace) -> str:
     """Return the requested model. The default for a document is the model that its status shows."""
-    uri = _uri_of(params)
-    return params.model or (workspace.model if uri is None else model_of(uri, workspace))
+    document = params.text_document
+    default = workspace.model if document is None else model_of(document.uri, workspace)
+    return params.model or default
 
 
 def _uri_of(params: CountParams | FitTextParams) -> str | None:
-    return params.text_document.uri if params.text_document else None
+    """Return the URI of the document to count, or None if the params contain the text."""
+    document = params.text_document
+    return document.uri if document is not None and params.text is None else None
 
 
 def _pin(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
@@ -101,7 +108,9 @@ async def _read_text(
     uri = _uri_of(params)
     if uri is None:
         await services.configured.wait()
-        return Snapshot(text=params.text or ""), [], services.roots.default
+        document = params.text_document
+        workspace = services.roots.of_document(document.uri) if document else services.roots.default
+        return Snapshot(text=params.text or ""), [], workspace
     spans, span = getattr(params, "ranges", None), params.range
     is_whole = spans is None and span is None
     if pinned is None or is_whole:
@@ -110,12 +119,12 @@ async def _read_text(
     # Use the document itself if it has not changed, because its count is cached.
     if is_whole and pinned.is_of(services.documents.get(uri)):
         return services.documents.snapshot(uri), [], services.roots.of_document(uri)
-    document = await services.read_pinned(pinned)
-    parts = [Snapshot.part_of(document, part) for part in spans or ()]
+    text = await services.read_pinned(pinned)
+    parts = [Snapshot.part_of(text, part) for part in spans or ()]
     if span is None:
-        snapshot = services.documents.snapshot_of(document)
+        snapshot = services.documents.snapshot_of(text)
     else:
-        snapshot = Snapshot.part_of(document, span)
+        snapshot = Snapshot.part_of(text, span)
     return snapshot, parts, services.roots.of_document(uri)
 
 

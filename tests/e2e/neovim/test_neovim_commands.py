@@ -218,6 +218,23 @@ def edit_with_budget(editor: Editor, text: str, budget: int) -> None:
     editor.wait_tokens(truth(text))
 
 
+def test_a_range_is_counted_and_fitted_for_the_model_of_the_status(clean: Editor) -> None:
+    rule = '[[budget]]\nfiles = "*.md"\nmax-tokens = 5000\nmodel = "gpt-4"\n'
+    clean.write("project/.token-sidecar.toml", f'model = "gpt-5"\n{rule}')
+    text = "Ich esse gern süße Äpfel.\n" * 9  # the two models' counts differ
+    clean.edit("project/AGENTS.md", text)
+    clean.wait_tokens(truth(text, "cl100k_base"))
+    part = "Ich esse gern süße Äpfel.\n" * 3
+    assert clean.count("2,4TokenSidecar count") == truth(part, "cl100k_base") != truth(part)
+    clean.lua("_G.messages = {}")
+    clean.command(f"2,4TokenSidecar fit {truth(part, 'cl100k_base')}")
+    clean.wait_message(f"it already fits ({truth(part, 'cl100k_base')} tokens)")
+    clean.lua("vim.g.token_sidecar_selection = true")
+    clean.keys("2GVjj")
+    shown = f"{truth(part, 'cl100k_base')} tokens"
+    wait_for(lambda: any(shown in row for row in clean.screen()[:9]), "the selection's count")
+
+
 def test_fit_reports_what_it_cannot_do(ready: Editor) -> None:
     for wrong in ("3x", "-5", "20 side"):
         ready.lua("_G.messages = {}")

@@ -46,13 +46,18 @@ if TYPE_CHECKING:
 PASSWORD = "store secret"  # noqa: S105
 NOW = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
 
+MODELS = (
+    "claude-sonnet-4-5", "gpt-5", "unknown-model",
+    "claude-sonnet-4-5-20250929", "gpt-5-2025-08-07", "unknown-model-2025-08-07",
+)  # fmt: skip
+
 
 def events(user: int) -> list[LedgerEvent]:
     """Return calls from five days with list prices, reported costs and unknown prices."""
     return [
         LedgerEvent(
             at=NOW - timedelta(days=number % 5),
-            model=("claude-sonnet-4-5", "gpt-5", "unknown-model")[number % 3],
+            model=MODELS[number % 6],
             provider=("anthropic", "openai", "nobody")[number % 3],
             agent=("claude-code", "codex")[number % 2],
             session=f"session-{number % 4}",

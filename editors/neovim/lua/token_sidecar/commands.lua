@@ -13,13 +13,12 @@ local MODES = { 'start', 'middle', 'end' }
 
 ---@alias token_sidecar.Command vim.api.keyset.create_user_command.command_args
 
---- Sends a request about the text in a command's range, or about the whole buffer if no range is given.
-local function ask_text(opts, method, extra, done)
-  local buf, text = vim.api.nvim_get_current_buf(), selection.of_command(opts)
+--- Sends a request about a text in a buffer, or about the whole buffer if `text` is nil. The server counts for the model
+--- that the buffer's status shows.
+local function ask_text(buf, text, method, extra, done)
   server.with_client(buf, function(client)
-    local known = not text and client.attached_buffers[buf]
-    local document = known and { uri = vim.uri_from_bufnr(buf) } or nil
-    local params = { textDocument = document, text = not known and (text or selection.lines(buf)) or nil }
+    local document = client.attached_buffers[buf] and { uri = vim.uri_from_bufnr(buf) } or nil
+    local params = { textDocument = document, text = text or not document and selection.lines(buf) or nil }
     server.request(buf, method, vim.tbl_extend('force', params, extra), done)
   end)
 end
@@ -42,14 +41,16 @@ end
 
 local function count(opts)
   local what = opts.range > 0 and 'selection: ' or ''
-  ask_text(opts, 'tokens/count', {}, function(result) notify(what .. format.count(result)) end)
+  local buf, text = vim.api.nvim_get_current_buf(), selection.of_command(opts)
+  ask_text(buf, text, 'tokens/count', {}, function(result) notify(what .. format.count(result)) end)
 end
 
 local function compare(opts)
   local named = vim.list_slice(opts.fargs, 2)
   local models = #named > 0 and named or vim.g.token_sidecar_compare or COMPARED
   local function show(result) report.open('Tokens by model', result.text) end
-  ask_text(opts, 'tokens/count', { models = models }, show)
+  local buf, text = vim.api.nvim_get_current_buf(), selection.of_command(opts)
+  ask_text(buf, text, 'tokens/count', { models = models }, show)
 end
 
 local AUTOMATIC, MOST_MODELS = 'automatic', 50
@@ -99,8 +100,8 @@ local function fit_to(opts, max, mode)
   local first = opts.range > 0 and opts.line1 or 1
   local last = opts.range > 0 and opts.line2 or vim.api.nvim_buf_line_count(buf)
   local function fit(tokens)
-    local params = { text = selection.lines(buf, first, last), maxTokens = tokens, mode = mode }
-    server.request(buf, 'tokens/fit', params, function(fitted)
+    local extra = { maxTokens = tokens, mode = mode }
+    ask_text(buf, selection.lines(buf, first, last), 'tokens/fit', extra, function(fitted)
       local text = fitted.text:gsub('\r\n?', '\n')
       if not fitted.changed then
         return notify(('nothing to remove: it already fits (%s)'):format(format.tokens_text(fitted.tokens)))

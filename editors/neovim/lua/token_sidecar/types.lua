@@ -297,7 +297,9 @@
 ---@field note? string
 ---@field similarModels? string[]
 
---- The text to count. Set exactly one of `textDocument`, `text` and `messages`.
+--- The text to count: a document, `text` or `messages`.
+---
+--- A document that is given with `text` is not counted. It determines the default model.
 ---@class token_sidecar.CountParams
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 ---@field text? string
@@ -381,6 +383,8 @@
 ---@field text string
 
 --- Shorten `text`, a document or a range in it to `maxTokens` tokens.
+---
+--- A document that is given with `text` is not shortened. It determines the default model.
 ---@class token_sidecar.FitTextParams
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 ---@field text? string

@@ -19,7 +19,8 @@ end
 local function update()
   local buf, client = vim.api.nvim_get_current_buf(), require('token_sidecar.server').clients(0)[1]
   if not (client and client.initialized and is_visual()) then return end
-  local counted, params = changes, { text = require('token_sidecar.selection').visual() }
+  local document = { uri = vim.uri_from_bufnr(buf) }
+  local counted, params = changes, { textDocument = document, text = require('token_sidecar.selection').visual() }
   client:request('tokens/count', params, function(_, count)
     local is_current = counted == changes and is_visual() and vim.api.nvim_get_current_buf() == buf
     if count and is_current then show(buf, count) end
