@@ -1,7 +1,8 @@
 """Converts positions, and computes text lengths in code units, in all of LSP's encodings.
 
 JSON may contain lone surrogates. A lone surrogate is three code units in utf-8, and one code unit
-in utf-16 and utf-32.
+in utf-16 and utf-32. A byte that is not UTF-8 is decoded as a lone surrogate from U+DC80 to U+DCFF,
+which is one code unit in all encodings.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_BYTE = re.compile("[\udc80-\udcff]")
 
 
 def units(text: str, encoding: Encoding) -> int:
@@ -37,7 +39,7 @@ def units(text: str, encoding: Encoding) -> int:
         return len(text)
     if encoding == "utf-16":
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
-    return len(text.encode("utf-8", "surrogatepass"))
+    return len(_encode_utf8(text))
 
 
 def index_of_unit(text: str, offset: int, encoding: Encoding) -> int:
@@ -61,8 +63,16 @@ def _index_utf16(text: str, offset: int) -> int:
     return len(decoded) - in_a_pair
 
 
+def _encode_utf8(text: str) -> bytes:
+    """Encode text so that its length is the number of code units in utf-8."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _BYTE.sub("?", text).encode("utf-8", "surrogatepass")
+
+
 def _index_utf8(text: str, offset: int) -> int:
-    data = text.encode("utf-8", "surrogatepass")
+    data = _encode_utf8(text)
     offset = min(offset, len(data))
     while offset < len(data) and data[offset] & 0xC0 == 0x80:
         offset -= 1
@@ -74,6 +84,11 @@ def join_surrogates(text: str) -> str:
     if not has_surrogates(text) or not _PAIR.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def has_undecoded_bytes(text: str) -> bool:
+    """Return whether text contains bytes that are not UTF-8, decoded as lone surrogates."""
+    return has_surrogates(text) and _BYTE.search(text) is not None
 
 
 def has_surrogates(text: str) -> bool:

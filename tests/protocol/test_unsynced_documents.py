@@ -100,14 +100,29 @@ async def test_unreadable_change_makes_all_documents_unsynced(client: Client) ->
     client.orphans.clear()
 
 
-async def test_change_that_is_not_utf_8_makes_its_document_unsynced(client: Client) -> None:
-    await opened(client)
-    params = {"textDocument": IDENTIFIER, "contentChanges": [{"text": "LATIN"}]}
-    body = json.dumps({"jsonrpc": "2.0", "method": "textDocument/didChange", "params": params})
-    client.send_bytes(body.encode().replace(b"LATIN", b"caf\xe9"))
-    update = await client.take("status/update")
-    assert (update["uri"], update["text"]) == (URI, "?")
-    client.orphans.clear()
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+async def test_bytes_that_are_not_utf_8_are_counted(
+    bare: Client, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neovim sends such bytes as they are. Each is one code unit of a position."""
+
+    def send(message: object) -> None:
+        text = json.dumps(message, ensure_ascii=False)
+        bare.send_bytes(text.encode("utf-8", "surrogateescape"))
+
+    monkeypatch.setattr(bare, "send", send)
+    await bare.initialize(encodings=[encoding])
+    bare.ignore("status/update")
+    bare.open("caf\udce9 na\udcefve \udcff\udcfe\n")
+    shown = "caf\ufffd na\ufffdve \ufffd\ufffd\n"
+    assert (await bare.count())["tokens"] == truth(shown)
+    assert (await bare.request("tokens/count", {"text": "caf\udce9"}))["tokens"] == truth(
+        "caf\ufffd"
+    )
+    bare.change(edit((0, 3), (0, 4), "e"), edit((0, 9), (0, 10), " and \udce9"))
+    assert (await bare.count())["tokens"] == truth("cafe na\ufffdve and \ufffd\ufffd\ufffd\n")
+    with pytest.raises(RpcError, match="the text is not UTF-8; reload it with its own encoding"):
+        await bare.request("tokens/fit", {"textDocument": {"uri": URI}, "maxTokens": 1})
 
 
 async def test_defect_during_an_edit_makes_the_document_unsynced(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from sidecar.cli import main
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -44,6 +47,25 @@ def test_dos_line_ends_are_counted(clean: Editor) -> None:
     clean.wait_tokens(truth("one\r\ntwo\r\n\r\n"))
     clean.keys("Gothree<Esc>")
     clean.wait_tokens(truth("one\r\ntwo\r\n\r\nthree\r\n"))
+
+
+def test_bytes_that_are_not_utf_8_are_counted_as_the_command_counts_them(clean: Editor) -> None:
+    path = clean.workspace / "bad.md"
+    path.write_bytes(b"caf\xe9 na\xefve \xff\xfe\n" * 3)
+    line = "caf\ufffd na\ufffdve \ufffd\ufffd\n"
+    printed = CliRunner().invoke(main, ["count", "--json", str(path)], catch_exceptions=False)
+    assert json.loads(printed.stdout)["files"][0]["tokens"] == truth(line * 3)
+    clean.command(f"edit ++enc=utf-8 ++bad=keep {path}")
+    clean.wait_tokens(truth(line * 3))
+    assert clean.count("1,2TokenSidecar count") == truth(line * 2)
+    clean.keys("gg0fvitext <Esc>A the end<Esc>")  # behind a byte that is not UTF-8
+    typed = "caf\ufffd na\ufffdtext ve \ufffd\ufffd the end\n"
+    clean.wait_tokens(truth(typed + line * 2))
+    assert clean.count("%TokenSidecar count") == truth(typed + line * 2)
+    clean.lua("_G.messages = {}")
+    clean.command("TokenSidecar fit 5")
+    clean.wait_message("the text is not UTF-8; reload it with its own encoding")
+    clean.lua("vim.v.errmsg = ''")
 
 
 def test_a_file_without_a_final_newline_is_counted(clean: Editor) -> None:
