@@ -24,6 +24,7 @@ from sidecar.server.methods import (
     ModelsParams,
     ProbeParams,
 )
+from sidecar.text.positions import has_undecoded_bytes
 from sidecar.workspace.document_budgets import model_of
 from sidecar.workspace.services import PinnedDocument, Services
 from sidecar.workspace.views import format_comparison
@@ -177,6 +178,8 @@ async def _fit_text(
     services: Services, params: FitTextParams, pinned: PinnedDocument | None
 ) -> FitTextResult:
     snapshot, _, workspace = await _read_text(services, params, pinned)
+    if has_undecoded_bytes(snapshot.text):
+        raise BadParamsError("the text is not UTF-8; reload it with its own encoding")
     model = _model_for(params, workspace)
     fitted, counter = await services.counts.fit(
         snapshot.text, params.max_tokens, params.mode, params.marker, model, workspace.settings
