@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from itertools import groupby
@@ -300,6 +301,20 @@ def test_files_on_several_threads_are_reported_as_on_one(
     several, _ = run([str(root)], use_cache=False)
     assert several == one
     assert run([str(root)])[0] == run([str(root)])[0] == one
+
+
+def test_reader_is_imported_only_if_a_file_is_new(root: Path) -> None:
+    code = (
+        "import sys\n"
+        "from sidecar.budgets import check_cache\n"
+        "check_cache.RACY_NS = -(10**18)\n"
+        "from sidecar.workspace.check_paths import check_paths\n"
+        "check_paths([sys.argv[1]])\n"
+        "print('sidecar.budgets.file_reader' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(root)]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert [run.stdout for run in runs] == ["True\n", "False\n"]
 
 
 def test_threads_take_turns_reading_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
