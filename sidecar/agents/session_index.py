@@ -8,6 +8,7 @@ again from the stores. Recorded calls are kept.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sqlite3
@@ -144,10 +145,14 @@ class SessionIndex:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def unread(self, stores: Iterable[Store]) -> list[Store]:
+    def unread(self, stores: Iterable[Store], max_bytes: int | None = None) -> list[Store]:
         """Return the stores with unread contents, newest first.
 
         Skips stores with a path that is not valid UTF-8.
+
+        Args:
+            stores: The stores.
+            max_bytes: Limit for the total size of the returned stores.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -159,7 +164,11 @@ class SessionIndex:
         found = (
             one for one in stores if not (row := rows.get(one.path)) or not row.is_current(one)
         )
-        return sorted(found, key=lambda one: -one.mtime_ns)
+        newest = sorted(found, key=lambda one: -one.mtime_ns)
+        if max_bytes is None:
+            return newest
+        sizes = itertools.accumulate(store.size for store in newest)
+        return [store for store, size in zip(newest, sizes, strict=True) if size <= max_bytes]
 
     def find_unread(self, stores: Iterable[Store]) -> Unread | None:
         """Return what the ledger lacks, or None if no store has unread contents.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -147,11 +147,17 @@ def check_agents(names: Sequence[str]) -> str | None:
     return f"has unknown agents at position {positions}{hint} (known agents: {known})"
 
 
-def similar_agents(names: Sequence[str]) -> list[str]:
-    """Return the known agents whose names resemble the given names."""
+def similar_agents(names: Sequence[str], known: Iterable[str] = ()) -> list[str]:
+    """Return the agents whose names resemble the given names.
+
+    Args:
+        names: The names.
+        known: The agents. Defaults to those whose session files can be read.
+    """
     import difflib
 
-    matches = (difflib.get_close_matches(name[:60], all_agents(), 1) for name in names)
+    agents = list(known or all_agents())
+    matches = (difflib.get_close_matches(name[:60], agents, 1) for name in names)
     return list(dict.fromkeys(itertools.chain.from_iterable(matches)))
 
 

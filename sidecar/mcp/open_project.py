@@ -24,6 +24,8 @@ from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.caller import Caller, FoundSession, find_session
 from sidecar.models import catalogue
 from sidecar.tasks import SharedTasks, backoff
+from sidecar.workspace.footprint_report import AgentFootprint, FootprintParams
+from sidecar.workspace.footprints import footprints_of
 from sidecar.workspace.services import Services
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.workspace import SettingsChange, Workspace
@@ -188,6 +190,16 @@ class Project:
         spending = services.spending(self.workspace)
         spent = await services.workers.run(partial(spending.spent, found.row.id))
         return spent, None if is_complete else BEING_READ
+
+    async def footprint(self, caller: Caller) -> AgentFootprint | None:
+        """Return what the caller sends before the first word, or None if it is unknown."""
+        found = None if caller.agent else await self.find_session(caller)
+        agent = caller.agent or (found.row.source if found else None)
+        if agent is None:
+            return None
+        params = FootprintParams(agent=agent)
+        report = await footprints_of(self.services, self.workspace, params)
+        return report.agents[0]
 
     async def _read_calls(self) -> bool:
         """Read past calls, and price calls again whose prices have changed.

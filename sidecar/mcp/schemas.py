@@ -31,7 +31,10 @@ class CheckBudgets(Arguments, frozen=True, kw_only=True):
 
 
 class ContextUsageArguments(Arguments, frozen=True, kw_only=True):
-    """How full your context window is, and how many tokens are left until compaction"""
+    """How full your context window is, and how many tokens are left until compaction; with
+    `footprint`, what is sent before the first word"""
+
+    footprint: bool = False
 
 
 class Spend(Arguments, frozen=True, kw_only=True):

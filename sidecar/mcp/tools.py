@@ -205,8 +205,10 @@ class Tools:
             },
         )
 
-    async def _context_usage(self, _arguments: schemas.ContextUsageArguments, call: Call) -> Answer:
+    async def _context_usage(self, arguments: schemas.ContextUsageArguments, call: Call) -> Answer:
         project = self._project
+        if arguments.footprint:
+            return await self._footprint(call)
         found = await project.find_session(call.caller)
         if found is None:
             return self._no_session(call.caller)
@@ -241,6 +243,28 @@ class Tools:
         if left is not None:
             data["tokensUntilCompaction"] = max(0, left)
         return Answer(text, data | ({"notes": notes} if notes else {}))
+
+    async def _footprint(self, call: Call) -> Answer:
+        agent = await self._project.footprint(call.caller)
+        if agent is None:
+            return self._no_session(call.caller)
+        text, kept = await self._shorten(agent.text.split("\n"))
+        shown = [part for part in agent.parts if part.tokens or part.state != "sent"]
+        parts = [
+            {"label": part.label, "state": part.state, "tokens": part.tokens}
+            for part in shown[: max(0, kept - 1)]
+        ]
+        return Answer(
+            text,
+            {
+                "agent": agent.agent,
+                "model": agent.model,
+                "tokens": agent.tokens,
+                "method": agent.method,
+                "parts": parts,
+                "left": len(agent.parts) - len(parts),
+            },
+        )
 
     async def _spend(self, _arguments: schemas.Spend, call: Call) -> Answer:
         project = self._project

@@ -196,6 +196,11 @@ REQUESTS: dict[str, CustomRequest] = {
         "sidecar.text.pages:Page",
         "Return the context view as a page, with a breakdown and a forecast.",
     ),
+    "context/footprint": CustomRequest(
+        "sidecar.workspace.footprint_report:FootprintParams",
+        "sidecar.workspace.footprint_report:FootprintReport",
+        "Return what coding agents send before the first word, and what of it is lost.",
+    ),
     "context/sessions": CustomRequest(
         "sidecar.conversations.context_protocol:SessionsParams",
         "sidecar.conversations.context_protocol:SessionRow",

@@ -5,7 +5,6 @@ Session files are read on worker threads. No file is opened while `agents.enable
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
@@ -79,10 +78,7 @@ class SessionReader:
             stores: The stores to read.
             max_bytes: Limit for the total size of the stores with new contents.
         """
-        unread = self._index.unread(stores)
-        if max_bytes is not None:
-            sizes = itertools.accumulate(store.size for store in unread)
-            unread = [store for store, size in zip(unread, sizes, strict=True) if size <= max_bytes]
+        unread = self._index.unread(stores, max_bytes)
         self.has_new_costs |= self._index.read(self._sources.readers, unread).has_new_costs
         return bool(unread)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -52,6 +52,9 @@ from sidecar.workspace.views import (
 )
 from sidecar.workspace.workspace import Workspace
 
+if TYPE_CHECKING:
+    from sidecar.workspace.footprint_report import FootprintParams, FootprintReport
+
 
 class ContextRequests(Feature):
     """Finds the conversation that a request means, and turns the request into a change of it."""
@@ -65,6 +68,7 @@ class ContextRequests(Feature):
             "context/append": _append,
             "context/usage": self._usage,
             "context/page": self._page,
+            "context/footprint": self._footprint,
             "context/sessions": self._sessions,
             "context/select": self._select,
             "context/reset": _reset,
@@ -79,7 +83,7 @@ class ContextRequests(Feature):
     async def _serve(
         self,
         work: Callable[[Conversations, Any], Awaitable[Any]],
-        params: p.SessionParams | p.SessionsParams,
+        params: p.SessionParams | p.SessionsParams | FootprintParams,
     ) -> Any:
         session = getattr(params, "session", None)
         if session is not None and not session.isprintable():
@@ -123,6 +127,13 @@ class ContextRequests(Feature):
     async def _page(self, conversations: Conversations, params: p.UsageParams) -> Page:
         usage = await self._usage(conversations, msgspec.structs.replace(params, contents=True))
         return usage_page(usage, conversations.workspace.costs)
+
+    async def _footprint(
+        self, conversations: Conversations, params: FootprintParams
+    ) -> FootprintReport:
+        from sidecar.workspace.footprints import footprints_of
+
+        return await footprints_of(self._services, conversations.workspace, params)
 
     async def _sessions(self, conversations: Conversations, params: p.SessionsParams) -> Encoded:
         workspace = conversations.workspace

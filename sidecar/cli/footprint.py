@@ -1,0 +1,78 @@
+"""`token-sidecar footprint`: shows what coding agents send before the first word."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
+from sidecar.errors import BadParamsError
+from sidecar.text.printable import first_names
+
+if TYPE_CHECKING:
+    from sidecar.workspace.footprint_report import FootprintReport
+
+
+@click.command()
+@click.argument(
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="[DIR]",
+)
+@click.option(
+    "--agent",
+    metavar="NAME",
+    help="Only this coding agent, even if it is not installed (default: all that are installed).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def footprint(folder: Path, agent: str | None, as_json: bool) -> None:
+    """Show what coding agents send before the first word, if they start in DIR.
+
+    DIR is the current folder by default. Each agent has its own rules for instruction files, rules,
+    imports, skills and memory. The system prompt and the built-in tools are what is left of the
+    first request of the newest session that started in DIR.
+
+    Exit codes: 0; 2 if DIR or the agent is unknown, or the configuration is invalid.
+    """
+    from sidecar.config.load import find_root, load
+    from sidecar.config.paths import state_dir
+    from sidecar.cost.ledger import FILE_NAME, Ledger
+    from sidecar.workspace.footprints import find_footprints
+
+    start = Path(os.path.abspath(folder))
+    root = find_root(start)
+    loaded = load(root)
+    has_errors = print_problems(loaded.problems)
+    settings, ledger = loaded.settings, Ledger(state_dir() / FILE_NAME)
+    try:
+        found = find_footprints(root, start, settings, settings.model, ledger, agent)
+    except BadParamsError as error:
+        warn(str(error))
+        sys.exit(2)
+    finally:
+        ledger.close()
+    if as_json:
+        print_json(found)
+    else:
+        print_lines(*map(to_encodable, report_lines(found)))
+    sys.exit(2 if has_errors else 0)
+
+
+def report_lines(found: FootprintReport) -> list[str]:
+    """Format a report: a table per agent, and what to do next."""
+    from sidecar.workspace.footprint_report import agent_lines
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    lines = list[str]()
+    for agent in found.agents:
+        lines += [*agent_lines(agent, width), ""]
+    if found.others:
+        names = first_names(found.others)
+        lines.append(f"Not installed, but also send files of this folder: {names} (`--agent`).")
+    return [*lines, found.next_step]

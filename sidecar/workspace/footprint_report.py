@@ -1,0 +1,286 @@
+"""What coding agents send before the first word: the values of `context/footprint`, and their text.
+
+`sidecar.workspace.footprints` reads and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from sidecar.counting.count_result import METHODS, Measure, Method, number_text, tokens_text
+from sidecar.project.footprint import ByteRange, Footprint
+from sidecar.project.loading_rules import Kind, State, loading_rules
+from sidecar.text.printable import counted, first_names, local_time_text, printable
+from sidecar.text.tables import align_columns
+
+SYSTEM = "System prompt and built-in tools"
+MESSAGE = "First message"
+MOST_ROWS = 40
+"""Maximum number of rows in an agent's table. The smallest parts share one row."""
+_STATE_TEXTS: dict[State, str] = {
+    "sent": "sent",
+    "cut": "cut",
+    "name-only": "name only",
+    "later": "later",
+    "hidden": "hidden",
+}
+
+
+class FootprintParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Asks what coding agents send before the first word."""
+
+    workspace: str | None = None
+    """The URI of a root folder, of a path inside it, or of an open document."""
+    folder: str | None = None
+    """The folder in which agents start, as a URI or a path. Defaults to the root folder."""
+    agent: str | None = None
+    """Only this agent, even if it is not installed. By default, all agents that are installed or
+    were used here, or if there are none, all that would send files of the folder.
+    """
+
+
+class FootprintPart(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A part of the first request, or a file that could be one."""
+
+    kind: Kind | Literal["system", "message"]
+    """`system`: the system prompt and the built-in tools. `message`: the first message."""
+    label: str
+    """The path, relative to the folder or to `~`, or what the part is if it is not a file."""
+    uri: str | None = None
+    state: State
+    state_text: str
+    """The state and its reason, such as `hidden by CLAUDE.md`."""
+    tokens: int = 0
+    """What is sent now."""
+    method: Method = "exact"
+    error_percent: float | None = 0.0
+    is_own: bool = False
+    """Whether the file is the user's, and not the project's."""
+    hidden_by: str | None = None
+    """The URI of the file that stands before this one."""
+    lost: list[ByteRange] = []
+    """The bytes of the file that the agent never sees."""
+
+
+class MeasuredRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The newest first request of a session that started in the folder."""
+
+    session: str
+    model: str
+    at: datetime
+    tokens: int
+    """The size of the prompt as the provider billed it, including the first message."""
+
+
+class AgentFootprint(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What one agent sends before the first word."""
+
+    agent: str
+    title: str
+    """The agent's name, as its maker writes it."""
+    version: str
+    """The version in which the rules were measured. Empty if they are from documentation."""
+    model: str
+    """The model that the parts were counted for."""
+    tokens: int
+    """All that is sent before the first message."""
+    method: Method
+    error_percent: float | None
+    is_lower_bound: bool = False
+    """Whether the size of the system prompt is unknown, and not included."""
+    parts: list[FootprintPart]
+    """In the order of the request."""
+    measured: MeasuredRequest | None = None
+    notes: list[str] = []
+    """What is doubtful: contradictions to the measured request, and later changes of files."""
+    has_losses: bool = False
+    """Whether a file is cut or hidden, or something else in it is lost."""
+    text: str = ""
+    """A plain-text table."""
+
+
+class FootprintReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What coding agents send before the first word."""
+
+    folder: str
+    """The URI of the folder in which the agents start."""
+    agents: list[AgentFootprint]
+    others: list[str] = []
+    """Agents that would send files of the folder, but are not installed."""
+    next_step: str = ""
+    """What to do next."""
+
+
+def agent_footprint(
+    footprint: Footprint,
+    model: str,
+    files: Sequence[FootprintPart],
+    *,
+    measured: MeasuredRequest | None = None,
+    message_tokens: int | None = None,
+    changed: int = 0,
+) -> AgentFootprint:
+    """Put the parts of a request together.
+
+    Args:
+        footprint: The agent's files.
+        model: The model that the files were counted for.
+        files: The files as parts of the request.
+        measured: The newest measured request.
+        message_tokens: An estimate of the first message in it, or None if that is unknown.
+        changed: How many of the files have changed since.
+    """
+    static, notes = add_up(files), list[str]()
+    if measured is not None and static.tokens > measured.tokens:
+        notes.append(_contradiction(measured, static))
+    if measured is not None and changed:
+        notes.append(_stale_note(measured, changed))
+    system = _system_part(measured, static.tokens, message_tokens)
+    before = add_up([system, *files])
+    found = AgentFootprint(
+        agent=footprint.agent,
+        title=loading_rules()[footprint.agent].title,
+        version=footprint.version,
+        model=model,
+        tokens=before.tokens,
+        method=before.method,
+        error_percent=before.error_percent,
+        is_lower_bound=not system.tokens,
+        parts=[system, *files, *([_message_part(message_tokens)] if message_tokens else [])],
+        measured=measured,
+        notes=notes,
+        has_losses=bool(footprint.problems),
+    )
+    return msgspec.structs.replace(found, text="\n".join(agent_lines(found)))
+
+
+def _system_part(
+    measured: MeasuredRequest | None, static: int, message: int | None
+) -> FootprintPart:
+    """Return the part that is in no file.
+
+    Args:
+        measured: The measured request, if any.
+        static: The tokens of all files in it.
+        message: An estimate of the first message's tokens, or None if it is unknown.
+    """
+    part = FootprintPart(kind="system", label=SYSTEM, state="sent", state_text="not measured yet")
+    if measured is None or measured.tokens < static:
+        return part
+    rest = "" if message is not None else ", with the first message"
+    return msgspec.structs.replace(
+        part,
+        state_text=f"measured {local_time_text(measured.at)}{rest}",
+        tokens=max(0, measured.tokens - static - (message or 0)),
+        method="estimate",
+        error_percent=None,
+    )
+
+
+def _message_part(tokens: int) -> FootprintPart:
+    return FootprintPart(
+        kind="message",
+        label=MESSAGE,
+        state="sent",
+        state_text="yours",
+        tokens=tokens,
+        method="estimate",
+        error_percent=None,
+    )
+
+
+def add_up(parts: Sequence[FootprintPart]) -> Measure:
+    """Return the sum of parts, with the weakest method and the sum of the error bands."""
+    tokens = sum(part.tokens for part in parts)
+    method: Method = max((part.method for part in parts), key=METHODS.index, default="exact")
+    band: float | None = None
+    if all(part.error_percent is not None for part in parts):
+        errors = sum(part.tokens * (part.error_percent or 0.0) for part in parts)
+        band = errors / tokens if tokens else 0.0
+    return Measure(tokens, method, "", band)
+
+
+def _contradiction(measured: MeasuredRequest, static: Measure) -> str:
+    return (
+        f"The files add up to {tokens_text(static.tokens, static.method)}, but the whole first "
+        f"request of {local_time_text(measured.at)} had only {measured.tokens:,}: some of them "
+        "were not sent then. Start a new session to measure again."
+    )
+
+
+def _stale_note(measured: MeasuredRequest, changed: int) -> str:
+    files, have = counted(changed, "file"), "has" if changed == 1 else "have"
+    return f"{files} {have} changed since the request of {local_time_text(measured.at)}."
+
+
+def state_text(state: State, reason: str, hidden_by: str, lost: int) -> str:
+    """Return a part's state as text, such as `cut: 12,232 bytes never arrive`.
+
+    Args:
+        state: The state.
+        reason: Why, in plain words.
+        hidden_by: The label of the file that stands before it.
+        lost: How many bytes the agent never sees.
+    """
+    text = _STATE_TEXTS[state]
+    if state == "hidden" and hidden_by:
+        return f"{text} by {hidden_by}"
+    if state == "cut" and lost:
+        text += f": {counted(lost, 'byte')} never arrive{'s' if lost == 1 else ''}"
+        return f"{text}, {reason}" if reason else text
+    return f"{text}: {reason}" if reason else text
+
+
+def agent_lines(found: AgentFootprint, width: int = 0) -> list[str]:
+    """Return an agent's table, in at most `width` columns if that is not 0."""
+    at_least = "≥" if found.is_lower_bound else ""
+    size = f"{at_least}{tokens_text(found.tokens, found.method)}"
+    version = f" {found.version}" if found.version else ""
+    lines = [f"{found.title}{version}: {size} before the first word, for {found.model}"]
+    rows = [_row(part) for part in _largest(found.parts)]
+    left_out = len(found.parts) - len(rows)
+    if left_out:
+        shown = {id(part) for part in _largest(found.parts)}
+        rest = add_up([part for part in found.parts if id(part) not in shown])
+        label = f"{left_out:,} smaller parts"
+        rows.append((label, number_text(rest.tokens, rest.method), "`--json` lists them"))
+    table = [tuple(map(printable, row)) for row in rows]
+    lines += [f"  {line}" for line in align_columns(table, left=1, width=max(0, width - 2))]
+    return [*lines, *(f"  {note}" for note in found.notes)]
+
+
+def _row(part: FootprintPart) -> tuple[str, str, str]:
+    has_size = part.tokens or part.state in ("sent", "cut")
+    unknown = part.kind == "system" and not part.tokens
+    number = "?" if unknown else number_text(part.tokens, part.method) if has_size else ""
+    return part.label, number, part.state_text
+
+
+def _largest(parts: Sequence[FootprintPart]) -> list[FootprintPart]:
+    """Return the parts to show, in order. Parts that lose something come before larger ones."""
+    if len(parts) <= MOST_ROWS:
+        return list(parts)
+    ranked = sorted(
+        range(len(parts)), key=lambda index: (parts[index].state != "cut", -parts[index].tokens)
+    )
+    return [parts[index] for index in sorted(ranked[: MOST_ROWS - 1])]
+
+
+def next_step(agents: Sequence[AgentFootprint]) -> str:
+    """Return what to do next."""
+    if not agents:
+        return "No agent sends files of this folder. Add an AGENTS.md, which most agents read."
+    if any(found.has_losses for found in agents):
+        return "Something is lost: `token-sidecar check .` says where, and what to do."
+    unmeasured = [found.title for found in agents if found.measured is None]
+    if unmeasured:
+        return f"Start {first_names(unmeasured)} here once to measure the whole request."
+    return "`token-sidecar cost files` says what these files cost."
+
+
+def time_of(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)

@@ -1,0 +1,274 @@
+"""Counts what coding agents send before the first word, and compares it with measured requests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sidecar.agents.reader_registry import Sources
+from sidecar.config.checks import similar_agents
+from sidecar.counting.count_result import Measure
+from sidecar.errors import BadParamsError
+from sidecar.project.footprint import Footprint, Part, agents_with_files, find_footprint
+from sidecar.project.loading_rules import loading_rules
+from sidecar.project.source_files import SourceFiles
+from sidecar.workspace.footprint_report import (
+    AgentFootprint,
+    FootprintParams,
+    FootprintPart,
+    FootprintReport,
+    MeasuredRequest,
+    agent_footprint,
+    next_step,
+    state_text,
+    time_of,
+)
+from sidecar.workspace.one_off_counts import run_with_counters
+
+if TYPE_CHECKING:
+    from sidecar.agents.first_requests import AgentUse
+    from sidecar.budgets.content_counts import ContentCounter
+    from sidecar.config.settings import Settings
+    from sidecar.cost.ledger import Ledger
+    from sidecar.counting.local_counts import ChooseCounter
+    from sidecar.workspace.services import Services
+    from sidecar.workspace.workspace import Workspace
+
+_MOST_READ = 64 << 20
+"""The most bytes of new session data to read."""
+_KINDS_OF_LISTS = frozenset(("skill", "command", "sub-agent"))
+"""The kinds of parts that agents send as lists, which the context window limits."""
+
+
+class _Found(NamedTuple):
+    """An agent's files, and how the agent was last used in the folder."""
+
+    model: str
+    footprint: Footprint
+    use: AgentUse | None
+
+    @property
+    def measured(self) -> MeasuredRequest | None:
+        first = self.use.first if self.use else None
+        return first and MeasuredRequest(
+            session=first.session, model=first.model, at=time_of(first.at_ms), tokens=first.tokens
+        )
+
+    def changed_files(self) -> int:
+        """Return how many of the files have changed since the measured request."""
+        if self.measured is None:
+            return 0
+        since_ns = self.measured.at.timestamp() * 1e9
+        return sum(_mtime_ns(part) > since_ns for part in self.footprint.parts if part.text)
+
+
+async def footprints_of(
+    services: Services, workspace: Workspace, params: FootprintParams
+) -> FootprintReport:
+    """Return the answer to `context/footprint`.
+
+    Raises:
+        BadParamsError: The folder is not in the workspace, the agent is unknown, or agents are
+            disabled.
+    """
+    root, start = workspace.path, _start_folder(workspace, params.folder)
+    if root is None or start is None:
+        raise BadParamsError("`folder` must be in a root folder, as a URI or an absolute path")
+    settings, model = workspace.settings, workspace.budget_model
+    spending = services.spending(workspace)
+    return await services.workers.run(
+        lambda: find_footprints(root, start, settings, model, spending.book.ledger, params.agent)
+    )
+
+
+def _start_folder(workspace: Workspace, folder: str | None) -> Path | None:
+    from sidecar.workspace.workspace import path_of
+
+    if folder is None:
+        return workspace.path
+    path = path_of(folder) if "://" in folder else Path(folder)
+    if path is None or not path.is_absolute() or workspace.path_below(path.as_uri()) is None:
+        return None
+    return Path(path)
+
+
+def find_footprints(
+    root: Path, start: Path, settings: Settings, model: str, ledger: Ledger, agent: str | None
+) -> FootprintReport:
+    """Return what each agent sends before the first word. This function blocks.
+
+    Args:
+        root: The root folder, whose counts are cached together.
+        start: The folder in which the agents start.
+        settings: The settings of the root.
+        model: The model to count for, for agents that were not used in the folder.
+        ledger: The user's ledger. New calls of agents are recorded.
+        agent: The only agent to show. Defaults to all that are installed or, if there are none, to
+            all that send files of the folder.
+
+    Raises:
+        BadParamsError: The agent is unknown, or agents are disabled.
+    """
+    sources = Sources.of(settings.agents, str(root))
+    if sources is None:
+        raise BadParamsError("coding agents are disabled; set `enabled = true` in [agents]")
+    if agent is not None and agent not in loading_rules():
+        near = similar_agents([agent], loading_rules())
+        known = ", ".join(loading_rules())
+        hint = f"did you mean {near[0]}?" if near else f"known agents: {known}"
+        raise BadParamsError(f"unknown agent {agent}; {hint}")
+    uses, files = _find_uses(ledger, sources, start), SourceFiles()
+    used = {*uses, *(reader.agent for reader in sources.readers)}
+    shown = [one for one in loading_rules() if one in used] if agent is None else [agent]
+    others = [] if agent else _others(start, sources, files, shown)
+    if not shown:
+        shown, others = others, []
+    found = [_find(one, start, sources, files, uses.get(one), settings, model) for one in shown]
+    sizes = _count(root, settings, found)
+    folders = _short_forms(root, start, sources.places.home)
+    agents = [_describe(one, measures, folders) for one, measures in zip(found, sizes, strict=True)]
+    return FootprintReport(
+        folder=start.as_uri(), agents=agents, others=others, next_step=next_step(agents)
+    )
+
+
+def _find_uses(ledger: Ledger, sources: Sources, start: Path) -> dict[str, AgentUse]:
+    if not sources.readers:
+        return {}  # avoids loading the ledger
+    from sidecar.agents.first_requests import find_uses
+    from sidecar.cost.ledger import LedgerError
+
+    with suppress(LedgerError):  # cost reports show this error
+        return find_uses(ledger, sources, start, _MOST_READ)
+    return {}
+
+
+def _others(start: Path, sources: Sources, files: SourceFiles, shown: Container[str]) -> list[str]:
+    found = agents_with_files(start, sources.places, files)
+    return [agent for agent in found if agent not in shown]
+
+
+def _find(
+    agent: str,
+    start: Path,
+    sources: Sources,
+    files: SourceFiles,
+    use: AgentUse | None,
+    settings: Settings,
+    default: str,
+) -> _Found:
+    first = use.first if use else None
+    model = (first.model if first else use.model if use else None) or default
+    window = use.window if use else None
+    footprint = find_footprint(
+        agent, start, sources.places, context_window=window, model=model, files=files
+    )
+    if window is None and any(part.kind in _KINDS_OF_LISTS for part in footprint.parts):
+        window = _known_window(model, settings)
+        footprint = find_footprint(
+            agent, start, sources.places, context_window=window, model=model, files=files
+        )
+    return _Found(model, footprint, use)
+
+
+def _known_window(model: str, settings: Settings) -> int | None:
+    from sidecar.counting.windows import find_window
+    from sidecar.models import catalogue
+
+    catalogue.warm()
+    limit = find_window(model, settings)
+    return None if limit is None else limit.tokens
+
+
+def _mtime_ns(part: Part) -> int:
+    try:
+        return os.stat(part.path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _count(root: Path, settings: Settings, found: Sequence[_Found]) -> list[list[Measure]]:
+    """Count the parts of each footprint. The counts are in the same cache as those of `check`."""
+    from sidecar.budgets.check_cache import decode_counts, drop_unused, load_cache, save_cache
+    from sidecar.budgets.content_counts import ContentCounter
+
+    cache = load_cache(root)
+    contents = decode_counts(cache)
+
+    def count(choose: ChooseCounter) -> list[list[Measure]]:
+        counter = ContentCounter(settings, contents, choose)
+        measures = [list(_measures(counter, one)) for one in found]
+        if counter.has_new:
+            drop_unused(cache, contents, cache.entries)
+            save_cache(root, cache)
+        return measures
+
+    models = {one.model for one in found}
+    return run_with_counters(settings, models, lambda _, choose: count(choose))
+
+
+def _measures(counter: ContentCounter, found: _Found) -> Iterator[Measure]:
+    from sidecar.budgets.check_cache import digest_of
+
+    for part in found.footprint.parts:
+        if not part.text:
+            yield Measure(0, "exact", "")
+            continue
+        digest = digest_of(part.text.encode("utf-8", "surrogatepass"))
+        yield counter.measure(part.text, found.model, digest)
+
+
+def _short_forms(root: Path, start: Path, home: Path) -> list[tuple[str, str]]:
+    """Return folders, and how paths in them begin: relative to the start, or with `~`."""
+    above = os.path.relpath(root, start).replace(os.sep, "/")
+    forms = [(start, ""), (root, f"{above}/"), (home, "~/")]
+    return [(os.path.join(folder, ""), short) for folder, short in forms]
+
+
+def _describe(
+    found: _Found, measures: Sequence[Measure], folders: Sequence[tuple[str, str]]
+) -> AgentFootprint:
+    files = [
+        _describe_part(part, measure, folders)
+        for part, measure in zip(found.footprint.parts, measures, strict=True)
+    ]
+    first = found.use.first if found.use else None
+    return agent_footprint(
+        found.footprint,
+        found.model,
+        files,
+        measured=found.measured,
+        message_tokens=first.message_tokens if first else None,
+        changed=found.changed_files(),
+    )
+
+
+def _describe_part(
+    part: Part, measure: Measure, folders: Sequence[tuple[str, str]]
+) -> FootprintPart:
+    hidden_by = _label(part.hidden_by, folders) if part.hidden_by else ""
+    lost = sum(each.end - each.start for each in part.lost)
+    return FootprintPart(
+        kind=part.kind,
+        label=_label(part.path, folders),
+        uri=Path(part.path).as_uri(),
+        state=part.state,
+        state_text=state_text(part.state, part.reason, hidden_by, lost),
+        tokens=measure.tokens,
+        method=measure.method,
+        error_percent=measure.error_percent,
+        is_own=part.is_own,
+        hidden_by=Path(part.hidden_by).as_uri() if part.hidden_by else None,
+        lost=list(part.lost),
+    )
+
+
+def _label(path: str, folders: Sequence[tuple[str, str]]) -> str:
+    """Return a path with the first of the folders that contains it replaced by its short form."""
+    for folder, short in folders:
+        if path.startswith(folder):
+            return (short + path[len(folder) :]).replace(os.sep, "/")
+    return path

@@ -1,0 +1,92 @@
+"""Tests `context/footprint`, and that the command line and MCP print the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.agents.claude import ClaudeHome
+from sidecar.cli import main
+from sidecar.mcp.caller import Caller
+from sidecar.mcp.open_project import Project
+from sidecar.mcp.tools import Call, Tools
+from tests.protocol.client import RpcError
+
+if TYPE_CHECKING:
+    from tests.protocol.client import Client
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in which Claude Code has worked, with a hidden file."""
+    root = tmp_path / "home" / "work" / "app"
+    (root / "pkg").mkdir(parents=True)
+    (root / ".git").mkdir()
+    (root / "CLAUDE.md").write_text("Rules for this project. " * 30)
+    (root / "AGENTS.md").write_text("Be brief.")
+    session = ClaudeHome(tmp_path / "home" / ".claude").session(root)
+    session.user()
+    session.reply()
+    monkeypatch.chdir(root)
+    return root
+
+
+def printed(*arguments: str) -> Any:
+    result = CliRunner().invoke(main, ["footprint", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+async def test_every_view_shows_the_same_footprint(bare: Client, root: Path) -> None:
+    bare.ignore("status/update")
+    await bare.initialize(root.as_uri())
+    report = await bare.request("context/footprint", {"workspace": root.as_uri()})
+    (agent,) = report["agents"]
+    assert agent["measured"]["tokens"] == sum(part["tokens"] for part in agent["parts"])
+    assert json.loads(await asyncio.to_thread(printed, "--json")) == report
+    assert agent["text"] in await asyncio.to_thread(printed)
+    tools, call = Tools(Project(root)), Call(Caller("claude-code"))
+    answer = await tools.run("context_usage", {"footprint": True}, call)
+    await tools.aclose()
+    assert answer.text == agent["text"]
+    assert (answer.data["tokens"], answer.data["left"]) == (agent["tokens"], 0)
+    assert [part["label"] for part in answer.data["parts"]] == [
+        part["label"] for part in agent["parts"]
+    ]
+
+
+async def test_a_folder_in_the_root_and_one_agent_can_be_asked_for(
+    bare: Client, root: Path
+) -> None:
+    bare.ignore("status/update")
+    await bare.initialize(root.as_uri())
+    for folder in (str(root / "pkg"), (root / "pkg").as_uri()):
+        report = await bare.request("context/footprint", {"folder": folder, "agent": "codex"})
+        assert report["folder"] == (root / "pkg").as_uri()
+        (agent,) = report["agents"]
+        assert agent["agent"] == "codex"
+        assert [part["label"] for part in agent["parts"][1:]] == ["../AGENTS.md"]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"folder": "/etc"}, "`folder` must be in a root folder"),
+        ({"folder": "pkg"}, "`folder` must be in a root folder"),
+        ({"folder": "untitled:1"}, "`folder` must be in a root folder"),
+        ({"agent": "claude"}, "did you mean claude-code?"),
+    ],
+)
+async def test_other_folders_and_agents_are_refused(
+    bare: Client, root: Path, params: dict[str, str], message: str
+) -> None:
+    bare.ignore("status/update")
+    await bare.initialize(root.as_uri())
+    with pytest.raises(RpcError, match=re.escape(message)):
+        await bare.request("context/footprint", params)

@@ -1,0 +1,225 @@
+"""Tests `token-sidecar footprint`: the parts, and what is measured in sessions."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from benchmarks.agents.claude import ClaudeHome, Transcript
+from benchmarks.agents.truth import Tokens
+from sidecar.cli import main
+from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.workspace.footprint_report import MOST_ROWS
+
+OLD, LATER = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (2020, 2040))
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["footprint", *map(str, arguments)])
+
+
+def found(*arguments: str | Path) -> Any:
+    result = run("--json", *arguments)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that is older than all sessions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())
+    os.utime(path, (OLD, OLD))
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with instructions for several agents."""
+    root = tmp_path / "project"
+    (root / ".git").mkdir(parents=True)
+    write(root / "AGENTS.md", "Be brief and kind.\n" * 20)
+    monkeypatch.chdir(root)
+    return root
+
+
+class FixedTranscript(Transcript):
+    """A session whose calls have the given prompt sizes."""
+
+    def reply_of(self, prompt: int) -> None:
+        self.cached = 0
+        self.tokens = lambda: Tokens(prompt, 0, 0, 0, 50)  # type: ignore[method-assign]
+        self.reply()
+
+
+def session(root: Path, *prompts: int, after: Transcript | None = None) -> FixedTranscript:
+    """Write a session of Claude Code that started in a folder. It has one call for each prompt."""
+    home = after.home if after else ClaudeHome(Path(os.environ["HOME"]) / ".claude")
+    made = home.session(root)
+    fixed = FixedTranscript(home, made.project, made.id, made.cwd)
+    for prompt in prompts:
+        fixed.user()
+        fixed.reply_of(prompt)
+    return fixed
+
+
+def part(agent: Any, label: str) -> Any:
+    (one,) = [one for one in agent["parts"] if one["label"] == label]
+    return one
+
+
+def test_each_file_has_the_tokens_that_are_sent_for_the_model(root: Path) -> None:
+    write(root / "AGENTS.md", "word " * 10_000)
+    (agent,) = found("--agent", "codex")["agents"]
+    shown = part(agent, "AGENTS.md")
+    tokens = Tokenizers().for_model("gpt-5").count(("word " * 10_000)[:32_768])
+    assert (agent["model"], shown["state"], shown["tokens"]) == ("gpt-5", "cut", tokens)
+    assert shown["method"] == "exact"
+    assert shown["lost"] == [{"start": 32_768, "end": 50_000}]
+    assert "17,232 bytes never arrive" in shown["stateText"]
+    assert shown["uri"] == (root / "AGENTS.md").as_uri()
+
+
+def test_what_hides_a_file_is_named(root: Path) -> None:
+    write(root / "CLAUDE.md", "Claude.")
+    (agent,) = found("--agent", "claude-code")["agents"]
+    hidden = part(agent, "AGENTS.md")
+    assert (hidden["state"], hidden["tokens"]) == ("hidden", 0)
+    assert hidden["stateText"] == "hidden by CLAUDE.md"
+    assert hidden["hiddenBy"] == (root / "CLAUDE.md").as_uri()
+    assert part(agent, "CLAUDE.md")["state"] == "sent"
+    assert "AGENTS.md" in run("--agent", "claude-code").stdout
+
+
+def test_the_parts_add_up_to_the_first_request_of_the_newest_session(root: Path) -> None:
+    first = session(root, 15_000, 90_000)
+    newest = session(root, 20_000, 25_000, 30_000, after=first)
+    (agent,) = found()["agents"]
+    assert agent["measured"]["session"] == newest.id
+    assert agent["measured"]["tokens"] == 20_000
+    assert agent["model"] == newest.model
+    assert sum(one["tokens"] for one in agent["parts"]) == 20_000
+    system, *_, message = agent["parts"]
+    assert (system["kind"], message["kind"]) == ("system", "message")
+    assert message["tokens"] > 50
+    assert agent["tokens"] == 20_000 - message["tokens"]
+
+
+def test_a_compaction_does_not_change_what_was_measured(root: Path) -> None:
+    made = session(root, 20_000, 90_000)
+    made.compact()
+    made.reply_of(40_000)
+    (agent,) = found()["agents"]
+    assert agent["measured"]["tokens"] == 20_000
+
+
+def test_sessions_that_started_elsewhere_are_not_measured(root: Path) -> None:
+    (root / "pkg").mkdir()
+    session(root / "pkg", 31_000)
+    assert found()["agents"][0]["measured"] is None
+    (agent,) = found("pkg")["agents"]
+    assert agent["measured"]["tokens"] == 31_000
+
+
+def test_a_fork_is_not_measured(root: Path) -> None:
+    first = session(root, 20_000, 90_000)
+    fork = FixedTranscript(first.home, first.project, first.clock.uuid(), first.cwd)
+    fork.write(*({**line, "sessionId": fork.id} for line in first.history))
+    fork.user()
+    fork.reply_of(120_000)
+    (agent,) = found()["agents"]
+    assert (agent["measured"]["session"], agent["measured"]["tokens"]) == (first.id, 20_000)
+
+
+def test_files_larger_than_the_measured_request_are_a_contradiction(root: Path) -> None:
+    session(root, 100)
+    (agent,) = found()["agents"]
+    assert agent["parts"][0]["kind"] == "system"
+    (note,) = agent["notes"]
+    assert "The files add up to ~" in note
+    assert "had only 100" in note
+    assert note in run().stdout
+
+
+def test_a_file_that_changed_since_the_measured_request_is_said(root: Path) -> None:
+    session(root, 20_000)
+    assert found()["agents"][0]["notes"] == []
+    os.utime(root / "AGENTS.md", (LATER, LATER))
+    (note,) = found()["agents"][0]["notes"]
+    assert note.startswith("1 file has changed since")
+
+
+def test_only_installed_agents_are_shown(root: Path) -> None:
+    everyone = {one["agent"] for one in found()["agents"]}
+    assert {"codex", "opencode"} <= everyone
+    (Path(os.environ["HOME"]) / ".codex").mkdir()
+    shown = found()
+    assert [one["agent"] for one in shown["agents"]] == ["codex"]
+    assert set(shown["others"]) == everyone - {"codex"}
+    assert "--agent" in run().stdout
+
+
+def test_a_folder_without_files_says_what_to_do(root: Path) -> None:
+    (root / "AGENTS.md").unlink()
+    assert "Add an AGENTS.md" in run().stdout
+
+
+def test_an_unknown_agent_is_an_error(root: Path) -> None:
+    result = run("--agent", "claud")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "unknown agent claud; did you mean claude-code?" in result.stderr
+
+
+def test_disabled_agents_are_an_error(root: Path) -> None:
+    Path(os.environ["TOKEN_SIDECAR_CONFIG"]).write_text("[agents]\nenabled = false\n")
+    result = run()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "`enabled = true` in [agents]" in result.stderr
+
+
+def test_counts_are_shared_with_check(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+    tokenizer = type(Tokenizers().for_model("gpt-5"))
+    count, count_many = tokenizer.count, tokenizer.count_many
+
+    def recorded(self: Any, text: str) -> int:
+        counted.append(text)
+        return count(self, text)
+
+    def recorded_many(self: Any, texts: list[str]) -> list[int]:
+        counted.extend(texts)
+        return count_many(self, texts)
+
+    monkeypatch.setattr(tokenizer, "count", recorded)
+    monkeypatch.setattr(tokenizer, "count_many", recorded_many)
+    text = (root / "AGENTS.md").read_text()
+    assert run("--agent", "codex").exit_code == 0
+    assert text in counted
+    counted.clear()
+    assert CliRunner().invoke(main, ["check", "AGENTS.md"]).exit_code == 0
+    assert run("--agent", "codex").exit_code == 0
+    assert text not in counted
+
+
+def test_a_long_table_leaves_out_the_smallest_parts(root: Path) -> None:
+    for number in range(100):
+        write(root / f".claude/rules/{number:03}.md", "rule " * (number + 1))
+    (agent,) = found("--agent", "claude-code")["agents"]
+    assert sum(one["kind"] == "rule" for one in agent["parts"]) == 100
+    lines = run("--agent", "claude-code").stdout.splitlines()
+    rows = [line for line in lines if line.startswith("  ")]
+    assert len(rows) == MOST_ROWS
+    assert rows[-1].split()[1:3] == ["smaller", "parts"]
+    assert any("099.md" in row for row in rows)
+    assert not any("/000.md" in row for row in rows)
+
+
+def test_names_are_escaped(root: Path) -> None:
+    write(root / ".claude/rules/\x1b[31mred.md", "rule")
+    shown = run("--agent", "claude-code").stdout
+    assert "\x1b" not in shown
+    assert r"\x1b[31mred.md" in shown
