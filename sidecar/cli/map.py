@@ -25,6 +25,9 @@ from sidecar.project.token_map import MapEntry, build_token_map, flatten
 
 if TYPE_CHECKING:
     from sidecar.budgets.check_report import Report
+    from sidecar.counting.count_result import Measure
+    from sidecar.counting.local_counts import ChooseCounter
+    from sidecar.counting.tokenizer_choice import CounterChooser
 
 _BAR = 20
 _MOST_LINES = 40
@@ -35,6 +38,7 @@ class PromptFileEntry(msgspec.Struct, frozen=True, rename="camel"):
 
     path: str
     tokens: int
+    """How many tokens are sent. Comments that an agent removes, for example, are not counted."""
     agents: list[str]
     estimated: bool = False
 
@@ -92,14 +96,15 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: str | 
     report, problems = check_paths([str(folder)], model, warn=warn, progress=with_progress)
     has_errors = print_problems(problems)
     top = build_token_map(_relative_counts(report, folder), sys.maxsize if html else depth)
+    name = model or load(find_root(folder.resolve())).settings.model
     found = MapReport(
         folder=str(folder),
         tokens=top.tokens,
         files=top.files,
         estimated=any(file.method not in ("exact", "endpoint") for file in report.files),
         entries=top.children,
-        prompt_files=_list_prompt_files(report, folder),
-        model=model or load(find_root(folder.resolve())).settings.model,
+        prompt_files=_list_prompt_files(report, folder, name),
+        model=name,
     )
     if html is not None:
         _write_page(found, html)
@@ -156,19 +161,42 @@ def _relative_counts(report: Report, folder: Path) -> list[tuple[str, int, Metho
     return [(os.path.relpath(file.path, folder), file.tokens, file.method) for file in report.files]
 
 
-def _list_prompt_files(report: Report, folder: Path) -> list[PromptFileEntry]:
-    from sidecar.config.load import find_root
-    from sidecar.project.prompt_files import prompt_files
+def _list_prompt_files(report: Report, folder: Path, model: str) -> list[PromptFileEntry]:
+    """Return the files of the map that agents send, with the tokens that they send of each."""
+    from sidecar.agents.folders import Places
+    from sidecar.config.load import find_root, load
+    from sidecar.project.footprint import find_sent_files
 
+    root = find_root(folder.absolute())
+    agents = load(root).settings.agents
     files = {os.path.realpath(file.path): file for file in report.files}
-    found = []
-    for file in prompt_files(find_root(folder.absolute()), None):
-        path = os.path.realpath(file.path)
-        if path in files:
-            tokens, is_estimate = files[path].tokens, bool(method_mark(files[path].method))
-            name = os.path.relpath(path, os.path.realpath(folder))
-            found.append(PromptFileEntry(name, tokens, sorted(file.agents), is_estimate))
+    sent = find_sent_files(root, Places.of(agents) if agents.enabled else None)
+    listed: dict[str, dict[str, str]] = {}
+    for file in sent:
+        if (path := os.path.realpath(file.path)) in files:
+            listed.setdefault(path, {}).update(file.texts)
+    measures = _measure([max(texts.values(), key=len) for texts in listed.values()], model, root)
+    found = [
+        PromptFileEntry(
+            os.path.relpath(path, os.path.realpath(folder)),
+            measure.tokens,
+            sorted(texts),
+            bool(method_mark(measure.method)),
+        )
+        for (path, texts), measure in zip(listed.items(), measures, strict=True)
+    ]
     return sorted(found, key=lambda file: (-file.tokens, file.path))
+
+
+def _measure(texts: list[str], model: str, root: Path) -> list[Measure]:
+    from sidecar.config.load import load
+    from sidecar.counting.open_documents import Snapshot
+    from sidecar.workspace.one_off_counts import run_with_counters
+
+    def work(_: CounterChooser, choose: ChooseCounter) -> list[Measure]:
+        return [choose(Snapshot(text=text), model).measure(text) for text in texts]
+
+    return run_with_counters(load(root).settings, [model], work) if texts else []
 
 
 def _head(found: MapReport) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
@@ -92,26 +92,24 @@ def group_calls(
     return [group._replace(calls=calls) for group, calls in groups.items()]
 
 
-def prompt_file_cost(
-    tokens: int, agents: frozenset[str], groups: Iterable[CallGroup]
-) -> PromptFileCost:
+def prompt_file_cost(tokens: Mapping[str, int], groups: Iterable[CallGroup]) -> PromptFileCost:
     """Return what a prompt file cost in all calls by the agents that send it.
 
     Calls with prompts smaller than the file, such as calls that generate a title, are excluded.
 
     Args:
-        tokens: The file's size in tokens.
-        agents: The agents that send the file.
+        tokens: How many of the file's tokens each agent sends.
         groups: All calls, in groups from `group_calls`.
     """
     requests = cached = unpriced = 0
     total, priced = Decimal(0), False
     for group in groups:
-        if group.agent not in agents or group.largest_file < tokens:
+        size = tokens.get(group.agent)
+        if size is None or group.largest_file < size:
             continue
         requests += group.calls
         cached += group.calls * (group.bucket == "cache_read")
-        cost = cost_of(group.unit, Buckets(**{group.bucket: tokens * group.calls}), 0)
+        cost = cost_of(group.unit, Buckets(**{group.bucket: size * group.calls}), 0)
         if cost.usd is None or not cost.whole:
             unpriced += group.calls
         else:

@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from sidecar.agents.folders import Places
 from sidecar.project.loading_rules import (
     AgentRules,
     Files,
@@ -37,11 +39,6 @@ from sidecar.text.prompt_markdown import (
     read_front_matter,
 )
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.agents.folders import Places
-
 Code = Literal[
     "instructions-cut",
     "instructions-hidden",
@@ -54,6 +51,10 @@ MAX_PARTS = 5_000
 """Maximum number of parts of a footprint."""
 MAX_IMPORTS = 1_000
 """Maximum number of `@path` mentions that are looked up in a file."""
+
+
+NO_PLACES = Places(Path(os.devnull))
+"""Stands for no user: nothing is in these folders."""
 
 
 class ByteRange(msgspec.Struct, frozen=True):
@@ -147,6 +148,47 @@ def agents_with_files(
     )
 
 
+class SentFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that agents send before the first word."""
+
+    path: str
+    texts: Mapping[str, str]
+    """What each agent sends of it."""
+    is_import: bool = False
+    """Whether agents find it only because other files import it."""
+    note: str = ""
+    """Why the file could not be read here."""
+    is_own: bool = False
+    """Whether the file is the user's, not the project's."""
+
+
+def find_sent_files(
+    start: Path, places: Places | None, replaced: Mapping[str, bytes] | None = None
+) -> list[SentFile]:
+    """Return the files that any agent sends before the first word. This function blocks.
+
+    Args:
+        start: The folder where the agents start.
+        places: The user's folders. If None, the user's own files are skipped.
+        replaced: Contents that stand in for those of files, by path.
+    """
+    files = SourceFiles(replaced, lists_below=False)
+    places = places or NO_PLACES
+    found: dict[str, SentFile] = {}
+    for agent in loading_rules():
+        for part in find_footprint(agent, start, places, files=files).parts:
+            if part.state in ("sent", "cut"):
+                earlier = found.get(part.path)
+                found[part.path] = SentFile(
+                    path=part.path,
+                    texts={**(earlier.texts if earlier else {}), agent: part.text},
+                    is_import=part.kind == "import" and (earlier is None or earlier.is_import),
+                    note=part.reason if part.state == "sent" else "",
+                    is_own=part.is_own or (earlier is not None and earlier.is_own),
+                )
+    return list(found.values())
+
+
 class _Place(NamedTuple):
     """A folder in which an agent looks for files."""
 
@@ -224,6 +266,7 @@ class _Finder:
         self._problems: list[Problem] = []
         self._sent: dict[str, str] = {}
         """The path of the part that sends a file or a text, by its real path or its text."""
+        self._imported: set[str] = set()
         self._own: set[str] = set()
         """The user's files, which are not read again where the project lies below their folder."""
 
@@ -288,6 +331,7 @@ class _Finder:
         folders.reverse()
         first = folders.index(root or self._start)
         goes_on = above == "always" or (above == "without-git" and root is None)
+        goes_on &= self._places is not NO_PLACES  # folders above the project are the user's
         outer = [
             _Place(one, (one, str(self._places.home)))
             for one in (folders[:first] if goes_on else ())
@@ -403,11 +447,13 @@ class _Finder:
             for file in group:
                 base = os.path.basename(file.path)
                 if (hider := self._fallback_hider(rules, file, standing)) is not None:
-                    self._hide(file, hider)
+                    self._hide(file, hider, rules)
                 elif chosen is not None and not file.is_rule:
-                    self._hide(file, _Hider(chosen, is_expected=self._has_text(chosen, rules)))
+                    self._hide(
+                        file, _Hider(chosen, is_expected=self._has_text(chosen, rules)), rules
+                    )
                 elif rules.hides_same_name and file.is_rule and base in names:
-                    self._hide(file, _Hider(names[base], is_expected=False))
+                    self._hide(file, _Hider(names[base], is_expected=False), rules)
                 else:
                     chosen = names[base] = file
                     self._add_file(file, rules, budget)
@@ -466,7 +512,7 @@ class _Finder:
         source = self._read(file)
         return bool(source.note) or bool(_as_sent(source, len(source.data), rules).strip())
 
-    def _hide(self, file: _File, hider: _Hider) -> None:
+    def _hide(self, file: _File, hider: _Hider, rules: Files) -> None:
         source = self._read(file)
         by = hider.file.path
         self._append(
@@ -474,7 +520,7 @@ class _Finder:
                 kind="instructions",
                 path=file.path,
                 state="hidden",
-                text=source.data.decode("utf-8", "replace"),
+                text=_as_sent(source, len(source.data), rules),
                 is_own=file.place.is_own,
                 reason=f"{self._rules.title} reads {self._short(by)} instead",
                 hidden_by=by,
@@ -559,7 +605,7 @@ class _Finder:
             beside = min((_level(rules, file) for file in found), default=0)
             for file in found:
                 if (hider := self._fallback_hider(rules, file, above)) is not None:
-                    self._hide(file, hider)
+                    self._hide(file, hider, rules)
                 elif _level(rules, file) == beside:
                     where = self._short(file.place.folder)
                     reason = f"sent after {self._rules.title} reads a file in {where}"
@@ -619,9 +665,12 @@ class _Finder:
         self, imported: _File, rules: Files, imports: Imports, above: tuple[str, ...]
     ) -> None:
         source = self._read(imported)
-        if source.real in above or (self._rules.once == "file" and source.real in self._sent):
+        is_known = source.real in self._imported and not imports.repeats
+        if is_known or source.real in above or source.real in self._sent:
             return
-        self._sent.setdefault(source.real, imported.path)
+        self._imported.add(source.real)
+        if self._rules.once == "file":
+            self._sent[source.real] = imported.path
         text = "" if source.note else _as_sent(source, len(source.data), rules)
         self._append(
             Part(

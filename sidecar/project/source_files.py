@@ -51,14 +51,18 @@ class SourceFiles:
 
     Args:
         replaced: Contents that stand in for those of files, by path. None stands for no file.
+        lists_below: Whether files below the start folder are looked for, which takes longest.
     """
 
-    def __init__(self, replaced: Mapping[str, bytes | None] | None = None) -> None:
+    def __init__(
+        self, replaced: Mapping[str, bytes | None] | None = None, *, lists_below: bool = True
+    ) -> None:
         self.opened = 0
         """The number of files that were opened."""
         self.listed = 0
         """The number of files and folders that were listed."""
         self._replaced = replaced or {}
+        self._lists_below = lists_below
         self._size = 0
         self._files: dict[str, SourceFile] = {}
         self._exists: dict[str, bool] = {}
@@ -190,6 +194,8 @@ class SourceFiles:
 
     def below(self, start: str) -> tuple[str, ...]:
         """Return the relative paths of the prompt files in a project, as git lists its files."""
+        if not self._lists_below:
+            return ()
         if start not in self._below:
             from sidecar.project.files import walk
 

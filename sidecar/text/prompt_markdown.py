@@ -211,7 +211,9 @@ def find_block_comments(text: str) -> list[Span]:
 
     If nothing else is on a comment's lines, the line breaks after it are part of the range.
     """
-    found = []
+    found: list[Span] = []
+    if "<!--" not in text:
+        return found
     for line in _BlockScan(text).lines():
         if line.kind != "comment":
             continue

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from sidecar.cost.cost_protocol import CostFilesParams, FileCost
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 
-from sidecar.project.prompt_files import PromptFile, is_prompt_file, prompt_files, public_names
+from sidecar.project.footprint import SentFile, find_sent_files
+from sidecar.project.loading_rules import is_prompt_file, prompt_file_names
 
 DAYS = 30
 
@@ -52,16 +53,15 @@ async def file_costs(
     if workspace.path is None:
         return []
     run = services.workers.run
-    files = await run(partial(_read_prompt_files, workspace, params.uris))
+    files = await run(partial(_find_files, workspace, params.uris))
+    if replaced := _open_texts(services, files):
+        files = await run(partial(_find_files, workspace, params.uris, replaced))
     since = params.since or (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
     spending = services.spending(workspace)
     used = await run(partial(spending.count_calls_by_agent_and_model, since, params.until))
-    models = [_most_called_model(file, used) or workspace.budget_model for file in files]
-    counts = [
-        await _count_file(services, workspace, file, model)
-        for file, model in zip(files, models, strict=True)
-    ]
-    sizes = [count.tokens for count in counts if count is not None]
+    files = [file for file in files if not file.is_import or used.keys() & file.texts.keys()]
+    counts = [await _count_file(services, workspace, file, used) for file in files]
+    sizes = {one.tokens for count in counts for one in count.by_agent.values()}
     calls = partial(spending.prompt_file_calls, since, params.until, sizes)
     read = partial(calls, with_worktrees=reported is None)
     below = f"{(workspace.uri or '').rstrip('/')}/"
@@ -71,10 +71,7 @@ async def file_costs(
     span = f"since {params.since}" if params.since else f"in {DAYS} days"
     if params.until:
         span = f"from {since} to {params.until}"
-    rows = [
-        _make_row(file, count, own_groups if file.is_own else groups, span)
-        for file, count in zip(files, counts, strict=True)
-    ]
+    rows = [_make_row(count, own_groups if count.file.is_own else groups, span) for count in counts]
     return sorted(rows, key=lambda row: (-(row.cost_usd or 0.0), row.uri))
 
 
@@ -92,7 +89,7 @@ def file_records(files: Iterable[FileCost], root: str, identity: Identity) -> li
     for file in files:
         name = unquote(file.uri).rpartition("/")[2]
         if file.requests:
-            public = name if name in public_names() else ""
+            public = name if name in prompt_file_names() else ""
             records.append(file_record(file, public, root, time.time_ns(), identity))
     return records
 
@@ -111,37 +108,64 @@ async def describe_prompt_file_cost(services: Services, uri: str) -> str:
     return rows[0].text if rows else ""
 
 
-def _read_prompt_files(workspace: Workspace, uris: Sequence[str] | None) -> list[PromptFile]:
+class _FileCounts(NamedTuple):
+    """The sizes of what agents send of a file."""
+
+    file: SentFile
+    main: Count | None
+    """The size for the agent with most calls, or None if the file could not be read."""
+    by_agent: Mapping[str, Count]
+
+
+def _find_files(
+    workspace: Workspace, uris: Sequence[str] | None, replaced: Mapping[str, str] | None = None
+) -> list[SentFile]:
     from sidecar.agents.folders import Places
 
     settings = workspace.settings.agents
     places = Places.of(settings) if settings.enabled else None
-    files = prompt_files(workspace.path or Path(), places)
+    contents = {path: text.encode("utf-8", "replace") for path, text in (replaced or {}).items()}
+    files = find_sent_files(workspace.path or Path(), places, contents)
     wanted = None if uris is None else {unquote(uri) for uri in uris}
     return [file for file in files if wanted is None or unquote(Path(file.path).as_uri()) in wanted]
 
 
-def _most_called_model(file: PromptFile, used: Mapping[str, Mapping[str, int]]) -> str | None:
-    calls = Counter[str]()
-    for agent in file.agents:
-        calls.update(used.get(agent, {}))
-    return min(calls, key=lambda model: (-calls[model], model), default=None)
+def _open_texts(services: Services, files: Iterable[SentFile]) -> dict[str, str]:
+    """Return the texts of those files that are open in the editor, by path."""
+    uris = {file.path: Path(file.path).as_uri() for file in files}
+    return {
+        path: services.documents.snapshot(uri).text
+        for path, uri in uris.items()
+        if uri in services.documents
+    }
 
 
 async def _count_file(
-    services: Services, workspace: Workspace, file: PromptFile, model: str
-) -> Count | None:
-    if file.text is None:
-        return None
-    uri = Path(file.path).as_uri()
-    text = file.text if uri not in services.documents else services.documents.snapshot(uri).text
-    return await services.counts.count(Snapshot(text=text), model, workspace)
+    services: Services,
+    workspace: Workspace,
+    file: SentFile,
+    used: Mapping[str, Mapping[str, int]],
+) -> _FileCounts:
+    """Count what agents send of a file, all for the model of most of their calls."""
+    if file.note:
+        return _FileCounts(file, None, {})
+    calls = Counter[str]()
+    for agent in file.texts:
+        calls.update(used.get(agent, {}))
+    model = min(calls, key=lambda name: (-calls[name], name), default=workspace.budget_model)
+    counts = {
+        text: await services.counts.count(Snapshot(text=text), model, workspace)
+        for text in dict.fromkeys(file.texts.values())
+    }
+    main = max(
+        file.texts, key=lambda agent: (sum(used.get(agent, {}).values()), len(file.texts[agent]))
+    )
+    by_agent = {agent: counts[text] for agent, text in file.texts.items()}
+    return _FileCounts(file, by_agent[main], by_agent)
 
 
-def _make_row(
-    file: PromptFile, count: Count | None, groups: list[CallGroup], span: str
-) -> FileCost:
-    uri = Path(file.path).as_uri()
+def _make_row(counts: _FileCounts, groups: list[CallGroup], span: str) -> FileCost:
+    uri, count = Path(counts.file.path).as_uri(), counts.main
     if count is None:
         return FileCost(
             uri=uri,
@@ -149,9 +173,10 @@ def _make_row(
             requests=0,
             cost_usd=None,
             cached_percent=None,
-            text=file.note or "",
+            text=counts.file.note,
         )
-    cost = prompt_file_cost(count.tokens, file.agents, groups)
+    sizes = {agent: one.tokens for agent, one in counts.by_agent.items()}
+    cost = prompt_file_cost(sizes, groups)
     return FileCost(
         uri=uri,
         tokens=count.tokens,

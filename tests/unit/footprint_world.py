@@ -21,6 +21,7 @@ class FootprintWorld:
         self.root = self.home / "above" / "root"
         (self.root / ".git").mkdir(parents=True)
         self.files = SourceFiles()
+        self.places = Places(self.home, {})
 
     def path(self, name: str) -> Path:
         """Return the path of a name."""
@@ -37,14 +38,11 @@ class FootprintWorld:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode() if isinstance(text, str) else text)
 
-    def footprint(
-        self, agent: str, start: str = ".", env: Mapping[str, str] | None = None
-    ) -> Footprint:
+    def footprint(self, agent: str, start: str = ".") -> Footprint:
         """Return what an agent that starts in a folder of the repository sends."""
         (self.root / start).mkdir(parents=True, exist_ok=True)
         self.files = SourceFiles()
-        places = Places(self.home, env or {})
-        return find_footprint(agent, self.path(start), places, files=self.files)
+        return find_footprint(agent, self.path(start), self.places, files=self.files)
 
     def name(self, path: str) -> str:
         """Return the name of a path."""

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from sidecar.known_agents import all_agents
-from sidecar.project.prompt_files import project_rules, user_files
 from tests.e2e.agents.adapters import AGENTS
 
 ROOT = Path(__file__).parents[2]
@@ -71,13 +70,6 @@ def test_docs_list_every_agent_with_the_version_under_test() -> None:
         others = (agent.database_variable, agent.project_file, agent.project_file_variable)
         named += [one for one in others if one is not None]
         assert not [one for one in named if f"`{one}`" not in row], row
-    table = page.partition("| file in the root | agents |")[2].partition("\n\n")[0]
-    rows = [re.findall(r"[^|]+", row) for row in table.splitlines()[2:]]
-    assert {row[0].strip(" `"): set(row[1].strip().split(", ")) for row in rows} == {
-        pattern: set(agents) for pattern, agents in project_rules().items()
-    }, "update the table `Prompt files` of docs/reference/agents.md"
-    for name, user in user_files().items():
-        assert f"`{user.folders[-1]}/{user.file}` ({name})" in " ".join(page.split())
     table = page.partition("| agent | tested version |")[2].partition("\n\n")[0]
     versions: dict[str, str] = {}
     for row in table.splitlines()[2:]:

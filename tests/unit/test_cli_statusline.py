@@ -28,7 +28,6 @@ from sidecar.config.safe_files import lock_state
 from sidecar.cost import ledger
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.models import catalogue
-from sidecar.project.prompt_files import find_imports
 from sidecar.text.printable import cost_text
 from sidecar.workspace.agent_sessions import NOT_KEPT
 from tests.file_opens import recorded_opens
@@ -422,18 +421,18 @@ def _priced(root: Path, home: ClaudeHome) -> None:
 
 def test_costs_of_prompt_files(root: Path, home: ClaudeHome) -> None:
     _priced(root, home)
-    rules = "Rules " * 100 + "\n\n@docs/style.md and `@docs/no.md` @../secret.md\n"
+    rules = "Rules " * 100 + "\n\n@docs/style.md and `@docs/no.md` @../secret.md"
     (root / "CLAUDE.md").write_text(rules)
     (root / "docs").mkdir()
     for name in ("style", "no"):
-        (root / "docs" / f"{name}.md").write_text(f"{name} is how we write\n")
+        (root / "docs" / f"{name}.md").write_text(f"{name} is how we write")
     (root.parent / "secret.md").write_text("outside")
     (root / "AGENTS.md").write_text("Codex reads this\n")
-    home.folder.joinpath("CLAUDE.md").write_text("mine, for all projects\n")
+    home.folder.joinpath("CLAUDE.md").write_text("mine, for all projects")
     rows = {row["uri"]: row for row in json.loads(run("cost", "files", "--json"))["files"]}
     ours = [root / "CLAUDE.md", root / "docs" / "style.md", home.folder / "CLAUDE.md"]
-    outside, agents = root.parent / "secret.md", root / "AGENTS.md"
-    assert set(rows) == {path.as_uri() for path in (*ours, outside, agents)}
+    agents = root / "AGENTS.md"
+    assert set(rows) == {path.as_uri() for path in (*ours, agents)}
     opus = Tokenizers().for_model("claude-opus-5")
     reads = [tokens.read for _, tokens in home.truth.calls.values()]
     for path in ours:
@@ -447,8 +446,6 @@ def test_costs_of_prompt_files(root: Path, home: ClaudeHome) -> None:
         amount = f"~${row['costUsd']:.4f}" if tokens > 100 else "<$0.001"
         assert price == f"{amount}, 75 % from cache · counted for claude-opus-5"
         assert (row["model"], row["method"]) == ("claude-opus-5", opus.method)
-    assert rows[outside.as_uri()]["tokens"] is None
-    assert "outside the root folder" in rows[outside.as_uri()]["text"]
     unsent = rows[agents.as_uri()]
     assert (unsent["requests"], unsent["costUsd"]) == (0, None)
     assert (unsent["model"], unsent["tokens"]) == ("gpt-5", truth(agents.read_text()))
@@ -461,7 +458,7 @@ def test_call_smaller_than_a_file_did_not_contain_it(root: Path, home: ClaudeHom
     _priced(root, home)
     prompts = sorted(tokens.prompt for _, tokens in home.truth.calls.values())
     assert prompts[0] + 1 < prompts[-1]
-    text = "word " * prompts[0] + "\n"  # one token more than the smallest prompt
+    text = "word " * prompts[0] + "end\n"  # one token more than the smallest prompt
     (root / "CLAUDE.md").write_text(text)
     (root / "CLAUDE.local.md").write_text("short\n")
     rows = {row["uri"]: row for row in json.loads(run("cost", "files", "--json"))["files"]}
@@ -490,13 +487,6 @@ def test_files_of_agents_are_not_read_while_agents_are_disabled(
     (row,) = json.loads(run("cost", "files", "--json"))["files"]
     assert (row["uri"], row["requests"]) == ((root / "CLAUDE.md").as_uri(), 0)
     assert json.loads(run("usage", "--json"))["session"] is None
-
-
-def test_imports_stand_outside_code() -> None:
-    text = (
-        "@a.md x @./b/c.md\n```\n@no.md\n```\n~~~\n@no\n~~~\nme@no.md `@no.md` (@no.md) @~/d.md\n"
-    )
-    assert list(find_imports(text)) == ["a.md", "./b/c.md", "~/d.md"]
 
 
 HOSTILE_LINES = (

@@ -1,0 +1,175 @@
+"""Writes docs/reference/loading-rules.md from `loading_rules.toml`.
+
+Run `python -m tests.loading_rules_page > docs/reference/loading-rules.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from sidecar.project.loading_rules import AgentRules, Files, Imports, Limit, Scope, loading_rules
+
+HEAD = """\
+# Loading rules
+
+Which files each coding agent sends before your first word, in the order of its request, and what is lost of them.
+`map`, `cost files` and hovers on prompt files use these rules. They are data in
+`sidecar/project/loading_rules.toml`, from which this page is generated.
+
+With a version, the rules were measured: words were planted in each place, and the agent's real requests were searched
+for them, without a terminal (`-p`, `exec`, `run`). Without one, they follow the documentation or the source.
+
+In the tables, *root* is the root of the git repository, and *start* is the folder where the agent starts, which is the
+workspace. *Chain* is every folder from the root to the start; without a repository it is the start folder. Of names
+joined by "else", only the first that exists is read. Other files are read in addition.
+"""
+WHERE = {
+    "user": "yours",
+    "chain": "chain",
+    "between": "between root and start",
+    "root": "root",
+    "start": "start",
+}
+ABOVE = {
+    "never": "",
+    "without-git": "; without a repository, every folder above",
+    "always": " and every folder above",
+}
+
+
+def page() -> str:
+    """Return the page."""
+    sections = [section(rules) for rules in loading_rules().values()]
+    return "\n".join([HEAD, *sections])
+
+
+def section(rules: AgentRules) -> str:
+    """Return the part of the page about an agent."""
+    title = f"## {rules.title}\n"
+    measured = f"Measured in {rules.version}. " if rules.version else "From documentation. "
+    home = f" Your folder: {' or '.join(f'`{one}`' for one in rules.home)}." if rules.home else ""
+    lines = [title, f"{measured}Source: {rules.source}.{home}\n"]
+    if rules.files:
+        lines += ["| where | files | details |", "|---|---|---|"]
+        lines += [row(rules, files) for files in rules.files] + [""]
+    notes = [*agent_notes(rules)]
+    return "\n".join([*lines, *(f"- {note}" for note in notes), *([""] if notes else [])])
+
+
+def row(rules: AgentRules, files: Files) -> str:
+    """Return a row of an agent's table."""
+    where = ", ".join(WHERE[one] for one in files.where) + ABOVE[files.above]
+    where += ", start first" if files.innermost_first else ""
+    names = [
+        f"`{one}`" if isinstance(one, str) else " else ".join(f"`{name}`" for name in one)
+        for one in files.files
+    ]
+    return f"| {where} | {', '.join(names)} | {'; '.join(details(files))} |"
+
+
+def details(files: Files) -> Iterator[str]:
+    """Yield what the fields of an entry say, except its names and places."""
+    if files.kind:
+        yield files.kind
+    for names in files.fallbacks:
+        listed = ", ".join(f"`{name}`" for name in names)
+        text = " with text" if not files.empty_hides else ""
+        yield f"{listed} only if no folder has one of the other names{text}"
+    if files.hides_same_name:
+        yield "a rule hides later ones of the same name"
+    if files.scope is not None:
+        yield from scope_details(files.scope)
+    if files.strips:
+        removed = {
+            "comments": "HTML comments that are blocks",
+            "front-matter": "front matter",
+            "ends": "white space at the ends",
+        }
+        yield "removed: " + ", ".join(removed[one] for one in files.strips)
+    if files.limit is not None:
+        yield limit_text(files.limit)
+    if files.below == "later":
+        yield "in folders below: later, when a file there is read"
+
+
+def scope_details(scope: Scope) -> Iterator[str]:
+    """Yield when rules are sent."""
+    sent = {
+        "later": "sent later",
+        "name-only": "only described",
+        "hidden": "not sent",
+        "sent": "sent",
+    }
+    if scope.keys:
+        keys = ", ".join(f"`{key}`" for key in scope.keys)
+        everything = ", ".join(f"`{one}`" for one in scope.everything)
+        all_files = f" (except {everything})" if everything else ""
+        yield f"rules with {keys}{all_files}: {sent[scope.scoped]}"
+    if scope.always:
+        yield f"`{scope.always}` decides if it is set"
+    if scope.described != "sent":
+        yield f"with only a description: {sent[scope.described]}"
+    if scope.otherwise != "sent":
+        yield f"without both: {sent[scope.otherwise]}"
+    if scope.off:
+        yield f"`{scope.off}: true`: not sent"
+
+
+def limit_text(limit: Limit) -> str:
+    """Return a limit in words."""
+    most = [f"{limit.lines:,} lines"] if limit.lines is not None else []
+    most += [f"{limit.bytes:,} bytes"] if limit.bytes is not None else []
+    whole = {"bytes": "", "lines": ", whole lines", "files": ", whole files"}[limit.keeps]
+    each = " together" if limit.is_shared else " a file"
+    return f"at most {' and '.join(most)}{each}{whole}; the rest is lost"
+
+
+def agent_notes(rules: AgentRules) -> Iterator[str]:
+    """Yield what applies to all files of an agent."""
+    if rules.once:
+        yield {"file": "A file is sent once.", "text": "The same text is sent once."}[rules.once]
+    if rules.imports is not None:
+        yield import_text(rules.imports)
+    elif rules.files:
+        yield "No imports: `@path` is sent as it stands."
+    if rules.settings is not None:
+        files = ", ".join(f"`{one}`" for one in rules.settings.files)
+        meanings = {
+            "bytes": "the limit",
+            "more_names": "names to try after the others",
+            "names": "names instead of the others",
+            "excludes": "files that are not read",
+            "adds": "more files",
+        }
+        keys = [
+            f"`{key}` ({meaning})"
+            for field, meaning in meanings.items()
+            if (key := getattr(rules.settings, field))
+        ]
+        yield f"Settings: {', '.join(keys)} in {files}."
+
+
+def import_text(imports: Imports) -> str:
+    """Return the rules of imports in words."""
+    after = " ".join(f"`{sign}`" for sign in imports.after)
+    trims = " ".join(f"`{sign}`" for sign in imports.trims)
+    return " ".join(
+        filter(
+            None,
+            [
+                f"Imports (`@path`) up to {imports.hops} files deep, not in code.",
+                f"Besides white space, {after} may stand before the `@`." if after else "",
+                f"{trims} at the end do not belong to the path." if trims else "",
+                "A path may contain `\\ `." if imports.has_escapes else "",
+                "They count in HTML comments and blocks."
+                if imports.in_html
+                else "They do not count in HTML comments and blocks.",
+                f"A file outside the project {imports.outside}.",
+            ],
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page().rstrip() + "\n")

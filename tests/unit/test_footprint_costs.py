@@ -1,0 +1,162 @@
+"""Tests that `map` and `cost files` list and price what agents really send."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.agents.claude import ClaudeHome
+from benchmarks.agents.codex import CodexHome
+from sidecar.cli import main
+
+TEN = "one two three four five six seven eight nine ten\n"
+BODY = "# Rules\n\nBe brief. Run the tests."
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = tmp_path / "home" / "work" / "app"
+    made.mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", str(made)], check=True)
+    monkeypatch.chdir(made)
+    return made
+
+
+def write(root: Path, contents: dict[str, str]) -> None:
+    for name, text in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def run(*arguments: str) -> Any:
+    result = CliRunner().invoke(main, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def claude_call(root: Path) -> None:
+    home = ClaudeHome(root.parents[1] / ".claude")
+    home.clock.now = datetime.now().astimezone().replace(hour=0, minute=0, second=1)
+    session = home.session(root)
+    session.cached = 60_000
+    session.user()
+    session.reply()
+
+
+def codex_call(root: Path) -> None:
+    home = CodexHome(root.parents[1] / ".codex")
+    home.clock.now = datetime.now().astimezone().replace(hour=0, minute=0, second=1)
+    thread = home.thread(root)
+    thread.begin_turn()
+    thread.call()
+
+
+def costs(root: Path) -> dict[str, tuple[int, int]]:
+    """Return the tokens and requests of each file, by its path in the project."""
+    rows = run("cost", "files")["files"]
+    return {
+        row["uri"].removeprefix(f"{root.as_uri()}/"): (row["tokens"], row["requests"])
+        for row in rows
+    }
+
+
+def agents(root: Path) -> dict[str, list[str]]:
+    """Return the agents of each file in the map, by its path."""
+    return {file["path"]: file["agents"] for file in run("map")["promptFiles"]}
+
+
+def tokens(root: Path, text: str, model: str = "claude-opus-5") -> int:
+    (root.parent / "sent.txt").write_text(text)
+    found: int = run("count", "--model", model, str(root.parent / "sent.txt"))["files"][0]["tokens"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("contents", "is_sent"),
+    [
+        ({}, True),
+        ({"CLAUDE.md": "<!-- only a comment -->\n"}, True),
+        ({"CLAUDE.md": "Words.\n"}, False),
+        ({".claude/CLAUDE.md": "Words.\n"}, False),
+    ],
+)
+def test_claude_code_sends_agents_md_without_claude_md(
+    root: Path, contents: dict[str, str], is_sent: bool
+) -> None:
+    write(root, {"AGENTS.md": TEN, **contents})
+    claude_call(root)
+    assert ("claude-code" in agents(root)["AGENTS.md"]) is is_sent
+    size, requests = costs(root)["AGENTS.md"]
+    assert requests == int(is_sent)
+    if is_sent:
+        assert size == tokens(root, TEN.strip())
+
+
+def test_rules_of_claude_code_are_sent_unless_they_have_paths(root: Path) -> None:
+    scoped = f"---\npaths: src/**\n---\n{TEN}"
+    names = [".claude/rules/style.md", ".claude/rules/deep/style.md"]
+    write(root, {"CLAUDE.md": "# Project\n", **dict.fromkeys(names, TEN * 40)})
+    write(root, {".claude/rules/scoped.md": scoped})
+    claude_call(root)
+    assert set(agents(root)) == {"CLAUDE.md", *names}
+    assert costs(root) == {
+        "CLAUDE.md": (tokens(root, "# Project"), 1),
+        **dict.fromkeys(names, (tokens(root, (TEN * 40).strip()), 1)),
+    }
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["<!--\n" + "A note for maintainers.\n" * 100 + "-->\n", f"<!-- {'note ' * 500}-->\n\n"],
+)
+def test_comments_of_claude_code_are_not_counted(root: Path, comment: str) -> None:
+    write(root, {"CLAUDE.md": f"{comment}{BODY}\n"})
+    claude_call(root)
+    assert costs(root)["CLAUDE.md"] == (tokens(root, BODY), 1)
+    (entry,) = run("map", "--model", "gpt-5")["promptFiles"]
+    assert entry["tokens"] == tokens(root, f"{comment}{BODY}\n", "gpt-5")  # Crush sends it all
+
+
+def test_imports_of_agents_with_calls_are_listed(root: Path) -> None:
+    text = (
+        "Read @docs/a.md, then @docs/b.md: it is short. See @docs/c.md. Also @docs/d.md and "
+        "@docs/e\n(@docs/f.md) mail@docs/g.md\n"
+    )
+    write(
+        root,
+        {
+            "CLAUDE.md": text,
+            **{f"docs/{name}": TEN for name in ["a.md", "b.md", "d.md", "e", "f.md"]},
+        },
+    )
+    claude_call(root)
+    assert sorted(costs(root)) == ["CLAUDE.md", "docs/d.md", "docs/e"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"), [("", 32_768), ("project_doc_max_bytes = 1000\n", 1_000)]
+)
+def test_what_codex_cuts_off_is_not_counted(root: Path, settings: str, size: int) -> None:
+    text = "word " * 9_000
+    write(root, {"AGENTS.md": text, "../../.codex/config.toml": settings})
+    codex_call(root)
+    row = next(one for one in run("cost", "files")["files"] if one["uri"].endswith("/AGENTS.md"))
+    assert row["tokens"] == tokens(root, text[:size], row["model"])
+
+
+@pytest.mark.parametrize("override", [TEN, ""])
+def test_codex_sends_the_override_instead(root: Path, override: str) -> None:
+    write(root, {"AGENTS.md": TEN * 100, "AGENTS.override.md": override})
+    codex_call(root)
+    assert "codex" not in agents(root)["AGENTS.md"]
+    found = costs(root)
+    assert found["AGENTS.md"][1] == 0
+    assert ("AGENTS.override.md" in found) is bool(override)
+    if override:
+        assert found["AGENTS.override.md"][1] == 1

@@ -1,0 +1,228 @@
+"""Tests that no file outside a hostile repository is read, and only a limited number inside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sidecar.project import footprint as footprints
+from sidecar.project import source_files
+from sidecar.project.footprint import agents_with_files, find_footprint, find_sent_files
+from sidecar.project.loading_rules import loading_rules
+from sidecar.project.source_files import OUTSIDE, SourceFiles
+from tests.file_opens import recorded_opens
+from tests.unit.footprint_world import FootprintWorld
+
+PLANTED = "planted words\n"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> FootprintWorld:
+    made = FootprintWorld(tmp_path)
+    (tmp_path / "secret.md").write_text(PLANTED)
+    return made
+
+
+def texts(world: FootprintWorld) -> str:
+    """Return all that any agent is said to send, after checking that nothing outside was opened."""
+    outside = world.home.parent / "secret.md"
+    with recorded_opens(outside) as opened:
+        found = [world.footprint(agent) for agent in loading_rules()]
+        assert agents_with_files(world.root, world.places)
+        files = find_sent_files(world.root, world.places)
+    assert opened == []
+    sent = [text for file in files for text in file.texts.values()]
+    return "".join([*sent, *(part.text for one in found for part in one.parts)])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../secret.md",
+        "./../../../secret.md",
+        "a/../../../../secret.md",
+        "link.md",
+        "linked/secret.md",
+        "~/../secret.md",
+        "~/../../../../../../../../etc/hosts",
+    ],
+)
+def test_no_import_leads_out_of_the_root(world: FootprintWorld, name: str) -> None:
+    (world.root / "a").mkdir()
+    (world.root / "link.md").symlink_to("../../../secret.md")
+    (world.root / "linked").symlink_to("../../..")
+    text = f"see @{name} and @{world.home.parent}/secret.md\n"
+    world.write(dict.fromkeys(["CLAUDE.md", "GEMINI.md", "QWEN.md", "AGENTS.md"], text))
+    assert PLANTED not in texts(world)
+    reported = world.problems("claude-code", "import-skipped")
+    assert reported
+    assert all("outside the project" in one.message for one in reported)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CLAUDE.md",
+        "AGENTS.md",
+        ".cursor/rules/x.mdc",
+        ".clinerules",
+        ".claude/rules/deep/x.md",
+        ".github/copilot-instructions.md",
+    ],
+)
+def test_files_that_link_out_of_the_root_are_not_read(world: FootprintWorld, name: str) -> None:
+    path = world.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(world.home.parent / "secret.md")
+    assert PLANTED not in texts(world)
+    (file,) = {one.path: one for one in find_sent_files(world.root, None)}.values()
+    assert (file.path, file.note) == (str(path), OUTSIDE)
+
+
+@pytest.mark.parametrize("name", [".claude", ".claude/rules", ".cursor", ".clinerules"])
+def test_folders_that_link_out_of_the_root_are_not_listed(world: FootprintWorld, name: str) -> None:
+    outside = world.home.parent / "outside"
+    for inner in ("rules/x.md", "x.md", "rules/x.mdc"):
+        (outside / inner).parent.mkdir(parents=True, exist_ok=True)
+        (outside / inner).write_text(PLANTED)
+    (world.root / name).parent.mkdir(parents=True, exist_ok=True)
+    (world.root / name).symlink_to(outside)
+    world.write({"AGENTS.md": "x"})
+    with recorded_opens(outside) as opened:
+        assert PLANTED not in texts(world)
+    assert opened == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("opencode.json", '{"instructions": ["../../../secret.md", "/etc/hosts", "~/../secret.md"]}'),
+        (".aider.conf.yml", "read: [../../../secret.md, /etc/hosts, '~/../*.md', '/etc/*.conf']"),
+        (".gemini/settings.json", '{"context": {"fileName": ["../../../secret.md", "/etc/hosts"]}}'),
+        (".claude/settings.json", '{"claudeMdExcludes": ["**/*{a,b", "' + "*" * 100 + '"]}'),
+        ("opencode.json", '{"instructions": {"a": 1}}'),
+        ("opencode.json", '{"instructions": ' + "[" * 10_000),
+        (".aider.conf.yml", "read: \0"),
+    ],
+)  # fmt: skip
+def test_a_projects_settings_lead_nowhere_else(world: FootprintWorld, name: str, text: str) -> None:
+    world.write({name: text, "AGENTS.md": "x"})
+    found = texts(world)
+    assert PLANTED not in found
+    assert "localhost" not in found
+
+
+def test_settings_that_link_out_of_the_root_are_not_read(world: FootprintWorld) -> None:
+    world.write({"CONVENTIONS.md": PLANTED, "AGENTS.md": "x"})
+    (world.home.parent / "secret.md").write_text("read: CONVENTIONS.md\n")
+    (world.root / ".aider.conf.yml").symlink_to("../../../secret.md")
+    assert PLANTED not in texts(world)
+
+
+def test_your_own_files_may_be_links(world: FootprintWorld) -> None:
+    world.write({"~/dotfiles/claude.md": "mine"})
+    (world.home / ".claude").mkdir()
+    (world.home / ".claude/CLAUDE.md").symlink_to("../dotfiles/claude.md")
+    assert world.sent("claude-code") == ["~/.claude/CLAUDE.md"]
+
+
+@pytest.mark.parametrize("name", ["CLAUDE.md", "note.md", ".claude/rules/x.md", "opencode.json"])
+def test_a_fifo_does_not_block_the_search(world: FootprintWorld, name: str) -> None:
+    world.write({"CLAUDE.md": "@note.md\n", "AGENTS.md": "x"})
+    (world.root / name).parent.mkdir(parents=True, exist_ok=True)
+    (world.root / name).unlink(missing_ok=True)
+    os.mkfifo(world.root / name)
+    assert texts(world)
+
+
+def test_each_file_is_opened_once(world: FootprintWorld) -> None:
+    names = [f"pkg{number}/{name}" for number in range(500) for name in ("CLAUDE.md", "AGENTS.md")]
+    names += [f".claude/rules/{number}.md" for number in range(1_000)]
+    names += ["CLAUDE.md", "AGENTS.md", "docs/a.md"]
+    world.write({name: f"{name} @docs/a.md\n" for name in names})
+    files = SourceFiles()
+    with recorded_opens(world.root) as opened:
+        found = {
+            agent: find_footprint(agent, world.root, world.places, files=files)
+            for agent in loading_rules()
+        }
+    read = [path for path in opened if path.endswith(".md")]
+    assert len(read) == len(set(read)) <= files.opened
+    assert files.opened <= 1_000 + 3 + 500  # hidden files below are read, others not
+    assert len(found["claude-code"].parts) == len(names)
+
+
+def test_a_folder_with_too_many_rules_is_listed_in_part(
+    world: FootprintWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_files, "MAX_ENTRIES", 50)
+    monkeypatch.setattr(footprints, "MAX_PARTS", 30)
+    world.write({f".claude/rules/{number % 7}/{number}.md": "x" for number in range(200)})
+    assert len(world.footprint("claude-code").parts) == 30
+    assert world.files.listed <= 50
+    assert world.files.opened <= 50
+
+
+def test_loops_of_links_are_listed_once(world: FootprintWorld) -> None:
+    world.write({".claude/rules/a.md": "x"})
+    (world.root / ".claude/rules/loop").symlink_to(".")
+    (world.root / ".claude/rules/up").symlink_to("../..")
+    sent = world.sent("claude-code")
+    assert sent.count(".claude/rules/a.md") == 1
+    assert world.files.opened == 1
+
+
+def test_a_large_file_is_not_read(world: FootprintWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_files, "MAX_BYTES", 1_000)
+    world.write({"AGENTS.md": "x" * 1_001})
+    (part,) = world.footprint("codex").parts
+    assert (part.state, part.text) == ("sent", "")
+    assert part.reason.startswith("not read: it is larger than")
+
+
+def test_a_repository_with_too_much_text_is_read_in_part(
+    world: FootprintWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_files, "MAX_TEXT", 5_000)
+    world.write({f"{number}.md": "x" * 1_000 for number in range(20)})
+    world.write({"CLAUDE.md": "".join(f"@{number}.md\n" for number in range(20))})
+    assert sum(len(part.text) for part in world.footprint("claude-code").parts) < 6_500
+
+
+def test_a_limited_number_of_mentions_in_a_file_is_looked_up(
+    world: FootprintWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    real = SourceFiles.real
+
+    def noting(files: SourceFiles, path: str) -> str:
+        looked.append(path)
+        return real(files, path)
+
+    monkeypatch.setattr(SourceFiles, "real", noting)
+    world.write({"CLAUDE.md": "".join(f"@name{number}\n" for number in range(50_000))})
+    assert world.sent("claude-code") == ["CLAUDE.md"]
+    assert len(set(looked)) < 1_100
+
+
+def test_a_chain_of_imports_of_many_files_ends(
+    world: FootprintWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprints, "MAX_PARTS", 200)
+    names = [f"{number}.md" for number in range(20)]
+    text = "".join(f"@{name}\n" for name in names)
+    world.write(dict.fromkeys([*names, "GEMINI.md", "CLAUDE.md", "QWEN.md"], text))
+    for agent in ("gemini-cli", "claude-code", "copilot-cli", "qwen-code"):
+        assert len(world.footprint(agent).parts) <= 200
+        assert world.files.opened <= 22
+
+
+def test_bytes_that_are_not_utf8_are_replaced(world: FootprintWorld) -> None:
+    world.write({"CLAUDE.md": b"a\xff\n<!-- \xfe -->\n@docs/a.md,\n", "docs/a.md": "x"})
+    (part,) = world.footprint("claude-code").parts
+    assert part.text == "a\ufffd\n@docs/a.md,"
+    (problem,) = world.problems("claude-code", "import-skipped")
+    data = (world.root / "CLAUDE.md").read_bytes()
+    assert data[problem.range.start : problem.range.end] == b"@docs/a.md,"

@@ -1,0 +1,269 @@
+"""Tests which `@path` mentions each agent imports, and which comments are removed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sidecar.project.footprint import ByteRange
+from sidecar.text.prompt_markdown import find_block_comments, find_mentions, read_yaml
+from tests.unit.footprint_world import FootprintWorld
+
+MAIN = {
+    "claude-code": "CLAUDE.md",
+    "gemini-cli": "GEMINI.md",
+    "qwen-code": "QWEN.md",
+    "copilot-cli": "CLAUDE.md",
+    "codex": "AGENTS.md",
+}
+EVERY = "claude-code gemini-cli qwen-code copilot-cli"
+FORMS = [
+    # The line, and the agents that import docs/a.md because of it.
+    ("@docs/a.md", EVERY),
+    ("See @docs/a.md for more", EVERY),
+    ("- @docs/a.md", EVERY),
+    ("  1. text @docs/a.md", EVERY),
+    ("@./docs/a.md", EVERY),
+    ("@docs/../docs/a.md", EVERY),
+    ("# Title @docs/a.md", EVERY),
+    ("> @docs/a.md", EVERY),
+    ("@docs/a.md, and", "copilot-cli"),
+    ("@docs/a.md.", "copilot-cli"),
+    ("(@docs/a.md)", "copilot-cli"),
+    ('"@docs/a.md"', "copilot-cli"),
+    ("**@docs/a.md**", "claude-code"),
+    ("text <b>@docs/a.md", "claude-code copilot-cli"),
+    ("`@docs/a.md`", ""),
+    ("```\n@docs/a.md\n```", ""),
+    ("- item\n\n  ~~~\n  @docs/a.md\n  ~~~", ""),
+    ("<!-- @docs/a.md -->", "gemini-cli qwen-code copilot-cli"),
+    ("<!--\n@docs/a.md\n-->", "gemini-cli qwen-code copilot-cli"),
+    ("<div>\n@docs/a.md\n</div>", "gemini-cli qwen-code copilot-cli"),
+    ("[text](docs/a.md)", ""),
+    ("@{docs/a.md}", ""),
+    ("@docs", ""),
+    ("@docs/missing.md", ""),
+    ("mail@docs/a.md", ""),
+]
+
+
+@pytest.mark.parametrize("agent", MAIN)
+@pytest.mark.parametrize(("line", "agents"), FORMS)
+def test_each_agent_imports_some_forms(
+    world: FootprintWorld, agent: str, line: str, agents: str
+) -> None:
+    world.write({MAIN[agent]: f"first\n\n{line}\n\nlast\n", "docs/a.md": "words"})
+    expected = [MAIN[agent], *(["docs/a.md"] if agent in agents.split() else [])]
+    assert world.sent(agent) == expected
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> FootprintWorld:
+    return FootprintWorld(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/e", "x.json", "x.py", "sp ace.md"])
+def test_any_file_can_be_imported(world: FootprintWorld, name: str) -> None:
+    world.write({"CLAUDE.md": f"@{name}\n".replace(" ", "\\ "), name: "words"})
+    assert world.sent("claude-code") == ["CLAUDE.md", name]
+
+
+@pytest.mark.parametrize(
+    ("agent", "hops"), [("claude-code", 4), ("gemini-cli", 5), ("qwen-code", 5), ("copilot-cli", 8)]
+)
+def test_imports_end_after_some_hops(world: FootprintWorld, agent: str, hops: int) -> None:
+    world.write({MAIN[agent]: "@f1.md"})
+    world.write({f"f{number}.md": f"{number} @f{number + 1}.md" for number in range(1, 40)})
+    assert world.sent(agent) == [MAIN[agent], *(f"f{number}.md" for number in range(1, hops + 1))]
+    (problem,) = world.problems(agent, "import-skipped")
+    assert world.name(problem.path) == f"f{hops}.md"
+    assert problem.range == ByteRange(2, 2 + len(f"@f{hops + 1}.md"))
+    assert f"more than {hops} imports deep" in problem.message
+
+
+def test_a_path_counts_from_the_importing_file(world: FootprintWorld) -> None:
+    world.write({"CLAUDE.md": "@docs/a.md", "docs/a.md": "x @b.md", "docs/b.md": "y", "b.md": "z"})
+    assert world.sent("claude-code") == ["CLAUDE.md", "docs/a.md", "docs/b.md"]
+
+
+def test_imports_in_a_circle_are_sent_once(world: FootprintWorld) -> None:
+    world.write({"CLAUDE.md": "@a.md @CLAUDE.md", "a.md": "@b.md @a.md", "b.md": "@a.md"})
+    for agent in ("claude-code", "copilot-cli"):
+        assert world.sent(agent) == ["CLAUDE.md", "a.md", "b.md"]
+
+
+def test_rules_and_agents_md_have_imports(world: FootprintWorld) -> None:
+    world.write(
+        {"AGENTS.md": "@a.md", ".claude/rules/r.md": "@../../b.md", "a.md": "x", "b.md": "y"}
+    )
+    assert world.sent("claude-code") == ["AGENTS.md", "a.md", ".claude/rules/r.md", "b.md"]
+
+
+def test_your_own_file_imports_from_your_home_folder(world: FootprintWorld) -> None:
+    world.write({"~/.claude/CLAUDE.md": "@~/notes.md @/etc/hostname", "~/notes.md": "x"})
+    assert world.sent("claude-code") == ["~/.claude/CLAUDE.md", "~/notes.md"]
+
+
+SKIPPED = [
+    # The text of CLAUDE.md, the mention that is reported, and words of the message.
+    ("é @docs/a.md, x", "@docs/a.md,", "would end with `,`"),
+    ("See @docs/a.md.", "@docs/a.md.", "would end with `.`"),
+    ("x (@docs/a.md) y", "@docs/a.md)", "would end with `)`"),
+    ("@docs/missing.md", "@docs/missing.md", "does not exist"),
+    ("@./docs", "@./docs", "does not exist"),
+    ("<!--\n@docs/a.md\n-->", "@docs/a.md", "HTML comment"),
+    ("<div>\n@docs/a.md\n</div>", "@docs/a.md", "HTML comment or block"),
+    ("@../x.md", "@../x.md", "outside the project, and is sent only after you have approved it"),
+    ("@~/x.md", "@~/x.md", "outside the project"),
+    ("@/etc/hosts", "@/etc/hosts", "outside the project"),
+]
+
+
+@pytest.mark.parametrize(("text", "mention", "message"), SKIPPED)
+def test_a_skipped_import_is_reported_at_its_place(
+    world: FootprintWorld, text: str, mention: str, message: str
+) -> None:
+    world.write({"CLAUDE.md": f"first\n\n{text}\n", "docs/a.md": "words"})
+    (problem,) = world.problems("claude-code", "import-skipped")
+    data = (world.root / "CLAUDE.md").read_bytes()
+    assert data[problem.range.start : problem.range.end].decode() == mention
+    assert message in problem.message
+    assert problem.message.startswith("Claude Code 2.1.332 ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["@angular/core", "@types/node", "ask @someone", "a@b.md", "`@missing.md`", "@media (x)", "@"],
+)
+def test_other_words_with_an_at_sign_are_not_reported(world: FootprintWorld, text: str) -> None:
+    world.write({"CLAUDE.md": f"first {text}\n"})
+    assert world.footprint("claude-code").problems == ()
+
+
+COMMENTS = [
+    # A text, and what Claude Code sends of it. Texts of four measured places are the first ones.
+    ("a\n<!-- x -->\nb\n", "a\nb\n"),
+    ("<!--\nx\n\ny\n-->\nb\n", "b\n"),
+    ("a\n<!-- x --> b\nc\n", "a\n b\nc\n"),
+    ("a\n<!-- x -->\n\n\nb\n", "a\nb\n"),
+    ("   <!-- x -->\nb\n", "b\n"),
+    ("- a\n<!-- x -->\n- b\n", "- a\n- b\n"),
+    ("<!-- x --><!-- y -->\nb", "b"),
+    ("a <!-- x -->\n", None),
+    ("- a\n  <!-- x -->\n", None),
+    ("- <!-- x -->\n", None),
+    ("> <!-- x -->\n", None),
+    ("```\n<!-- x -->\n```\n", None),
+    ("    <!-- x -->\n", None),
+    ("<div>\n<!-- x -->\n</div>\n", None),
+    ("<pre>\n\n<!-- x -->\n</pre>\n", None),
+    ("a\n<!-- x\nb\n", None),
+]
+
+
+@pytest.mark.parametrize(("text", "sent"), COMMENTS)
+def test_claude_code_removes_comments_that_are_blocks(
+    world: FootprintWorld, text: str, sent: str | None
+) -> None:
+    world.write({"CLAUDE.md": text + "end"})
+    (part,) = world.footprint("claude-code").parts
+    assert part.text == ((text if sent is None else sent) + "end").strip()
+    assert (part.state, part.lost) == ("sent", ())
+
+
+@pytest.mark.parametrize("name", ["AGENTS.md", ".claude/rules/a.md", "CLAUDE.md"])
+def test_claude_code_removes_front_matter(world: FootprintWorld, name: str) -> None:
+    world.write({name: "---\ntitle: x\n---\n\n<!-- y -->\nwords\n"})
+    assert [one.text for one in world.footprint("claude-code").parts] == ["words"]
+
+
+@pytest.mark.parametrize("agent", ["codex", "opencode", "pi", "gemini-cli", "copilot-cli"])
+def test_others_send_the_text_as_it_is(world: FootprintWorld, agent: str) -> None:
+    text = "---\ntitle: x\n---\n<!-- y -->\nwords\n"
+    world.write({"GEMINI.md" if agent == "gemini-cli" else "AGENTS.md": text})
+    assert [one.text for one in world.footprint(agent).parts] == [text]
+
+
+HOSTILE = [
+    "`" * 500_000 + "a" * 400_000,
+    " ".join("`" * length for length in range(1, 1_300)),
+    "` `` " * 150_000,
+    "@" + "." * 900_000,
+    "@a" * 450_000,
+    "(@a" * 300_000,
+    "@" + "a/" * 450_000,
+    "@" + "\\ " * 450_000,
+    "~" * 900_000,
+    "<!-- " * 200_000,
+    "<!--\n" * 50_000,
+    "<a " * 300_000,
+    "<div>" * 200_000,
+    "- " * 400_000,
+    "- a\n" * 50_000,
+    "    x\n" * 50_000,
+    "---\n" * 50_000,
+    "a: [" * 200_000,
+    'a: "' * 200_000,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_every_text_is_parsed_in_linear_time(text: str) -> None:
+    """The texts are so long that a parser with quadratic run time would never finish."""
+    text = f"{text}\n{text} @b.md\n"
+    find_block_comments(text)
+    read_yaml(text)
+    assert len(list(find_mentions(text, after='("'))) <= 400
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("`@a` @b `@c`", ["b"]),
+        ("``@a ` @b`` @c", ["c"]),
+        ("` @a", ["a"]),
+        ("x ``` @a `` @b", ["a", "b"]),
+        ("`` ` @a `` @b `", ["b"]),
+        ("`x``@a` @b", ["b"]),
+        ("x ```@a``` ``@b`` @c", ["c"]),
+    ],
+)
+def test_code_spans_end_as_in_commonmark(line: str, named: list[str]) -> None:
+    """A code span ends at the next run of backticks of the same length."""
+    assert [one.path for one in find_mentions(line)] == named
+
+
+def test_mentions_have_their_place() -> None:
+    text = "é @a.md\n\n- `x` @b.md\n"
+    found = [(text[one.start : one.end], one.path) for one in find_mentions(text)]
+    assert found == [("@a.md", "a.md"), ("@b.md", "b.md")]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("key: words", "words"),
+        ("key: words # comment", "words"),
+        ("key: 'it''s'", "it's"),
+        ('key: "a \\"b\\""', 'a "b"'),
+        ("key: >-\n  a\n  b", "a b"),
+        ("key: |\n  a\n  b", "a\nb"),
+        ("key: a\n  b", "a b"),
+        ("key: true", True),
+        ("key: [a, 'b, c', \"d\"]", ("a", "b, c", "d")),
+        ("key: [\n  a,\n  b\n]", ("a", "b")),
+        ("key:\n  - a\n  - 'b'", ("a", "b")),
+        ("key:\n- a\n- b: c", ("a", "b: c")),
+        ("key: []", ()),
+        ("key:", ""),
+        ("other: x\nkey: src/**/*.ts", "src/**/*.ts"),
+    ],
+)
+def test_front_matter_is_read_like_yaml(text: str, value: object) -> None:
+    yaml = pytest.importorskip("yaml")
+    assert read_yaml(text)["key"] == value
+    real = yaml.safe_load(re.sub(r": (src/|\*)", r": \1", text))["key"]
+    plain = "" if real is None else tuple(real) if isinstance(real, list) else real
+    assert plain == value or "b: c" in text
