@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -24,113 +23,26 @@ from sidecar.config.paths import state_dir
 from sidecar.config.safe_files import locked, write
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.operating_system import PROGRAM_SUFFIX
+from sidecar.text.json_objects import JsonObject, NotAnObjectError, parse_object
 
-_TOKEN = re.compile(
-    r'(?P<string>"(?:\\.|[^"\\])*")|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<mark>[{}\[\],:])'
-    r"|(?P<scalar>[^\s{}\[\],:\"/]+)",
-    re.DOTALL,
-)
 _DEFAULT_INDENT = "  "
-
-
-class JsonEditError(SidecarError):
-    """The text is not a JSON object."""
-
-
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    start: int
-    end: int
-
-
-class _Member(NamedTuple):
-    key: str
-    start: int
-    value_start: int
-    end: int
-    comma: int | None = None
-    """The position of the comma after the value."""
-
-
-class _Object(NamedTuple):
-    start: int
-    members: list[_Member]
-    end: int
-
-
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self._tokens = [
-            _Token(match.lastgroup or "", match.group(), match.start(), match.end())
-            for match in _TOKEN.finditer(text)
-            if match.lastgroup != "comment"
-        ]
-        self._next = 0
-
-    def take(self, expected: str = "") -> _Token:
-        if self._next >= len(self._tokens):
-            raise JsonEditError("unexpected end of file")
-        token = self._tokens[self._next]
-        if expected and token.text != expected:
-            raise JsonEditError(f"expected {expected}")
-        self._next += 1
-        return token
-
-    def object_at(self, start: int) -> _Object:
-        """Parse the object that starts at a position in the text."""
-        self._next = next(
-            (number for number, token in enumerate(self._tokens) if token.start >= start), 0
-        )
-        return self.read_object()
-
-    def read_object(self) -> _Object:
-        start, members = self.take("{").start, list[_Member]()
-        while True:
-            token = self.take()
-            if token.text == "}":
-                return _Object(start, members, token.end)
-            if token.text == "," and members:
-                members[-1] = members[-1]._replace(comma=token.start)
-                continue
-            if token.kind != "string":
-                raise JsonEditError("keys must be strings")
-            self.take(":")
-            value_start, end = self._read_value()
-            members.append(_Member(json.loads(token.text), token.start, value_start, end))
-
-    def _read_value(self) -> tuple[int, int]:
-        token = self.take()
-        if token.text == "{":
-            self._next -= 1
-            found = self.read_object()
-            return found.start, found.end
-        if token.text == "[":
-            while True:
-                closing = self.take()
-                if closing.text == "]":
-                    return token.start, closing.end
-                if closing.text != ",":
-                    self._next -= 1
-                    self._read_value()
-        return token.start, token.end
 
 
 def set_member(text: str, group: str, key: str, value: Any) -> str:
     """Return the JSON text with `group.key` set to a value. An empty string is treated as `{}`.
 
     Raises:
-        JsonEditError: The text or the value of `group` is not an object.
+        NotAnObjectError: The text or the value of `group` is not an object.
     """
     text = text if text.strip() else "{}\n"
-    root = _Parser(text).read_object()
+    root = parse_object(text)
     indent = _indent_of(text, root)
-    found = _member(root, group)
+    found = root.find(group)
     if found is None:
         added = {key: value}
         return _insert(text, root, f'"{group}": {_dump(added, indent, 1)}', indent, 1)
-    inner = _Parser(text).object_at(found.value_start)
-    known = _member(inner, key)
+    inner = parse_object(text, found.value_start)
+    known = inner.find(key)
     written = _dump(value, indent, 2)
     if known is not None:
         return text[: known.value_start] + written + text[known.end :]
@@ -143,16 +55,16 @@ def remove_member(text: str, group: str, key: str, *, keeps_group: bool = False)
     If `group` becomes empty, it is removed too, unless `keeps_group` is true.
 
     Raises:
-        JsonEditError: The text or the value of `group` is not an object.
+        NotAnObjectError: The text or the value of `group` is not an object.
     """
     if not text.strip():
         return text
-    root = _Parser(text).read_object()
-    found = _member(root, group)
+    root = parse_object(text)
+    found = root.find(group)
     if found is None:
         return text
-    inner = _Parser(text).object_at(found.value_start)
-    if _member(inner, key) is None:
+    inner = parse_object(text, found.value_start)
+    if inner.find(key) is None:
         return text
     if len(inner.members) > 1:
         return _cut(text, inner, key)
@@ -164,10 +76,10 @@ def remove_member(text: str, group: str, key: str, *, keeps_group: bool = False)
 
 def _has_member(text: str, group: str, key: str = "") -> bool:
     """Return whether an object has the member `group`, or `group.key` if a key is given."""
-    found = _member(_Parser(text).read_object(), group) if text.strip() else None
+    found = parse_object(text).find(group) if text.strip() else None
     if found is None or not key:
         return found is not None
-    return _member(_Parser(text).object_at(found.value_start), key) is not None
+    return parse_object(text, found.value_start).find(key) is not None
 
 
 def _is_bare(text: str) -> bool:
@@ -175,11 +87,7 @@ def _is_bare(text: str) -> bool:
     return "".join(text.split()) in ("", "{}")
 
 
-def _member(parsed: _Object, key: str) -> _Member | None:
-    return next((member for member in parsed.members if member.key == key), None)
-
-
-def _insert(text: str, parsed: _Object, member: str, indent: str, level: int) -> str:
+def _insert(text: str, parsed: JsonObject, member: str, indent: str, level: int) -> str:
     rest = text[parsed.start + 1 :]
     if parsed.members:
         return f"{text[: parsed.start + 1]}\n{indent * level}{member},{rest}"
@@ -188,7 +96,7 @@ def _insert(text: str, parsed: _Object, member: str, indent: str, level: int) ->
     return f"{text[: parsed.start + 1]}\n{indent * level}{member}{rest}"
 
 
-def _cut(text: str, parsed: _Object, key: str) -> str:
+def _cut(text: str, parsed: JsonObject, key: str) -> str:
     number = next(n for n, member in enumerate(parsed.members) if member.key == key)
     member, before = parsed.members[number], parsed.members[max(0, number - 1)]
     start, end = member.start, member.end
@@ -208,7 +116,7 @@ def _dump(value: Any, indent: str, level: int) -> str:
     return f"\n{indent * level}".join(lines)
 
 
-def _indent_of(text: str, root: _Object) -> str:
+def _indent_of(text: str, root: JsonObject) -> str:
     if not root.members:
         return _DEFAULT_INDENT
     line = text[: root.members[0].start].rpartition("\n")[2]
@@ -337,7 +245,7 @@ class EditFile:
                 keeps_group = original is not None and original.has_group
                 return remove_member(text, self.group, NAME, keeps_group=keeps_group)
             return set_member(text, self.group, NAME, self.value)
-        except JsonEditError as error:
+        except NotAnObjectError as error:
             raise SidecarError(f"{self.path} is not a JSON object: {error}") from error
 
     def _write(self, path: Path, before: str | None, after: str) -> None:

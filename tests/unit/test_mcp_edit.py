@@ -18,7 +18,6 @@ from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.clients import (
     CLIENTS,
     EditFile,
-    JsonEditError,
     RunCommand,
     clients_with_server,
     own_command,
@@ -27,6 +26,7 @@ from sidecar.mcp.clients import (
     remove_member,
     set_member,
 )
+from sidecar.text.json_objects import NotAnObjectError
 
 SERVER = {"type": "stdio", "command": "token-sidecar", "args": ["mcp"]}
 _values = st.recursive(
@@ -84,7 +84,7 @@ def _without_comments(text: str) -> Any:
 
 @pytest.mark.parametrize("text", ["[]", '{"servers": 3}', '{"servers": {', "{", '{"a" 1}'])
 def test_text_that_is_not_an_object_is_rejected(text: str) -> None:
-    with pytest.raises(JsonEditError):
+    with pytest.raises(NotAnObjectError):
         set_member(text, "servers", "token-sidecar", SERVER)
 
 

@@ -1,4 +1,4 @@
-"""Code lenses with the token counts of sections, and with the cost of prompt files."""
+"""Code lenses with the counts of sections, the cost of prompt files, and MCP servers' tools."""
 
 from __future__ import annotations
 
@@ -28,11 +28,15 @@ class CodeLens(SectionFeature):
         if not self.is_enabled(services.roots.of_document(uri).settings):
             return []
         from sidecar.workspace.file_costs import describe_prompt_file_cost
+        from sidecar.workspace.mcp_hints import describe_mcp_servers
 
+        hints = await describe_mcp_servers(services, uri)
         cost = await describe_prompt_file_cost(services, uri)
         parts = await services.count_parts_of_document(uri)
         end = max((counted.part.end_line for counted in parts), default=0)
-        return [_code_lens(0, cost)] * bool(cost) + [
+        lenses = [_code_lens(0, cost)] * bool(cost)
+        lenses += [_code_lens(hint.line, hint.text) for hint in hints]
+        return lenses + [
             _code_lens(counted.part.start_line, tokens_text(counted.tokens, counted.method))
             for counted in parts
             # The cost's text already contains the count of the whole file.

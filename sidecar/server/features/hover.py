@@ -21,7 +21,7 @@ COMPARED = ("gpt-5", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-pro")
 
 
 class Hover(Feature):
-    """Describes the document on its first line, and a section on the section's first line."""
+    """Describes a document, a section or an MCP server on its first line."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -36,9 +36,10 @@ class Hover(Feature):
 
     async def _hover(self, params: types.HoverParams) -> types.Hover | None:
         uri, line = params.text_document.uri, params.position.line
-        text = await self._compare_section(uri, line)
+        texts = [await self._describe_mcp_server(uri, line), await self._compare_section(uri, line)]
         if line == 0:
-            text = "\n\n".join(filter(None, (await self._describe_document(uri), text)))
+            texts.insert(0, await self._describe_document(uri))
+        text = "\n\n".join(filter(None, texts))
         if not text:
             return None
         kinds = types.MarkupKind
@@ -59,6 +60,18 @@ class Hover(Feature):
             return text
         cost = markdown(cost) if self._has_markdown else cost
         return f"{text}\n\nSent with every request: {cost}"
+
+    async def _describe_mcp_server(self, uri: str, line: int) -> str:
+        from sidecar.workspace.mcp_hints import describe_mcp_servers
+
+        await self._services.configured.wait()
+        hints = await describe_mcp_servers(self._services, uri)
+        hint = next((hint for hint in hints if hint.line == line), None)
+        if hint is None:
+            return ""
+        if not self._has_markdown:
+            return "\n".join((hint.text, *hint.details))
+        return "\n".join((markdown(hint.text), "", *(f"- {markdown(one)}" for one in hint.details)))
 
     async def _compare_section(self, uri: str, line: int) -> str:
         services = self._services

@@ -1,0 +1,125 @@
+"""`token-sidecar footprint --measure-mcp`: counts the tools of the MCP servers of agents."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sidecar.cli.output import print_lines, warn
+from sidecar.config.paths import state_dir
+from sidecar.errors import how_to_install
+from sidecar.project.mcp_servers import (
+    KeptServer,
+    McpServer,
+    count_tools_in_each_form,
+    find_mcp_servers,
+    keep,
+    mcp_rules,
+)
+from sidecar.text.printable import counted, first_names, printable
+
+if TYPE_CHECKING:
+    from sidecar.agents.folders import Places
+    from sidecar.config.settings import Settings
+    from sidecar.counting.count_result import Measure
+
+MISSING = f"measuring MCP servers requires additional packages; {how_to_install('mcp')}"
+_MODELS = (
+    "gpt-5", "gpt-6", "claude-sonnet-4-5", "claude-sonnet-5", "gemini-2.5-pro", "qwen3-coder",
+    "kimi-k2", "devstral-2512", "glm-5", "deepseek-v3",
+)  # fmt: skip
+"""A model of each generation that coding agents use."""
+
+
+def measure_mcp_servers(
+    start: Path, places: Places, settings: Settings, agents: Iterable[str]
+) -> int:
+    """Start each server that the agents start in a folder, and keep the numbers of its tools.
+
+    A server that only the project's configuration names is started only after a confirmation on the
+    terminal, which shows its command.
+
+    Returns:
+        The exit code: 0, 1 if a server was skipped or failed, or 2 if the SDK is not installed.
+    """
+    try:
+        import sidecar.mcp.tool_lists  # noqa: F401 - check this before asking for confirmation
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("sidecar"):
+            raise
+        warn(MISSING)
+        return 2
+    found = [
+        server
+        for agent in agents
+        if agent in mcp_rules()
+        for server in find_mcp_servers(agent, start, places)
+    ]
+    groups: dict[str, list[McpServer]] = {}
+    for server in found:
+        groups.setdefault(server.digest, []).append(server)
+    if not groups:
+        print_lines("No MCP servers are configured for the coding agents in this folder.")
+        return 0
+    # Each server's numbers are kept at once, so Ctrl-C loses only those of the current server.
+    done = [_measure(digest, group, start, places, settings) for digest, group in groups.items()]
+    return 0 if all(done) else 1
+
+
+def _measure(
+    digest: str, group: list[McpServer], start: Path, places: Places, settings: Settings
+) -> bool:
+    from sidecar.counting.local_counts import local_counters
+    from sidecar.counting.open_documents import Snapshot
+    from sidecar.mcp.tool_lists import ToolListError, list_tools
+
+    server = next((one for one in group if one.is_own), group[0])
+    name = printable(server.name)
+    agents = first_names(list(dict.fromkeys(one.agent for one in group)))
+    if not server.is_own and not _is_confirmed(server):
+        return False
+    print_lines(f"Starting {name} ({agents}) …", err=True)
+    try:
+        # In the project's folder, `npx` and others would run programs of the project.
+        listed = list_tools(server, places.home if server.is_own else start, os.environ)
+    except ToolListError as error:
+        warn(f"{name}: {error}")
+        return False
+    _, choose = local_counters(settings)
+
+    def count(text: str, model: str) -> Measure:
+        return choose(Snapshot(text=text), model).measure(text)
+
+    measured = KeptServer(
+        tools=len(listed.tools),
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        counts=count_tools_in_each_form(group, listed, _MODELS, count),
+    )
+    try:
+        keep(state_dir(), {digest: measured})
+    except OSError as error:
+        warn(f"cannot keep the numbers of {name}: {error.strerror or error}")
+        return False
+    print_lines(f"{name}: {counted(measured.tools, 'tool')}")
+    return True
+
+
+def _is_confirmed(server: McpServer) -> bool:
+    """Ask whether to start a project's server. Without a terminal, the answer is no."""
+    name = printable(server.name)
+    if not sys.stdin.isatty():
+        file = Path(server.path).name
+        warn(
+            f"{name} was not started, because only the project's {file} names it; "
+            "run this command in a terminal to confirm the server's command"
+        )
+        return False
+    print_lines(f"{server.path} is part of the project. It starts {name} with this command:")
+    print_lines(f"  {server.shown_command}")
+    return click.confirm("Start it?", default=False)

@@ -1,0 +1,243 @@
+"""Tests that real MCP servers are started only with consent, measured and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from sidecar.agents.folders import Places
+from sidecar.cli.mcp_measuring import measure_mcp_servers
+from sidecar.config.paths import state_dir
+from sidecar.config.settings import Agents, Settings
+from sidecar.operating_system import is_alive
+from sidecar.project.mcp_servers import McpServer, find_mcp_servers, read_kept, sent_tools
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULE = "tests.mcp_tool_server"
+
+
+def entry(*arguments: str, **changes: Any) -> dict[str, Any]:
+    command = {"command": sys.executable, "args": ["-m", MODULE, *arguments]}
+    return {**command, "env": {"PYTHONPATH": str(ROOT)}, **changes}
+
+
+def server(*arguments: str, **changes: Any) -> McpServer:
+    given: dict[str, Any] = {
+        "agent": "claude-code",
+        "name": "crates",
+        "path": "x",
+        "is_own": True,
+        "command": (sys.executable, "-m", MODULE, *arguments),
+        "env": {"PYTHONPATH": str(ROOT)},
+    }
+    return McpServer(**given | changes)
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home" / "project"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def places_of(start: Path) -> Places:
+    home = str(start.parent)
+    return Places.of(Agents(), {"HOME": home, "USERPROFILE": home})
+
+
+def write_own(start: Path, **servers: dict[str, Any]) -> None:
+    (start.parent / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
+
+
+def write_project(start: Path, **servers: dict[str, Any]) -> None:
+    (start / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+
+
+def measure(start: Path) -> int:
+    return measure_mcp_servers(start, places_of(start), Settings(), ["claude-code"])
+
+
+def wait_for_end(process: int) -> None:
+    deadline = time.monotonic() + 20
+    while is_alive(process) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(process)
+
+
+def test_the_tools_of_the_users_own_server_are_counted_and_kept(
+    start: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_own(start, crates=entry("25", "pids"))
+    assert measure(start) == 0
+    assert "crates: 25 tools" in capsys.readouterr().out
+    (found,) = find_mcp_servers("claude-code", start, places_of(start))
+    (sent,) = sent_tools([found], "claude-sonnet-5", read_kept(state_dir()), {})
+    assert sent.tools == 25
+    assert sent.tokens is not None
+    assert 25 * 8 < sent.tokens < 25 * 25  # a line per tool
+    # The server ran in the home folder, and not in the project's, whose programs it might run.
+    own, child, folder = (start.parent / "pids").read_text().split(" ", 2)
+    assert Path(folder) == start.parent
+    for process in (int(own), int(child)):
+        wait_for_end(process)
+
+
+def test_a_projects_server_is_not_started_without_a_terminal(
+    start: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    write_project(start, crates=entry("3", str(start / "pids")))
+    assert measure(start) == 1
+    assert not (start / "pids").exists()
+    assert "crates was not started" in capsys.readouterr().err
+    assert read_kept(state_dir()) == {}
+
+
+class Terminal:
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+def test_a_projects_server_is_started_after_its_command_was_confirmed(
+    start: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_confirmed: bool,
+) -> None:
+    asked = []
+
+    def confirm(text: str, **_: Any) -> bool:
+        asked.append(capsys.readouterr().out + text)
+        return is_confirmed
+
+    monkeypatch.setattr(click, "confirm", confirm)
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setenv("OWN_SECRET", "sesame")
+    write_project(start, **{"crates\x1b[2J": entry("3", str(start / "pids"))})
+    assert measure(start) == (0 if is_confirmed else 1)
+    assert len(asked) == 1
+    assert f"PYTHONPATH={ROOT}" in asked[0]
+    assert f"-m {MODULE} 3 {start / 'pids'}" in asked[0]
+    assert "\x1b" not in asked[0]
+    assert (start / "pids").exists() == is_confirmed
+
+
+def test_a_server_that_the_user_has_too_needs_no_confirmation(
+    start: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_own(start, mine=entry("3"))
+    write_project(start, theirs=entry("3"))
+    assert measure(start) == 0
+    assert capsys.readouterr().out == "mine: 3 tools\n"
+
+
+def test_a_projects_server_gets_no_variables_but_its_own(
+    start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sidecar.mcp.tool_lists import list_tools
+
+    code = (
+        "import os, pathlib, runpy, sys; pathlib.Path('seen').write_text('\\n'.join(os.environ));"
+        f"sys.argv = ['x', '1']; runpy.run_module('{MODULE}', run_name='__main__')"
+    )
+    command = (sys.executable, "-c", code)
+    variables = {**os.environ, "OWN_SECRET": "sesame"}
+    for is_own in (False, True):
+        env = {"PYTHONPATH": "${HERE:-" + str(ROOT) + "}", "COPY": "${env:OWN_SECRET}"}
+        list_tools(server(command=command, env=env, is_own=is_own), start, variables)
+        seen = (start / "seen").read_text().splitlines()
+        assert "COPY" in seen
+        assert ("OWN_SECRET" in seen) == is_own
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"command": ("no-such-program-anywhere",)}, "does not exist"),
+        ({"folder": "no-such-folder"}, "does not exist"),
+        ({"command": (sys.executable, "-c", "print('hello')")}, "did not list its tools"),
+        ({"command": (sys.executable, "-c", "raise SystemExit(3)")}, "did not list its tools"),
+        ({"command": (), "url": "http://127.0.0.1:9/mcp"}, "did not list its tools"),
+        ({"command": (), "url": "file:///etc/passwd"}, "did not list its tools"),
+        ({"command": (sys.executable, "a\x00b")}, "did not list its tools"),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_an_error_without_its_text(
+    start: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], message: str
+) -> None:
+    from sidecar.mcp.tool_lists import ToolListError, list_tools
+
+    with pytest.raises(ToolListError, match=message) as error:
+        list_tools(server(**changes), start, os.environ, seconds=20)
+    assert "hello" not in f"{error.value}{caplog.text}"
+
+
+def test_a_server_that_hangs_is_stopped_with_its_children(start: Path) -> None:
+    from sidecar.mcp.tool_lists import ToolListError, list_tools
+
+    with pytest.raises(ToolListError, match="within 5 seconds"):
+        list_tools(server("-1", "pids"), start, os.environ, seconds=5)
+    for process in (start / "pids").read_text().split(" ", 2)[:2]:
+        wait_for_end(int(process))
+
+
+def test_one_server_that_fails_does_not_stop_the_others(
+    start: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_own(start, broken={"command": "no-such-program-anywhere"}, crates=entry("2"))
+    assert measure(start) == 1
+    shown = capsys.readouterr()
+    assert "broken: its program or working folder does not exist" in shown.err
+    assert shown.out == "crates: 2 tools\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+def test_ctrl_c_stops_the_server_with_its_children(start: Path) -> None:
+    write_own(start, crates=entry("-1", "pids"))
+    code = (
+        "from pathlib import Path; from sidecar.agents.folders import Places;"
+        "from sidecar.cli.mcp_measuring import measure_mcp_servers;"
+        "from sidecar.config.settings import Agents, Settings; start = Path.cwd();"
+        "places = Places.of(Agents(), {'HOME': str(start.parent)});"
+        "measure_mcp_servers(start, places, Settings(), ['claude-code'])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=start, env=environment, stderr=subprocess.PIPE
+    )
+    pids = start.parent / "pids"
+    deadline = time.monotonic() + 60
+    while not (pids.exists() and pids.read_text().count(" ") > 1):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    assert running.returncode != 0
+    for process in pids.read_text().split(" ", 2)[:2]:
+        wait_for_end(int(process))
+
+
+def test_without_the_sdk_the_message_says_how_to_install_it(
+    start: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.client.client", None)
+    monkeypatch.delitem(sys.modules, "sidecar.mcp.tool_lists", raising=False)
+    write_own(start, crates=entry("2"))
+    assert measure(start) == 2
+    assert "'.[mcp]'" in capsys.readouterr().err
+
+
+def test_without_servers_nothing_is_done(start: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert measure(start) == 0
+    assert capsys.readouterr().out.startswith("No MCP servers are configured")
