@@ -52,6 +52,16 @@ MAX_MATCHES = 100_000
 _NO_STAMP = (0, 0, 0, 0)
 
 
+class SentFile(NamedTuple):
+    """What an agent sends of a file with every call."""
+
+    name: str
+    """The path relative to the root folder."""
+    text: str
+    old_text: str | None = None
+    """What it sent in the revision to compare with, or None without a revision."""
+
+
 class Checker:
     """Checks a project's files. Tokenizers are loaded on first use."""
 
@@ -82,6 +92,9 @@ class Checker:
         self._reader: FileReader | None = None
         self.old_texts: dict[str, str] = {}
         """What the changed files contained in the revision that they are compared with."""
+        self.unsent_rules: list[str] = []
+        """The keys of `always-loaded` rules whose agent sends no file of the project."""
+        self._has_sent_files = False
         self.has_changed = False
         """Whether the cache has changed and must be saved."""
         fingerprint = self._settings_fingerprint()
@@ -155,7 +168,7 @@ class Checker:
 
         Returns an empty list if testing all rules would take too long.
         """
-        unmatched, tests = self._rules.written, 0
+        unmatched, tests = [rule for rule in self._rules.written if rule.budget.files], 0
         for target in targets:
             tests += len(unmatched)
             if not unmatched or tests > MAX_MATCHES:
@@ -164,6 +177,46 @@ class Checker:
                 rule for rule in unmatched if not self._rules.matches(rule, target.relative)
             ]
         return [rule.key for rule in unmatched]
+
+    def add_always_loaded(
+        self,
+        checked: Sequence[Checked],
+        find_sent_files: Callable[[str], Sequence[SentFile]],
+        base: str = "",
+    ) -> list[Checked]:
+        """Check what agents send with every call, and return the results with the findings.
+
+        Args:
+            checked: The results.
+            find_sent_files: Returns what an agent sends of the project's files.
+            base: The revision that files are compared with.
+        """
+        from sidecar.project.loading_rules import loading_rules
+
+        new_findings: dict[str, list[ReportedFinding]] = {}
+        for rule in self._rules.written:
+            agent = rule.budget.always_loaded
+            if agent is None:
+                continue
+            files, model = find_sent_files(agent), rule.budget.model or self._model
+            if not files:
+                self.unsent_rules.append(rule.key)
+                continue
+            self._has_sent_files = True
+            counts = [(file.name, self.reader().measure(file.text, model)) for file in files]
+            added = {
+                file.name: own.tokens - self.count_tokens(file.old_text, model)
+                for file, (_, own) in zip(files, counts, strict=True)
+                if file.old_text is not None
+            }
+            for path, finding in evaluate_sum(rule, counts, self._model, added, base):
+                message = f"Every {loading_rules()[agent].title} call: {finding.message}"
+                told = msgspec.structs.replace(finding, message=message)
+                new_findings.setdefault(path, []).append(report_finding(told, START))
+        return [
+            _add_findings(result, new_findings.get(result.target.relative, ()))
+            for result in checked
+        ]
 
     def check_text(self, target: Target, text: str) -> Checked:
         """Check text from standard input against the rules for a path."""
@@ -205,7 +258,7 @@ class Checker:
             growth=growth,
             skipped=tuple(Unchecked(file.path, file.reason, budget) for file, budget in skipped),
             budgets=len(self._all_rules),
-            has_matching_budget=any(map(self.has_budget, targets)),
+            has_matching_budget=self._has_sent_files or any(map(self.has_budget, targets)),
             has_unreadable=any(file.failed and not budget for file, budget in skipped),
             notes=notes,
         )

@@ -95,6 +95,10 @@ def check_budget(budget: Budget) -> str | None:
 
     The budget's values must already have the right types.
     """
+    if not budget.files and budget.always_loaded is None:
+        return "needs files or always-loaded"
+    if budget.always_loaded is not None:
+        return _check_always_loaded(budget)
     if budget.max_tokens is None and not budget.sections:
         return "needs max-tokens or sections"
     if not any(not pattern.startswith("!") for pattern in budget.files):
@@ -110,6 +114,19 @@ def check_budget(budget: Budget) -> str | None:
         if wrong:
             return f"files: {wrong}"
     return None
+
+
+def _check_always_loaded(budget: Budget) -> str | None:
+    if budget.files or budget.sections or budget.max_tokens is None:
+        return "always-loaded needs max-tokens, without files and sections"
+    agent = budget.always_loaded or ""
+    if agent in all_agents():
+        return None
+    # The message does not contain the name, because a misplaced value may be a secret.
+    similar = similar_agents([agent])
+    hint = f"; did you mean {similar[0]}?" if similar else ""
+    known = ", ".join(sorted(all_agents()))
+    return f"always-loaded is not a known agent{hint} (known agents: {known})"
 
 
 def check_models(models: Sequence[str]) -> str | None:

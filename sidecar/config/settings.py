@@ -145,10 +145,12 @@ class Agents(Table, frozen=True):
 class Budget(Table, frozen=True):
     """The maximum number of tokens in matching files, or in some of their sections.
 
-    `max_tokens` is optional if `sections` is set.
+    `max_tokens` is optional if `sections` is set. `always_loaded` is the agent whose files are
+    limited, instead of those that `files` matches.
     """
 
-    files: tuple[NonEmpty, ...]
+    files: tuple[NonEmpty, ...] = ()
+    always_loaded: NonEmpty | None = None
     max_tokens: Positive | None = None
     warn_at: Fraction = 0.9
     sum: bool = False

@@ -221,10 +221,12 @@ def _root_report(
     growth: tuple[Growth, ...] | None = None
     prompt_growth: tuple[PromptGrowth, ...] = ()
     deleted: list[Target] = []
+    old: dict[str, bytes | None] | None = None
     if base is None:
         checked = checker.run(targets, others)
     else:
         from sidecar.budgets.check_run import find_growth, find_old_texts
+        from sidecar.project.old_files import read_old_files
         from sidecar.workspace.prompt_growth import find_prompt_growth
 
         checked = checker.run(targets, others, partial(find_old_texts, root, base), base)
@@ -233,16 +235,25 @@ def _root_report(
         checked = [file for file in checked if file.target.relative not in gone]
         reports = {file.target.relative: file.report for file in checked if file.report}
         growth = tuple(find_growth(checker, checker.old_texts, base, reports, deleted))
-        prompt_growth = find_prompt_growth(root, base, settings, checker.reader().measure, profile)
+        old = read_old_files(root, base)
+        measure = checker.reader().measure
+        prompt_growth = find_prompt_growth(root, old, base, settings, measure, profile)
+    if any(budget.always_loaded for budget in settings.budgets):
+        from sidecar.workspace.prompt_growth import find_sent_files
+
+        listed = {target.relative for target in finder.of([str(root)])}
+        sent_files = partial(find_sent_files, root, settings, listed, old)
+        checked = checker.add_always_loaded(checked, sent_files, base or "")
     if use_cache and checker.has_changed:
         checker.update_cache(targets)
         save_cache(root, cache)
     is_listed = is_whole_root and not any(
         target.fault is not None and target.fault.failed for target in targets
     )
-    notes = _unmatched_rules(checker.unmatched_rules(targets) if is_listed else (), origins)
+    unmatched = _unmatched_rules(checker.unmatched_rules(targets) if is_listed else (), origins)
     absent = sum(map(checker.has_budget, finder.absent))
-    report = checker.report(checked, growth, (*_absent_files(absent), *notes), deleted)
+    notes = (*_absent_files(absent), *unmatched, *_unsent_rules(checker.unsent_rules, origins))
+    report = checker.report(checked, growth, notes, deleted)
     return msgspec.structs.replace(report, prompt_growth=prompt_growth)
 
 
@@ -263,6 +274,13 @@ def _unmatched_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Ite
     for key in rules:
         if origins[key].source == "project":
             yield f"{origins[key]}: {key}: `files` matches no file"
+
+
+def _unsent_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterator[str]:
+    """Yield notes about project rules whose agent sends no file of the project."""
+    for key in rules:
+        if origins[key].source == "project":
+            yield f"{origins[key]}: {key}: the agent in `always-loaded` sends none of these files"
 
 
 def _stdin_report(

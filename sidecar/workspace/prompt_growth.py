@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.agents.folders import Places
 from sidecar.budgets.check_report import PromptGrowth
+from sidecar.budgets.check_run import SentFile
 from sidecar.cost.change_price import ChangePrice, price_change
 from sidecar.counting.count_result import METHODS, Measure
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.project.footprint import find_footprint
+from sidecar.project.git import find_top
 from sidecar.project.loading_rules import loading_rules
-from sidecar.project.old_files import read_old_files
 from sidecar.project.source_files import SourceFiles
 
 if TYPE_CHECKING:
@@ -79,7 +81,12 @@ def find_usage(root: Path, settings: Settings, file: Path | None = None) -> Know
 
 
 def find_prompt_growth(
-    root: Path, base: str, settings: Settings, count: CountText, file: Path | None = None
+    root: Path,
+    old: Mapping[str, bytes | None],
+    base: str,
+    settings: Settings,
+    count: CountText,
+    file: Path | None = None,
 ) -> tuple[PromptGrowth, ...]:
     """Return how much more each agent sends than in a revision, largest growth first.
 
@@ -87,6 +94,7 @@ def find_prompt_growth(
 
     Args:
         root: The folder where the agents start, in a git repository.
+        old: What the changed files contained in a revision, from `read_old_files`.
         base: The revision.
         settings: The project's settings.
         count: Counts texts.
@@ -94,10 +102,8 @@ def find_prompt_growth(
 
     Raises:
         BadParamsError: The profile cannot be read.
-        GitError: git cannot read the revision.
     """
-    old = read_old_files(root, base) if settings.agents.enabled else {}
-    if not old:
+    if not old or not settings.agents.enabled:
         return ()
     usage = find_usage(root, settings, file)
     models, known = usage.models(), loading_rules()
@@ -130,6 +136,43 @@ def find_prompt_growth(
         if added:
             found.append(growth)
     return tuple(sorted(found, key=lambda growth: -growth.added))
+
+
+def find_sent_files(
+    root: Path,
+    settings: Settings,
+    listed: Container[str],
+    old: Mapping[str, bytes | None] | None,
+    agent: str,
+) -> list[SentFile]:
+    """Return what an agent sends of a repository's files with every call.
+
+    Args:
+        root: The folder where the agent starts.
+        settings: The project's settings.
+        listed: The project's files, relative to the root folder. Others, which git ignores, are
+            left out, and so are the user's files.
+        old: What the changed files contained in a revision, or None without a revision.
+        agent: The agent.
+    """
+    places = Places.of(settings.agents)
+    top = str(find_top(root) or root)
+    sent = [
+        [part for part in footprint.parts if part.text and not part.is_own]
+        for footprint in (
+            find_footprint(agent, root, places, model=settings.model, files=SourceFiles(replaced))
+            for replaced in (None, *([] if old is None else [old]))
+        )
+    ]
+    old_texts = {part.path: part.text for parts in sent[1:] for part in parts}
+    found = []
+    for part in sent[0]:
+        name = Path(os.path.relpath(part.path, root)).as_posix()
+        is_above = name.startswith("../") and part.path.startswith(os.path.join(top, ""))
+        if name in listed or is_above:
+            old_text = None if old is None else old_texts.get(part.path, "")
+            found.append(SentFile(name, part.text, old_text))
+    return found
 
 
 def _texts_of(agent: str, root: Path, places: Places, model: str, files: SourceFiles) -> list[str]:

@@ -1,0 +1,159 @@
+"""Tests budgets for everything that an agent sends with every call."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sidecar.cli.check import check
+from sidecar.config.load import load
+
+LINE = "Use short sentences.\n"
+TOKENS = 4
+"""The tokens of the line without its line break, which Claude Code does not send at the end."""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    root = tmp_path / "repository"
+    (root / ".claude/rules").mkdir(parents=True)
+    monkeypatch.chdir(root)
+    git("init", "-q", "-b", "main")
+    write_budget(100)
+    Path("CLAUDE.md").write_text(LINE)
+    Path(".claude/rules/a.md").write_text(LINE)
+    Path(".claude/rules/b.md").write_text(f"---\npaths: [src/**]\n---\n{LINE}")
+    git("add", "-A")
+    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "x")
+    return root
+
+
+def git(*arguments: str) -> None:
+    subprocess.run(["git", *arguments], check=True, capture_output=True)
+
+
+def write_budget(limit: int, agent: str = "claude-code", more: str = "") -> None:
+    Path(".token-sidecar.toml").write_text(
+        f'[[budget]]\nalways-loaded = "{agent}"\nmax-tokens = {limit}\n{more}'
+    )
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(check, arguments, catch_exceptions=False)
+
+
+def findings(*arguments: str) -> list[tuple[str, dict[str, Any]]]:
+    files = json.loads(run("--json", *arguments).stdout)["files"]
+    return [(file["path"], found) for file in files for found in file["findings"]]
+
+
+def test_what_is_always_sent_shares_the_budget(root: Path) -> None:
+    write_budget(7)
+    result = run(".")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        ".claude/rules/a.md:1:1: warning: Every Claude Code call: .claude/rules/a.md and 1 other "
+        "file together are 8 tokens, 1 over their budget of 7 (gpt-5, exact): "
+        ".claude/rules/a.md 4, CLAUDE.md 4 [budget-exceeded]",
+        "4 files checked: 1 budget exceeded, 0 near",
+    ]
+    write_budget(8)
+    assert run(".").exit_code == 0
+
+
+def test_a_budget_that_is_kept_is_a_matching_budget(root: Path) -> None:
+    assert run(".").stdout == "4 files checked: all within budget\n"
+
+
+def test_the_finding_is_in_the_file_that_grew_most(root: Path) -> None:
+    write_budget(7)
+    Path("CLAUDE.md").write_text(LINE * 2)
+    (line, *_) = run("--diff", "main", ".").stdout.splitlines()
+    assert line.startswith("CLAUDE.md:1:1: warning: Every Claude Code call: CLAUDE.md and 1 other")
+    assert "; since main, CLAUDE.md grew by" in line
+
+
+def test_a_new_import_counts(root: Path) -> None:
+    write_budget(20)
+    Path("more.md").write_text(LINE * 9)
+    assert run(".").exit_code == 0
+    Path("CLAUDE.md").write_text("@more.md\n")
+    assert {"more.md", "CLAUDE.md"} <= {path for path, _ in findings(".")}
+
+
+def test_only_checked_files_get_findings_but_all_files_count(root: Path) -> None:
+    write_budget(7)
+    assert [path for path, _ in findings("CLAUDE.md")] == ["CLAUDE.md"]
+    assert findings("CLAUDE.md")[0][1]["tokens"] == 8
+    assert findings(".token-sidecar.toml") == []
+
+
+def test_the_users_files_and_ignored_files_do_not_count(root: Path) -> None:
+    own = Path(os.environ["HOME"]) / ".claude"
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "CLAUDE.md").write_text(LINE * 99)
+    Path(".gitignore").write_text("CLAUDE.local.md\n")
+    Path("CLAUDE.local.md").write_text(LINE * 99)
+    (root.parent / "CLAUDE.md").write_text(LINE * 99)
+    write_budget(8)
+    assert run(".").exit_code == 0
+
+
+def test_files_above_the_project_in_its_repository_count(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = root / "pkg"
+    inner.mkdir()
+    monkeypatch.chdir(inner)
+    (inner / "CLAUDE.md").write_text(LINE)
+    write_budget(11)
+    (found,) = findings(".")
+    assert found[0] == "CLAUDE.md"
+    assert [member["path"] for member in found[1]["members"]] == [
+        "../.claude/rules/a.md",
+        "../CLAUDE.md",
+        "CLAUDE.md",
+    ]
+
+
+def test_a_budget_can_name_its_model(root: Path) -> None:
+    write_budget(1, more='model = "gpt-4"\n')
+    assert {found["model"] for _, found in findings(".")} == {"gpt-4"}
+
+
+def test_an_agent_that_sends_no_file_is_reported(root: Path) -> None:
+    write_budget(1, "gemini-cli")
+    result = run(".")
+    assert result.exit_code == 0
+    assert "budget[0]: the agent in `always-loaded` sends none of these files" in result.stderr
+    assert "`files` matches no file" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("max-tokens = 1", "needs files or always-loaded"),
+        ('always-loaded = "codex"', "always-loaded needs max-tokens, without files and sections"),
+        (
+            'always-loaded = "codex"\nfiles = "a"\nmax-tokens = 1',
+            "always-loaded needs max-tokens, without files and sections",
+        ),
+        (
+            'always-loaded = "claud-code"\nmax-tokens = 1',
+            "always-loaded is not a known agent; did you mean claude-code? (known agents: aider, ",
+        ),
+    ],
+)
+def test_invalid_budgets(tmp_path: Path, written: str, problem: str) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(f"[[budget]]\n{written}\n")
+    (found,) = load(tmp_path).problems
+    assert found.severity == "error"
+    assert problem in found.message
