@@ -21,6 +21,7 @@ PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("edit
 NO_KEYS = {
     *("context.warnAt", "cost.total_cost"),
     *("ledger.db", "tokenizer.json", "tokenizer.model", "team.id"),
+    *("agents.md", "context.fileName"),
 }
 """Names in the docs that only look like keys, such as camelCase editor keys and vendor fields."""
 OTHER_PROGRAMS = re.compile(r"^\[(language-server|otel)\.", re.MULTILINE)
