@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -137,15 +137,25 @@ def find_footprint(
 
 
 def agents_with_files(
-    start: Path, places: Places, files: SourceFiles | None = None
+    start: Path,
+    places: Places,
+    files: SourceFiles | None = None,
+    agents: Iterable[str] | None = None,
 ) -> tuple[str, ...]:
-    """Return the agents that send, or could send, at least one file. This function blocks."""
-    files = files or SourceFiles()
-    return tuple(
-        agent
-        for agent in loading_rules()
-        if find_footprint(agent, start, places, files=files).parts
-    )
+    """Return the agents that send, or could send, at least one file. This function blocks.
+
+    Args:
+        start: The folder where the agents start.
+        places: The user's folders.
+        files: Remembers files between calls.
+        agents: The agents to look at. Defaults to all.
+    """
+    files, rules = files or SourceFiles(), loading_rules()
+    finders = {
+        agent: _Finder(agent, rules[agent], str(start), places, files)
+        for agent in (rules if agents is None else agents)
+    }
+    return tuple(agent for agent, finder in finders.items() if finder.finds_any())
 
 
 class SentFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +279,15 @@ class _Finder:
         self._imported: set[str] = set()
         self._own: set[str] = set()
         """The user's files, which are not read again where the project lies below their folder."""
+
+    def finds_any(self) -> bool:
+        """Return whether there is any file. Nothing is looked for after the first."""
+        for rules in self._rules.files:
+            self.add_files(rules)
+            if self._parts:
+                return True
+        self.add_named_by_settings()
+        return bool(self._parts)
 
     def footprint(self) -> Footprint:
         """Return the footprint, without hidden files that are sent for another reason."""
@@ -560,9 +579,10 @@ class _Finder:
             return
         self._sent[key] = file.path
         end = budget.apply(source.data)
+        text = whole
         if end < len(source.data):
-            part = self._cut(part, source, end, rules)
-        self._append(replace(part, text=_as_sent(source, end, rules)))
+            part, text = self._cut(part, source, end, rules), _as_sent(source, end, rules)
+        self._append(replace(part, text=text))
         if self._rules.imports is not None and kind in ("instructions", "rule"):
             self._add_imports(file, rules, self._rules.imports, (source.real,))
 

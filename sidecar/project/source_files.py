@@ -32,6 +32,9 @@ MAX_BELOW = 100_000
 """Maximum number of the project's files among which those that are sent later are looked for."""
 
 
+_DOTS = ("", ".", "..")
+
+
 class SourceFile(NamedTuple):
     """A file. If it could not be read, `data` is empty and `note` explains why."""
 
@@ -67,6 +70,7 @@ class SourceFiles:
         self._files: dict[str, SourceFile] = {}
         self._exists: dict[str, bool] = {}
         self._real: dict[str, str] = {}
+        self._real_folders: dict[str, str] = {}
         self._below: dict[str, tuple[str, ...]] = {}
         self._found: dict[tuple[str, int], tuple[str, ...]] = {}
         self._settings: dict[str, dict[str, Any]] = {}
@@ -87,13 +91,21 @@ class SourceFiles:
         """Return a path with all links resolved."""
         if path not in self._real:
             try:
-                self._real[path] = os.path.realpath(path)
-                if path in self._replaced:  # what stands for the file is not a link
-                    folder, name = os.path.split(path)
-                    self._real[path] = os.path.join(os.path.realpath(folder), name)
+                folder, name = os.path.split(path)
+                # What stands for a file is not a link.
+                if path in self._replaced or (name not in _DOTS and not os.path.islink(path)):
+                    self._real[path] = os.path.join(self._real_folder(folder), name)
+                else:
+                    self._real[path] = os.path.realpath(path)
             except (OSError, ValueError):
                 self._real[path] = path
         return self._real[path]
+
+    def _real_folder(self, folder: str) -> str:
+        """Return a folder with all links resolved. Many files are in the same folder."""
+        if folder not in self._real_folders:
+            self._real_folders[folder] = os.path.realpath(folder)
+        return self._real_folders[folder]
 
     def is_inside(self, path: str, folders: Iterable[str]) -> bool:
         """Return whether a path is inside one of some folders, after all links are resolved."""

@@ -54,8 +54,8 @@ class FootprintPart(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     state: State
     state_text: str
     """The state and its reason, such as `hidden by CLAUDE.md`."""
-    tokens: int = 0
-    """What is sent now."""
+    tokens: int | None = 0
+    """What is sent now. Null if it is sent, but its size is unknown."""
     method: Method = "exact"
     error_percent: float | None = 0.0
     is_own: bool = False
@@ -91,7 +91,7 @@ class AgentFootprint(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     method: Method
     error_percent: float | None
     is_lower_bound: bool = False
-    """Whether the size of the system prompt is unknown, and not included."""
+    """Whether the size of a part is unknown, and not included."""
     parts: list[FootprintPart]
     """In the order of the request."""
     measured: MeasuredRequest | None = None
@@ -149,7 +149,7 @@ def agent_footprint(
         tokens=before.tokens,
         method=before.method,
         error_percent=before.error_percent,
-        is_lower_bound=not system.tokens,
+        is_lower_bound=measured is None and None in [part.tokens for part in (system, *files)],
         parts=[system, *files, *([_message_part(message_tokens)] if message_tokens else [])],
         measured=measured,
         notes=notes,
@@ -168,7 +168,9 @@ def _system_part(
         static: The tokens of all files in it.
         message: An estimate of the first message's tokens, or None if it is unknown.
     """
-    part = FootprintPart(kind="system", label=SYSTEM, state="sent", state_text="not measured yet")
+    part = FootprintPart(
+        kind="system", label=SYSTEM, state="sent", state_text="not measured yet", tokens=None
+    )
     if measured is None or measured.tokens < static:
         return part
     rest = "" if message is not None else ", with the first message"
@@ -195,11 +197,12 @@ def _message_part(tokens: int) -> FootprintPart:
 
 def add_up(parts: Sequence[FootprintPart]) -> Measure:
     """Return the sum of parts, with the weakest method and the sum of the error bands."""
-    tokens = sum(part.tokens for part in parts)
-    method: Method = max((part.method for part in parts), key=METHODS.index, default="exact")
+    known = [part for part in parts if part.tokens is not None]
+    tokens = sum(part.tokens or 0 for part in known)
+    method: Method = max((part.method for part in known), key=METHODS.index, default="exact")
     band: float | None = None
-    if all(part.error_percent is not None for part in parts):
-        errors = sum(part.tokens * (part.error_percent or 0.0) for part in parts)
+    if all(part.error_percent is not None for part in known):
+        errors = sum((part.tokens or 0) * (part.error_percent or 0.0) for part in known)
         band = errors / tokens if tokens else 0.0
     return Measure(tokens, method, "", band)
 
@@ -255,9 +258,8 @@ def agent_lines(found: AgentFootprint, width: int = 0) -> list[str]:
 
 def _row(part: FootprintPart) -> tuple[str, str, str]:
     has_size = part.tokens or part.state in ("sent", "cut")
-    unknown = part.kind == "system" and not part.tokens
-    number = "?" if unknown else number_text(part.tokens, part.method) if has_size else ""
-    return part.label, number, part.state_text
+    number = number_text(part.tokens or 0, part.method) if has_size else ""
+    return part.label, "?" if part.tokens is None else number, part.state_text
 
 
 def _largest(parts: Sequence[FootprintPart]) -> list[FootprintPart]:
@@ -265,7 +267,8 @@ def _largest(parts: Sequence[FootprintPart]) -> list[FootprintPart]:
     if len(parts) <= MOST_ROWS:
         return list(parts)
     ranked = sorted(
-        range(len(parts)), key=lambda index: (parts[index].state != "cut", -parts[index].tokens)
+        range(len(parts)),
+        key=lambda index: (parts[index].state != "cut", -(parts[index].tokens or 0)),
     )
     return [parts[index] for index in sorted(ranked[: MOST_ROWS - 1])]
 

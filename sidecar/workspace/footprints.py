@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -123,7 +123,8 @@ def find_footprints(
     uses, files = _find_uses(ledger, sources, start), SourceFiles()
     used = {*uses, *(reader.agent for reader in sources.readers)}
     shown = [one for one in loading_rules() if one in used] if agent is None else [agent]
-    others = [] if agent else _others(start, sources, files, shown)
+    rest = [] if agent else [one for one in loading_rules() if one not in used]
+    others = list(agents_with_files(start, sources.places, files, rest))
     if not shown:
         shown, others = others, []
     found = [_find(one, start, sources, files, uses.get(one), settings, model) for one in shown]
@@ -144,11 +145,6 @@ def _find_uses(ledger: Ledger, sources: Sources, start: Path) -> dict[str, Agent
     with suppress(LedgerError):  # cost reports show this error
         return find_uses(ledger, sources, start, _MOST_READ)
     return {}
-
-
-def _others(start: Path, sources: Sources, files: SourceFiles, shown: Container[str]) -> list[str]:
-    found = agents_with_files(start, sources.places, files)
-    return [agent for agent in found if agent not in shown]
 
 
 def _find(
@@ -250,6 +246,7 @@ def _describe_part(
     part: Part, measure: Measure, folders: Sequence[tuple[str, str]]
 ) -> FootprintPart:
     hidden_by = _label(part.hidden_by, folders) if part.hidden_by else ""
+    is_unread = part.state in ("sent", "cut") and not part.text
     lost = sum(each.end - each.start for each in part.lost)
     return FootprintPart(
         kind=part.kind,
@@ -257,7 +254,7 @@ def _describe_part(
         uri=Path(part.path).as_uri(),
         state=part.state,
         state_text=state_text(part.state, part.reason, hidden_by, lost),
-        tokens=measure.tokens,
+        tokens=None if is_unread else measure.tokens,
         method=measure.method,
         error_percent=measure.error_percent,
         is_own=part.is_own,

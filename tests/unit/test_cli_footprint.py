@@ -223,3 +223,17 @@ def test_names_are_escaped(root: Path) -> None:
     shown = run("--agent", "claude-code").stdout
     assert "\x1b" not in shown
     assert r"\x1b[31mred.md" in shown
+
+
+def test_a_file_that_is_not_read_makes_the_total_a_lower_bound(root: Path, tmp_path: Path) -> None:
+    write(tmp_path / "outside.md", "Elsewhere.")
+    (root / "AGENTS.md").unlink()
+    (root / "AGENTS.md").symlink_to(tmp_path / "outside.md")
+    (agent,) = found("--agent", "claude-code")["agents"]
+    shown = part(agent, "AGENTS.md")
+    assert (shown["state"], shown["tokens"]) == ("sent", None)
+    assert "outside the project" in shown["stateText"]
+    assert agent["isLowerBound"]
+    assert "≥" in run("--agent", "claude-code").stdout
+    session(root, 20_000)
+    assert not found("--agent", "claude-code")["agents"][0]["isLowerBound"]

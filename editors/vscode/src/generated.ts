@@ -558,7 +558,7 @@ export interface FootprintPart {
   uri: string | null;
   state: "cut" | "hidden" | "later" | "name-only" | "sent";
   stateText: string;
-  tokens: number;
+  tokens: number | null;
   method: "calibrated" | "endpoint" | "estimate" | "exact";
   errorPercent: number | null;
   isOwn: boolean;

@@ -440,7 +440,7 @@
 ---@field uri? string
 ---@field state "cut"|"hidden"|"later"|"name-only"|"sent"
 ---@field stateText string
----@field tokens integer
+---@field tokens? integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
 ---@field errorPercent? number
 ---@field isOwn boolean
