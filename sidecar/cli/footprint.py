@@ -6,16 +6,11 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.errors import BadParamsError
-from sidecar.text.printable import first_names
-
-if TYPE_CHECKING:
-    from sidecar.workspace.footprint_report import FootprintReport
 
 
 @click.command()
@@ -50,8 +45,9 @@ def footprint(folder: Path, agent: str | None, as_json: bool) -> None:
     loaded = load(root)
     has_errors = print_problems(loaded.problems)
     settings, ledger = loaded.settings, Ledger(state_dir() / FILE_NAME)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() and not as_json else 0
     try:
-        found = find_footprints(root, start, settings, settings.model, ledger, agent)
+        found = find_footprints(root, start, settings, settings.model, ledger, agent, width)
     except BadParamsError as error:
         warn(str(error))
         sys.exit(2)
@@ -60,19 +56,5 @@ def footprint(folder: Path, agent: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        print_lines(*map(to_encodable, report_lines(found)))
+        print_lines(*map(to_encodable, found.text.split("\n")))
     sys.exit(2 if has_errors else 0)
-
-
-def report_lines(found: FootprintReport) -> list[str]:
-    """Format a report: a table per agent, and what to do next."""
-    from sidecar.workspace.footprint_report import agent_lines
-
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    lines = list[str]()
-    for agent in found.agents:
-        lines += [*agent_lines(agent, width), ""]
-    if found.others:
-        names = first_names(found.others)
-        lines.append(f"Not installed, but also send files of this folder: {names} (`--agent`).")
-    return [*lines, found.next_step]

@@ -201,6 +201,11 @@ REQUESTS: dict[str, CustomRequest] = {
         "sidecar.workspace.footprint_report:FootprintReport",
         "Return what coding agents send before the first word, and what of it is lost.",
     ),
+    "context/footprintPage": CustomRequest(
+        "sidecar.workspace.footprint_report:FootprintParams",
+        "sidecar.text.pages:Page",
+        "Return what coding agents send before the first word, as a page.",
+    ),
     "context/sessions": CustomRequest(
         "sidecar.conversations.context_protocol:SessionsParams",
         "sidecar.conversations.context_protocol:SessionRow",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -41,6 +41,8 @@ class FootprintParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     """Only this agent, even if it is not installed. By default, all agents that are installed or
     were used here, or if there are none, all that would send files of the folder.
     """
+    width: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """The width of `text` in columns. By default, lines are as long as necessary."""
 
 
 class FootprintPart(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -113,6 +115,8 @@ class FootprintReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     """Agents that would send files of the folder, but are not installed."""
     next_step: str = ""
     """What to do next."""
+    text: str = ""
+    """The tables of all agents, and what to do next, as plain text."""
 
 
 def agent_footprint(
@@ -238,12 +242,43 @@ def state_text(state: State, reason: str, hidden_by: str, lost: int) -> str:
     return f"{text}: {reason}" if reason else text
 
 
+def report_lines(found: FootprintReport, width: int = 0) -> list[str]:
+    """Return a table per agent, in at most `width` columns if that is not 0, and what to do next."""
+    lines = list[str]()
+    for agent in found.agents:
+        lines += [*agent_lines(agent, width), ""]
+    return [*lines, *filter(None, [others_text(found)]), found.next_step]
+
+
+def others_text(found: FootprintReport) -> str:
+    """Return which agents are not shown because they are not installed."""
+    if not found.others:
+        return ""
+    names = first_names(found.others)
+    return f"Not installed, but also send files of this folder: {names} (`--agent`)."
+
+
 def agent_lines(found: AgentFootprint, width: int = 0) -> list[str]:
     """Return an agent's table, in at most `width` columns if that is not 0."""
+    head = f"{agent_name(found)}: {size_text(found)} before the first word, for {found.model}"
+    table = [tuple(map(printable, row)) for row in agent_rows(found)]
+    lines = [head, *(f"  {line}" for line in align_columns(table, left=1, width=max(0, width - 2)))]
+    return [*lines, *(f"  {note}" for note in found.notes)]
+
+
+def agent_name(found: AgentFootprint) -> str:
+    """Return an agent's name and version."""
+    return f"{found.title} {found.version}".rstrip()
+
+
+def size_text(found: AgentFootprint) -> str:
+    """Return the size of all that an agent sends before the first message."""
     at_least = "≥" if found.is_lower_bound else ""
-    size = f"{at_least}{tokens_text(found.tokens, found.method)}"
-    version = f" {found.version}" if found.version else ""
-    lines = [f"{found.title}{version}: {size} before the first word, for {found.model}"]
+    return f"{at_least}{tokens_text(found.tokens, found.method)}"
+
+
+def agent_rows(found: AgentFootprint) -> list[tuple[str, str, str]]:
+    """Return the name, size and state of each part, in order. Small parts may share the last row."""
     rows = [_row(part) for part in _largest(found.parts)]
     left_out = len(found.parts) - len(rows)
     if left_out:
@@ -251,9 +286,7 @@ def agent_lines(found: AgentFootprint, width: int = 0) -> list[str]:
         rest = add_up([part for part in found.parts if id(part) not in shown])
         label = f"{left_out:,} smaller parts"
         rows.append((label, number_text(rest.tokens, rest.method), "`--json` lists them"))
-    table = [tuple(map(printable, row)) for row in rows]
-    lines += [f"  {line}" for line in align_columns(table, left=1, width=max(0, width - 2))]
-    return [*lines, *(f"  {note}" for note in found.notes)]
+    return rows
 
 
 def _row(part: FootprintPart) -> tuple[str, str, str]:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from sidecar.agents.reader_registry import Sources
 from sidecar.config.checks import similar_agents
 from sidecar.counting.count_result import Measure
@@ -23,6 +25,7 @@ from sidecar.workspace.footprint_report import (
     MeasuredRequest,
     agent_footprint,
     next_step,
+    report_lines,
     state_text,
     time_of,
 )
@@ -79,8 +82,9 @@ async def footprints_of(
         raise BadParamsError("`folder` must be in a root folder, as a URI or an absolute path")
     settings, model = workspace.settings, workspace.budget_model
     spending = services.spending(workspace)
+    ledger, width = spending.book.ledger, params.width or 0
     return await services.workers.run(
-        lambda: find_footprints(root, start, settings, model, spending.book.ledger, params.agent)
+        lambda: find_footprints(root, start, settings, model, ledger, params.agent, width)
     )
 
 
@@ -96,7 +100,13 @@ def _start_folder(workspace: Workspace, folder: str | None) -> Path | None:
 
 
 def find_footprints(
-    root: Path, start: Path, settings: Settings, model: str, ledger: Ledger, agent: str | None
+    root: Path,
+    start: Path,
+    settings: Settings,
+    model: str,
+    ledger: Ledger,
+    agent: str | None,
+    width: int = 0,
 ) -> FootprintReport:
     """Return what each agent sends before the first word. This function blocks.
 
@@ -108,6 +118,7 @@ def find_footprints(
         ledger: The user's ledger. New calls of agents are recorded.
         agent: The only agent to show. Defaults to all that are installed or, if there are none, to
             all that send files of the folder.
+        width: The width of the report's text in columns. If it is 0, lines are not shortened.
 
     Raises:
         BadParamsError: The agent is unknown, or agents are disabled.
@@ -131,9 +142,10 @@ def find_footprints(
     sizes = _count(root, settings, found)
     folders = _short_forms(root, start, sources.places.home)
     agents = [_describe(one, measures, folders) for one, measures in zip(found, sizes, strict=True)]
-    return FootprintReport(
+    report = FootprintReport(
         folder=start.as_uri(), agents=agents, others=others, next_step=next_step(agents)
     )
+    return msgspec.structs.replace(report, text="\n".join(report_lines(report, width)))
 
 
 def _find_uses(ledger: Ledger, sources: Sources, start: Path) -> dict[str, AgentUse]:

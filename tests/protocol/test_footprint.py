@@ -61,6 +61,30 @@ async def test_every_view_shows_the_same_footprint(bare: Client, root: Path) -> 
     ]
 
 
+async def test_the_page_shows_every_part_and_its_state(bare: Client, root: Path) -> None:
+    bare.ignore("status/update")
+    (root / "CLAUDE.md").unlink()
+    (root / "AGENTS.md").write_text("x" * 40_000)
+    (root / "AGENTS.override.md").write_text("<b>Be brief.</b>")
+    await bare.initialize(root.as_uri())
+    report = await bare.request("context/footprint", {"agent": "codex", "width": 60})
+    page = await bare.request("context/footprintPage", {"agent": "codex"})
+    (agent,) = report["agents"]
+    shown = re.findall(
+        r'scope="row">(.*?)</th><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td>', page["html"]
+    )
+    assert [(label, state) for label, _, state in shown] == [
+        (part["label"], part["stateText"]) for part in agent["parts"]
+    ]
+    assert ("AGENTS.md", "", "hidden by AGENTS.override.md") in shown
+    assert f"<h2>{agent['title']} {agent['version']}</h2>" in page["html"]
+    assert report["nextStep"].replace("`", "") in page["html"].replace("`", "")
+    assert report["text"].endswith(report["nextStep"])
+    table = report["text"].split("\n\n")[0].splitlines()[1:]
+    assert table
+    assert all(len(line) <= 60 for line in table)
+
+
 async def test_a_folder_in_the_root_and_one_agent_can_be_asked_for(
     bare: Client, root: Path
 ) -> None:

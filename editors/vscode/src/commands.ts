@@ -13,6 +13,7 @@ import {
 import { showCostReport } from "./costReport";
 import { counted, how, number, percent, plain, reason, tokens, tokensText } from "./format";
 import { state } from "./applicable";
+import { showFootprint } from "./footprint";
 import { installServer } from "./managed";
 import type { Capability, ContextUsage, Count, CountResult, FitTextResult, ModelInfo, SessionRow } from "./generated";
 import type { Choice } from "./page";
@@ -35,6 +36,7 @@ export function actions(context: ExtensionContext, server: Server, view: Session
     compareModels: () => compareModels(server, context),
     contextUsage: () => contextUsage(server),
     costReport: (choice) => showCostReport(server, choice as Choice | undefined),
+    footprint: () => showFootprint(server),
     tokenMap: () => showTokenMap(context, server),
     fitToBudget: () => fitToBudget(server),
     selectModel: (model) => selectModel(server, typeof model === "string" ? model : undefined),
@@ -216,6 +218,7 @@ const MENU: readonly (readonly [icon: string, label: string, command: string, ap
   ["pie-chart", "Context", "contextUsage"],
   ["list-selection", "Sessions", "sessions"],
   ["credit-card", "Cost report", "costReport"],
+  ["inbox", "What your agent loads", "footprint"],
   ["layers", "Token map", "tokenMap"],
   ["symbol-parameter", "Select model", "selectModel"],
   ["filter", "Fit context", "fitContext", isOwn],

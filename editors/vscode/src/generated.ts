@@ -547,6 +547,7 @@ export interface FootprintParams {
   workspace?: string | null;
   folder?: string | null;
   agent?: string | null;
+  width?: number | null;
 }
 
 /**
@@ -574,6 +575,7 @@ export interface FootprintReport {
   agents: AgentFootprint[];
   others: string[];
   nextStep: string;
+  text: string;
 }
 
 /**

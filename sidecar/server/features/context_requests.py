@@ -69,6 +69,7 @@ class ContextRequests(Feature):
             "context/usage": self._usage,
             "context/page": self._page,
             "context/footprint": self._footprint,
+            "context/footprintPage": self._footprint_page,
             "context/sessions": self._sessions,
             "context/select": self._select,
             "context/reset": _reset,
@@ -134,6 +135,11 @@ class ContextRequests(Feature):
         from sidecar.workspace.footprints import footprints_of
 
         return await footprints_of(self._services, conversations.workspace, params)
+
+    async def _footprint_page(self, conversations: Conversations, params: FootprintParams) -> Page:
+        from sidecar.workspace.footprint_page import footprint_page
+
+        return footprint_page(await self._footprint(conversations, params))
 
     async def _sessions(self, conversations: Conversations, params: p.SessionsParams) -> Encoded:
         workspace = conversations.workspace

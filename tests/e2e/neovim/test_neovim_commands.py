@@ -26,6 +26,7 @@ PALETTE = {
     "count": "count",
     "fit": "fitToBudget",
     "fitcontext": "fitContext",
+    "footprint": "footprint",
     "log": "showLog",
     "map": "tokenMap",
     "model": "selectModel",
@@ -397,6 +398,19 @@ def test_reports_fit_the_editor(ready: Editor, columns: int) -> None:
     table = lines[: lines.index("")]
     assert all(len(line) <= width for line in table)
     assert table[0].split()[-1] == "Cost"
+
+
+def test_the_footprint_shows_what_agents_send_and_what_is_hidden(ready: Editor) -> None:
+    ready.write("CLAUDE.md", HELLO)
+    ready.write("AGENTS.md", "Be brief.\n")
+    lines = ready.floating("TokenSidecar footprint claude-code")
+    assert lines[0].startswith("Claude Code ")
+    assert any(re.fullmatch(rf" +CLAUDE\.md +{truth(HELLO)} +sent", line) for line in lines)
+    assert any(line.endswith(" hidden by CLAUDE.md") for line in lines)
+    report = ask(ready, "context/footprint", {"width": ready.lua("return vim.o.columns - 5")})
+    ready.command("close")
+    assert ready.floating("TokenSidecar footprint") == report["text"].split("\n")
+    assert "codex" in report["others"]
 
 
 def test_the_token_map_folds_and_opens_files(ready: Editor) -> None:

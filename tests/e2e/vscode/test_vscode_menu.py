@@ -20,6 +20,14 @@ CHECK = """
     await page.locator(".quick-input-list-entry").filter({ has: named }).first().click();
 """
 MAP = "main:has(.map)"
+SAVE_EDITED = """
+    const document = await vscode.workspace.openTextDocument(vscode.Uri.file(args[0]));
+    const edit = new vscode.WorkspaceEdit();
+    edit.insert(document.uri, new vscode.Position(0, 0), "Please. ");
+    await vscode.workspace.applyEdit(edit);
+    await document.save();
+"""
+FOOTPRINT = "main:has(h1 ~ section > .states)"
 ROWS = "page.locator('.quick-input-widget .quick-input-list-row')"
 
 
@@ -91,6 +99,18 @@ def test_the_language_status_shows_that_the_server_runs(plan: Window) -> None:
     plan.page(f"await {health}.first().waitFor()")
     plan.screenshot("health")
     plan.page("await page.mouse.move(400, 300)")
+
+
+def test_the_footprint_shows_what_agents_send_and_follows_saved_files(plan: Window) -> None:
+    hiding, hidden = plan.show("CLAUDE.md", TEXT), plan.show("AGENTS.md", "Be brief.")
+    plan.host("await vscode.commands.executeCommand('tokenSidecar.footprint')")
+    wait_for(lambda: "hidden by CLAUDE.md" in plan.frame_text(FOOTPRINT), "the hidden file")
+    assert plan.frame_text(FOOTPRINT).startswith("What your agent loads")
+    assert_sound(audit(plan.browser, FOOTPRINT))
+    plan.screenshot("footprint")
+    hiding.unlink()
+    plan.host(SAVE_EDITED, str(hidden))
+    wait_for(lambda: "hidden by CLAUDE.md" not in plan.frame_text(FOOTPRINT), "the change")
 
 
 def test_the_token_map_shows_where_the_tokens_are(plan: Window) -> None:

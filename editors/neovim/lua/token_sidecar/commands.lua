@@ -167,6 +167,10 @@ local SUBCOMMANDS = {
   count = count,
   fit = fit,
   fitcontext = conversation('fit'),
+  footprint = function(opts)
+    local params = { agent = opts.fargs[2], width = report.columns() }
+    show_report('context/footprint', params, 'What your agent loads', 'text')
+  end,
   log = function()
     local name = vim.lsp.log.get_filename()
     if vim.fn.filereadable(name) == 0 then return notify('the log is empty') end

@@ -432,6 +432,7 @@
 ---@field workspace? string
 ---@field folder? string
 ---@field agent? string
+---@field width? integer
 
 --- A part of the first request, or a file that could be one.
 ---@class token_sidecar.FootprintPart
@@ -453,6 +454,7 @@
 ---@field agents token_sidecar.AgentFootprint[]
 ---@field others string[]
 ---@field nextStep string
+---@field text string
 
 --- A session's forecast, based on the calls recorded in the last 24 hours.
 ---@class token_sidecar.Forecast
