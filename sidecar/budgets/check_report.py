@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -11,6 +11,8 @@ import msgspec
 from sidecar import __version__
 from sidecar.budgets.budget_rules import FindingSeverity
 from sidecar.budgets.findings import DOCUMENTATION, Code, Finding, GroupMember
+from sidecar.budgets.instruction_findings import DEFAULT_SEVERITIES, INSTRUCTIONS_PAGE
+from sidecar.config.settings import InstructionCode
 from sidecar.counting.count_result import Method, method_mark, number_text, tokens_text
 from sidecar.project.git import repository_path
 from sidecar.text.printable import (
@@ -41,12 +43,22 @@ RULES = {
     "budget-exceeded": "A file or a part of it is over its token budget.",
     "budget-growth": "A change makes a file longer or shorter.",
     "budget-unchecked": "A file that has a token budget could not be counted.",
+    "instructions-cut": "A coding agent drops a part of a file of instructions.",
+    "instructions-hidden": "A coding agent skips a file of instructions because of another file.",
+    "import-skipped": "A coding agent does not load a file that instructions import.",
+    "import-twice": "A coding agent loads an imported file twice.",
+    "skill-lost": "A coding agent drops a skill, or its description.",
+    "rule-always-loaded": "A rule without a scope is part of every request.",
 }
 NO_BUDGETS = (
     "No budgets are configured. Add [[budget]] to .token-sidecar.toml; `token-sidecar config init` "
     "creates a sample."
 )
-_RULE_LEVELS = {"budget-exceeded": "warning", "budget-unchecked": "error"}
+_RULE_LEVELS: dict[str, str] = {
+    "budget-exceeded": "warning",
+    "budget-unchecked": "error",
+    **{code: _LEVELS[severity] for code, severity in DEFAULT_SEVERITIES.items()},
+}
 
 
 class FileRange(msgspec.Struct, frozen=True, array_like=True):
@@ -102,6 +114,20 @@ class FileReport(msgspec.Struct, frozen=True, rename="camel"):
     tokens: int
     method: Method
     findings: tuple[ReportedFinding, ...] = ()
+
+
+class ReportedInstruction(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A finding about what coding agents load, as reported in JSON."""
+
+    path: str
+    severity: FindingSeverity
+    code: InstructionCode
+    message: str
+    agents: tuple[str, ...]
+    line: int
+    column: int
+    end_line: int
+    end_column: int
 
 
 class Growth(msgspec.Struct, frozen=True, rename="camel"):
@@ -204,6 +230,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """How files have grown, or None without `--diff`."""
     prompt_growth: tuple[PromptGrowth, ...] = ()
     """How much more each agent sends with every call. Agents without a change are left out."""
+    instructions: tuple[ReportedInstruction, ...] = ()
+    """What coding agents lose of the checked files, or load twice."""
     skipped: tuple[Unchecked, ...] = ()
     """Binary and unreadable files."""
     budgets: int = 0
@@ -223,8 +251,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether any budget is exceeded or could not be checked."""
+        """Whether any budget is exceeded or could not be checked, or a finding is an error."""
         if any(skipped.budget for skipped in self.skipped):
+            return True
+        if any(finding.severity == "error" for finding in self.instructions):
             return True
         return any(finding.over for file in self.files for finding in file.findings)
 
@@ -252,11 +282,18 @@ def as_text(report: Report) -> str:
         for file, finding in report.distinct_findings
     ]
     lines += [
+        f"{finding.path}:{finding.line}:{finding.column}: {finding.severity}: "
+        f"{finding.message} [{finding.code}]"
+        for finding in report.instructions
+    ]
+    lines += [
         f"{growth.path}: information: {growth.message} [budget-growth]"
         for growth in report.growth or ()
     ]
-    sentences = _prompt_growth_sentences(report)
-    return "\n".join(map(printable, [*lines, _summary_line(report), *sentences]))
+    lines.append(_summary_line(report))
+    if report.instructions:
+        lines.append(_instructions_line(report.instructions))
+    return "\n".join(map(printable, [*lines, *_prompt_growth_sentences(report)]))
 
 
 def _prompt_growth_sentences(report: Report) -> list[str]:
@@ -281,6 +318,8 @@ def as_json(report: Report) -> str:
             for growth in report.growth
         ]
         result["promptGrowth"] = [_prompt_growth_json(growth) for growth in report.prompt_growth]
+    if report.instructions:
+        result["instructions"] = report.instructions
     if report.skipped:
         result["skipped"] = report.skipped
     if report.problems:
@@ -318,11 +357,11 @@ def as_markdown(report: Report) -> str:
     parts = ["### Token budgets"]
     parts += [f"**{markdown(sentence)}**" for sentence in _prompt_growth_sentences(report)]
     parts.append(markdown(_summary_line(report)))
-    if report.distinct_findings:
-        rows = [
-            [markdown(f"{file.path}:{finding.line}"), finding.severity, markdown(finding.message)]
-            for file, finding in report.distinct_findings
-        ]
+    rows = [
+        *(_finding_cells(file.path, finding) for file, finding in report.distinct_findings),
+        *(_finding_cells(finding.path, finding) for finding in report.instructions),
+    ]
+    if rows:
         parts.append(markdown_table([["Place", "Severity", "Finding"], *rows], left=3))
     if report.growth:
         rows = [
@@ -333,6 +372,10 @@ def as_markdown(report: Report) -> str:
         parts.append(markdown_table([["File", f"Tokens in {base}", "Now", "Added"], *rows]))
     parts += [f"- {markdown(skipped_text(skipped))}" for skipped in report.skipped]
     return "\n\n".join(parts)
+
+
+def _finding_cells(path: str, finding: ReportedFinding | ReportedInstruction) -> list[str]:
+    return [markdown(f"{path}:{finding.line}"), finding.severity, markdown(finding.message)]
 
 
 def _growth_numbers(growth: Growth) -> list[str]:
@@ -358,8 +401,14 @@ def as_github(report: Report) -> str:
         for problem in report.problems
     ]
     lines += [
-        f"::{commands[finding.severity]} {_annotation(file, finding)}::{_escape(finding.message)}"
+        f"::{commands[finding.severity]} {_annotation(file.path, finding.line)}title=Token budget::"
+        f"{_escape(finding.message)}"
         for file, finding in report.distinct_findings
+    ]
+    lines += [
+        f"::{commands[finding.severity]} {_annotation(finding.path, finding.line)}"
+        f"title=Agent instructions::{_escape(finding.message)}"
+        for finding in report.instructions
     ]
     lines += [
         f"::notice {_annotated(growth.path)}title=Token budget::{_escape(growth.message)}"
@@ -380,6 +429,7 @@ def as_github(report: Report) -> str:
 def as_sarif(report: Report) -> str:
     """Format the report as a SARIF 2.1.0 log, with paths relative to the repository's root."""
     results = [_sarif_result(file, finding) for file, finding in report.distinct_findings]
+    results += [_sarif_instruction(finding) for finding in report.instructions]
     results += [
         _sarif_file_result("budget-growth", growth.path, growth.message)
         for growth in report.growth or ()
@@ -425,6 +475,12 @@ def _summary_line(report: Report) -> str:
     return f"{files}: all within budget" if report.files else files
 
 
+def _instructions_line(findings: Sequence[ReportedInstruction]) -> str:
+    """Return the number of findings about instructions, and where they are explained."""
+    number = counted(len(findings), "finding")
+    return f"{number} about what coding agents load: {INSTRUCTIONS_PAGE}"
+
+
 def _problem_text(problem: ConfigurationProblem) -> str:
     place = f"{problem.path}:{problem.line}" if problem.path and problem.line else problem.path
     return f"{place}: {problem.message}" if place else problem.message
@@ -436,8 +492,8 @@ def _problem_location(problem: ConfigurationProblem) -> str:
     return f"{file}{line}title=Token budget configuration"
 
 
-def _annotation(file: FileReport, finding: ReportedFinding) -> str:
-    return f"{_annotated(file.path)}line={finding.line},title=Token budget"
+def _annotation(path: str, line: int) -> str:
+    return f"{_annotated(path)}line={line},"
 
 
 def _annotated(path: str) -> str:
@@ -456,15 +512,7 @@ def _escape_value(text: str) -> str:
 
 
 def _sarif_result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
-    region = {
-        "startLine": finding.line,
-        "startColumn": finding.column,
-        "endLine": finding.end_line,
-        "endColumn": finding.end_column,
-    }
-    result = _sarif_file_result(finding.code, file.path, finding.message)
-    result["level"] = _LEVELS[finding.severity]
-    result["locations"][0]["physicalLocation"]["region"] = region
+    result = _sarif_located_result(file.path, finding)
     # Services match findings by this fingerprint. It excludes text and positions, so that a finding
     # is still recognized after an edit.
     result["partialFingerprints"] = {
@@ -472,6 +520,26 @@ def _sarif_result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
     }
     names = ("tokens", "budget", "over", "model", "method")
     result["properties"] = {name: getattr(finding, name) for name in names}
+    return result
+
+
+def _sarif_instruction(finding: ReportedInstruction) -> dict[str, Any]:
+    result = _sarif_located_result(finding.path, finding)
+    result["properties"] = {"agents": finding.agents}
+    return result
+
+
+def _sarif_located_result(
+    path: str, finding: ReportedFinding | ReportedInstruction
+) -> dict[str, Any]:
+    result = _sarif_file_result(finding.code, path, finding.message)
+    result["level"] = _LEVELS[finding.severity]
+    result["locations"][0]["physicalLocation"]["region"] = {
+        "startLine": finding.line,
+        "startColumn": finding.column,
+        "endLine": finding.end_line,
+        "endColumn": finding.end_column,
+    }
     return result
 
 
@@ -494,9 +562,10 @@ def _sarif_location(path: str) -> dict[str, str]:
 
 
 def _sarif_rule(name: str, description: str) -> dict[str, Any]:
+    page = INSTRUCTIONS_PAGE if name in DEFAULT_SEVERITIES else DOCUMENTATION
     return {
         "id": name,
         "shortDescription": {"text": description},
-        "helpUri": f"{DOCUMENTATION}#{name}",
+        "helpUri": f"{page}#{name}",
         "defaultConfiguration": {"level": _RULE_LEVELS.get(name, "note")},
     }

@@ -21,7 +21,6 @@ from sidecar.text.outline import has_ignore_mark
 if TYPE_CHECKING:
     from sidecar.budgets.budget_rules import Rules
     from sidecar.budgets.check_cache import ContentCounts
-    from sidecar.budgets.findings import Finding
     from sidecar.config.settings import Settings
     from sidecar.counting.count_result import Measure
     from sidecar.counting.local_counts import ChooseCounter
@@ -106,7 +105,7 @@ class FileReader:
         }
         whole = choices[self._model].measure(text)
         found = [
-            (finding.kind, report_finding(finding, _range_of(text, finding)))
+            (finding.kind, report_finding(finding, range_of(text, finding.start, finding.end)))
             for finding in findings(subject, choices)
         ]
         entry = Entry(
@@ -164,8 +163,9 @@ def report_binary(target: Target) -> SkippedPath:
     return SkippedPath(target.path, "binary file", failed=False)
 
 
-def _range_of(text: str, finding: Finding) -> FileRange:
-    return FileRange(*_line_and_column(text, finding.start), *_line_and_column(text, finding.end))
+def range_of(text: str, start: int, end: int) -> FileRange:
+    """Return the range between two character offsets."""
+    return FileRange(*_line_and_column(text, start), *_line_and_column(text, end))
 
 
 def _line_and_column(text: str, offset: int) -> tuple[int, int]:

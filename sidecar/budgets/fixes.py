@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sidecar.counting.tokenizer_interface import Tokenizer
 
 
-FixKind = Literal["fit", "move", "drop", "raise", "ignore"]
+FixKind = Literal["fit", "move", "drop", "raise", "ignore", "import", "delete"]
 
 MODES: dict[Truncation, str] = {
     "start": "keep the start",
@@ -48,6 +48,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     preferred: bool = False
     target: FixTarget | None = None
     new_file: FixTarget | None = None
+    deleted_uri: str | None = None
+    """The file to delete. There are then no edits."""
 
 
 def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix]:

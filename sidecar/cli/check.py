@@ -97,6 +97,7 @@ def check(
             root=root or (Path() if config else None),
             profile=profile,
             use_cache=not no_cache,
+            checks_instructions=True,
             warn=warn,
             progress=with_progress,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -13,9 +13,17 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from sidecar.config.settings import Agents, Budget, Caps, Context, Url
+from sidecar.config.settings import (
+    Agents,
+    Budget,
+    Caps,
+    Context,
+    FootprintSettings,
+    InstructionCode,
+    Url,
+)
 from sidecar.errors import SidecarError
-from sidecar.known_agents import all_agents
+from sidecar.known_agents import agent_names, all_agents
 from sidecar.text.globs import MAX_PATTERNS, glob_problem, path_glob_problem
 from sidecar.typed import convert
 
@@ -147,21 +155,24 @@ def check_context(context: Context) -> str | None:
     return None
 
 
-def check_agents(names: Sequence[str]) -> str | None:
+def check_agents(names: Sequence[str], known: Collection[str] | None = None) -> str | None:
     """Return a message about unknown agents, or None if all agents are known.
 
     The message lists positions instead of names, because a misplaced value may be a secret.
+
+    Args:
+        names: The names to check.
+        known: The known agents. By default, those whose sessions can be read.
     """
-    unknown = [
-        (position, name) for position, name in enumerate(names, 1) if name not in all_agents()
-    ]
+    known = all_agents() if known is None else known
+    unknown = [(position, name) for position, name in enumerate(names, 1) if name not in known]
     if not unknown:
         return None
-    similar = similar_agents([name for _, name in unknown])
+    similar = similar_agents([name for _, name in unknown], known)
     hint = f"; did you mean {' and '.join(similar)}?" if similar else ""
     positions = " and ".join(str(position) for position, _ in unknown[:5])
-    known = ", ".join(sorted(all_agents()))
-    return f"has unknown agents at position {positions}{hint} (known agents: {known})"
+    listed = ", ".join(sorted(known))
+    return f"has unknown agents at position {positions}{hint} (known agents: {listed})"
 
 
 def similar_agents(names: Sequence[str], known: Iterable[str] = ()) -> list[str]:
@@ -185,6 +196,19 @@ def known_agents(agents: Agents) -> dict[str, Any]:
         "sources": sources,
         "paths": {name: folder for name, folder in agents.paths.items() if name in all_agents()},
     }
+
+
+def unknown_codes(footprint: FootprintSettings) -> list[str]:
+    """Return the keys of `severity` that are no codes of findings."""
+    return [code for code in footprint.severity if code not in get_args(InstructionCode)]
+
+
+def known_in_footprint(footprint: FootprintSettings) -> dict[str, Any]:
+    """Return the `agents` and `severity` settings, with unknown agents and codes removed."""
+    unknown = unknown_codes(footprint)
+    agents = footprint.agents and tuple(name for name in footprint.agents if name in agent_names())
+    severity = {code: value for code, value in footprint.severity.items() if code not in unknown}
+    return {"agents": agents, "severity": severity}
 
 
 def unreachable_soft_caps(caps: Caps) -> list[str]:

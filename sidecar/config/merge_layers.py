@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import msgspec
@@ -15,10 +15,21 @@ from sidecar.config.checks import (
     check_models,
     convert_value,
     known_agents,
+    known_in_footprint,
+    unknown_codes,
     unreachable_soft_caps,
 )
 from sidecar.config.options import Layer, Loaded, Origin, Problem, format_key
-from sidecar.config.settings import Agents, Budget, Context, Settings, Table
+from sidecar.config.settings import (
+    Agents,
+    Budget,
+    Context,
+    FootprintSettings,
+    InstructionCode,
+    Settings,
+    Table,
+)
+from sidecar.known_agents import agent_names
 from sidecar.text.globs import MAX_PATTERNS
 
 if TYPE_CHECKING:
@@ -49,7 +60,11 @@ def remove_trusted_keys(layer: Layer) -> tuple[Layer, list[Problem]]:
 EDITOR_ONLY = frozenset({"server", "trace"})
 """Keys in the editor's section that only the editor plugin uses."""
 
-_EXAMPLES = {"sections": '{ "Context" = 1500 }', "paths": '{ codex = "~/elsewhere/.codex" }'}
+_EXAMPLES = {
+    "sections": '{ "Context" = 1500 }',
+    "paths": '{ codex = "~/elsewhere/.codex" }',
+    "severity": '{ instructions-cut = "error" }',
+}
 """Examples for settings that are tables with arbitrary keys."""
 
 MAX_PROBLEMS = 50
@@ -196,8 +211,15 @@ class _Resolver:
                 self._report_at(path, "warn-at", f"{problem} (ignored)")
                 return msgspec.structs.replace(table, warn_at=Context().warn_at)
         if isinstance(table, Agents):
-            self._report_agents(table, path)
+            self._report_agents(path, "sources", table.sources or ())
+            self._report_agents(path, "paths", tuple(table.paths))
             return msgspec.structs.replace(table, **known_agents(table))
+        if isinstance(table, FootprintSettings):
+            self._report_agents(path, "agents", table.agents or (), agent_names())
+            for code in unknown_codes(table):
+                problem = f"unknown code; known codes: {', '.join(get_args(InstructionCode))}"
+                self._report_at(path, "severity", problem, code)
+            return msgspec.structs.replace(table, **known_in_footprint(table))
         if isinstance(table, Settings):
             if sum(len(budget.files) for budget in table.budgets) > MAX_PATTERNS:
                 problem = f"has more than {MAX_PATTERNS:,} patterns in all, so it is ignored"
@@ -207,16 +229,21 @@ class _Resolver:
                 self._report_at(("cost",), key, "exceeds the hard cap and therefore has no effect")
         return table
 
-    def _report_agents(self, table: Agents, path: KeyPath) -> None:
-        for key, names in (("sources", table.sources or ()), ("paths", tuple(table.paths))):
-            problem = check_agents(names)
-            if problem is not None:
-                self._report_at(path, key, f"{problem} (ignored)")
+    def _report_agents(
+        self,
+        path: KeyPath,
+        key: str,
+        names: Sequence[str],
+        known: Collection[str] | None = None,
+    ) -> None:
+        problem = check_agents(names, known)
+        if problem is not None:
+            self._report_at(path, key, f"{problem} (ignored)")
 
-    def _report_at(self, path: KeyPath, key: str, message: str) -> None:
+    def _report_at(self, path: KeyPath, key: str, message: str, *inner: str) -> None:
         source = self.origins[format_key((*path, key))].source
         layer = next(layer for layer in self._layers if layer.source == source)
-        self._report(layer, (*path, key), message)
+        self._report(layer, (*path, key, *inner), message)
 
     def _drop_origins(self, path: KeyPath) -> None:
         start = format_key(path) + "["

@@ -172,6 +172,30 @@ class DiagnosticsSettings(Table, frozen=True):
     prompt_buffers: bool = False
 
 
+InstructionCode = Literal[
+    "instructions-cut",
+    "instructions-hidden",
+    "import-skipped",
+    "import-twice",
+    "skill-lost",
+    "rule-always-loaded",
+]
+"""What can be wrong with a file of instructions for coding agents."""
+InstructionSeverity = Literal["error", "warning", "information", "off"]
+
+
+class FootprintSettings(Table, frozen=True):
+    """Settings for findings about what coding agents load.
+
+    `agents` lists the agents to check. It is None for those that are used on this machine.
+    `severity` replaces the default severity of a code.
+    """
+
+    diagnostics: bool = True
+    agents: tuple[NonEmpty, ...] | None = None
+    severity: dict[str, InstructionSeverity] = {}
+
+
 class Settings(Table, frozen=True):
     """All settings for one root folder."""
 
@@ -188,6 +212,7 @@ class Settings(Table, frozen=True):
     budgets: tuple[Budget, ...] = msgspec.field(default=(), name="budget")
     status: Status = Status()
     diagnostics: DiagnosticsSettings = DiagnosticsSettings()
+    footprint: FootprintSettings = FootprintSettings()
     ledger: LedgerSettings = LedgerSettings()
     team: Team = Team()
     agents: Agents = Agents()

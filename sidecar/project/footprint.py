@@ -88,6 +88,16 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     is_repeated_by_sub_agents: bool = True
 
 
+class ProblemFix(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the project's files that solves a problem."""
+
+    title: str
+    blanks: tuple[int, ...] = ()
+    """Where blanks are inserted into the problem's file, in bytes."""
+    deletes: str = ""
+    """The path of a file to delete, if there are no blanks."""
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """A fact about an agent that the author of a file may not expect."""
 
@@ -96,6 +106,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     range: ByteRange
     message: str
+    fix: ProblemFix | None = None
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):
@@ -553,7 +564,10 @@ class _Finder:
                 f"Keep the text in one of them{imports}."
             )
             span = ByteRange(0, len(source.data))
-            self._report("instructions-hidden", file.path, span, message)
+            fix = None
+            if empty and not hider.file.place.is_own and self._files.is_inside(by, self._project):
+                fix = ProblemFix(title=f"Delete the empty {self._short(by)}", deletes=by)
+            self._report("instructions-hidden", file.path, span, message, fix)
 
     def _add_file(self, file: _File, rules: Files, budget: _Budget) -> None:
         source = self._read(file)
@@ -677,7 +691,8 @@ class _Finder:
             if reason:
                 span = _byte_range(text, mention)
                 message = f"{self._name} does not import this file: {reason}."
-                self._report("import-skipped", file.path, span, message)
+                fix = self._separate_import(text, mention, imported, imports)
+                self._report("import-skipped", file.path, span, message, fix)
             elif reason == "" and len(self._parts) < MAX_PARTS:
                 self._add_import(imported, rules, imports, above)
 
@@ -737,15 +752,36 @@ class _Finder:
             return f"it is more than {imports.hops} imports deep. Import it in an earlier file"
         return ""
 
+    def _separate_import(
+        self, text: str, mention: Mention, file: _File, imports: Imports
+    ) -> ProblemFix | None:
+        """Return the fix that puts blanks around an import, or None if that is not enough."""
+        path = text[mention.start : mention.end].rstrip(_PUNCTUATION)
+        at = []
+        if mention.before and mention.before not in imports.after:
+            at.append(mention.start)
+        if not self._files.exists(file.path):
+            at.append(mention.start + len(path))
+        separate = self._resolve(file, file.path.rstrip(_PUNCTUATION), imports) if at else file
+        is_block = mention.block == "text" or imports.in_html
+        is_inside = self._files.is_inside(separate.path, separate.place.inside)
+        if not at or not is_block or not is_inside or not self._files.exists(separate.path):
+            return None
+        blanks = tuple(_byte_offset(text, one) for one in at)
+        return ProblemFix(title=f"Insert white space around {path}", blanks=blanks)
+
     # Results
 
     def _append(self, part: Part) -> None:
         if len(self._parts) < MAX_PARTS:
             self._parts.append(part)
 
-    def _report(self, code: Code, path: str, span: ByteRange, message: str) -> None:
-        problem = Problem(code=code, agent=self._agent, path=path, range=span, message=message)
-        self._problems.append(problem)
+    def _report(
+        self, code: Code, path: str, span: ByteRange, message: str, fix: ProblemFix | None = None
+    ) -> None:
+        self._problems.append(
+            Problem(code=code, agent=self._agent, path=path, range=span, message=message, fix=fix)
+        )
 
     def _short(self, path: str) -> str:
         """Return a path relative to the project, or to the home folder."""
@@ -791,9 +827,11 @@ def _as_sent(source: SourceFile, end: int, rules: Files) -> str:
 
 
 def _byte_range(text: str, span: Mention) -> ByteRange:
-    start = len(text[: span.start].encode("utf-8", "surrogateescape"))
-    inner = len(text[span.start : span.end].encode("utf-8", "surrogateescape"))
-    return ByteRange(start, start + inner)
+    return ByteRange(_byte_offset(text, span.start), _byte_offset(text, span.end))
+
+
+def _byte_offset(text: str, offset: int) -> int:
+    return len(text[:offset].encode("utf-8", "surrogateescape"))
 
 
 def _scope_state(scope: Scope, text: str) -> tuple[State, str]:

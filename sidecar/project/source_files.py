@@ -26,6 +26,8 @@ MAX_TEXT = 64 << 20
 """Maximum size of all files together in bytes."""
 MAX_ENTRIES = 20_000
 """Maximum number of files and folders that are listed in a folder and its subfolders."""
+MAX_WATCHED = 1_000
+"""Maximum number of files in a folder that is watched for new files."""
 MAX_DEPTH = 12
 """Maximum number of levels of subfolders that are listed."""
 MAX_BELOW = 100_000
@@ -73,14 +75,24 @@ class SourceFiles:
         self._real_folders: dict[str, str] = {}
         self._below: dict[str, tuple[str, ...]] = {}
         self._found: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._folders: set[str] = set()
         self._settings: dict[str, dict[str, Any]] = {}
+
+    @property
+    def looked_up(self) -> frozenset[str]:
+        """The files that were looked for, and the folders that were listed with subfolders.
+
+        They may not exist. Folders with more than `MAX_WATCHED` files are left out.
+        """
+        below = (os.path.join(top, name) for top, names in self._below.items() for name in names)
+        return frozenset((*self._exists, *self._folders, *below))
 
     def exists(self, path: str) -> bool:
         """Return whether a path is a regular file, or a link to one."""
         replaced = self._replaced_path(path)
         if replaced is not None:
-            return self._replaced[replaced] is not None
-        if path not in self._exists:
+            self._exists[path] = self._replaced[replaced] is not None
+        elif path not in self._exists:
             try:
                 self._exists[path] = stat.S_ISREG(os.stat(path).st_mode)
             except (OSError, ValueError):  # ValueError: the path contains a NUL
@@ -132,6 +144,13 @@ class SourceFiles:
         real = self.real(path)
         return real if real in self._replaced else None
 
+    def data(self, path: str) -> bytes:
+        """Return the contents of a file that has been read."""
+        replaced = self._replaced_path(path)
+        if replaced is not None:
+            return self._replaced[replaced] or b""
+        return self._files[self.real(path)].data
+
     def _open(self, real: str) -> SourceFile:
         if self._size > MAX_TEXT:
             return SourceFile(real, b"", f"not read: the files exceed {MAX_TEXT >> 20} MB")
@@ -167,16 +186,18 @@ class SourceFiles:
         depth = MAX_DEPTH if "**" in rest else rest.count("/") + 1
         found = [name for name in self._list(top, depth, inside) if globs.matches_file(name)]
         prefix = top.rstrip("/") + "/"
-        for path, data in self._replaced.items():
+        for path in self._replaced:
             name = path.removeprefix(prefix)
             if path.startswith(prefix) and name.count("/") < depth and globs.matches_file(name):
-                found = [one for one in found if one != name] + [name] * (data is not None)
+                found = [one for one in found if one != name] + [name] * self.exists(path)
         return [os.path.join(top, name) for name in sorted(found)]
 
     def _list(self, top: str, depth: int, inside: Sequence[str]) -> tuple[str, ...]:
         key = top, depth
         if key not in self._found:
             self._found[key] = tuple(islice(self._walk(top, depth, inside), MAX_ENTRIES))
+            if self.is_inside(top, inside) and len(self._found[key]) <= MAX_WATCHED:
+                self._folders.add(top)
         return self._found[key]
 
     def _walk(self, top: str, depth: int, inside: Sequence[str]) -> Iterator[str]:
@@ -217,11 +238,11 @@ class SourceFiles:
                 for entry in islice(walk(start), MAX_BELOW)
             )
             paths = [one for one in entries if os.path.basename(one) in names]
-            paths += [path for path, data in self._replaced.items() if data is not None]
+            paths += [path for path in self._replaced if os.path.basename(path) in names]
             self._below[start] = tuple(
                 os.path.relpath(path, start)
                 for path in dict.fromkeys(paths)
-                if path.startswith(prefix) and os.path.basename(path) in names
+                if path.startswith(prefix) and (path not in self._replaced or self.exists(path))
             )
         return self._below[start]
 

@@ -24,6 +24,7 @@ from sidecar.server.features.document_symbols import DocumentSymbols
 from sidecar.server.features.endpoint_updates import CalibrationSync, EndpointRetries
 from sidecar.server.features.hover import Hover
 from sidecar.server.features.inlay_hints import InlayHints
+from sidecar.server.features.instruction_updates import InstructionUpdates
 from sidecar.server.features.ledger_jobs import CallPricing, CallShipping, TeamSpending
 from sidecar.server.features.status_updates import StatusUpdates, Warnings
 from sidecar.server.features.text_sync import TextSync
@@ -58,6 +59,7 @@ class SidecarServer:
             StatusUpdates(services, client, scheduler),
             Warnings(client),
             Diagnostics(services, client, scheduler, watcher),
+            InstructionUpdates(services, scheduler, watcher),
             CodeActions(services, client),
             InlayHints(services, client, scheduler),
             CodeLens(services, client, scheduler),

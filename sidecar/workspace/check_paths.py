@@ -33,6 +33,7 @@ def check_paths(
     root: Path | None = None,
     profile: Path | None = None,
     use_cache: bool = True,
+    checks_instructions: bool = False,
     warn: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Report, list[Problem]]:
@@ -47,6 +48,7 @@ def check_paths(
         root: The root folder of all paths; defaults to each path's own project.
         profile: The usage profile that prices changes; see `prompt_growth.find_usage`.
         use_cache: Whether cached counts may be used.
+        checks_instructions: Whether to find what coding agents lose of the files.
         warn: Shows a warning, for example that a model is unknown.
         progress: Shows the progress of reading files, and returns them.
 
@@ -77,6 +79,7 @@ def check_paths(
                 base,
                 profile,
                 use_cache,
+                checks_instructions,
                 loads[each].origins,
                 progress,
             ),
@@ -85,7 +88,12 @@ def check_paths(
         for each, root_paths in roots.items()
     ]
     parts += [
-        _run_check(loads[each].settings, model, partial(_stdin_report, each, stdin_name), warn)
+        _run_check(
+            loads[each].settings,
+            model,
+            partial(_stdin_report, each, stdin_name, checks_instructions),
+            warn,
+        )
         for each in stdin_roots
     ]
     problems = [problem for loaded in loads.values() for problem in loaded.problems]
@@ -160,6 +168,9 @@ def _merge_reports(
             for problem in problems
         ),
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        instructions=tuple(
+            dict.fromkeys(finding for part in parts for finding in part.instructions)
+        ),
     )
 
 
@@ -201,6 +212,7 @@ def _root_report(
     base: str | None,
     profile: Path | None,
     use_cache: bool,
+    checks_instructions: bool,
     origins: Mapping[str, Origin],
     progress: Progress | None,
     settings: Settings,
@@ -254,7 +266,31 @@ def _root_report(
     absent = sum(map(checker.has_budget, finder.absent))
     notes = (*_absent_files(absent), *unmatched, *_unsent_rules(checker.unsent_rules, origins))
     report = checker.report(checked, growth, notes, deleted)
-    return msgspec.structs.replace(report, prompt_growth=prompt_growth)
+    report = msgspec.structs.replace(report, prompt_growth=prompt_growth)
+    return _add_instructions(report, root, settings, targets) if checks_instructions else report
+
+
+def _add_instructions(
+    report: Report,
+    root: Path,
+    settings: Settings,
+    targets: Iterable[Target],
+    texts: Mapping[str, bytes] | None = None,
+) -> Report:
+    """Add what agents lose of the checked files.
+
+    Args:
+        report: The report.
+        root: The root folder.
+        settings: The root's settings.
+        targets: The checked files.
+        texts: What files contain instead of their contents on disk, by path.
+    """
+    from sidecar.budgets.instruction_report import report_instructions
+
+    names = {os.path.join(root, target.relative): target.path for target in targets}
+    found = report_instructions(root, settings, names, texts or {})
+    return msgspec.structs.replace(report, instructions=tuple(found))
 
 
 def _absent_files(count: int) -> Iterator[str]:
@@ -284,7 +320,12 @@ def _unsent_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterat
 
 
 def _stdin_report(
-    root: Path, name: str, settings: Settings, model: str, choose: ChooseCounter | None
+    root: Path,
+    name: str,
+    checks_instructions: bool,
+    settings: Settings,
+    model: str,
+    choose: ChooseCounter | None,
 ) -> Report:
     from sidecar.budgets.check_cache import CheckCache
     from sidecar.budgets.check_run import Checker, unreadable
@@ -293,7 +334,12 @@ def _stdin_report(
 
     checker = Checker(settings, model, CheckCache(), choose)
     target = Target(name, Path(os.path.abspath(name)).relative_to(root).as_posix())
-    text = decode_text(sys.stdin.buffer.read())
+    data = sys.stdin.buffer.read()
+    text = decode_text(data)
     if text is None:
         return checker.report([unreadable(target._replace(fault=report_binary(target)))])
-    return checker.report([checker.check_text(target, text)])
+    report = checker.report([checker.check_text(target, text)])
+    if not checks_instructions:
+        return report
+    texts = {os.path.join(root, target.relative): data}
+    return _add_instructions(report, root, settings, [target], texts)

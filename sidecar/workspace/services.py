@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.agent_sessions import AgentSessions
     from sidecar.workspace.conversations import Conversations
     from sidecar.workspace.document_budgets import Budgets
+    from sidecar.workspace.instruction_checks import InstructionChecks
     from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.spending import TeamOutage
     from sidecar.workspace.state_folder import SharedConversations
@@ -78,6 +79,12 @@ class Services(SharedServices):
         from sidecar.workspace.document_budgets import Budgets
 
         return Budgets(self.counts, self.documents, self.roots)
+
+    @cached_property
+    def instructions(self) -> InstructionChecks:
+        from sidecar.workspace.instruction_checks import InstructionChecks
+
+        return InstructionChecks(self.workers, self.documents, self.roots, self.publish)
 
     @cached_property
     def agents(self) -> AgentSessions:
@@ -228,6 +235,7 @@ class Services(SharedServices):
         workspace = self.roots.remove(uri)
         if workspace is not None:
             self.forget_conversations(workspace)
+            self.instructions.forget(workspace)
         return workspace
 
     def forget_conversations(self, workspace: Workspace) -> None:

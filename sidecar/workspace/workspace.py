@@ -130,6 +130,7 @@ class Workspace:
 EventKind = Literal[
     "document",
     "severity",  # another severity is the worst of a document's exceeded budgets
+    "instructions",  # the findings about a document's instructions have changed
     "settings",
     "model",
     "context",
@@ -156,7 +157,8 @@ class Event(NamedTuple):
     @property
     def shows(self) -> bool:
         """Whether the event may change what the editor displays."""
-        return self.what not in ("missed", "learned", "warning", "shared ledger")
+        hidden = ("instructions", "missed", "learned", "warning", "shared ledger")
+        return self.what not in hidden
 
     def concerns(self, workspace: Workspace) -> bool:
         """Return whether the event affects a workspace."""

@@ -19,6 +19,7 @@ DELAYS = (
     "sidecar.server.features.context_updates.DELAY_SECONDS",
     "sidecar.server.features.context_updates.SHARING_DELAY_SECONDS",
     "sidecar.server.features.diagnostics.DEBOUNCE_SECONDS",
+    "sidecar.server.features.instruction_updates.CHECK_SECONDS",
     "sidecar.server.features.status_updates.DEBOUNCE_SECONDS",
     "sidecar.server.server.WATCH_SECONDS",
     "sidecar.workspace.agent_watcher.SHOWN_SECONDS",

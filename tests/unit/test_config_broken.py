@@ -124,6 +124,22 @@ def test_only_known_agents_are_read(tmp_path: Path, env: dict[str, str]) -> None
         assert load(None, None, env).settings.agents.sources == kept
 
 
+def test_unknown_agents_and_codes_of_findings_are_reported(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    (tmp_path / "config.toml").write_text(
+        '[footprint]\nagents = ["cursor", "codx"]\n'
+        'severity = { instructions-cut = "error", import-twice = "of", imports = "off" }\n'
+    )
+    loaded = load(None, None, env)
+    assert loaded.settings.footprint.agents == ("cursor",)
+    assert loaded.settings.footprint.severity == {"instructions-cut": "error"}
+    wrong = {problem.key: problem.message for problem in loaded.problems}
+    assert "position 2; did you mean codex? " in wrong["footprint.agents"]
+    assert '"error", "warning", "information" or "off"' in wrong["footprint.severity.import-twice"]
+    assert wrong["footprint.severity.imports"].startswith("unknown code; known codes: ")
+
+
 def test_invalid_entry_is_dropped_and_others_stay(tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "config.toml").write_text(
         '[[budget]]\nfiles = 5\nmax-tokens = 1\n[[budget]]\nfiles = "b"\nmax-tokens = 2\n'

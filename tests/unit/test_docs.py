@@ -15,6 +15,7 @@ import pytest
 from benchmarks.__main__ import PARTS, REFIT
 from sidecar.budgets.check_report import RULES
 from sidecar.budgets.findings import DOCUMENTATION
+from sidecar.budgets.instruction_findings import DEFAULT_SEVERITIES, INSTRUCTIONS_PAGE
 from sidecar.project.loading_rules import loading_rules
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,5 +212,6 @@ def test_the_page_about_performance_describes_every_benchmark() -> None:
 
 @pytest.mark.parametrize("code", RULES)
 def test_each_finding_has_a_heading_that_its_help_links_to(code: str) -> None:
-    page = ROOT / "docs" / DOCUMENTATION.partition("/docs/")[2]
+    url = INSTRUCTIONS_PAGE if code in DEFAULT_SEVERITIES else DOCUMENTATION
+    page = ROOT / "docs" / url.partition("/docs/")[2]
     assert f"\n### {code}\n" in page.read_text("utf-8")

@@ -19,8 +19,10 @@ from sidecar.text.printable import printable
 from sidecar.workspace.services import Services
 
 if TYPE_CHECKING:
+    from sidecar.budgets.checked_text import Subject
     from sidecar.budgets.findings import Finding
     from sidecar.budgets.fixes import Fix, FixTarget, TextEdit
+    from sidecar.budgets.instruction_findings import InstructionFinding
 
 ANNOTATION = "token-sidecar"
 
@@ -28,7 +30,7 @@ Change = types.TextDocumentEdit | types.CreateFile | types.RenameFile | types.De
 
 
 class CodeActions(Feature):
-    """Offers a quick fix for each way to respect a budget."""
+    """Offers a quick fix for each way to respect a budget, and for what agents lose."""
 
     def __init__(self, services: Services, client: Client) -> None:
         self._services, self._client = services, client
@@ -39,25 +41,39 @@ class CodeActions(Feature):
         }
 
     async def _propose(self, params: types.CodeActionParams) -> list[types.CodeAction]:
-        from sidecar.budgets.proposed_fixes import SettingsOrigins, propose_fixes
-
         if not _allows_quick_fixes(params.context.only):
             return []
         uri, services = params.text_document.uri, self._services
         subject, findings = await services.findings(uri)
+        instructions = await services.instructions.findings(uri)
         document = services.documents.get_open(uri)
-        if not findings or document.version != subject.version:
+        if not (findings or instructions) or document.version != subject.version:
             return []
         in_range = [finding for finding in findings if _overlaps(document, finding, params.range)]
-        workspace = services.roots.of_document(uri)
-        choices = await services.budgets.choose_counters(subject, workspace)
-        origins = SettingsOrigins(workspace.path, workspace.loaded.origins)
-        propose = partial(propose_fixes, subject, in_range, origins, choices)
-        fixes = await services.workers.run(propose)
         builder = _ActionBuilder(
             services.documents, self._client, document, params.context.diagnostics
         )
+        fixes = [
+            finding.fix
+            for finding in instructions
+            if finding.fix is not None and _overlaps(document, finding, params.range)
+        ]
+        if in_range:
+            fixes += await self._propose_for_budgets(uri, subject, in_range)
         return [action for fix in fixes for action in builder.actions(fix)]
+
+    async def _propose_for_budgets(
+        self, uri: str, subject: Subject, findings: Sequence[Finding]
+    ) -> list[Fix]:
+        from sidecar.budgets.proposed_fixes import SettingsOrigins, propose_fixes
+
+        services = self._services
+        workspace = services.roots.of_document(uri)
+        choices = await services.budgets.choose_counters(subject, workspace)
+        origins = SettingsOrigins(workspace.path, workspace.loaded.origins)
+        return await services.workers.run(
+            partial(propose_fixes, subject, findings, origins, choices)
+        )
 
 
 def _allows_quick_fixes(only: Sequence[types.CodeActionKind | str] | None) -> bool:
@@ -65,7 +81,9 @@ def _allows_quick_fixes(only: Sequence[types.CodeActionKind | str] | None) -> bo
     return any(kind in ("", "quickfix") for kind in kinds)
 
 
-def _overlaps(document: TextDocument, finding: Finding, span: types.Range) -> bool:
+def _overlaps(
+    document: TextDocument, finding: Finding | InstructionFinding, span: types.Range
+) -> bool:
     # If the last character is a line break, `end` is on the next line. Only at the end of the
     # document, that line belongs to nothing else.
     is_last = finding.end == len(document.text)
@@ -90,7 +108,9 @@ class _ActionBuilder:
 
     def actions(self, fix: Fix) -> Iterator[types.CodeAction]:
         """Yield a code action for a fix. Yield a second one that shows a preview, if supported."""
-        if fix.new_file is not None and not self._can_create_files():
+        if fix.new_file is not None and not self._can(types.ResourceOperationKind.Create):
+            return
+        if fix.deleted_uri is not None and not self._can(types.ResourceOperationKind.Delete):
             return
         if fix.target is not None and self._has_unsaved_changes(fix.target):
             return
@@ -109,6 +129,8 @@ class _ActionBuilder:
         )
 
     def _edit(self, fix: Fix, title: str, *, preview: bool) -> types.WorkspaceEdit:
+        if fix.deleted_uri is not None:
+            return types.WorkspaceEdit(document_changes=[types.DeleteFile(fix.deleted_uri)])
         if not self._has_document_changes():
             document, _ = self._edited_document(fix.target)
             edits = [_make_lsp_edit(document, edit) for edit in fix.edits]
@@ -149,11 +171,11 @@ class _ActionBuilder:
     def _has_document_changes(self) -> bool:
         return bool(self._capabilities and self._capabilities.document_changes)
 
-    def _can_create_files(self) -> bool:
+    def _can(self, operation: types.ResourceOperationKind) -> bool:
         if not self._has_document_changes():
             return False
         operations = (self._capabilities and self._capabilities.resource_operations) or []
-        return types.ResourceOperationKind.Create in operations
+        return operation in operations
 
     def _can_preview(self) -> bool:
         supported = self._capabilities and self._capabilities.change_annotation_support

@@ -30,6 +30,7 @@ from sidecar.workspace.workspace import Event, Workspace
 
 if TYPE_CHECKING:
     from sidecar.budgets.findings import Finding
+    from sidecar.budgets.instruction_findings import InstructionFinding
 
 DEBOUNCE_SECONDS = 0.2
 GROUP_SECONDS = 120.0
@@ -37,6 +38,7 @@ GROUP_SECONDS = 120.0
 does not track yet are found in this way.
 """
 _DATA_FIELDS = ("rule", "section", "budget", "tokens", "over", "model", "method")
+_INSTRUCTION_FIELDS = ("agents",)
 _SEVERITIES = {
     "information": types.DiagnosticSeverity.Information,
     "warning": types.DiagnosticSeverity.Warning,
@@ -102,6 +104,10 @@ class Diagnostics(Feature):
                 self._closed(event.uri)
             self._update_soon(event.uri)
             self._shared_changed(event.uri)
+        elif event.what == "instructions" and event.uri is not None:
+            self._update_soon(event.uri)
+            if self._pulls:
+                self._client.workspace_diagnostic_refresh(None)
         elif event.what == "context":
             self._window_changed(event)
         elif event.what in ("settings", "model", "endpoint"):
@@ -157,8 +163,13 @@ class Diagnostics(Feature):
     async def _diagnose(self, uri: str) -> tuple[int | None, list[types.Diagnostic]]:
         """Return the document's version and diagnostics, and publish a change of its severity."""
         subject, findings = await self._services.findings(uri)
-        work = partial(_diagnostics, subject, findings)
-        diagnostics = await self._services.workers.run(work) if findings else []
+        if self._pulls:  # a push can follow when the instructions have been checked
+            root = self._services.roots.of_document(uri)
+            await self._services.instructions.check_if_stale(root)
+        instructions = await self._services.instructions.findings(uri)
+        work = partial(_diagnostics, subject, findings, instructions)
+        has_any = findings or instructions
+        diagnostics = await self._services.workers.run(work) if has_any else []
         severities = [row.severity for row in findings if row.kind == "file" and row.over]
         worst: Severity = "error" if "error" in severities else "warning" if severities else "ok"
         if uri in self._services.documents:
@@ -207,14 +218,30 @@ class Diagnostics(Feature):
         self._problem_files = {uri for uri, diagnostics in by_uri.items() if diagnostics}
 
 
-def _diagnostics(subject: Subject, findings: Sequence[Finding]) -> list[types.Diagnostic]:
-    document = subject.snapshot.document()
-    return [_diagnostic(document, finding) for finding in findings]
-
-
-def _diagnostic(document: TextDocument, finding: Finding) -> types.Diagnostic:
+def _diagnostics(
+    subject: Subject,
+    findings: Sequence[Finding],
+    instructions: Sequence[InstructionFinding],
+) -> list[types.Diagnostic]:
     from sidecar.budgets.findings import DOCUMENTATION
+    from sidecar.budgets.instruction_findings import INSTRUCTIONS_PAGE
 
+    document = subject.snapshot.document()
+    return [
+        *(_diagnostic(document, finding, DOCUMENTATION, _DATA_FIELDS) for finding in findings),
+        *(
+            _diagnostic(document, finding, INSTRUCTIONS_PAGE, _INSTRUCTION_FIELDS)
+            for finding in instructions
+        ),
+    ]
+
+
+def _diagnostic(
+    document: TextDocument,
+    finding: Finding | InstructionFinding,
+    page: str,
+    data_fields: Sequence[str],
+) -> types.Diagnostic:
     start = document.position_at(finding.start)
     end = document.position_at(finding.end)
     return types.Diagnostic(
@@ -222,10 +249,10 @@ def _diagnostic(document: TextDocument, finding: Finding) -> types.Diagnostic:
         message=finding.message,
         severity=_SEVERITIES[finding.severity],
         code=finding.code,
-        code_description=types.CodeDescription(f"{DOCUMENTATION}#{finding.code}"),
+        code_description=types.CodeDescription(f"{page}#{finding.code}"),
         source=DIAGNOSTICS_SOURCE,
         # Clients send this data back when they request code actions.
-        data={name: getattr(finding, name) for name in _DATA_FIELDS},
+        data={name: getattr(finding, name) for name in data_fields},
     )
 
 

@@ -1,0 +1,214 @@
+"""Turns what coding agents lose of a file into findings with positions and severities."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from sidecar.agents.folders import Places, agent_folders, project_files
+from sidecar.budgets.fixes import Fix, TextEdit
+from sidecar.config.settings import InstructionCode
+from sidecar.known_agents import all_agents
+from sidecar.project.files import encoding_of
+from sidecar.project.footprint import ByteRange, find_footprint
+from sidecar.project.loading_rules import loading_rules
+from sidecar.text.printable import first_names, printable
+
+if TYPE_CHECKING:
+    from sidecar.budgets.budget_rules import FindingSeverity
+    from sidecar.config.settings import FootprintSettings, Settings
+    from sidecar.project.footprint import Footprint, Problem, ProblemFix
+    from sidecar.project.source_files import SourceFiles
+
+INSTRUCTIONS_PAGE = "https://github.com/token-sidecar/token-sidecar/blob/main/docs/reference/instruction-findings.md"
+"""The page that describes the codes."""
+
+DEFAULT_SEVERITIES: dict[InstructionCode, FindingSeverity] = {
+    "instructions-cut": "warning",
+    "instructions-hidden": "warning",
+    "import-skipped": "warning",
+    "import-twice": "information",
+    "skill-lost": "warning",
+    "rule-always-loaded": "information",
+}
+"""The default severity of each code."""
+MAX_FINDINGS = 100
+"""Maximum number of findings in a file."""
+_MARK_BYTES = {"utf-8": 0, "utf-8-sig": 3, "utf-16": 2, "utf-32": 4}
+"""The length of the byte order mark that each encoding skips."""
+
+
+def check_instructions(
+    root: Path, settings: Settings, files: SourceFiles, *, in_editor: bool = False
+) -> dict[str, list[FileProblem]]:
+    """Return the problems to show in a root, by the path of their file. This function blocks.
+
+    Args:
+        root: The root folder, which is where the agents start.
+        settings: The root's settings.
+        files: Reads the files.
+        in_editor: Whether agents that are not used on this machine are of no interest.
+    """
+    if not settings.footprint.diagnostics:
+        return {}
+    places = Places.of(settings.agents, projects=[root])
+    agents = choose_agents(root, settings, places, in_editor=in_editor)
+    footprints = [find_footprint(agent, root, places, files=files) for agent in agents]
+    return problems_by_path(footprints, settings.footprint)
+
+
+def choose_agents(
+    root: Path, settings: Settings, places: Places, *, in_editor: bool = False
+) -> tuple[str, ...]:
+    """Return the agents to check: those that the settings name, that are used here, or all."""
+    known, named = loading_rules(), settings.footprint.agents
+    if named is not None:
+        return tuple(agent for agent in named if agent in known)
+    readable = (settings.agents.sources or known) if settings.agents.enabled else ()
+    used = tuple(agent for agent in known if agent in readable and _is_used(agent, root, places))
+    is_ci = places.variable("CI").lower() not in ("", "0", "false")
+    return used if in_editor or (used and not is_ci) else tuple(known)
+
+
+def _is_used(agent: str, root: Path, places: Places) -> bool:
+    """Return whether an agent has a folder of the user's, or its own file in the root.
+
+    Folders of editors do not count: they do not show which extensions are installed.
+    """
+    paths = list(map(str, places.in_use(loading_rules()[agent].home)))
+    if agent in all_agents():
+        paths += map(str, agent_folders(places, agent))
+        paths += project_files(places, agent, [str(root)])
+    return any(map(os.path.exists, paths))
+
+
+class FileProblem(NamedTuple):
+    """A problem with its severity, and the agents that it applies to."""
+
+    problem: Problem
+    severity: FindingSeverity
+    agents: tuple[str, ...]
+    message: str
+
+
+class InstructionFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something in a file that coding agents lose or load twice. Offsets are in characters."""
+
+    severity: FindingSeverity
+    code: InstructionCode
+    message: str
+    agents: tuple[str, ...]
+    start: int
+    end: int
+    fix: Fix | None = None
+
+
+def problems_by_path(
+    footprints: Iterable[Footprint], settings: FootprintSettings
+) -> dict[str, list[FileProblem]]:
+    """Return the problems to show, by the path of their file.
+
+    The same problem of several agents is returned once, and its message names all of them.
+    """
+    same: dict[tuple[object, ...], list[Problem]] = {}
+    for problem in (one for footprint in footprints for one in footprint.problems):
+        fact = problem.message.removeprefix(_name_of(problem.agent))
+        key = (problem.path, problem.code, problem.range, problem.fix, fact)
+        same.setdefault(key, []).append(problem)
+    found: dict[str, list[FileProblem]] = {}
+    for problems in same.values():
+        first = problems[0]
+        severity = settings.severity.get(first.code, DEFAULT_SEVERITIES[first.code])
+        in_file = found.setdefault(first.path, [])
+        if severity != "off" and len(in_file) < MAX_FINDINGS:
+            agents = tuple(dict.fromkeys(problem.agent for problem in problems))
+            in_file.append(FileProblem(first, severity, agents, _message(first, agents[1:])))
+    return found
+
+
+def _message(problem: Problem, others: Sequence[str]) -> str:
+    if not others:
+        return printable(problem.message)
+    names = first_names([_name_of(agent) for agent in others])
+    return printable(f"{problem.message} The same applies to {names}.")
+
+
+def _name_of(agent: str) -> str:
+    rules = loading_rules()[agent]
+    return f"{rules.title} {rules.version}".strip()
+
+
+def _underlined(problem: Problem, data: bytes) -> ByteRange:
+    """Return the range to underline. Of a file that is not read at all, it is the first line."""
+    if problem.code != "instructions-hidden":
+        return problem.range
+    return ByteRange(0, len(re.split(rb"[\r\n]", data, maxsplit=1)[0]))
+
+
+def locate(problems: Sequence[FileProblem], data: bytes) -> list[InstructionFinding]:
+    """Return findings for the problems of a file, with ranges in characters.
+
+    Args:
+        problems: The problems.
+        data: What the file contained when the problems were found.
+    """
+    ranges = [_underlined(row.problem, data) for row in problems]
+    blanks = [at for row in problems if row.problem.fix for at in row.problem.fix.blanks]
+    bounds = [bound for one in ranges for bound in (one.start, one.end)]
+    offsets = character_offsets(data, [*bounds, *blanks])
+    return [
+        InstructionFinding(
+            severity=row.severity,
+            code=row.problem.code,
+            message=row.message,
+            agents=row.agents,
+            start=offsets[underlined.start].start,
+            end=offsets[underlined.end].end,
+            fix=None if row.problem.fix is None else _make_fix(row.problem.fix, offsets),
+        )
+        for row, underlined in zip(problems, ranges, strict=True)
+    ]
+
+
+def _make_fix(fix: ProblemFix, offsets: Mapping[int, CharacterBounds]) -> Fix:
+    if fix.deletes:
+        return Fix(kind="delete", title=fix.title, edits=(), deleted_uri=Path(fix.deletes).as_uri())
+    places = [offsets[at].start for at in fix.blanks]
+    edits = tuple(TextEdit(place, place, " ") for place in places)
+    return Fix(kind="import", title=fix.title, edits=edits, preferred=True)
+
+
+class CharacterBounds(NamedTuple):
+    """The characters around a byte. They are equal unless the byte is inside a character."""
+
+    start: int
+    end: int
+
+
+def character_offsets(data: bytes, offsets: Iterable[int]) -> dict[int, CharacterBounds]:
+    """Convert byte offsets in a file to offsets in its text, as editors decode it.
+
+    A byte order mark is not part of the text. All offsets in a binary file are 0.
+    """
+    encoding = encoding_of(data)
+    if encoding is None:
+        return dict.fromkeys(offsets, CharacterBounds(0, 0))
+    return dict(_convert_offsets(data, sorted(set(offsets)), encoding))
+
+
+def _convert_offsets(
+    data: bytes, offsets: Sequence[int], encoding: str
+) -> Iterator[tuple[int, CharacterBounds]]:
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    at, characters = 0, 0
+    for offset in offsets:
+        characters += len(decoder.decode(data[at:offset]))
+        at = offset
+        is_inside = offset > _MARK_BYTES[encoding] and bool(decoder.getstate()[0])
+        yield offset, CharacterBounds(characters, characters + is_inside)

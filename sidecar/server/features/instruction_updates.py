@@ -1,0 +1,66 @@
+"""Checks again what coding agents lose, after changes of their files and of open documents."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from sidecar.project.file_watcher import FileWatcher, PathSubscription
+from sidecar.server.feature import Feature
+from sidecar.tasks import Scheduler
+from sidecar.workspace.services import Services
+from sidecar.workspace.workspace import Event, Workspace
+
+CHECK_SECONDS = 0.5
+"""Delay after a change. Checking earlier would delay the first count, and slow down typing."""
+
+
+class InstructionUpdates(Feature):
+    """Checks all roots while a document is open, and watches the files that decide the findings."""
+
+    def __init__(self, services: Services, scheduler: Scheduler, watcher: FileWatcher) -> None:
+        self._services, self._scheduler, self._watcher = services, scheduler, watcher
+        self._watches: dict[Workspace, tuple[frozenset[str], PathSubscription]] = {}
+
+    def on_event(self, event: Event) -> None:
+        services = self._services
+        if event.what == "document" and event.uri is not None:
+            services.instructions.document_changed(event.uri)
+        elif event.what == "settings":
+            for root in services.roots:
+                services.instructions.mark_stale(root)
+            self._close_watches()
+        if event.what in ("document", "settings") and services.documents:
+            for root in services.roots:
+                if services.instructions.is_stale(root):
+                    self._check_soon(root)
+
+    def _check_soon(self, root: Workspace) -> None:
+        if root.path is not None and root.settings.footprint.diagnostics:
+            work = partial(self._check, root)
+            self._scheduler.schedule(("instructions", root), CHECK_SECONDS, work)
+
+    async def _check(self, root: Workspace) -> None:
+        await self._services.configured.wait()
+        await self._services.instructions.check_if_stale(root)
+        self._watch(root)
+
+    def _watch(self, root: Workspace) -> None:
+        """Watch the files that decide a root's findings, if they are others than before."""
+        paths, watch = self._services.instructions.watched(root), self._watches.get(root)
+        if watch is not None and watch[0] == paths:
+            return
+        if watch is not None:
+            watch[1].cancel()
+        changed = partial(self._files_changed, root)
+        self._watches[root] = paths, self._watcher.watch(lambda: paths, changed, math.inf)
+
+    def _files_changed(self, root: Workspace, _changes: object) -> None:
+        self._services.instructions.mark_stale(root)
+        self._check_soon(root)
+
+    def _close_watches(self) -> None:
+        """Stop watching roots that are closed or no longer checked."""
+        for root in list(self._watches):
+            if root not in self._services.roots or not root.settings.footprint.diagnostics:
+                self._watches.pop(root)[1].cancel()

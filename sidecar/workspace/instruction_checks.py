@@ -1,0 +1,214 @@
+"""Finds what coding agents lose of the instructions in open documents.
+
+The text of an open document counts as if it was saved, also for the findings of other files. All
+other files count as they are on disk.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sidecar.config.safe_files import read_regular
+from sidecar.counting.open_documents import Documents, Snapshot
+from sidecar.tasks import SharedTasks, Workers
+from sidecar.workspace.workspace import Event, Workspace, Workspaces, path_of
+
+if TYPE_CHECKING:
+    from sidecar.budgets.instruction_findings import InstructionFinding
+    from sidecar.config.settings import Settings
+
+
+class LocatedFindings(NamedTuple):
+    """A document's findings, and the text that they refer to."""
+
+    snapshot: Snapshot
+    findings: tuple[InstructionFinding, ...]
+
+
+class RootFindings(NamedTuple):
+    """The findings in a root's open documents."""
+
+    paths: frozenset[str] = frozenset()
+    """The files and folders that decide the findings. They may not exist."""
+    watched: frozenset[str] = frozenset()
+    """Those to watch for changes on disk."""
+    by_path: Mapping[str, LocatedFindings] = {}
+    """The findings of each open document that has any."""
+
+
+_NOTHING = RootFindings()
+MAX_WATCHED = 1_000
+"""Maximum number of paths that are watched for each root."""
+
+
+class InstructionChecks:
+    """Checks the instructions of each root, and keeps the findings of open documents."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        documents: Documents,
+        roots: Workspaces,
+        publish: Callable[[Event], None],
+    ) -> None:
+        self._workers, self._documents, self._roots = workers, documents, roots
+        self._publish = publish
+        self._found: dict[Workspace, RootFindings] = {}
+        self._changes = Counter[Workspace]()
+        self._checked: dict[Workspace, int] = {}
+        """The number of changes that the latest check of each root has seen."""
+        self._running = SharedTasks[Workspace, None]("instructions", outlives_waiters=True)
+
+    def watched(self, root: Workspace) -> frozenset[str]:
+        """Return the files and folders to watch for changes of a root's findings."""
+        return self._found.get(root, _NOTHING).watched
+
+    def is_stale(self, root: Workspace) -> bool:
+        """Return whether a root must be checked, because it has changed or is new."""
+        return self._checked.get(root) != self._changes[root]
+
+    def mark_stale(self, root: Workspace) -> None:
+        self._changes[root] += 1
+
+    def document_changed(self, uri: str) -> None:
+        """Mark the roots whose findings depend on a document as stale."""
+        self._changes.update(root for root, _ in self._concerned(uri))
+
+    async def findings(self, uri: str) -> list[InstructionFinding]:
+        """Return the findings for the current text of an open document."""
+        for root, _ in self._concerned(uri):
+            await self.check_if_stale(root)
+        found: dict[InstructionFinding, None] = {}
+        for root, path in self._concerned(uri):
+            located = self._found[root].by_path.get(path)
+            if located is not None and self._documents.is_newest(located.snapshot):
+                found |= dict.fromkeys(located.findings)
+        return list(found)
+
+    async def check_if_stale(self, root: Workspace) -> None:
+        """Check a root, and publish the open documents whose findings have changed."""
+        while self.is_stale(root) and root in self._roots:
+            await self._running.run(root, partial(self._check, root))
+
+    async def _check(self, root: Workspace) -> None:
+        changes, found = self._changes[root], _NOTHING
+        snapshots = {
+            self._path_of(uri): self._documents.snapshot(uri)
+            for uri, document in self._documents.items()
+            if document.is_synced and path_of(uri) is not None
+        }
+        if root.path is not None and root.settings.footprint.diagnostics:
+            work = partial(find_in_root, root.path, root.settings, snapshots)
+            found = await self._workers.run(work)
+        if root not in self._roots:
+            return
+        before = self._found.get(root, _NOTHING).by_path
+        self._found[root], self._checked[root] = found, changes
+        for path, snapshot in snapshots.items():
+            if before.get(path) != found.by_path.get(path):
+                self._publish(Event("instructions", root, snapshot.uri))
+
+    def forget(self, root: Workspace) -> None:
+        """Forget the findings of a closed root."""
+        self._found.pop(root, None)
+        self._checked.pop(root, None)
+        self._changes.pop(root, None)
+
+    def _concerned(self, uri: str) -> list[tuple[Workspace, str]]:
+        """Return the roots whose findings depend on a document, and its path."""
+        path = self._path_of(uri)
+        return [(root, path) for root, found in self._found.items() if path in found.paths]
+
+    def _path_of(self, uri: str) -> str:
+        """Return a document's path, below the root's own path if a link leads into the root."""
+        root = self._roots.of_document(uri)
+        below = root.path_below(uri)
+        if root.path is not None and below is not None:
+            return str(root.path / below)
+        return str(path_of(uri) or "")
+
+
+def find_in_root(root: Path, settings: Settings, snapshots: Mapping[str, Snapshot]) -> RootFindings:
+    """Check what agents lose of a root's instructions. This function blocks.
+
+    Args:
+        root: The root folder.
+        settings: The root's settings.
+        snapshots: The open documents, by path.
+    """
+    from sidecar.budgets.instruction_findings import check_instructions, locate
+    from sidecar.project.source_files import SourceFiles
+
+    real = {path: os.path.realpath(path) for path in snapshots}
+    texts = BufferTexts({real[path]: snapshot for path, snapshot in snapshots.items()})
+    files = SourceFiles(texts)
+    problems = check_instructions(root, settings, files, in_editor=True)
+    paths = frozenset(map(os.path.normpath, files.looked_up))
+    return RootFindings(
+        paths=paths,
+        watched=frozenset(
+            islice((path for path in sorted(paths) if _is_watched(path, root)), MAX_WATCHED)
+        ),
+        by_path={
+            path: LocatedFindings(snapshots[path], tuple(locate(rows, texts[real[path]])))
+            for path, rows in problems.items()
+            if path in snapshots and texts.snapshot(real[path]) is snapshots[path]
+        },
+    )
+
+
+def _is_watched(path: str, root: Path) -> bool:
+    """Return whether a change of a file is likely, and can be noticed without much work.
+
+    Files that may appear above the root are left out: all changes in these folders, such as the
+    home folder or /tmp, would be reported.
+    """
+    if Path(path).is_relative_to(root) or os.path.exists(path):
+        return True
+    parent = os.path.dirname(path)
+    return os.path.isdir(parent) and not root.is_relative_to(parent)
+
+
+class BufferTexts(Mapping[str, bytes]):
+    """The contents that open documents would have as files. Only those that are read are encoded.
+
+    A byte order mark is kept, because it counts for an agent's limits. Editors do not send it.
+    """
+
+    def __init__(self, snapshots: Mapping[str, Snapshot]) -> None:
+        self._snapshots = snapshots
+        self._known: dict[str, bytes] = {}
+
+    def __getitem__(self, path: str) -> bytes:
+        if path not in self._known:
+            text = self._snapshots[path].text
+            self._known[path] = _byte_order_mark(path) + text.encode("utf-8", "replace")
+        return self._known[path]
+
+    def snapshot(self, path: str) -> Snapshot:
+        """Return the document that stands for a file. It may be open under two names."""
+        return self._snapshots[path]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._snapshots
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._snapshots)
+
+    def __len__(self) -> int:
+        return len(self._snapshots)
+
+
+def _byte_order_mark(path: str) -> bytes:
+    try:
+        data = read_regular(path)[:3]
+    except OSError:
+        return b""
+    return data if data == codecs.BOM_UTF8 else b""

@@ -1,0 +1,310 @@
+"""Tests that editors show what coding agents lose of open prompt files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.text.document import TextDocument
+from sidecar.text.positions import Position
+from tests.protocol.client import Client, edit, until
+
+CHANGES = {"documentChanges": True, "resourceOperations": ["create", "delete"]}
+CODEX_BYTES = 32_768
+
+
+class Editor:
+    """A client with a folder, on a machine with Claude Code and Codex."""
+
+    def __init__(self, client: Client, root: Path, home: Path, encoding: Any) -> None:
+        self.client, self.root, self.home, self.encoding = client, root, home, encoding
+
+    def uri(self, name: str) -> str:
+        return (self.root / name).as_uri()
+
+    def write(self, name: str, text: str | bytes) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    def open(self, name: str) -> None:
+        """Open a file as an editor does: without its byte order mark."""
+        text = (self.root / name).read_bytes().decode("utf-8-sig", "replace")
+        self.client.open(text, self.uri(name))
+
+    async def findings(self, name: str, *codes: str) -> list[dict[str, Any]]:
+        """Wait until a document's diagnostics have these codes, and return them."""
+        uri, wanted = self.uri(name), sorted(codes)
+        told = await self.client.take(
+            "textDocument/publishDiagnostics",
+            lambda params: params["uri"] == uri and _codes(params) == wanted,
+        )
+        found: list[dict[str, Any]] = told["diagnostics"]
+        return found
+
+    async def actions(self, name: str, found: dict[str, Any]) -> list[dict[str, Any]]:
+        actions: list[dict[str, Any]] = await self.client.request(
+            "textDocument/codeAction",
+            {
+                "textDocument": {"uri": self.uri(name)},
+                "range": found["range"],
+                "context": {"diagnostics": [found]},
+            },
+        )
+        return actions
+
+    def span(self, text: str, found: dict[str, Any]) -> str:
+        """Return the text that a diagnostic underlines."""
+        document = TextDocument("", text, 1, self.encoding)
+        start, end = (
+            document.offset_at(
+                Position(found["range"][side]["line"], found["range"][side]["character"])
+            )
+            for side in ("start", "end")
+        )
+        return document.text[start:end]
+
+
+def _codes(params: dict[str, Any]) -> list[str]:
+    return sorted(row["code"] for row in params["diagnostics"])
+
+
+@pytest.fixture
+async def editor(request: Any, bare: Client, tmp_path: Path) -> Editor:
+    root, home = tmp_path / "project", tmp_path / "home"
+    (root / ".git").mkdir(parents=True)
+    (home / ".claude").mkdir()
+    (home / ".codex").mkdir()
+    chosen = getattr(request, "param", "utf-16")
+    await bare.initialize(
+        root=root.as_uri(),
+        capabilities={
+            "general": {"positionEncodings": [chosen]},
+            "textDocument": {"publishDiagnostics": {}},
+            "workspace": {"workspaceEdit": CHANGES},
+        },
+    )
+    bare.ignore("status/update")
+    return Editor(bare, root, home, chosen)
+
+
+EACH_ENCODING = pytest.mark.parametrize("editor", ["utf-8", "utf-16", "utf-32"], indirect=True)
+
+
+@EACH_ENCODING
+@pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])
+async def test_a_cut_is_underlined_from_the_first_lost_byte(editor: Editor, head: bytes) -> None:
+    text = "é🙂 family\r\n" * 3_000
+    editor.write("AGENTS.md", head + text.encode())
+    editor.open("AGENTS.md")
+    (found,) = await editor.findings("AGENTS.md", "instructions-cut")
+    kept = (head + text.encode())[:CODEX_BYTES].decode("utf-8-sig", "ignore")
+    assert editor.span(text, found) == text[len(kept) :]
+    assert (found["severity"], found["source"]) == (2, "token-sidecar")
+    assert found["data"] == {"agents": ["codex"]}
+    assert found["codeDescription"]["href"].endswith("instruction-findings.md#instructions-cut")
+    assert found["message"].startswith("Codex ")
+
+
+@EACH_ENCODING
+async def test_a_fix_puts_white_space_around_an_import(editor: Editor) -> None:
+    text = "🙂 é (@docs/a.md), and more\r\n"
+    editor.write("docs/a.md", "Be brief.\n")
+    editor.write("CLAUDE.md", text)
+    editor.open("CLAUDE.md")
+    (found,) = await editor.findings("CLAUDE.md", "import-skipped")
+    (action,) = await editor.actions("CLAUDE.md", found)
+    assert action["title"] == "Insert white space around @docs/a.md"
+    assert action["isPreferred"]
+    (change,) = action["edit"]["documentChanges"]
+    document = TextDocument("", text, 1, editor.encoding)
+    for item in reversed(change["edits"]):
+        at = item["range"]["start"]
+        assert item["range"]["end"] == at
+        place = document.offset_at(Position(at["line"], at["character"]))
+        document = TextDocument(
+            "", document.text[:place] + item["newText"] + document.text[place:], 1, editor.encoding
+        )
+    assert document.text == "🙂 é ( @docs/a.md ), and more\r\n"
+    editor.client.change({"text": document.text}, uri=editor.uri("CLAUDE.md"))
+    await editor.findings("CLAUDE.md")
+
+
+async def test_the_text_of_an_open_document_counts(editor: Editor) -> None:
+    editor.write("CLAUDE.md", "@docs/a.md\n")
+    editor.write("docs/a.md", "Be brief.\n")
+    editor.open("CLAUDE.md")
+    editor.client.change(edit((0, 10), (0, 10), ","), uri=editor.uri("CLAUDE.md"))
+    await editor.findings("CLAUDE.md", "import-skipped")
+    editor.client.change(edit((0, 10), (0, 11), ""), uri=editor.uri("CLAUDE.md"))
+    await editor.findings("CLAUDE.md")
+
+
+async def test_positions_follow_edits(editor: Editor) -> None:
+    editor.write("CLAUDE.md", "@docs/gone.md\n")
+    editor.open("CLAUDE.md")
+    await editor.findings("CLAUDE.md", "import-skipped")
+    editor.client.change(edit((0, 0), (0, 0), "one\ntwo\n"), uri=editor.uri("CLAUDE.md"))
+    (found,) = await editor.findings("CLAUDE.md", "import-skipped")
+    assert found["range"]["start"] == {"line": 2, "character": 0}
+
+
+async def test_an_open_document_counts_for_others(editor: Editor) -> None:
+    """While `CLAUDE.md` is empty in the editor, Claude Code would read `AGENTS.md`."""
+    editor.write("AGENTS.md", "Rules.\n")
+    editor.write("CLAUDE.md", "Rules of Claude.\n")
+    editor.open("AGENTS.md")
+    (found,) = await editor.findings("AGENTS.md", "instructions-hidden")
+    assert editor.span("Rules.\n", found) == "Rules."
+    editor.open("CLAUDE.md")
+    editor.client.change({"text": ""}, uri=editor.uri("CLAUDE.md"))
+    await editor.findings("AGENTS.md")
+    editor.client.notify(
+        "textDocument/didClose", {"textDocument": {"uri": editor.uri("CLAUDE.md")}}
+    )
+    await editor.findings("AGENTS.md", "instructions-hidden")
+
+
+async def test_files_that_appear_change_or_disappear_are_noticed(editor: Editor) -> None:
+    editor.write("AGENTS.md", "Rules.\n")
+    editor.open("AGENTS.md")
+    editor.write("CLAUDE.md", "Rules of Claude.\n")
+    await editor.findings("AGENTS.md", "instructions-hidden")
+    editor.write("CLAUDE.md", "@AGENTS.md\n")
+    await editor.findings("AGENTS.md")
+    editor.write("CLAUDE.md", "Rules of Claude.\n")
+    await editor.findings("AGENTS.md", "instructions-hidden")
+    (editor.root / "CLAUDE.md").unlink()
+    await editor.findings("AGENTS.md")
+
+
+async def test_a_new_rule_is_noticed(editor: Editor) -> None:
+    editor.write(".claude/rules/a.md", "Be brief.\n")
+    editor.open(".claude/rules/a.md")
+    editor.write(".claude/rules/b.md", "---\npaths: src/**\n---\nBe kind.\n")
+    (found,) = await editor.findings(".claude/rules/a.md", "rule-always-loaded")
+    assert found["severity"] == 3
+
+
+async def test_an_empty_override_can_be_deleted(editor: Editor) -> None:
+    editor.write("AGENTS.md", "Rules.\n")
+    editor.write("AGENTS.override.md", "")
+    editor.open("AGENTS.md")
+    (found,) = await editor.findings("AGENTS.md", "instructions-hidden")
+    (action,) = await editor.actions("AGENTS.md", found)
+    assert action["title"] == "Delete the empty AGENTS.override.md"
+    assert action["edit"]["documentChanges"] == [
+        {"kind": "delete", "uri": editor.uri("AGENTS.override.md")}
+    ]
+    (editor.root / "AGENTS.override.md").unlink()
+    await editor.findings("AGENTS.md")
+
+
+async def test_own_files_outside_the_root_have_findings(editor: Editor) -> None:
+    own = editor.home / ".claude" / "CLAUDE.md"
+    own.write_text("@gone.md\n")
+    editor.client.open("@gone.md\n", own.as_uri())
+    told = await editor.client.take(
+        "textDocument/publishDiagnostics", lambda params: params["uri"] == own.as_uri()
+    )
+    assert _codes(told) == ["import-skipped"]
+
+
+async def test_settings_apply_at_once(editor: Editor) -> None:
+    editor.write("CLAUDE.md", "@docs/gone.md\n")
+    editor.open("CLAUDE.md")
+    await editor.findings("CLAUDE.md", "import-skipped")
+    for section, codes in (
+        ({"footprint": {"diagnostics": False}}, []),
+        ({"footprint": {"severity": {"import-skipped": "error"}}}, ["import-skipped"]),
+        ({"footprint": {"agents": ["codex"]}}, []),
+        ({}, ["import-skipped"]),
+    ):
+        editor.client.notify(
+            "workspace/didChangeConfiguration", {"settings": {"tokenSidecar": section}}
+        )
+        await editor.findings("CLAUDE.md", *codes)
+
+
+async def test_only_agents_that_are_used_here_are_checked(editor: Editor) -> None:
+    (editor.home / ".codex").rmdir()
+    editor.write("AGENTS.md", "a" * (CODEX_BYTES + 1))
+    editor.write("CLAUDE.md", "@docs/gone.md\n")
+    editor.open("AGENTS.md")
+    (found,) = await editor.findings("AGENTS.md", "instructions-hidden")
+    assert found["data"] == {"agents": ["claude-code"]}
+
+
+async def test_budgets_and_instructions_are_shown_together(editor: Editor) -> None:
+    editor.write(".token-sidecar.toml", '[[budget]]\nfiles = "CLAUDE.md"\nmax-tokens = 1\n')
+    await until(lambda: editor.client.server.services.roots.default.rules.all)
+    editor.write("CLAUDE.md", "@docs/gone.md\n")
+    editor.open("CLAUDE.md")
+    await editor.findings("CLAUDE.md", "budget-exceeded", "import-skipped")
+    editor.client.unread.clear()  # budgets may be shown before instructions have been checked
+
+
+async def test_a_client_that_pulls_gets_the_findings(bare: Client, tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    (root / ".git").mkdir(parents=True)
+    (tmp_path / "home" / ".claude").mkdir()
+    (root / "CLAUDE.md").write_text("@docs/gone.md\n")
+    refreshed = list[object]()
+    bare.answer("workspace/diagnostic/refresh", refreshed.append)
+    await bare.initialize(root=root.as_uri(), capabilities={"textDocument": {"diagnostic": {}}})
+    bare.ignore("status/update")
+    uri = (root / "CLAUDE.md").as_uri()
+    bare.open("@docs/gone.md\n", uri)
+    report = await bare.request("textDocument/diagnostic", {"textDocument": {"uri": uri}})
+    assert [row["code"] for row in report["items"]] == ["import-skipped"]
+    (root / "docs").mkdir()
+    (root / "docs" / "gone.md").write_text("Be brief.\n")
+    await until(lambda: len(refreshed) > 1)
+    report = await bare.request("textDocument/diagnostic", {"textDocument": {"uri": uri}})
+    assert report["items"] == []
+
+
+async def test_an_edit_elsewhere_checks_nothing_again(
+    editor: Editor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor.write("CLAUDE.md", "@docs/gone.md\n")
+    editor.write("notes.md", "Notes.\n")
+    editor.open("CLAUDE.md")
+    await editor.findings("CLAUDE.md", "import-skipped")
+    root = editor.client.server.services.roots.default
+    instructions = editor.client.server.services.instructions
+    editor.open("notes.md")
+    editor.client.change({"text": "Other notes.\n"}, uri=editor.uri("notes.md"))
+    await editor.client.request("tokens/count", {"textDocument": {"uri": editor.uri("notes.md")}})
+    assert not instructions.is_stale(root)
+    editor.client.change({"text": "@docs/gone.md "}, uri=editor.uri("CLAUDE.md"))
+    assert instructions.is_stale(root)
+    await editor.findings("CLAUDE.md", "import-skipped")
+
+
+async def test_a_document_that_is_open_through_a_link_has_the_findings(editor: Editor) -> None:
+    editor.write("AGENTS.md", "@docs/gone.md\n")
+    (editor.root / "CLAUDE.md").symlink_to("AGENTS.md")
+    editor.client.open("@docs/gone.md and\n@docs/none.md\n", editor.uri("CLAUDE.md"))
+    await editor.findings("CLAUDE.md", "import-skipped", "import-skipped")
+
+
+async def test_a_link_out_of_the_root_is_not_watched_or_read(
+    editor: Editor, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    (outside / "inner").mkdir(parents=True)
+    (outside / "inner" / "a.md").write_text("@gone.md\n")
+    (editor.root / ".claude").mkdir()
+    (editor.root / ".claude" / "rules").symlink_to(outside)
+    editor.write("CLAUDE.md", "@docs/gone.md\n")
+    editor.open("CLAUDE.md")
+    await editor.findings("CLAUDE.md", "import-skipped")
+    services = editor.client.server.services
+    watched = services.instructions.watched(services.roots.default)
+    assert str(editor.root / "CLAUDE.md") in watched
+    real = await services.workers.run(lambda: set(map(os.path.realpath, watched)))
+    assert [path for path in real if path.startswith(str(outside))] == []
