@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 REFERENCE = (ROOT / "docs/reference/configuration.md").read_text()
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("editors/*/*.md")])
 NO_KEYS = {
-    *("context.warnAt", "cost.total_cost"),
+    *("context.warnAt", "cost.total_cost", "context.fileName", "agents.md"),
     *("ledger.db", "tokenizer.json", "tokenizer.model", "team.id"),
     *("agents.md", "context.fileName"),
 }
