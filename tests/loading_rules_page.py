@@ -34,6 +34,7 @@ WHERE = {
 ABOVE = {
     "never": "",
     "without-git": "; without a repository, every folder above",
+    "one": " and one folder above; without a repository, every folder above",
     "always": " and every folder above",
 }
 
@@ -87,6 +88,8 @@ def details(files: Files) -> Iterator[str]:
             "ends": "white space at the ends",
         }
         yield "removed: " + ", ".join(removed[one] for one in files.strips)
+    if files.without_imports:
+        yield "no imports in " + ", ".join(f"`{name}`" for name in files.without_imports)
     if files.limit is not None:
         yield limit_text(files.limit)
     if files.below == "later":
@@ -104,7 +107,7 @@ def scope_details(scope: Scope) -> Iterator[str]:
     if scope.keys:
         keys = ", ".join(f"`{key}`" for key in scope.keys)
         everything = ", ".join(f"`{one}`" for one in scope.everything)
-        all_files = f" (except {everything})" if everything else ""
+        all_files = f" (unless only {everything})" if everything else ""
         yield f"rules with {keys}{all_files}: {sent[scope.scoped]}"
     if scope.always:
         yield f"`{scope.always}` decides if it is set"

@@ -360,12 +360,12 @@ class _Finder:
             folders.append(os.path.dirname(folders[-1]))
         folders.reverse()
         first = folders.index(root or self._start)
-        goes_on = above == "always" or (above == "without-git" and root is None)
-        goes_on &= self._places is not NO_PLACES  # folders above the project are the user's
-        outer = [
-            _Place(one, (one, str(self._places.home)))
-            for one in (folders[:first] if goes_on else ())
-        ]
+        outermost = first if above == "never" else 0
+        if root is not None:
+            outermost = {"always": 0, "one": max(first - 1, 0)}.get(above, first)
+        if self._places is NO_PLACES:  # folders above the project are the user's
+            outermost = first
+        outer = [_Place(one, (one, str(self._places.home))) for one in folders[outermost:first]]
         return [*outer, *(_Place(one, self._project) for one in folders[first:])]
 
     def _folders(self, rules: Files) -> list[_Place]:
@@ -597,8 +597,9 @@ class _Finder:
         if end < len(source.data):
             part, text = self._cut(part, source, end, rules), _as_sent(source, end, rules)
         self._append(replace(part, text=text))
-        if self._rules.imports is not None and kind in ("instructions", "rule"):
-            self._add_imports(file, rules, self._rules.imports, (source.real,))
+        imports = None if file.name in rules.without_imports else self._rules.imports
+        if imports is not None and kind in ("instructions", "rule"):
+            self._add_imports(file, rules, imports, (source.real,))
 
     def _cut(self, part: Part, source: SourceFile, end: int, rules: Files) -> Part:
         size, lost = len(source.data), ByteRange(end, len(source.data))
@@ -843,7 +844,7 @@ def _scope_state(scope: Scope, text: str) -> tuple[State, str]:
     if always is True:
         return "sent", ""
     patterns = [one for key in scope.keys for one in _texts(values.get(key, ()))]
-    if patterns and not set(patterns) & set(scope.everything):
+    if not set(patterns) <= set(scope.everything):
         named = ", ".join(patterns[:3])
         return scope.scoped, f"sent when a file that matches {named} is in the context"
     if patterns:

@@ -34,7 +34,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     keys: tuple[str, ...] = ()
     """The keys with patterns: the rule is sent when a matching file is in the context."""
     everything: tuple[str, ...] = ()
-    """The patterns that mean all files. A rule with one of them is sent at once."""
+    """The patterns that mean all files. A rule that has no others is sent at once."""
     always: str = ""
     """A key that decides alone: sent at once if true, and not at once if false."""
     off: str = ""
@@ -76,10 +76,11 @@ class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
     kind: Kind | None = None
     """The kind of these files. By default patterns find rules, and names instructions."""
-    above: Literal["never", "without-git", "always"] = "never"
+    above: Literal["never", "without-git", "one", "always"] = "never"
     """When the chain goes on above the repository, to the root of the file system.
 
-    Without a repository, a chain that never does is the start folder alone.
+    `one` adds one folder above a repository, and all folders without a repository. Without a
+    repository, a chain that never goes on is the start folder alone.
     """
     innermost_first: bool = False
     fallbacks: tuple[tuple[str, ...], ...] = ()
@@ -95,6 +96,8 @@ class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     hides_same_name: bool = False
     """Whether a rule hides later ones of the same name in other folders."""
     scope: Scope | None = None
+    without_imports: tuple[str, ...] = ()
+    """Those of `files` in which `AgentRules.imports` does not apply."""
     strips: tuple[Literal["comments", "front-matter", "ends"], ...] = ()
     """What the agent removes: HTML comments that are blocks, YAML, white space at the ends."""
     limit: Limit | None = None

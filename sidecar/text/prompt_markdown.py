@@ -69,7 +69,7 @@ def _yaml_value(head: str, inner: list[str]) -> Value:
         if items:
             return tuple(_scalar(found[1] or "") for found in items)
     whole = " ".join((head, *(line.strip() for line in inner))).strip()
-    if whole.startswith("["):
+    if whole.startswith("[") and "]" in whole:  # agents read a list without an end as text
         items = list(_FLOW_ITEM.finditer(whole, 1))
         return tuple(text for item in items if (text := _scalar(item[1])))
     if head[:1] in ("'", '"'):

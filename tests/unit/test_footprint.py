@@ -87,10 +87,10 @@ CASES: list[tuple[str, str, list[str], list[str]]] = [
     (
         "qwen-code",
         "pkg",
-        ["AGENTS.md", "QWEN.md", "pkg/QWEN.md", "~/QWEN.md", ".qwen/QWEN.local.md", "QWEN.local.md",
+        ["AGENTS.md", "QWEN.md", "pkg/QWEN.md", "../QWEN.md", "~/QWEN.md", ".qwen/QWEN.local.md", "QWEN.local.md",
          ".qwen/rules/deep/a.md", "~/.qwen/AGENTS.md", "~/.qwen/QWEN.md", "~/.qwen/output-language.md"],
-        ["~/.qwen/QWEN.md", "~/QWEN.md", "QWEN.md", "pkg/QWEN.md", ".qwen/QWEN.local.md",
-         "~/.qwen/AGENTS.md", "AGENTS.md", ".qwen/rules/deep/a.md", "~/.qwen/output-language.md"],
+        ["~/.qwen/QWEN.md", "../QWEN.md", "QWEN.md", "pkg/QWEN.md", "~/.qwen/AGENTS.md",
+         "AGENTS.md", ".qwen/QWEN.local.md", ".qwen/rules/deep/a.md", "~/.qwen/output-language.md"],
     ),
     (
         "kimi-code",
@@ -147,7 +147,9 @@ def test_an_agent_sends_files_in_the_order_of_its_request(
     assert world.sent(agent, start) == sent
 
 
-@pytest.mark.parametrize("agent", ["codex", "gemini-cli", "kimi-code", "vibe", "copilot-cli"])
+@pytest.mark.parametrize(
+    "agent", ["codex", "gemini-cli", "kimi-code", "vibe", "copilot-cli", "kilo-code"]
+)
 def test_without_git_only_the_start_folder_is_read(world: FootprintWorld, agent: str) -> None:
     (world.root / ".git").rmdir()
     name = "GEMINI.md" if agent == "gemini-cli" else "AGENTS.md"
@@ -182,6 +184,11 @@ def test_an_import_brings_a_hidden_file(world: FootprintWorld) -> None:
     hidden = world.parts(found, "hidden")
     assert [world.name(one.path) for one in hidden] == ["pkg/AGENTS.md"]
     assert world.name(hidden[0].hidden_by) == "CLAUDE.md"
+
+
+def test_copilot_reads_no_imports_in_gemini_md(world: FootprintWorld) -> None:
+    world.write({"AGENTS.md": "@a.md\n", "GEMINI.md": "@b.md\n", "a.md": "a", "b.md": "b"})
+    assert world.sent("copilot-cli") == ["AGENTS.md", "a.md", "GEMINI.md"]
 
 
 def test_a_hidden_file_is_a_problem(world: FootprintWorld) -> None:
@@ -274,6 +281,8 @@ RULES = [
     ('paths: ["*"]', "later"),
     ("paths:\n  - '**/*'", "later"),
     ("paths:\n- src/**\n- docs/**", "later"),
+    ("paths: [", "later"),
+    ("title: [", "sent"),
 ]
 
 
@@ -291,7 +300,10 @@ def test_claude_rules_with_paths_are_sent_later(
     [
         ("copilot-cli", ".github/instructions/a.instructions.md", 'applyTo: "**"', "sent"),
         ("copilot-cli", ".github/instructions/a.instructions.md", 'applyTo: "*.py"', "name-only"),
-        ("copilot-cli", ".claude/rules/a.md", "paths: src/**", "later"),
+        ("copilot-cli", ".claude/rules/a.md", "paths: src/**", "name-only"),
+        ("copilot-cli", ".claude/rules/a.md", "paths: '**/*'", "sent"),
+        ("copilot-cli", ".claude/rules/a.md", "paths: ['**', 'src/**']", "name-only"),
+        ("claude-code", ".claude/rules/a.md", "paths: ['**', 'src/**']", "later"),
         ("cline", ".clinerules/a.md", "disabled: true", "hidden"),
         ("cline", ".clinerules/a.md", "paths: src/**", "sent"),
         ("continue", ".continue/rules/a.md", "globs: '*.py'", "later"),
