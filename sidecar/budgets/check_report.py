@@ -504,11 +504,12 @@ def _annotated(path: str) -> str:
 
 def _escape(text: str) -> str:
     """Escape a message for a GitHub workflow command."""
-    return printable_lines(text).replace("%", "%25").replace("\n", "%0A")
+    return printable(text).replace("%", "%25")
 
 
 def _escape_value(text: str) -> str:
-    return _escape(text).replace(":", "%3A").replace(",", "%2C")
+    escaped = printable_lines(text).replace("%", "%25").replace("\n", "%0A")
+    return escaped.replace(":", "%3A").replace(",", "%2C")
 
 
 def _sarif_result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
