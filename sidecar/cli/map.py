@@ -158,7 +158,16 @@ def _base_name(path: str) -> str:
 
 
 def _relative_counts(report: Report, folder: Path) -> list[tuple[str, int, Method]]:
-    return [(os.path.relpath(file.path, folder), file.tokens, file.method) for file in report.files]
+    """Return the counts by path. Files that several links lead to are counted once."""
+    from sidecar.project.files import Target, drop_duplicate_links
+
+    links = [Target(file.path, file.path, os.path.islink(file.path)) for file in report.files]
+    kept = {target.path for target in drop_duplicate_links(links)}
+    return [
+        (os.path.relpath(file.path, folder), file.tokens, file.method)
+        for file in report.files
+        if file.path in kept
+    ]
 
 
 def _list_prompt_files(report: Report, folder: Path, model: str) -> list[PromptFileEntry]:

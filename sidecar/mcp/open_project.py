@@ -81,6 +81,9 @@ class Project:
     def resolve(self, path: str, roots: Sequence[Path]) -> Path:
         """Return the absolute path to a file or folder in the project. This call blocks.
 
+        Links to the root folder are resolved. Links inside it are not, because budgets name files
+        by their paths in the project.
+
         Args:
             path: A path, either absolute or relative to the project.
             roots: The client's root folders. Paths inside them are also allowed.
@@ -102,6 +105,11 @@ class Project:
             raise BadParamsError(f"cannot read {path}: {reason}") from None
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise BadParamsError(f"{path} is not a regular file")
+        named = Path(os.path.abspath(self.root / os.path.expanduser(path)))
+        for root in (self.root, *roots, *allowed):
+            if named.is_relative_to(root):
+                inside = Path(os.path.realpath(root)) / named.relative_to(root)
+                return inside if os.path.realpath(inside) == str(real) else real
         return real
 
     def display_path(self, path: str | Path) -> str:

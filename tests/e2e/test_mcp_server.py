@@ -206,6 +206,30 @@ async def test_budgets_are_those_of_the_check_command(project: Path) -> None:
     assert within.structured_content["exceeded"] == 0
 
 
+@pytest.mark.parametrize("is_absolute", [True, False])
+async def test_a_linked_file_has_the_budget_of_its_path(project: Path, is_absolute: bool) -> None:
+    (project / ".token-sidecar.toml").write_text(
+        '[[budget]]\nfiles = ["linked.md", "l/*"]\nmax-tokens = 1\n'
+    )
+    (project / "linked.md").symlink_to("docs/a.md")
+    (project / "l").symlink_to("docs", target_is_directory=True)
+    for path in ("linked.md", "l/a.md", "docs/../linked.md"):
+        named = str(project / path) if is_absolute else path
+        report = await printed(project, "check", "--json", named)
+        (finding,) = report["files"][0]["findings"]
+        async with connected(project) as client:
+            result = await client.call_tool("check_budgets", {"paths": [named]})
+            size = await client.call_tool("count_tokens", {"path": named})
+        assert result.structured_content is not None
+        (found,) = result.structured_content["findings"]
+        assert (found["path"], found["tokens"]) == (
+            path.removeprefix("docs/../"),
+            finding["tokens"],
+        )
+        assert size.structured_content is not None
+        assert size.structured_content["tokens"] == finding["tokens"]
+
+
 BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("count_tokens", {"path": "../secret"}, "is outside the project"),
     ("count_tokens", {"path": "link"}, "is outside the project"),

@@ -46,6 +46,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+def test_a_linked_file_is_counted_once(folder: Path) -> None:
+    (folder / ".token-sidecar.toml").write_text('[[budget]]\nfiles = "l/*"\nmax-tokens = 1\n')
+    (folder / "l").mkdir()
+    (folder / "l/link.md").symlink_to("../docs/short.md")
+    (folder / "l/other.md").symlink_to("../docs/short.md")
+    files = json.loads(CliRunner().invoke(count, ["--json", "."]).stdout)["files"]
+    found = json.loads(run("--json").stdout)
+    assert found["tokens"] == sum(file["tokens"] for file in files)
+    assert found["files"] == len(files)
+    within = json.loads(run("--json", "l").stdout)
+    assert [entry["path"] for entry in within["entries"]] == ["link.md"]
+
+
 def mapped(*arguments: str | Path) -> Any:
     result = run("--json", *arguments)
     assert result.exit_code == 0, result.output
