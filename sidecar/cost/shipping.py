@@ -102,13 +102,18 @@ _SCHEMA = (
     # The sequence number of the latest change to each call that was amended or queued again.
     "CREATE TABLE IF NOT EXISTS amended (event INTEGER PRIMARY KEY, change INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS amended_change ON amended (change)",
-    # How many calls each destination has rejected since the last comparison with the store.
+    # How many calls each destination has rejected without naming them, since the last comparison
+    # with the store.
     "CREATE TABLE IF NOT EXISTS rejected (destination TEXT PRIMARY KEY, calls INTEGER NOT NULL) "
     "WITHOUT ROWID",
+    # The other calls that each destination has rejected, until it accepts their next version.
+    "CREATE TABLE IF NOT EXISTS rejected_call (destination TEXT, event INTEGER, "
+    "PRIMARY KEY (destination, event)) WITHOUT ROWID",
     # The last UTC day on which a workspace's prompt file report was sent to a destination.
     "CREATE TABLE IF NOT EXISTS file_report (destination TEXT, workspace TEXT, day INTEGER "
     "NOT NULL, PRIMARY KEY (destination, workspace)) WITHOUT ROWID",
 )
+_REJECTED = ("rejected", "rejected_call")
 _SELECT = (
     "SELECT event.id, coalesce(amended.change, 0), sent_session, sent_agent, sent_at, "  # noqa: S608
     f"sent_telemetry, {EVENT_COLUMNS} FROM {EVENT_TABLES} "
@@ -254,8 +259,8 @@ class ShippingQueue:
                     yield call
             row = calls[-1].row if calls else accepted.event
 
-    def accept(self, batch: Batch, rejected: int = 0) -> None:
-        """Move the cursor past a batch, and add to the number of rejected calls.
+    def accept(self, batch: Batch, delivery: Delivery | None = None) -> None:
+        """Move the cursor past a batch, and store which of its calls were rejected.
 
         Does nothing if another process has moved the cursor.
 
@@ -271,24 +276,43 @@ class ShippingQueue:
                 "WHERE destination = ? AND event = ? AND change = ?",
                 (*batch.after, self._destination, *batch.before),
             )
-            if moved.rowcount and rejected:
-                connection.execute(
-                    "INSERT INTO rejected VALUES (?, ?) "
-                    "ON CONFLICT (destination) DO UPDATE SET calls = calls + excluded.calls",
-                    (self._destination, rejected),
-                )
+            if moved.rowcount:
+                self._store_rejected(connection, batch, delivery or Delivery())
+
+    def _store_rejected(
+        self, connection: sqlite3.Connection, batch: Batch, delivery: Delivery
+    ) -> None:
+        connection.executemany(
+            "DELETE FROM rejected_call WHERE destination = ? AND event = ?",
+            ((self._destination, call.row) for call in batch.calls),
+        )
+        connection.executemany(
+            "INSERT INTO rejected_call VALUES (?, ?)",
+            ((self._destination, call.row) for call in delivery.named),
+        )
+        unnamed = delivery.rejected - len(delivery.named)
+        if unnamed:
+            connection.execute(
+                "INSERT INTO rejected VALUES (?, ?) "
+                "ON CONFLICT (destination) DO UPDATE SET calls = calls + excluded.calls",
+                (self._destination, unnamed),
+            )
 
     def rejected_calls(self) -> int:
         """Return how many calls were rejected since the last comparison with the store.
+
+        Calls that were accepted after a change are not included.
 
         Raises:
             LedgerError: Reading failed.
         """
         with self.ledger.reader() as connection:
-            found = connection.execute(
-                "SELECT calls FROM rejected WHERE destination = ?", (self._destination,)
+            (calls,) = connection.execute(
+                "SELECT (SELECT coalesce(sum(calls), 0) FROM rejected WHERE destination = ?1) + "
+                "(SELECT count(*) FROM rejected_call WHERE destination = ?1)",
+                (self._destination,),
             ).fetchone()
-        return int(found[0]) if found else 0
+        return int(calls)
 
     def queue_again(self, versions: Mapping[int, int]) -> None:
         """Queue the calls that the store lacks, to be sent again with a higher version.
@@ -307,7 +331,11 @@ class ShippingQueue:
             connection.executemany(
                 statement, ((row, min(sent, _LARGEST_CHANGE)) for row, sent in versions.items())
             )
-            connection.execute("DELETE FROM rejected WHERE destination = ?", (self._destination,))
+            for table in _REJECTED:
+                connection.execute(
+                    f"DELETE FROM {table} WHERE destination = ?",  # noqa: S608
+                    (self._destination,),
+                )
 
     def recent_workspaces(self) -> list[str]:
         """Return the URIs of workspaces with calls in the last 30 days.
@@ -463,7 +491,7 @@ def _is_replaced(connection: sqlite3.Connection, endpoint: str, destination: str
 
 
 def _queue_all(connection: sqlite3.Connection, destination: str) -> None:
-    for table in ("shipment", "rejected", "file_report"):
+    for table in ("shipment", *_REJECTED, "file_report"):
         connection.execute(f"DELETE FROM {table} WHERE destination = ?", (destination,))  # noqa: S608
 
 
@@ -775,7 +803,7 @@ async def ship(
                 break
             newest = await run(queue.newest_call)
             delivery = await collector.deliver(batch.calls, newest or batch.calls[-1], run)
-            await run(partial(queue.accept, batch, delivery.rejected))
+            await run(partial(queue.accept, batch, delivery))
             shipped = Shipped(
                 shipped.accepted + len(batch.calls) - delivery.rejected,
                 shipped.rejected + delivery.rejected,

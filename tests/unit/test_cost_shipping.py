@@ -351,6 +351,26 @@ def test_rejected_calls_are_counted_and_do_not_hold_up_others(
     assert set(ids(collector.calls())).isdisjoint(poison)
 
 
+def test_a_rejected_call_is_sent_again_once_it_has_changed(
+    collector: Collector, book: CostBook
+) -> None:
+    book.ledger.record_many(numbered(5))
+    settings = configure(collector)
+    [name] = reject_some(collector, queue_of(book, settings), 2, 3)
+    send(book, settings)
+    for output in (400, 500):  # the collector also rejects the first correction
+        more = msgspec.structs.replace(EVENT.buckets, output=output)
+        amended = msgspec.structs.replace(numbered(5)[2], buckets=more)
+        book.ledger.record_many([amended, *numbered(1, start=output)], amend=True)
+        if output == 500:
+            collector.answer = lambda _path, _body: (200, b"", {})
+        assert send(book, settings).rejected == (output == 400)
+        assert queue_of(book, settings).rejected_calls() == (output == 400)
+    (corrected,) = [call for call in collector.calls() if call["token_sidecar.call.id"] == name]
+    assert corrected["gen_ai.usage.output_tokens"] == 507
+    assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+
+
 def test_calls_that_a_collector_rejects_without_naming_them_are_counted(
     collector: Collector, book: CostBook
 ) -> None:
