@@ -141,6 +141,8 @@ def agent_footprint(
     static, notes = add_up(files), list[str]()
     if measured is not None and static.tokens > measured.tokens:
         notes.append(_contradiction(measured, static))
+    if measured is not None and message_tokens is not None:
+        message_tokens = min(message_tokens, max(0, measured.tokens - static.tokens))
     if measured is not None and changed:
         notes.append(_stale_note(measured, changed))
     system = _system_part(measured, static.tokens, message_tokens)
