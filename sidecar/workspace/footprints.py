@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,6 +34,7 @@ from sidecar.workspace.one_off_counts import run_with_counters
 
 if TYPE_CHECKING:
     from sidecar.agents.first_requests import AgentUse
+    from sidecar.agents.folders import Places
     from sidecar.budgets.content_counts import ContentCounter
     from sidecar.config.settings import Settings
     from sidecar.cost.ledger import Ledger
@@ -171,15 +173,35 @@ def _find(
     first = use.first if use else None
     model = (first.model if first else use.model if use else None) or default
     window = use.window if use else None
-    footprint = find_footprint(
-        agent, start, sources.places, context_window=window, model=model, files=files
-    )
+    places = sources.places
+    return _Found(model, find_for_model(agent, start, places, files, model, settings, window), use)
+
+
+def find_for_model(
+    agent: str,
+    start: Path,
+    places: Places,
+    files: SourceFiles,
+    model: str,
+    settings: Settings,
+    window: int | None = None,
+) -> Footprint:
+    """Return what an agent sends with a model before the first word. This function blocks.
+
+    Args:
+        agent: The agent.
+        start: The folder where the agent starts.
+        places: The user's folders.
+        files: Reads the files.
+        model: The model.
+        settings: The project's settings.
+        window: The context window in tokens; by default the model's, if known.
+    """
+    find = partial(find_footprint, agent, start, places, model=model, files=files)
+    footprint = find(context_window=window)
     if window is None and any(part.kind in _KINDS_OF_LISTS for part in footprint.parts):
-        window = _known_window(model, settings)
-        footprint = find_footprint(
-            agent, start, sources.places, context_window=window, model=model, files=files
-        )
-    return _Found(model, footprint, use)
+        footprint = find(context_window=_known_window(model, settings))
+    return footprint
 
 
 def _known_window(model: str, settings: Settings) -> int | None:

@@ -14,10 +14,10 @@ from sidecar.budgets.check_run import SentFile
 from sidecar.cost.change_price import ChangePrice, price_change
 from sidecar.counting.count_result import METHODS, Measure
 from sidecar.errors import BadParamsError, SidecarError
-from sidecar.project.footprint import find_footprint
 from sidecar.project.git import find_top
 from sidecar.project.loading_rules import loading_rules
 from sidecar.project.source_files import SourceFiles
+from sidecar.workspace.footprints import find_for_model
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
@@ -112,7 +112,7 @@ def find_prompt_growth(
     for agent in models or known:
         model = models.get(agent, settings.model)
         old_texts, texts = (
-            _texts_of(agent, root, places, model, files) if agent in known else []
+            _texts_of(agent, root, places, files, model, settings) if agent in known else []
             for files in (before, now)
         )
         if old_texts == texts:
@@ -160,7 +160,7 @@ def find_sent_files(
     sent = [
         [part for part in footprint.parts if part.text and not part.is_own]
         for footprint in (
-            find_footprint(agent, root, places, model=settings.model, files=SourceFiles(replaced))
+            find_for_model(agent, root, places, SourceFiles(replaced), settings.model, settings)
             for replaced in (None, *([] if old is None else [old]))
         )
     ]
@@ -175,9 +175,11 @@ def find_sent_files(
     return found
 
 
-def _texts_of(agent: str, root: Path, places: Places, model: str, files: SourceFiles) -> list[str]:
+def _texts_of(
+    agent: str, root: Path, places: Places, files: SourceFiles, model: str, settings: Settings
+) -> list[str]:
     """Return what an agent sends of each file with the first call."""
-    footprint = find_footprint(agent, root, places, model=model, files=files)
+    footprint = find_for_model(agent, root, places, files, model, settings)
     return [part.text for part in footprint.parts if part.text]
 
 
