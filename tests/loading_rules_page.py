@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 from sidecar.project.loading_rules import AgentRules, Files, Imports, Limit, Scope, loading_rules
+from sidecar.project.mcp_servers import Form, mcp_rules
 
 HEAD = """\
 # Loading rules
@@ -42,7 +43,7 @@ ABOVE = {
 def page() -> str:
     """Return the page."""
     sections = [section(rules) for rules in loading_rules().values()]
-    return "\n".join([HEAD, *sections])
+    return "\n".join([HEAD, *sections, mcp_section()])
 
 
 def section(rules: AgentRules) -> str:
@@ -172,6 +173,51 @@ def import_text(imports: Imports) -> str:
             ],
         )
     )
+
+
+MCP_HEAD = """\
+## MCP servers
+
+Which servers each agent starts, and what it sends of their tools, measured in the versions above. The rules are in
+`sidecar/project/mcp_servers.toml`. Titles, annotations and output schemas of tools are in no request. A relative path is
+in the folder where the agent starts.
+
+| agent | configuration | sent in each call |
+|---|---|---|"""
+
+
+def mcp_section() -> str:
+    """Return the part of the page about MCP servers."""
+    rows = []
+    for agent, rules in mcp_rules().items():
+        files = ", ".join(dict.fromkeys(f"`{path}`" for file in rules.files for path in file.paths))
+        forms = "; ".join(form_text(form) for form in rules.forms)
+        pages = "; only the first page of a list of tools" if rules.reads_first_page_only else ""
+        rows.append(f"| {loading_rules()[agent].title} | {files} | {forms}{pages} |")
+    return "\n".join([MCP_HEAD, *rows, ""])
+
+
+def form_text(form: Form) -> str:
+    """Return in words what an agent sends of a server's tools, and when."""
+    conditions = [f"`{name}={value}`" for name, value in form.variables.items()]
+    conditions += [
+        f"`{key}: {str(value).lower()}` in the server's entry" for key, value in form.entry.items()
+    ]
+    conditions += [f"the models `{model}`" for model in form.models]
+    texts = {
+        "schemas": "whole schemas",
+        "lines": "a line per tool",
+        "server": "a line per server",
+        "nothing": "nothing",
+    }
+    text = texts[form.sends]
+    if form.description_limit is not None:
+        text += f", descriptions up to {form.description_limit:,} characters"
+    if "{instructions}" in form.instructions + form.text:
+        limit = form.instructions_limit
+        text += ", the server's instructions"
+        text += f" up to {limit:,} characters" if limit is not None else ""
+    return f"with {' or '.join(conditions)}: {text}" if conditions else text
 
 
 if __name__ == "__main__":

@@ -6,11 +6,15 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.errors import BadParamsError
+
+if TYPE_CHECKING:
+    from sidecar.config.settings import Settings
 
 
 @click.command()
@@ -26,14 +30,23 @@ from sidecar.errors import BadParamsError
     help="Only this coding agent, even if it is not installed (default: all that are installed).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def footprint(folder: Path, agent: str | None, as_json: bool) -> None:
+@click.option(
+    "--measure-mcp",
+    is_flag=True,
+    help="First start the MCP servers that the agents start here, and count their tools.",
+)
+def footprint(folder: Path, agent: str | None, as_json: bool, measure_mcp: bool) -> None:
     """Show what coding agents send before the first word, if they start in DIR.
 
     DIR is the current folder by default. Each agent has its own rules for instruction files, rules,
     imports, skills and memory. The system prompt and the built-in tools are what is left of the
     first request of the newest session that started in DIR.
 
-    Exit codes: 0; 2 if DIR or the agent is unknown, or the configuration is invalid.
+    --measure-mcp starts the servers that your own configuration of the agents names, and keeps only
+    numbers. It asks before it starts a server that only the project names.
+
+    Exit codes: 0; 1 if an MCP server was not started or did not list its tools; 2 if DIR or the
+    agent is unknown, or the configuration is invalid.
     """
     from sidecar.config.load import find_root, load
     from sidecar.config.paths import state_dir
@@ -45,6 +58,7 @@ def footprint(folder: Path, agent: str | None, as_json: bool) -> None:
     loaded = load(root)
     has_errors = print_problems(loaded.problems)
     settings, ledger = loaded.settings, Ledger(state_dir() / FILE_NAME)
+    failed = _measure_mcp_servers(start, settings, agent) if measure_mcp else 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() and not as_json else 0
     try:
         found = find_footprints(root, start, settings, settings.model, ledger, agent, width)
@@ -57,4 +71,16 @@ def footprint(folder: Path, agent: str | None, as_json: bool) -> None:
         print_json(found)
     else:
         print_lines(*map(to_encodable, found.text.split("\n")))
-    sys.exit(2 if has_errors else 0)
+    sys.exit(2 if has_errors else failed)
+
+
+def _measure_mcp_servers(start: Path, settings: Settings, agent: str | None) -> int:
+    """Measure the MCP servers of one agent or of all. Return the exit code if this fails."""
+    if not settings.agents.enabled:
+        return 0  # the report says so
+    from sidecar.agents.folders import Places
+    from sidecar.cli.mcp_measuring import measure_mcp_servers
+    from sidecar.project.mcp_servers import mcp_rules
+
+    agents = mcp_rules() if agent is None else [agent]
+    return measure_mcp_servers(start, Places.of(settings.agents), settings, agents)

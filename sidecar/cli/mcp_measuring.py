@@ -65,7 +65,7 @@ def measure_mcp_servers(
     for server in found:
         groups.setdefault(server.digest, []).append(server)
     if not groups:
-        print_lines("No MCP servers are configured for the coding agents in this folder.")
+        print_lines("No MCP servers are configured for the coding agents here.", err=True)
         return 0
     # Each server's numbers are kept at once, so Ctrl-C loses only those of the current server.
     done = [_measure(digest, group, start, places, settings) for digest, group in groups.items()]
@@ -106,7 +106,7 @@ def _measure(
     except OSError as error:
         warn(f"cannot keep the numbers of {name}: {error.strerror or error}")
         return False
-    print_lines(f"{name}: {counted(measured.tools, 'tool')}")
+    print_lines(f"{name}: {counted(measured.tools, 'tool')}", err=True)
     return True
 
 
@@ -120,6 +120,9 @@ def _is_confirmed(server: McpServer) -> bool:
             "run this command in a terminal to confirm the server's command"
         )
         return False
-    print_lines(f"{server.path} is part of the project. It starts {name} with this command:")
-    print_lines(f"  {server.shown_command}")
-    return click.confirm("Start it?", default=False)
+    print_lines(
+        f"{server.path} is part of the project. It starts {name} with this command:",
+        f"  {server.shown_command}",
+        err=True,
+    )
+    return click.confirm("Start it?", default=False, err=True)

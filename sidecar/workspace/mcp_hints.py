@@ -114,7 +114,9 @@ def describe_sent_tools(sent: ServerTools) -> str:
     agent = sent.server.agent
     if sent.sends == "nothing":
         return f"nothing in {agent}"
-    tokens = "unknown" if sent.tokens is None else tokens_text(sent.tokens, sent.method)
+    if sent.tokens is None:
+        return f"not measured for {agent}"
+    tokens = tokens_text(sent.tokens, sent.method)
     if sent.sends == "server":
         return f"one line in {agent} ({tokens})"
     what = " (a line per tool)" if sent.sends == "lines" else ""

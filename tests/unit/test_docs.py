@@ -17,6 +17,7 @@ from sidecar.budgets.check_report import RULES
 from sidecar.budgets.findings import DOCUMENTATION
 from sidecar.budgets.instruction_findings import DEFAULT_SEVERITIES, INSTRUCTIONS_PAGE
 from sidecar.project.loading_rules import loading_rules
+from sidecar.project.mcp_servers import mcp_rules
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -76,6 +77,7 @@ def test_named_files_exist(page: Path) -> None:
     """Paths may be relative to the root, the package, or the page's folder."""
     named, places = CODE.findall(page.read_text("utf-8")), (ROOT, ROOT / "sidecar", page.parent)
     settings = [rules.settings.files for rules in loading_rules().values() if rules.settings]
+    settings += [file.paths for rules in mcp_rules().values() for file in rules.files]
     named = [file for file in named if file not in chain(*settings)]  # other projects have these
     assert [file for file in named if not any((at / file).exists() for at in places)] == []
 

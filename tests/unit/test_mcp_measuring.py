@@ -78,7 +78,7 @@ def test_the_tools_of_the_users_own_server_are_counted_and_kept(
 ) -> None:
     write_own(start, crates=entry("25", "pids"))
     assert measure(start) == 0
-    assert "crates: 25 tools" in capsys.readouterr().out
+    assert "crates: 25 tools" in capsys.readouterr().err
     (found,) = find_mcp_servers("claude-code", start, places_of(start))
     (sent,) = sent_tools([found], "claude-sonnet-5", read_kept(state_dir()), {})
     assert sent.tools == 25
@@ -118,7 +118,7 @@ def test_a_projects_server_is_started_after_its_command_was_confirmed(
     asked = []
 
     def confirm(text: str, **_: Any) -> bool:
-        asked.append(capsys.readouterr().out + text)
+        asked.append(capsys.readouterr().err + text)
         return is_confirmed
 
     monkeypatch.setattr(click, "confirm", confirm)
@@ -139,7 +139,7 @@ def test_a_server_that_the_user_has_too_needs_no_confirmation(
     write_own(start, mine=entry("3"))
     write_project(start, theirs=entry("3"))
     assert measure(start) == 0
-    assert capsys.readouterr().out == "mine: 3 tools\n"
+    assert capsys.readouterr().err.endswith("\nmine: 3 tools\n")
 
 
 def test_a_projects_server_gets_no_variables_but_its_own(
@@ -199,7 +199,7 @@ def test_one_server_that_fails_does_not_stop_the_others(
     assert measure(start) == 1
     shown = capsys.readouterr()
     assert "broken: its program or working folder does not exist" in shown.err
-    assert shown.out == "crates: 2 tools\n"
+    assert shown.err.endswith("\ncrates: 2 tools\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
@@ -240,4 +240,19 @@ def test_without_the_sdk_the_message_says_how_to_install_it(
 
 def test_without_servers_nothing_is_done(start: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert measure(start) == 0
-    assert capsys.readouterr().out.startswith("No MCP servers are configured")
+    assert capsys.readouterr().err.startswith("No MCP servers are configured")
+
+
+def test_footprint_measures_before_it_reports(start: Path) -> None:
+    """The home folder of the tests is empty, so nothing but the project names a server."""
+    from click.testing import CliRunner
+
+    from sidecar.cli import main
+
+    (start / "AGENTS.md").write_text("Be brief.\n")
+    write_project(start, crates=entry("3", str(start / "pids")))
+    shown = CliRunner().invoke(main, ["footprint", str(start), "--measure-mcp", "--json"])
+    assert shown.exit_code == 1
+    assert "crates was not started" in shown.stderr
+    assert json.loads(shown.stdout)["folder"] == start.as_uri()
+    assert not (start / "pids").exists()
