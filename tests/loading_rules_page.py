@@ -8,13 +8,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from sidecar.project.loading_rules import AgentRules, Files, Imports, Limit, Scope, loading_rules
+from sidecar.project.loading_rules import (
+    AgentRules,
+    Entries,
+    EntryLimit,
+    Files,
+    Imports,
+    Limit,
+    Scope,
+    loading_rules,
+)
 from sidecar.project.mcp_servers import Form, mcp_rules
 
 HEAD = """\
 # Loading rules
 
-Which files each coding agent sends before your first word, in the order of its request, and what is lost of them.
+Which files each coding agent sends before your first word, in the order of its request, and what is lost of them. Of
+skills, commands and sub-agents only a line each is sent, never the body.
 `map`, `cost files` and hovers on prompt files use these rules. They are data in
 `sidecar/project/loading_rules.toml`, from which this page is generated.
 
@@ -55,6 +65,9 @@ def section(rules: AgentRules) -> str:
     if rules.files:
         lines += ["| where | files | details |", "|---|---|---|"]
         lines += [row(rules, files) for files in rules.files] + [""]
+    if rules.entries:
+        lines += ["| what | where | files | a line each of |", "|---|---|---|---|"]
+        lines += [entries_row(entries) for entries in rules.entries] + [""]
     notes = [*agent_notes(rules)]
     return "\n".join([*lines, *(f"- {note}" for note in notes), *([""] if notes else [])])
 
@@ -68,6 +81,52 @@ def row(rules: AgentRules, files: Files) -> str:
         for one in files.files
     ]
     return f"| {where} | {', '.join(names)} | {'; '.join(details(files))} |"
+
+
+def entries_row(entries: Entries) -> str:
+    """Return a row of an agent's table of skills, commands and sub-agents."""
+    where = ", ".join(WHERE[one] for one in entries.where)
+    files = ", ".join(f"`{one}`" for one in entries.files)
+    return f"| {entries.kind}s | {where} | {files} | {'; '.join(entries_details(entries))} |"
+
+
+def entries_details(entries: Entries) -> Iterator[str]:
+    """Yield what is sent of each entry."""
+    shown = ["name", "description", "path", "level"]
+    listed = ", ".join(one for one in shown if f"{{{one}}}" in entries.form)
+    yield listed + (f", `{entries.more}`" if entries.more else "")
+    if entries.max_description is not None:
+        most = f"{entries.max_description:,} characters"
+        cut = (
+            "leave the entry out"
+            if entries.drops_long
+            else f"are cut, with `{entries.mark}` at the end"
+        )
+        yield f"descriptions over {most} {cut}"
+    if entries.first_line:
+        yield "the first line of the body if it has no description"
+    elif entries.undescribed == "hidden":
+        yield "not without a description"
+    if entries.off:
+        yield "not with " + ", ".join(f"`{key}: true`" for key in entries.off)
+    if entries.scopes:
+        yield "later with " + ", ".join(f"`{key}`" for key in entries.scopes)
+    if not entries.is_repeated:
+        yield "not again in sub-agents"
+
+
+def entry_limit_text(limit: EntryLimit) -> str:
+    """Return the limit of the list of skills in words."""
+    most = f"{limit.characters:,} characters" if limit.characters is not None else ""
+    if limit.window_share is not None:
+        most = f"{limit.window_share:.0%} of the window"
+    lost = {
+        "descriptions": "Beyond it, whole descriptions are lost, last of the most used entries",
+        "lengths": "Beyond it, all descriptions are shortened to one length",
+        "rest": "From the first that does not fit, in the order of the names, only names are sent",
+    }[limit.loses]
+    variable = f" `{limit.variable}` replaces it." if limit.variable else ""
+    return f"The list of skills and commands has at most {most}. {lost}.{variable}"
 
 
 def details(files: Files) -> Iterator[str]:
@@ -137,6 +196,8 @@ def agent_notes(rules: AgentRules) -> Iterator[str]:
         yield import_text(rules.imports)
     elif rules.files:
         yield "No imports: `@path` is sent as it stands."
+    if rules.entry_limit is not None:
+        yield entry_limit_text(rules.entry_limit)
     if rules.settings is not None:
         files = ", ".join(f"`{one}`" for one in rules.settings.files)
         meanings = {
@@ -145,6 +206,9 @@ def agent_notes(rules: AgentRules) -> Iterator[str]:
             "names": "names instead of the others",
             "excludes": "files that are not read",
             "adds": "more files",
+            "max_description": "the limit of a description",
+            "window_share": "the limit of the list, as a share of the window",
+            "output_style": "the output style",
         }
         keys = [
             f"`{key}` ({meaning})"
@@ -164,6 +228,7 @@ def import_text(imports: Imports) -> str:
             [
                 f"Imports (`@path`) up to {imports.hops} files deep, not in code.",
                 f"Besides white space, {after} may stand before the `@`." if after else "",
+                "A file that is imported twice is sent twice." if imports.repeats else "",
                 f"{trims} at the end do not belong to the path." if trims else "",
                 "A path may contain `\\ `." if imports.has_escapes else "",
                 "They count in HTML comments and blocks."

@@ -11,14 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from sidecar.agents.folders import Places
+from sidecar.project.entry_lists import Entry, fit_descriptions, read_entry
 from sidecar.project.loading_rules import (
     AgentRules,
+    Entries,
     Files,
     Imports,
     Kind,
@@ -51,6 +53,8 @@ MAX_PARTS = 5_000
 """Maximum number of parts of a footprint."""
 MAX_IMPORTS = 1_000
 """Maximum number of `@path` mentions that are looked up in a file."""
+MAX_MENTIONS = 20_000
+"""Maximum number of mentions that are looked up for a footprint."""
 
 
 NO_PLACES = Places(Path(os.devnull))
@@ -138,12 +142,13 @@ def find_footprint(
         model: The model.
         files: Remembers files between the footprints of several agents.
     """
-    del context_window, model  # for lists of skills
+    del model  # no measured rule differs by model
     rules = loading_rules()[agent]
     finder = _Finder(agent, rules, str(start), places, files or SourceFiles())
     for one in rules.files:
         finder.add_files(one)
     finder.add_named_by_settings()
+    finder.add_entries(context_window)
     return finder.footprint()
 
 
@@ -288,6 +293,7 @@ class _Finder:
         self._sent: dict[str, str] = {}
         """The path of the part that sends a file or a text, by its real path or its text."""
         self._imported: set[str] = set()
+        self._mentions = 0
         self._own: set[str] = set()
         """The user's files, which are not read again where the project lies below their folder."""
 
@@ -512,6 +518,134 @@ class _Finder:
                 if one not in {part.path for part in self._parts}:
                     self._add_file(_File(one, place, named), rules, _Budget(None))
 
+    def add_entries(self, window: int | None) -> None:
+        """Add the skills, commands and sub-agents, of which only a line each is sent."""
+        listed: list[Entry] = []
+        for rules in self._rules.entries:
+            rules = self._with_settings(rules)
+            files = Files(where=rules.where, files=(), innermost_first=rules.innermost_first)
+            for place in self._folders(files):
+                for name in rules.files:
+                    for file in self._find_group(place, [name]):
+                        entry = self._read_entry(file, rules)
+                        listed += [entry] if entry is not None else []
+        limited = [entry for entry in listed if entry.rules.is_limited]
+        limit, budget = self._rules.entry_limit, self._entry_budget(window)
+        sent = iter(fit_descriptions(limited, limit, budget, self._usage()))
+        for entry in listed:
+            description = next(sent) if entry.rules.is_limited else entry.cut
+            self._append_entry(entry, description)
+
+    def _with_settings(self, rules: Entries) -> Entries:
+        values = [value for value, _ in self._setting_values(self._setting_key("max_description"))]
+        numbers = [one for one in values if isinstance(one, int) and one > 0]
+        is_changed = numbers and rules.max_description is not None
+        return replace(rules, max_description=numbers[-1]) if is_changed else rules
+
+    def _entry_budget(self, window: int | None) -> float | None:
+        limit = self._rules.entry_limit
+        if limit is None:
+            return None
+        if (named := self._places.variable(limit.variable)).isdecimal():
+            return float(named)
+        if limit.window_share is None or window is None:
+            return limit.characters
+        shares = [value for value, _ in self._setting_values(self._setting_key("window_share"))]
+        numbers = [one for one in shares if isinstance(one, int | float) and 0 < one <= 1]
+        per_token = next(
+            (number for most, number in limit.per_token if window <= most), limit.per_token[-1][1]
+        )
+        return (numbers[-1] if numbers else limit.window_share) * window * per_token
+
+    def _usage(self) -> dict[str, float]:
+        """Return how often the user called each entry, as the agent keeps it."""
+        limit = self._rules.entry_limit
+        if limit is None or not limit.used_file:
+            return {}
+        found: dict[str, float] = {}
+        for path in self._places.named_paths(limit.used_file):
+            values = self._files.settings(str(path), (str(self._places.home),)).get(limit.used_key)
+            for name, value in values.items() if isinstance(values, Mapping) else ():
+                number = value.get("usageCount") if isinstance(value, Mapping) else value
+                found[name] = float(number) if isinstance(number, int | float) else 0.0
+        return found
+
+    def _read_entry(self, file: _File, rules: Entries) -> Entry | None:
+        """Read an entry, or add it as a part that is not in the list, and return None."""
+        source = self._read(file)
+        part = Part(kind=rules.kind, path=file.path, state="later", is_own=file.place.is_own)
+        if source.note:
+            self._append(replace(part, state="name-only", reason=source.note))
+            return None
+        text = source.text
+        if file.path.endswith(".toml"):
+            text = _as_front_matter(self._files.settings(file.path, file.place.inside))
+        values = read_front_matter(text)
+        level = "user" if file.place.is_own else "project"
+        entry = read_entry(text, file.path, level, rules)
+        if any(values.get(key) is True for key in rules.off):
+            self._append(replace(part, reason="sent only when you call it"))
+        elif any(_texts(values.get(key, ())) for key in rules.scopes):
+            self._append(replace(part, reason="sent when a matching file is in the context"))
+        elif not entry.description and rules.undescribed == "hidden":
+            reason = f"{self._rules.title} leaves out entries without a description"
+            self._append(replace(part, state="hidden", reason=reason))
+        elif rules.drops_long and entry.cut != entry.description:
+            most = f"{rules.max_description:,} characters"
+            reason = f"{self._rules.title} leaves out entries with a description over {most}"
+            self._append(replace(part, state="hidden", reason=reason))
+            self._report_lost(entry, source, 0, f"over {most} makes the whole entry vanish")
+        else:
+            return entry
+        return None
+
+    def _append_entry(self, entry: Entry, description: str) -> None:
+        source = self._files.read(entry.path, (*self._project, str(self._places.home)))
+        is_own, state, reason = entry.level == "user", "name-only", ""
+        lost: tuple[ByteRange, ...] = ()
+        if (
+            entry.description
+            and description != entry.description
+            and "{description}" in entry.rules.form
+        ):
+            state = "cut" if description else "name-only"
+            kept = len(description.removesuffix(entry.rules.mark)) if description else 0
+            reason = (
+                "its description is cut" if description else "the list is full: its name is sent"
+            )
+            what = (
+                f"is cut after {kept:,} characters" if description else "does not fit in the list"
+            )
+            lost = (self._report_lost(entry, source, kept, what),)
+        self._append(
+            Part(
+                kind=entry.rules.kind,
+                path=entry.path,
+                state=cast("State", state),
+                text=entry.line(description) + "\n",
+                is_own=is_own,
+                reason=reason,
+                lost=lost,
+                is_repeated_by_sub_agents=entry.rules.is_repeated,
+            )
+        )
+
+    def _report_lost(self, entry: Entry, source: SourceFile, kept: int, what: str) -> ByteRange:
+        """Report that a description is lost after some characters, and return its range."""
+        text = source.text
+        start, end = entry.span
+        if text[start:end] == entry.description[: end - start]:
+            start = min(end, start + kept)
+        before = len(text[:start].encode("utf-8", "surrogateescape"))
+        inner = len(text[start:end].encode("utf-8", "surrogateescape"))
+        lost = ByteRange(before, before + inner)
+        message = (
+            f"{self._name}: the description of this {entry.rules.kind} {what}. "
+            "Shorten descriptions, or remove entries."
+        )
+        self._report("skill-lost", entry.path, lost, message)
+        return lost
+
     def _find_group(self, place: _Place, names: Sequence[str]) -> list[_File]:
         return [_File(path, place, name) for name in names for path in self._paths(place, name)]
 
@@ -687,6 +821,9 @@ class _Finder:
             text, after=_ANY_BEFORE, trims=imports.trims, has_escapes=imports.has_escapes
         )
         for mention in islice(mentions, MAX_IMPORTS):
+            self._mentions += 1
+            if self._mentions > MAX_MENTIONS:
+                return
             imported = self._resolve(file, mention.path, imports)
             reason = self._skip_reason(mention, imported, imports, len(above))
             if reason:
@@ -695,6 +832,12 @@ class _Finder:
                 fix = self._separate_import(text, mention, imported, imports)
                 self._report("import-skipped", file.path, span, message, fix)
             elif reason == "" and len(self._parts) < MAX_PARTS:
+                if imports.repeats and self._files.real(imported.path) in self._imported:
+                    message = (
+                        f"{self._name} sends this file twice, because it is imported twice. "
+                        "Remove one of the imports."
+                    )
+                    self._report("import-twice", file.path, _byte_range(text, mention), message)
                 self._add_import(imported, rules, imports, above)
 
     def _add_import(
@@ -860,6 +1003,12 @@ def _texts(value: Value) -> list[str]:
         return []
     values = value.split(",") if isinstance(value, str) else value
     return [text for one in values if (text := one.strip())]
+
+
+def _as_front_matter(values: Mapping[str, Any]) -> str:
+    texts = {key: value for key, value in values.items() if isinstance(value, str)}
+    lines = [f"{key}: {' '.join(value.split())}" for key, value in texts.items()]
+    return "\n".join(["---", *lines, "---", ""])
 
 
 def _description(source: SourceFile) -> str:

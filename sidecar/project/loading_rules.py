@@ -126,6 +126,91 @@ class Imports(
     """What happens to imports of other files."""
 
 
+class Entries(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
+):
+    """Skills, commands or sub-agents, of which only a line with the description is sent."""
+
+    kind: Kind
+    where: tuple[Where, ...]
+    """As in `Files`."""
+    files: tuple[str, ...]
+    """Patterns, as in `Files`."""
+    innermost_first: bool = False
+    form: str = "- {name}: {description}"
+    """What is sent of an entry. It may contain `{path}` and `{level}` (`user` or `project`)."""
+    name_form: str = "- {name}"
+    """What is sent without the description."""
+    max_description: int | None = None
+    """The most characters of a description."""
+    mark: str = "..."
+    """The end of a description that is cut. It is part of the limit."""
+    drops_long: bool = False
+    """Whether an entry with a longer description is left out instead."""
+    more: str = ""
+    """The key of a text that is added to the description."""
+    joins: str = " - "
+    """What stands between them."""
+    first_line: bool = False
+    """Whether the first line of the body is the description if there is none."""
+    undescribed: Literal["hidden", "name-only"] = "hidden"
+    """What is sent of an entry without a description."""
+    off: tuple[str, ...] = ()
+    """The keys that keep an entry out of the list if they are true, until the user calls it."""
+    scopes: tuple[str, ...] = ()
+    """The keys with patterns that keep it out until a matching file is in the context."""
+    is_limited: bool = True
+    """Whether the entries are in the list that `AgentRules.entry_limit` limits."""
+    is_repeated: bool = True
+    """Whether sub-agents send the list again."""
+
+
+class EntryLimit(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
+):
+    """How long an agent's list of skills and commands may be."""
+
+    loses: Literal["descriptions", "lengths", "rest"]
+    """What is lost first: whole descriptions, except of the most used entries; the ends of all
+    descriptions; or all descriptions after the first that does not fit.
+    """
+    characters: int | None = None
+    window_share: float | None = None
+    """The share of the context window, if the limit depends on it."""
+    per_token: tuple[tuple[int, float], ...] = ((1_000_000_000, 1.0),)
+    """How much of the list a token of the window stands for, by the largest window."""
+    reserved: int = 0
+    """How much the agent's own entries take."""
+    variable: str = ""
+    """The environment variable that replaces the limit."""
+    used_file: str = ""
+    """The user's file that contains how often entries were used."""
+    used_key: str = ""
+    """The key in that file."""
+
+
+class Constant(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
+):
+    """What an agent sends without any files, in tokens of o200k_base."""
+
+    model: str
+    """The model, or empty if it is the same for all others."""
+    system: int
+    environment: int = 0
+    """The part that describes the folder, the platform and the date."""
+    tools: int = 0
+    second_call: int = 0
+    """The system prompt and tools of another call that follows each answer."""
+    sub_agent: int = 0
+    """The system prompt and tools of a sub-agent's call."""
+
+    @property
+    def tokens(self) -> int:
+        """The sum in the first request of a session."""
+        return self.system + self.environment + self.tools
+
+
 class Settings(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
 ):
@@ -146,6 +231,12 @@ class Settings(
     """The key for patterns of files that are not read."""
     adds: str = ""
     """The key for paths and patterns of more files."""
+    max_description: str = ""
+    """The key for `Entries.max_description`."""
+    window_share: str = ""
+    """The key for `EntryLimit.window_share`."""
+    output_style: str = ""
+    """The key for the name of the chosen output style."""
 
 
 class AgentRules(
@@ -164,8 +255,23 @@ class AgentRules(
     """What is sent only once: the same file under two names, or the same text."""
     files: tuple[Files, ...] = ()
     """In the order of the request."""
+    entries: tuple[Entries, ...] = ()
+    entry_limit: EntryLimit | None = None
     imports: Imports | None = None
     settings: Settings | None = None
+    constants: tuple[Constant, ...] = ()
+    """By model. The first whose model's name the used one starts with applies, else the last."""
+    second_call_repeats: bool = False
+    """Whether the instructions are sent again in the call that follows each answer."""
+    after_change: Literal["appended", "replaced", "kept", "new"] = "replaced"
+    """What happens to the text in a running session after a file was changed and the session was
+    resumed: it is sent again at the end, replaced in place, or kept; or sessions are never resumed.
+    """
+
+    def constant(self, model: str) -> Constant | None:
+        """Return what the agent sends without any files, or None if it was not measured."""
+        found = (one for one in self.constants if one.model and model.startswith(one.model))
+        return next(found, self.constants[-1] if self.constants else None)
 
 
 @cache

@@ -88,6 +88,15 @@ def test_a_path_counts_from_the_importing_file(world: FootprintWorld) -> None:
     assert world.sent("claude-code") == ["CLAUDE.md", "docs/a.md", "docs/b.md"]
 
 
+@pytest.mark.parametrize("agent", ["gemini-cli", "qwen-code", "copilot-cli", "claude-code"])
+def test_a_file_that_is_imported_twice(world: FootprintWorld, agent: str) -> None:
+    name, is_repeated = MAIN[agent], agent in ("gemini-cli", "qwen-code")
+    world.write({name: "@a.md\n\n@a.md\n", "a.md": "words"})
+    assert world.sent(agent) == [name, *["a.md"] * (1 + is_repeated)]
+    ranges = [one.range for one in world.problems(agent, "import-twice")]
+    assert ranges == ([ByteRange(7, 12)] if is_repeated else [])
+
+
 def test_imports_in_a_circle_are_sent_once(world: FootprintWorld) -> None:
     world.write({"CLAUDE.md": "@a.md @CLAUDE.md", "a.md": "@b.md @a.md", "b.md": "@a.md"})
     for agent in ("claude-code", "copilot-cli"):

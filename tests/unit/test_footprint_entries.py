@@ -1,0 +1,287 @@
+"""Tests what agents send of skills, commands and sub-agents, and what is lost of long lists."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sidecar.agents.folders import Places
+from sidecar.project.footprint import Footprint, Part, find_footprint
+from tests.unit.footprint_world import FootprintWorld
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> FootprintWorld:
+    return FootprintWorld(tmp_path)
+
+
+def skill(description: str, more: str = "", name: str = "") -> str:
+    named = f"name: {name}\n" if name else ""
+    described = f"description: {description}\n" if description else ""
+    return f"---\n{named}{described}{more}---\n\n# Title\n\nThe body.\n"
+
+
+def skills(world: FootprintWorld, folder: str, number: int, length: int) -> None:
+    world.write({f"{folder}/s{index}/SKILL.md": skill("d" * length) for index in range(number)})
+
+
+def entries(found: Footprint) -> list[Part]:
+    return [one for one in found.parts if one.kind in ("skill", "command", "sub-agent")]
+
+
+def listed(
+    world: FootprintWorld, agent: str, window: int, env: dict[str, str] | None = None
+) -> list[str]:
+    """Return the lines that an agent sends with a context window of some tokens."""
+    found = find_footprint(agent, world.root, Places(world.home, env or {}), context_window=window)
+    return [one.text for one in entries(found) if one.text]
+
+
+def described(lines: list[str]) -> int:
+    """Return how many lines have a description."""
+    return sum("ddd" in line for line in lines)
+
+
+PLACES = [
+    ("claude-code", "pkg", ["~/.claude/skills/a", ".claude/skills/b", "pkg/.claude/skills/c"]),
+    ("codex", "pkg", ["~/.codex/skills/a", "~/.agents/skills/b", ".agents/skills/x/c", "pkg/.codex/skills/d"]),
+    ("copilot-cli", "pkg", ["~/.copilot/skills/a", "~/.agents/skills/b", ".github/skills/c", "pkg/.claude/skills/x/d"]),
+    ("opencode", "pkg", ["~/.config/opencode/skill/a", "~/.claude/skills/b", "pkg/.opencode/skills/x/c"]),
+    ("kilo-code", "pkg", ["~/.kilo/skills/a", "~/.config/kilo/skills/b", "pkg/.kilocode/skills/c"]),
+    ("gemini-cli", ".", ["~/.gemini/skills/a", ".gemini/skills/b", ".agents/skills/c"]),
+    ("qwen-code", ".", ["~/.qwen/skills/a", ".qwen/skills/b", ".agents/skills/c"]),
+    ("kimi-code", "pkg", ["~/.kimi-code/skills/a", ".agents/skills/b", ".kimi-code/skills/x/c"]),
+    ("vibe", ".", ["~/.vibe/skills/a", ".vibe/skills/b", ".agents/skills/c"]),
+    ("continue", ".", ["~/.continue/skills/a", ".continue/skills/b", ".claude/skills/c"]),
+    ("cline", "pkg", ["~/.cline/skills/a", ".cline/skills/b", ".clinerules/skills/c"]),
+    ("pi", ".", ["~/.pi/agent/skills/a", "~/.agents/skills/x/b"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("agent", "start", "folders"), PLACES, ids=[one[0] for one in PLACES])
+def test_skills_are_found_where_the_agent_looks(
+    world: FootprintWorld, agent: str, start: str, folders: list[str]
+) -> None:
+    world.write({f"{folder}/SKILL.md": skill("What it does") for folder in folders})
+    world.write({"other/skills/z/SKILL.md": skill("Elsewhere")})
+    found = world.footprint(agent, start)
+    parts = entries(found)
+    assert sorted(world.name(part.path) for part in parts) == sorted(
+        f"{one}/SKILL.md" for one in folders
+    )
+    assert {part.state for part in parts} == {"name-only"}
+    assert all(Path(part.path).parent.name in part.text for part in parts)
+    assert all(("What it does" in part.text) is (agent != "cline") for part in parts)
+    assert not any("body" in part.text for part in parts)
+
+
+LENGTHS = [
+    # The agent, the folder, the length of a description, and what is sent of it.
+    ("claude-code", ".claude", 1_536, 1_536, ""),
+    ("claude-code", ".claude", 1_537, 1_535, "…"),
+    ("codex", ".agents", 1_024, 1_024, ""),
+    ("codex", ".agents", 1_025, 1_021, "..."),
+    ("kimi-code", ".agents", 250, 250, ""),
+    ("kimi-code", ".agents", 300, 247, "..."),
+    ("copilot-cli", ".github", 1_024, 1_024, ""),
+    ("opencode", ".agents", 8_192, 8_192, ""),
+    ("gemini-cli", ".agents", 8_192, 8_192, ""),
+]
+
+
+@pytest.mark.parametrize(("agent", "folder", "length", "kept", "mark"), LENGTHS)
+def test_long_descriptions_are_cut(
+    world: FootprintWorld, agent: str, folder: str, length: int, kept: int, mark: str
+) -> None:
+    name = f"{folder}/skills/a/SKILL.md"
+    world.write({name: skill("d" * length)})
+    found = world.footprint(agent)
+    (part,) = entries(found)
+    assert f"{'d' * kept}{mark}" in part.text
+    assert "d" * (kept + 1) not in part.text
+    assert part.state == ("cut" if mark else "name-only")
+    problems = [one for one in found.problems if one.code == "skill-lost"]
+    data = (world.root / name).read_bytes()
+    lost = ["d" * (length - kept)] if mark else []
+    assert [data[one.range.start : one.range.end].decode() for one in problems] == lost
+    assert part.lost == tuple(one.range for one in problems)
+
+
+@pytest.mark.parametrize("agent", ["copilot-cli", "vibe"])
+def test_a_skill_with_a_long_description_vanishes(world: FootprintWorld, agent: str) -> None:
+    world.write({".agents/skills/a/SKILL.md": skill(f"'{'d' * 1_025}'")})
+    found = world.footprint(agent)
+    (part,) = entries(found)
+    assert (part.state, part.text) == ("hidden", "")
+    (problem,) = found.problems
+    data = (world.root / ".agents/skills/a/SKILL.md").read_bytes()
+    assert data[problem.range.start : problem.range.end] == b"d" * 1_025
+    assert "over 1,024 characters makes the whole entry vanish" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("agent", "folder", "more", "state"),
+    [
+        ("claude-code", ".claude", "disable-model-invocation: true\n", "later"),
+        ("claude-code", ".claude", "paths: src/**\n", "later"),
+        ("claude-code", ".claude", "user-invocable: false\n", "name-only"),
+        ("qwen-code", ".qwen", "disable-model-invocation: true\n", "later"),
+        ("qwen-code", ".qwen", "paths: [src/**]\n", "later"),
+        ("codex", ".agents", "disable-model-invocation: true\n", "name-only"),
+        ("opencode", ".agents", "disable-model-invocation: true\n", "name-only"),
+        ("gemini-cli", ".agents", "paths: src/**\n", "name-only"),
+        ("kimi-code", ".agents", "disable-model-invocation: true\n", "later"),
+    ],
+)
+def test_front_matter_keeps_skills_out_of_the_list(
+    world: FootprintWorld, agent: str, folder: str, more: str, state: str
+) -> None:
+    world.write({f"{folder}/skills/a/SKILL.md": skill("x", more)})
+    (part,) = entries(world.footprint(agent))
+    assert part.state == state
+    assert bool(part.text) is (state == "name-only")
+
+
+@pytest.mark.parametrize(
+    ("agent", "folder", "text"),
+    [
+        ("claude-code", ".claude", "- a: Title\n"),
+        ("copilot-cli", ".claude", "<description>Title</description>"),
+        ("codex", ".agents", ""),
+        ("gemini-cli", ".agents", ""),
+        ("cline", ".cline", "a,\n"),
+    ],
+)
+def test_skills_without_a_description(
+    world: FootprintWorld, agent: str, folder: str, text: str
+) -> None:
+    world.write({f"{folder}/skills/a/SKILL.md": skill("")})
+    (part,) = entries(world.footprint(agent))
+    assert text in part.text
+    assert part.state == ("name-only" if text else "hidden")
+
+
+def test_when_to_use_belongs_to_the_description(world: FootprintWorld) -> None:
+    text = skill("What", "when_to_use: When\n", name="other")
+    world.write({".claude/skills/a/SKILL.md": text})
+    assert listed(world, "claude-code", 200_000) == ["- other: What - When\n"]
+
+
+@pytest.mark.parametrize(
+    ("number", "length", "window", "kept"),
+    [(30, 561, 200_000, 2), (5, 600, 200_000, 3), (300, 561, 1_000_000, 38), (3, 600, 200_000, 3)],
+)
+def test_claude_code_drops_whole_descriptions(
+    world: FootprintWorld, number: int, length: int, window: int, kept: int
+) -> None:
+    skills(world, ".claude/skills", number, length)
+    lines = listed(world, "claude-code", window)
+    assert (len(lines), described(lines)) == (number, kept)
+
+
+def test_claude_code_keeps_the_descriptions_of_used_skills(world: FootprintWorld) -> None:
+    skills(world, ".claude/skills", 300, 561)
+    usage = {"s299": {"usageCount": 9}, "s250": {"usageCount": 3}, "odd": "x"}
+    world.write({"~/.claude.json": json.dumps({"skillUsage": usage})})
+    lines = listed(world, "claude-code", 1_000_000)
+    assert described(lines) == 38
+    assert all(any(f"- {name}: d" in line for line in lines) for name in usage if name != "odd")
+
+
+@pytest.mark.parametrize(
+    ("fraction", "kept"), [("0.005", 12), ("0.02", 92), ('"x"', 38), ("-1", 38)]
+)
+def test_claude_code_reads_its_limit_from_its_settings(
+    world: FootprintWorld, fraction: str, kept: int
+) -> None:
+    skills(world, ".claude/skills", 300, 561)
+    world.write({".claude/settings.json": f'{{"skillListingBudgetFraction": {fraction}}}'})
+    assert described(listed(world, "claude-code", 1_000_000)) == kept
+
+
+def test_a_variable_replaces_the_limit_of_claude_code(world: FootprintWorld) -> None:
+    skills(world, ".claude/skills", 30, 561)
+    env = {"SLASH_COMMAND_TOOL_CHAR_BUDGET": "100000"}
+    assert described(listed(world, "claude-code", 200_000, env)) == 30
+
+
+def test_commands_are_in_the_list_of_claude_code(world: FootprintWorld) -> None:
+    world.write({".claude/commands/a.md": "Do it now.\n", "~/.claude/commands/b.md": skill("B")})
+    assert listed(world, "claude-code", 200_000) == ["- b: B\n", "- a: Do it now.\n"]
+
+
+@pytest.mark.parametrize(
+    ("number", "window", "kept"), [(300, 272_000, 38), (300, 500_000, 98), (60, 500_000, 561)]
+)
+def test_codex_shortens_all_descriptions_alike(
+    world: FootprintWorld, number: int, window: int, kept: int
+) -> None:
+    skills(world, ".agents/skills", number, 561)
+    lines = listed(world, "codex", window)
+    assert len(lines) == number
+    assert {line.count("d") - 1 for line in lines} == {kept}  # one is in SKILL.md
+
+
+def test_copilot_names_the_skills_that_do_not_fit(world: FootprintWorld) -> None:
+    skills(world, ".github/skills", 90, 561)
+    lines = listed(world, "copilot-cli", 200_000)
+    kept = described(lines)
+    assert len(lines) == 90
+    assert sum(len(line) for line in lines if "ddd" in line) <= 15_000
+    assert 20 <= kept <= 25
+    names = sorted(f"s{number}" for number in range(90))
+    assert [name for name in names if f"{name},\n" in lines] == names[kept:]
+
+
+def test_lost_descriptions_of_a_list_are_problems(world: FootprintWorld) -> None:
+    skills(world, ".claude/skills", 5, 600)
+    found = find_footprint("claude-code", world.root, world.places, context_window=200_000)
+    lost = [one for one in found.problems if one.code == "skill-lost"]
+    assert [world.name(one.path) for one in lost] == [
+        ".claude/skills/s3/SKILL.md",
+        ".claude/skills/s4/SKILL.md",
+    ]
+    assert {one.range.end - one.range.start for one in lost} == {600}
+    assert "Claude Code 2.1.332: the description of this skill does not fit" in lost[0].message
+
+
+def test_without_a_window_no_list_is_cut(world: FootprintWorld) -> None:
+    skills(world, ".agents/skills", 300, 561)
+    found = find_footprint("codex", world.root, world.places)
+    assert {one.state for one in entries(found)} == {"name-only"}
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "text", "line"),
+    [
+        ("claude-code", ".claude/agents/a.md", skill("X"), "- a: X (Tools: All tools)\n"),
+        ("opencode", ".opencode/agent/a.md", skill("X"), "- a: X\n"),
+        ("kilo-code", ".kilo/agents/a.md", skill("X"), "- a: X\n"),
+        ("copilot-cli", ".github/agents/a.md", skill("X"), "- a: X\n"),
+        ("codex", "~/.codex/agents/a.toml", 'name = "b"\ndescription = "X"\n', "b: {\nX\n}\n"),
+        ("gemini-cli", "~/.gemini/agents/a.md", skill("X"), "- a -> X\n"),
+    ],
+)
+def test_sub_agents_are_described(
+    world: FootprintWorld, agent: str, name: str, text: str, line: str
+) -> None:
+    world.write({name: text})
+    (part,) = entries(world.footprint(agent))
+    assert (part.kind, part.text) == ("sub-agent", line)
+
+
+def test_two_hundred_skills_are_opened_once(world: FootprintWorld) -> None:
+    skills(world, ".agents/skills", 200, 100)
+    for agent in ("codex", "copilot-cli", "opencode", "gemini-cli"):
+        assert len(entries(world.footprint(agent))) == 200
+        assert world.files.opened == 200
+
+
+def test_the_span_of_a_description_ends_before_the_next_key(world: FootprintWorld) -> None:
+    text = f"---\ndescription: >-\n  {'d' * 600}\n  {'e' * 600}\nname: a\n---\n"
+    world.write({".agents/skills/a/SKILL.md": text})
+    (problem,) = world.footprint("vibe").problems
+    assert text[problem.range.start : problem.range.end].startswith(">-\n  ddd")
+    assert text[problem.range.start : problem.range.end].endswith("eee")
