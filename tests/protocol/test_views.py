@@ -94,9 +94,10 @@ SHOWN = {
         "hover, prompt file": rf"Sent with every request: {TOKENS} tokens",
         "count": rf"^{TOKENS} {FILE}",
         "map": rf"^{TOKENS}  █+ +{FILE}",
-        "map, prompt file": rf"^{TOKENS}  {FILE}  claude-code",
+        "map, prompt file": rf"^{TOKENS}  {FILE}  .*claude-code",
         "prompt files": rf"^{TOKENS} tokens",
         "cost files": rf"^{FILE}: {TOKENS} tokens",
+        "footprint": rf"^  {FILE} +{TOKENS}  sent",
         "MCP count_tokens": rf"^{FILE}: {TOKENS} tokens",
         "MCP token_map": rf"^{TOKENS} {FILE}",
     },
@@ -128,7 +129,7 @@ def write_world(root: Path, *, is_marked: bool) -> claude.Transcript:
         root: The project's folder.
         is_marked: Whether the context is an estimate, and the costs are lower bounds.
     """
-    (root / FILE).write_text("Rules for this project. " * 300)
+    (root / FILE).write_text("Rules for this project. " * 299 + "Rules.")
     home = ClaudeHome(root.parents[1] / ".claude")
     home.clock.now = datetime.now(UTC) - timedelta(minutes=20)
     session = home.session(root)
@@ -204,6 +205,7 @@ def texts_in_terminal(session: claude.Transcript) -> dict[str, str]:
         "count": re.sub(r"(\d)(?=\d{3} )", r"\1,", run("count", FILE, "--model", MODEL)),
         "map": run("map", "--model", MODEL),
         "cost files": run("cost", "files"),
+        "footprint": run("footprint"),
     }
 
 
