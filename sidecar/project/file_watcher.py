@@ -15,6 +15,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.config.safe_files import FileStamp, stamp_of
@@ -38,10 +39,17 @@ LONGEST_SECONDS = 0.1
 Changes = frozenset[str] | None
 """The changed paths, or None if any path may have changed."""
 FindPaths = Callable[[], Collection[str]]
-"""Returns the paths to follow. Runs on the watcher thread and may block.
+"""Returns the paths to follow. Runs on a thread of its own and may block.
 
 A path can be a file, a folder (followed recursively), or a path that does not exist yet.
 """
+
+
+class FoundPaths(NamedTuple):
+    """The result of looking up a subscription's paths, or None if this has failed."""
+
+    subscription: PathSubscription
+    paths: Collection[str] | None
 
 
 class PathSubscription:
@@ -53,6 +61,7 @@ class PathSubscription:
         self.is_active = True
         self.is_stale = False
         """Whether the paths to follow must be looked up again."""
+        self.is_looking_up = False
         self._find_paths, self._notify = find_paths, notify
         self._poll_seconds, self._polled_at = poll_seconds, time.monotonic()
         self._changed: set[str] = set()
@@ -75,11 +84,27 @@ class PathSubscription:
             if stamp is not None or not IS_MACOS
         }
 
-    def find_paths(self) -> None:
-        self.is_stale = False
-        paths = frozenset(self._find_paths())
-        self.folders = frozenset(filter(os.path.isdir, paths))
-        self._stamps = {path: stamp_of(path) for path in paths - self.folders}
+    def look_up_paths(self, report: Callable[[FoundPaths], object]) -> None:
+        """Find the paths to follow on a thread of its own, because listing files may take long."""
+        self.is_stale, self.is_looking_up = False, True
+        work = partial(self._look_up_paths, report)
+        threading.Thread(target=work, name="followed files", daemon=True).start()
+
+    def _look_up_paths(self, report: Callable[[FoundPaths], object]) -> None:
+        paths = None
+        try:
+            paths = self._find_paths()
+        except Exception as exc:  # there is no caller to handle the error
+            log_defect(exc, "finding files to watch")
+        report(FoundPaths(self, paths))
+
+    def follow(self, found: Collection[str] | None) -> None:
+        """Follow the paths that were found. If this has failed, keep the old ones."""
+        self.is_looking_up = False
+        if found is not None:
+            paths = frozenset(found)
+            self.folders = frozenset(filter(os.path.isdir, paths))
+            self._stamps = {path: stamp_of(path) for path in paths - self.folders}
 
     def compare_stamps(self) -> None:
         """Check the times of all followed files, and record the files that have changed."""
@@ -136,7 +161,7 @@ class FileWatcher:
             start_seconds: Delay before importing the watchdog library, which takes 0.1 s.
         """
         self.start_seconds = start_seconds
-        self._inbox: queue.SimpleQueue[str | PathSubscription | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._subscriptions: list[PathSubscription] = []
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
@@ -202,7 +227,9 @@ class FileWatcher:
             now = time.monotonic()
             if isinstance(message, PathSubscription):
                 self._subscriptions.append(message)
-                self._follow(watches, [message])
+                message.look_up_paths(self._inbox.put)
+            elif isinstance(message, FoundPaths):
+                self._follow(watches, message)
             elif message is not None and self._record(message):
                 latest_at = min(latest_at, now + LONGEST_SECONDS)
                 report_at = min(now + QUIET_SECONDS, latest_at)
@@ -223,9 +250,11 @@ class FileWatcher:
         self._subscriptions = active
         for subscription in active:
             subscription.report_changes()
-        stale = [subscription for subscription in active if subscription.is_stale]
-        if stale or has_ended:
-            self._follow(watches, stale)
+        for subscription in active:
+            if subscription.is_stale and not subscription.is_looking_up:
+                subscription.look_up_paths(self._inbox.put)
+        if has_ended:
+            self._update_watches(watches)
 
     def _check_watches(self, watches: _Watches) -> None:
         are_outdated = watches.are_outdated()
@@ -234,25 +263,33 @@ class FileWatcher:
             subscription.is_stale |= are_outdated or subscription.is_poll_due()
         self._report(watches)
 
-    def _follow(self, watches: _Watches, changed: Iterable[PathSubscription]) -> None:
-        """Update the watches of changed subscriptions, and notify their subscribers.
+    def _follow(self, watches: _Watches, found: FoundPaths) -> None:
+        """Follow the paths that were found, and notify the subscriber."""
+        subscription = found.subscription
+        subscription.follow(found.paths)
+        if not subscription.is_active:
+            return
+        self._update_watches(watches)
+        subscription.report_all()
+        if subscription.is_stale:
+            subscription.look_up_paths(self._inbox.put)
+
+    def _update_watches(self, watches: _Watches) -> None:
+        """Watch the paths of all subscriptions.
 
         New watches are added before old watches are removed, so no change is missed.
         """
-        for subscription in changed:
-            subscription.find_paths()
         active = [subscription for subscription in self._subscriptions if subscription.is_active]
         folders = {path for subscription in active for path in subscription.folders}
         parents = {path for subscription in active for path in subscription.parents}
         watches.update(folders, parents)
-        for subscription in changed:
-            if subscription.is_active:
-                subscription.report_all()
 
 
-def _next_message(
-    inbox: queue.SimpleQueue[str | PathSubscription | None], until: float
-) -> str | PathSubscription | None:
+_Message = str | PathSubscription | FoundPaths | None
+"""A changed path, a new subscription, the paths of one, or None to wake up the thread."""
+
+
+def _next_message(inbox: queue.SimpleQueue[_Message], until: float) -> _Message:
     """Return the next message, or None after the timeout."""
     try:
         return inbox.get(timeout=max(0.0, until - time.monotonic()))

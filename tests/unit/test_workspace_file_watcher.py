@@ -102,6 +102,46 @@ def test_only_followed_files_and_folders_are_reported(tmp_path: Path, follow: Fo
 
 
 @pytest.mark.usefixtures("events_only")
+def test_a_slow_list_of_files_does_not_delay_other_reports(tmp_path: Path, follow: Follow) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    subscriber = follow(file)
+    may_list, slow = threading.Event(), queue.SimpleQueue[Changes]()
+
+    def list_slowly() -> list[str]:
+        assert may_list.wait(60)
+        return [str(tmp_path / "slow")]
+
+    subscriber.watcher.subscribe(list_slowly, slow.put, NEVER)
+    file.write_text("changed")
+    subscriber.until_reported(file)
+    assert slow.empty()
+    may_list.set()
+    assert slow.get(timeout=60) is None
+    (tmp_path / "slow").touch()
+    assert str(tmp_path / "slow") in (slow.get(timeout=60) or ())
+
+
+@pytest.mark.usefixtures("events_only")
+def test_files_stay_followed_if_a_later_list_fails(
+    tmp_path: Path, follow: Follow, caplog: pytest.LogCaptureFixture
+) -> None:
+    lists = iter([[str(tmp_path / "file"), str(tmp_path / "new")]])
+    reports = queue.SimpleQueue[Changes]()
+    watcher = follow(tmp_path / "other").watcher
+    (tmp_path / "file").touch()
+    watcher.subscribe(lambda: next(lists), reports.put, NEVER)
+    assert reports.get(timeout=60) is None
+    (tmp_path / "new").touch()  # asks for the paths again
+    while reports.get(timeout=60) is not None:
+        pass
+    assert "finding files to watch" in caplog.text
+    (tmp_path / "file").write_text("changed")
+    while str(tmp_path / "file") not in (reports.get(timeout=60) or ()):
+        pass
+
+
+@pytest.mark.usefixtures("events_only")
 def test_new_folder_is_watched_with_its_contents(tmp_path: Path, follow: Follow) -> None:
     subscriber = follow(tmp_path)
     made = []
