@@ -60,6 +60,7 @@ def price_change(
     usages: Iterable[AgentUsage],
     unit_of: Callable[[AgentUsage], UnitPrices | None],
     days: int,
+    added_to_subagents: int | None = None,
 ) -> ChangePrice:
     """Return the price of adding tokens to the instructions of an agent.
 
@@ -68,15 +69,17 @@ def price_change(
         usages: The agent's calls.
         unit_of: Returns the prices of these calls, or None if they are unknown.
         days: The number of days in which the calls were made.
+        added_to_subagents: The number of tokens that sub-agents also send; by default, all.
     """
+    added_to_subagents = added if added_to_subagents is None else added_to_subagents
     calls = unpriced = 0
     amounts = dict.fromkeys(_BUCKET, Decimal(0))
     subagents = Decimal(0)
     for usage in usages:
         unit = unit_of(usage)
-        for part in (usage.main, usage.subagents):
+        for part, tokens in ((usage.main, added), (usage.subagents, added_to_subagents)):
             calls += part.calls
-            costs = _costs_of(part, added, unit)
+            costs = _costs_of(part, tokens, unit)
             if costs is None:
                 unpriced += part.calls
                 continue

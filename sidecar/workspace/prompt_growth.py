@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sidecar.agents.folders import Places
 from sidecar.budgets.check_report import PromptGrowth
 from sidecar.budgets.check_run import SentFile
 from sidecar.cost.change_price import ChangePrice, price_change
-from sidecar.counting.count_result import METHODS, Measure
+from sidecar.counting.count_result import METHODS, Measure, Method
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.project.git import find_top
 from sidecar.project.loading_rules import loading_rules
@@ -25,8 +26,27 @@ if TYPE_CHECKING:
     from sidecar.cost.usage_profile import AgentUsage, UsageProfile
     from sidecar.models.price_list import UnitPrices
 
-CountText = Callable[[str, str], Measure]
-"""Counts a text for a model."""
+
+class CountText(Protocol):
+    """Counts a text for a model."""
+
+    def __call__(self, text: str, model: str) -> Measure: ...
+
+
+class _SentPart(NamedTuple):
+    """What is sent of a file, and whether sub-agents send it, too."""
+
+    text: str
+    is_repeated: bool
+
+
+class _Size(NamedTuple):
+    """The size of what an agent sends, in tokens."""
+
+    tokens: int
+    repeated: int
+    """The part of it that sub-agents also send."""
+    method: Method
 
 
 class KnownUsage(NamedTuple):
@@ -35,15 +55,19 @@ class KnownUsage(NamedTuple):
     profile: UsageProfile
     prices: Prices
 
-    def price(self, added: int, calls: Iterable[AgentUsage]) -> ChangePrice:
-        """Return the price of adding tokens to the first tokens of these calls."""
-        now = datetime.now(UTC)
+    def price(self, agent: str, before: _Size, after: _Size) -> ChangePrice | None:
+        """Return the price of a change, or None if no calls of the agent are known."""
+        calls, now = self.profile.of(agent), datetime.now(UTC)
 
         def unit_of(usage: AgentUsage) -> UnitPrices | None:
             tariff = self.prices.tariff(usage.model, usage.provider)
             return None if tariff is None else tariff.prices(now, usage.tier, usage.prompt_tokens)
 
-        return price_change(added, calls, unit_of, self.profile.days)
+        if not calls:
+            return None
+        added = after.tokens - before.tokens
+        repeated = after.repeated - before.repeated
+        return price_change(added, calls, unit_of, self.profile.days, repeated)
 
     def models(self) -> dict[str, str]:
         """Return the most frequent model of each agent."""
@@ -109,19 +133,16 @@ def find_prompt_growth(
     models, known = usage.models(), loading_rules()
     places, before, now = Places.of(settings.agents), SourceFiles(old), SourceFiles()
     found = []
-    for agent in models or known:
+    for agent in (one for one in models or known if one in known):
         model = models.get(agent, settings.model)
-        old_texts, texts = (
-            _texts_of(agent, root, places, files, model, settings) if agent in known else []
-            for files in (before, now)
+        old_parts, parts = (
+            _find_parts(agent, root, places, files, model, settings) for files in (before, now)
         )
-        if old_texts == texts:
+        if old_parts == parts:
             continue
         old_size, size = (
-            _add_up([count(text, model) for text in some]) for some in (old_texts, texts)
+            _measure(some, partial(count, model=model)) for some in (old_parts, parts)
         )
-        calls = usage.profile.of(agent)
-        added = size.tokens - old_size.tokens
         growth = PromptGrowth(
             agent=agent,
             title=known[agent].title,
@@ -131,9 +152,9 @@ def find_prompt_growth(
             method=max(old_size.method, size.method, key=METHODS.index),
             base=base,
             days=usage.profile.days,
-            price=usage.price(added, calls) if calls else None,
+            price=usage.price(agent, old_size, size),
         )
-        if added:
+        if growth.added:
             found.append(growth)
     return tuple(sorted(found, key=lambda growth: -growth.added))
 
@@ -175,16 +196,21 @@ def find_sent_files(
     return found
 
 
-def _texts_of(
+def _find_parts(
     agent: str, root: Path, places: Places, files: SourceFiles, model: str, settings: Settings
-) -> list[str]:
+) -> list[_SentPart]:
     """Return what an agent sends of each file with the first call."""
     footprint = find_for_model(agent, root, places, files, model, settings)
-    return [part.text for part in footprint.parts if part.text]
+    return [
+        _SentPart(part.text, part.is_repeated_by_sub_agents)
+        for part in footprint.parts
+        if part.text
+    ]
 
 
-def _add_up(sizes: Sequence[Measure]) -> Measure:
-    """Return the sum of counts, with the least reliable of their methods."""
-    methods = (size.method for size in sizes)
-    method = max(methods, key=METHODS.index, default=METHODS[0])
-    return Measure(sum(size.tokens for size in sizes), method, "")
+def _measure(parts: Sequence[_SentPart], count: Callable[[str], Measure]) -> _Size:
+    """Return the size of all parts, with the least reliable of the methods."""
+    counts = [count(part.text) for part in parts]
+    repeated = (one.tokens for one, part in zip(counts, parts, strict=True) if part.is_repeated)
+    method = max((one.method for one in counts), key=METHODS.index, default=METHODS[0])
+    return _Size(sum(one.tokens for one in counts), sum(repeated), method)

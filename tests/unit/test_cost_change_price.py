@@ -97,6 +97,12 @@ def test_calls_of_a_kind_that_does_not_occur_need_no_price() -> None:
     assert price.usd == Decimal("0.04")
 
 
+def test_sub_agents_may_send_less_of_a_change() -> None:
+    price = price_change(317, [CLAUDE], lambda _: SONNET, 30, 100)
+    assert price.subagents == Decimal("0.0234")  # (280 * $0.30 + 40 * $3.75) * 100 / 10^6
+    assert price_change(317, [CLAUDE], lambda _: SONNET, 30, 0).subagents == 0
+
+
 def test_an_unchanged_size_costs_nothing() -> None:
     price = price_change(0, [CLAUDE], lambda _: SONNET, 30)
     assert price.usd == 0
