@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from sidecar.counting.count_result import METHODS, Measure, Method, number_text, tokens_text
 from sidecar.project.footprint import ByteRange, Footprint
 from sidecar.project.loading_rules import Kind, State, loading_rules
+from sidecar.project.mcp_servers import Sends, ServerTools
 from sidecar.text.printable import counted, first_names, local_time_text, printable
 from sidecar.text.tables import align_columns
 
@@ -48,8 +50,10 @@ class FootprintParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
 class FootprintPart(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A part of the first request, or a file that could be one."""
 
-    kind: Kind | Literal["system", "message"]
-    """`system`: the system prompt and the built-in tools. `message`: the first message."""
+    kind: Kind | Literal["system", "mcp-server", "message"]
+    """`system`: the system prompt and the built-in tools. `mcp-server`: the tools of an MCP server.
+    `message`: the first message.
+    """
     label: str
     """The path, relative to the folder or to `~`, or what the part is if it is not a file."""
     uri: str | None = None
@@ -189,6 +193,32 @@ def _system_part(
     )
 
 
+_SENT_TOOLS: dict[Sends, tuple[State, str]] = {
+    "schemas": ("sent", ""),
+    "lines": ("name-only", ", a line per tool"),
+    "server": ("name-only", ", one line for all"),
+    "nothing": ("later", ", when the agent searches for them"),
+}
+
+
+def mcp_part(sent: ServerTools) -> FootprintPart:
+    """Return the part for the tools of an MCP server."""
+    state, how = _SENT_TOOLS[sent.sends]
+    tools = "tools" if sent.tools is None else counted(sent.tools, "tool")
+    unknown = "; not measured, `footprint --measure-mcp` does" if sent.tokens is None else ""
+    return FootprintPart(
+        kind="mcp-server",
+        label=f"MCP server {sent.server.name}",
+        uri=Path(sent.server.path).as_uri(),
+        state=state,
+        state_text=state_text(state, f"{tools}{how}{unknown}", "", 0),
+        tokens=sent.tokens,
+        method=sent.method,
+        error_percent=0.0 if sent.method == "exact" else None,
+        is_own=sent.server.is_own,
+    )
+
+
 def _message_part(tokens: int) -> FootprintPart:
     return FootprintPart(
         kind="message",
@@ -245,7 +275,10 @@ def state_text(state: State, reason: str, hidden_by: str, lost: int) -> str:
 
 
 def report_lines(found: FootprintReport, width: int = 0) -> list[str]:
-    """Return a table per agent, in at most `width` columns if that is not 0, and what to do next."""
+    """Return a table per agent, and what to do next.
+
+    The tables have at most `width` columns, if that is not 0.
+    """
     lines = list[str]()
     for agent in found.agents:
         lines += [*agent_lines(agent, width), ""]
@@ -280,7 +313,7 @@ def size_text(found: AgentFootprint) -> str:
 
 
 def agent_rows(found: AgentFootprint) -> list[tuple[str, str, str]]:
-    """Return the name, size and state of each part, in order. Small parts may share the last row."""
+    """Return the name, size and state of each part, in order. Small parts may share a row."""
     rows = [_row(part) for part in _largest(found.parts)]
     left_out = len(found.parts) - len(rows)
     if left_out:

@@ -13,10 +13,12 @@ import msgspec
 
 from sidecar.agents.reader_registry import Sources
 from sidecar.config.checks import similar_agents
+from sidecar.config.paths import state_dir
 from sidecar.counting.count_result import Measure
 from sidecar.errors import BadParamsError
 from sidecar.project.footprint import Footprint, Part, agents_with_files, find_footprint
 from sidecar.project.loading_rules import loading_rules
+from sidecar.project.mcp_servers import ServerTools, find_mcp_servers, read_kept, sent_tools
 from sidecar.project.source_files import SourceFiles
 from sidecar.workspace.footprint_report import (
     AgentFootprint,
@@ -25,6 +27,7 @@ from sidecar.workspace.footprint_report import (
     FootprintReport,
     MeasuredRequest,
     agent_footprint,
+    mcp_part,
     next_step,
     report_lines,
     state_text,
@@ -54,6 +57,8 @@ class _Found(NamedTuple):
     model: str
     footprint: Footprint
     use: AgentUse | None
+    tools: list[ServerTools]
+    """What the agent sends of the tools of MCP servers."""
 
     @property
     def measured(self) -> MeasuredRequest | None:
@@ -174,7 +179,10 @@ def _find(
     model = (first.model if first else use.model if use else None) or default
     window = use.window if use else None
     places = sources.places
-    return _Found(model, find_for_model(agent, start, places, files, model, settings, window), use)
+    footprint = find_for_model(agent, start, places, files, model, settings, window)
+    servers = find_mcp_servers(agent, start, places)
+    kept = read_kept(state_dir()) if servers else {}
+    return _Found(model, footprint, use, sent_tools(servers, model, kept, places.env))
 
 
 def find_for_model(
@@ -269,7 +277,7 @@ def _describe(
     return agent_footprint(
         found.footprint,
         found.model,
-        files,
+        [*map(mcp_part, found.tools), *files],
         measured=found.measured,
         message_tokens=first.message_tokens if first else None,
         changed=found.changed_files(),

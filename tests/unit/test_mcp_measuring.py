@@ -256,3 +256,59 @@ def test_footprint_measures_before_it_reports(start: Path) -> None:
     assert "crates was not started" in shown.stderr
     assert json.loads(shown.stdout)["folder"] == start.as_uri()
     assert not (start / "pids").exists()
+
+
+def footprint_of(start: Path, agent: str, *options: str) -> dict[str, Any]:
+    from click.testing import CliRunner
+
+    from sidecar.cli import main
+
+    command = ["footprint", str(start), "--agent", agent, "--json", *options]
+    shown = CliRunner().invoke(main, command)
+    assert shown.exit_code == 0, shown.stderr
+    (found,) = json.loads(shown.stdout)["agents"]
+    return {part["label"]: part for part in found["parts"]} | {"": found}
+
+
+def test_a_footprint_has_a_part_for_each_server(
+    start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(start.parent))
+    monkeypatch.setenv("USERPROFILE", str(start.parent))
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    write_own(start, crates=entry("12"))
+    (start / "AGENTS.md").write_text("Be brief.\n")
+    (start / ".mcp.json").write_text(json.dumps({"mcpServers": {"other": {"command": "other"}}}))
+    crates, other = (f"MCP server {name}" for name in ("crates", "other"))
+    before = footprint_of(start, "claude-code")
+    assert [before[crates]["tokens"], before[other]["tokens"]] == [None, None]
+    assert "footprint --measure-mcp" in before[crates]["stateText"]
+    assert [before[crates]["isOwn"], before[other]["isOwn"]] == [True, False]
+    assert before[""]["isLowerBound"]
+    assert measure(start) == 1  # the project's server is not started
+    after = footprint_of(start, "claude-code")
+    assert after[crates]["state"] == "name-only"
+    assert after[crates]["stateText"] == "name only: 12 tools, a line per tool"
+    assert after[crates]["tokens"] > 12 * 8
+    assert after[other]["tokens"] is None
+    assert after[""]["tokens"] - before[""]["tokens"] == after[crates]["tokens"]
+
+
+def test_agents_that_send_whole_schemas_have_larger_parts(
+    start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(start.parent))
+    monkeypatch.setenv("USERPROFILE", str(start.parent))
+    servers = {"mcpServers": {"crates": entry("9")}}
+    for name in (".claude.json", ".gemini/settings.json", ".copilot/mcp-config.json"):
+        path = start.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(servers))
+    assert measure(start) == 0
+    found = [
+        footprint_of(start, agent)["MCP server crates"]
+        for agent in ("claude-code", "copilot-cli", "gemini-cli")
+    ]
+    assert [part["state"] for part in found] == ["name-only", "sent", "sent"]
+    lines, copilot, gemini = (part["tokens"] for part in found)
+    assert 5 * lines < copilot < gemini

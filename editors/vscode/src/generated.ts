@@ -554,7 +554,7 @@ export interface FootprintParams {
  * A part of the first request, or a file that could be one.
  */
 export interface FootprintPart {
-  kind: "command" | "import" | "instructions" | "memory" | "output-style" | "rule" | "skill" | "sub-agent" | "message" | "system";
+  kind: "command" | "import" | "instructions" | "memory" | "output-style" | "rule" | "skill" | "sub-agent" | "mcp-server" | "message" | "system";
   label: string;
   uri: string | null;
   state: "cut" | "hidden" | "later" | "name-only" | "sent";

@@ -436,7 +436,7 @@
 
 --- A part of the first request, or a file that could be one.
 ---@class token_sidecar.FootprintPart
----@field kind "command"|"import"|"instructions"|"memory"|"output-style"|"rule"|"skill"|"sub-agent"|"message"|"system"
+---@field kind "command"|"import"|"instructions"|"memory"|"output-style"|"rule"|"skill"|"sub-agent"|"mcp-server"|"message"|"system"
 ---@field label string
 ---@field uri? string
 ---@field state "cut"|"hidden"|"later"|"name-only"|"sent"
