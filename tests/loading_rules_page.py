@@ -196,6 +196,8 @@ def agent_notes(rules: AgentRules) -> Iterator[str]:
         yield import_text(rules.imports)
     elif rules.files:
         yield "No imports: `@path` is sent as it stands."
+    if rules.constants:
+        yield from constant_texts(rules)
     if rules.entry_limit is not None:
         yield entry_limit_text(rules.entry_limit)
     if rules.settings is not None:
@@ -216,6 +218,30 @@ def agent_notes(rules: AgentRules) -> Iterator[str]:
             if (key := getattr(rules.settings, field))
         ]
         yield f"Settings: {', '.join(keys)} in {files}."
+
+
+CHANGES = {
+    "appended": "After a change, a resumed session has the old text in its place, and the new text at the end.",
+    "replaced": "After a change, a resumed session has the new text in its place, so the history after it is not cached.",
+    "kept": "After a change, a resumed session keeps the old text.",
+    "new": "Each run is a new session.",
+}
+
+
+def constant_texts(rules: AgentRules) -> Iterator[str]:
+    """Yield what an agent sends without any files, and when it sends files again."""
+    sizes = [
+        f"{one.tokens:,}" + (f" for {one.model}" if one.model else " for other models")
+        for one in rules.constants
+    ]
+    yield f"Its own system prompt and tools, in tokens of o200k_base: {', '.join(sizes)}."
+    first = rules.constants[0]
+    if first.second_call:
+        again = " and all instructions again" if rules.second_call_repeats else ""
+        yield f"A second call after each answer sends {first.second_call:,} tokens{again}."
+    if first.sub_agent:
+        yield f"A sub-agent's own system prompt and tools: {first.sub_agent:,} tokens, and the instructions again."
+    yield CHANGES[rules.after_change]
 
 
 def import_text(imports: Imports) -> str:

@@ -25,6 +25,8 @@ class Entry(NamedTuple):
     """`user` or `project`."""
     path: str
     rules: Entries
+    addition: str = ""
+    """What follows the description, outside of its limit."""
 
     def line(self, description: str) -> str:
         """Return what an agent sends of the entry with a description, or with a part of it."""
@@ -32,7 +34,7 @@ class Entry(NamedTuple):
         values = (("{name}", self.name), ("{path}", self.path), ("{level}", self.level))
         for mark, value in values:
             form = form.replace(mark, value)
-        return form.replace("{description}", description)
+        return form.replace("{description}", description + self.addition)
 
     @property
     def cut(self) -> str:
@@ -62,11 +64,12 @@ def read_entry(text: str, path: str, level: str, rules: Entries) -> Entry:
     if not (isinstance(description, str) and description) and rules.first_line:
         description, span = _first_line(text, body_start)
     more = values.get(rules.more) if rules.more else None
-    if isinstance(more, str) and more and description:
-        description = f"{description}{rules.joins}{more}"
+    addition = f"{rules.joins}{more}" if isinstance(more, str) and more and description else ""
+    if rules.limits_more:
+        description, addition = f"{description or ''}{addition}", ""
     named = name.strip() if isinstance(name, str) else ""
     described = description.strip() if isinstance(description, str) else ""
-    return Entry(named or stem, described, span, level, path, rules)
+    return Entry(named or stem, described, span, level, path, rules, addition)
 
 
 def _description_span(front: str) -> Span:

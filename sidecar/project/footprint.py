@@ -294,6 +294,8 @@ class _Finder:
         """The path of the part that sends a file or a text, by its real path or its text."""
         self._imported: set[str] = set()
         self._mentions = 0
+        self._import_places: dict[str, tuple[str, ByteRange]] = {}
+        """The first mention of each imported file, by its real path."""
         self._own: set[str] = set()
         """The user's files, which are not read again where the project lies below their folder."""
 
@@ -318,6 +320,7 @@ class _Finder:
                 dropped.add(part.path)
                 continue
             parts.append(replace(part, text="") if part.state == "hidden" else part)
+        self._report_imported_instructions(parts)
         problems = [
             one
             for one in self._problems
@@ -329,6 +332,20 @@ class _Finder:
             parts=tuple(parts),
             problems=tuple(dict.fromkeys(problems)),
         )
+
+    def _report_imported_instructions(self, parts: Sequence[Part]) -> None:
+        """Report files that are sent as instructions, and again as imports."""
+        if self._rules.imports is None or not self._rules.imports.repeats:
+            return
+        kinds = ("instructions", "rule")
+        sent = {self._files.real(one.path) for one in parts if one.kind in kinds and one.text}
+        for real, (path, span) in self._import_places.items():
+            if real in sent:
+                message = (
+                    f"{self._name} sends this file twice, because it also sends "
+                    f"{self._short(real)} by itself. Remove the import."
+                )
+                self._report("import-twice", path, span, message)
 
     # Places
 
@@ -391,7 +408,12 @@ class _Finder:
 
     def _paths(self, place: _Place, name: str) -> list[str]:
         """Return the files in a place that a name or a pattern stands for."""
-        name = name.replace("{slug}", re.sub(r"[^A-Za-z0-9]", "-", self._project[0]))
+        for mark in _PLACEHOLDERS:
+            if mark in name:
+                value = self._placeholders[mark]
+                if not value or os.sep in value or value == "..":
+                    return []
+                name = name.replace(mark, value)
         if name[0] in "~${":
             is_main = place.is_own and place.is_main
             tops = [str(path) for path in self._places.named_paths(name)] if is_main else []
@@ -410,6 +432,20 @@ class _Finder:
             self._own.update(found)
             return found
         return [path for path in found if path not in self._own]
+
+    @cached_property
+    def _placeholders(self) -> dict[str, str]:
+        styles = [text for text, _ in self._setting_texts(self._setting_key("output_style"))]
+        names: Any = {}
+        for path in self._places.named_paths(self._rules.names_file):
+            inside = (str(self._places.home), str(path.parent))
+            names = self._files.settings(str(path), inside).get(self._rules.names_key)
+        name = names.get(self._start) if isinstance(names, Mapping) else None
+        return {
+            "{slug}": re.sub(r"[^A-Za-z0-9]", "-", self._project[0]),
+            "{name}": name if isinstance(name, str) else "",
+            "{style}": styles[-1] if styles else "",
+        }
 
     # Settings
 
@@ -838,6 +874,8 @@ class _Finder:
                         "Remove one of the imports."
                     )
                     self._report("import-twice", file.path, _byte_range(text, mention), message)
+                place = file.path, _byte_range(text, mention)
+                self._import_places.setdefault(self._files.real(imported.path), place)
                 self._add_import(imported, rules, imports, above)
 
     def _add_import(
@@ -936,6 +974,7 @@ class _Finder:
         return path
 
 
+_PLACEHOLDERS = ("{slug}", "{name}", "{style}")
 _ANY_BEFORE = "(\"'*_>["
 _PUNCTUATION = ",.:;!?)\"'*"
 _TEXT_FILES = (".md", ".mdc", ".txt", *(f".md{mark}" for mark in _PUNCTUATION))

@@ -71,7 +71,8 @@ class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The files in each folder, in order. Of names in a list, only the first that exists is read.
 
     A pattern (`*`) finds rules. `{slug}` is the path of the repository, with `-` for everything
-    but letters and digits. For `user`, paths may also have the form of folders in
+    but letters and digits, `{name}` the name of the start folder in `AgentRules.names_file`, and
+    `{style}` the chosen output style. For `user`, paths may also have the form of folders in
     `known_agents.toml`.
     """
     kind: Kind | None = None
@@ -151,6 +152,8 @@ class Entries(
     """The key of a text that is added to the description."""
     joins: str = " - "
     """What stands between them."""
+    limits_more: bool = True
+    """Whether `max_description` is for both together."""
     first_line: bool = False
     """Whether the first line of the body is the description if there is none."""
     undescribed: Literal["hidden", "name-only"] = "hidden"
@@ -251,6 +254,10 @@ class AgentRules(
     source: str
     home: tuple[str, ...] = ()
     """The agent's folders of the user's, in the form of `folders` in `known_agents.toml`."""
+    names_file: str = ""
+    """The user's file in which the agent keeps a name for each folder."""
+    names_key: str = ""
+    """The key in that file. Its value has the names by path."""
     once: Literal["", "file", "text"] = ""
     """What is sent only once: the same file under two names, or the same text."""
     files: tuple[Files, ...] = ()

@@ -5,12 +5,13 @@ Each case was measured with the real agent in the version that `loading_rules.to
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from sidecar.project.footprint import ByteRange
-from sidecar.project.loading_rules import is_prompt_file
+from sidecar.project.loading_rules import is_prompt_file, loading_rules
 from tests.loading_rules_page import page
 from tests.unit.footprint_world import FootprintWorld
 
@@ -398,3 +399,50 @@ def test_the_page_of_loading_rules_is_generated() -> None:
 )
 def test_prompt_files_are_known_by_their_paths(path: str, is_one: bool) -> None:
     assert is_prompt_file(path) is is_one
+
+
+def test_gemini_sends_the_memory_of_the_start_folder(world: FootprintWorld) -> None:
+    names = json.dumps({"projects": {str(world.root): "one", str(world.home): "two"}})
+    world.write(
+        {"~/.gemini/projects.json": names, "~/.gemini/tmp/one/memory/MEMORY.md": "x\n" * 900}
+    )
+    world.write({"~/.gemini/tmp/two/memory/MEMORY.md": "y"})
+    (part,) = world.footprint("gemini-cli").parts
+    assert (part.kind, part.state, part.text) == ("memory", "sent", "x\n" * 900)
+
+
+@pytest.mark.parametrize("name", ["../../secret", "..", "/etc/hosts", ""])
+def test_names_in_the_agents_files_are_no_paths(world: FootprintWorld, name: str) -> None:
+    world.write({"~/.gemini/projects.json": json.dumps({"projects": {str(world.root): name}})})
+    world.write({".claude/settings.json": json.dumps({"outputStyle": name})})
+    world.write({"~/secret/memory/MEMORY.md": "x", "~/.gemini/memory/MEMORY.md": "x"})
+    assert world.sent("gemini-cli") == []
+    assert world.sent("claude-code") == []
+
+
+def test_claude_code_sends_the_chosen_output_style(world: FootprintWorld) -> None:
+    text = "---\nname: chirping\ndescription: x\n---\n\nChirp.\n"
+    names = [".claude/output-styles/chirping.md", ".claude/output-styles/silent.md"]
+    world.write(dict.fromkeys([*names, "~/.claude/output-styles/loud.md"], text))
+    assert world.sent("claude-code") == []
+    world.write({".claude/settings.local.json": '{"outputStyle": "chirping"}'})
+    (part,) = world.footprint("claude-code").parts
+    assert (world.name(part.path), part.kind, part.text) == (names[0], "output-style", "Chirp.")
+
+
+@pytest.mark.parametrize(
+    ("agent", "model", "tokens"),
+    [
+        ("claude-code", "claude-sonnet-5", 19_039),
+        ("claude-code", "claude-opus-5-5", 19_039),
+        ("codex", "gpt-6.2-sol", 12_693),
+        ("codex", "gpt-6.1-terra", 11_545),
+        ("codex", "some-model", 8_056),
+        ("qwen-code", "qwen3-coder-plus", 16_999),
+        ("pi", "x", 1_161),
+        ("zed", "x", None),
+    ],
+)
+def test_what_an_agent_sends_without_files(agent: str, model: str, tokens: int | None) -> None:
+    constant = loading_rules()[agent].constant(model)
+    assert (constant and constant.tokens) == tokens

@@ -285,3 +285,10 @@ def test_the_span_of_a_description_ends_before_the_next_key(world: FootprintWorl
     (problem,) = world.footprint("vibe").problems
     assert text[problem.range.start : problem.range.end].startswith(">-\n  ddd")
     assert text[problem.range.start : problem.range.end].endswith("eee")
+
+
+def test_kimi_sends_when_to_use_beside_a_cut_description(world: FootprintWorld) -> None:
+    world.write({".agents/skills/a/SKILL.md": skill("d" * 300, "when_to_use: When\n")})
+    (line,) = listed(world, "kimi-code", 200_000)
+    path = world.root / ".agents/skills/a/SKILL.md"
+    assert line == f"- a: {'d' * 247}...\n  When to use: When\n  Path: {path}\n"

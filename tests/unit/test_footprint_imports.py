@@ -276,3 +276,11 @@ def test_front_matter_is_read_like_yaml(text: str, value: object) -> None:
     real = yaml.safe_load(re.sub(r": (src/|\*)", r": \1", text))["key"]
     plain = "" if real is None else tuple(real) if isinstance(real, list) else real
     assert plain == value or "b: c" in text
+
+
+def test_an_import_of_a_file_that_is_sent_anyway(world: FootprintWorld) -> None:
+    world.write({"QWEN.md": "x\n\n@AGENTS.md\n", "AGENTS.md": "words"})
+    assert world.sent("qwen-code") == ["QWEN.md", "AGENTS.md", "AGENTS.md"]
+    (problem,) = world.problems("qwen-code", "import-twice")
+    assert (world.name(problem.path), problem.range) == ("QWEN.md", ByteRange(3, 13))
+    assert "it also sends AGENTS.md by itself" in problem.message
