@@ -29,7 +29,7 @@ def report_instructions(
         names: How the report names each file, by absolute path.
         texts: What files contain instead of their contents on disk, by path.
     """
-    files = SourceFiles(texts)
+    files = SourceFiles(texts, below=names)
     problems = check_instructions(root, settings, files)
     for path in (one for one in names if one in problems):
         data = files.data(path)

@@ -198,7 +198,7 @@ def find_sent_files(
         places: The user's folders. If None, the user's own files are skipped.
         replaced: Contents that stand in for those of files, by path.
     """
-    files = SourceFiles(replaced, lists_below=False)
+    files = SourceFiles(replaced, below=())
     places = places or NO_PLACES
     found: dict[str, SentFile] = {}
     for agent in loading_rules():

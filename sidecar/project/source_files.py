@@ -56,18 +56,22 @@ class SourceFiles:
 
     Args:
         replaced: Contents that stand in for those of files, by path. None stands for no file.
-        lists_below: Whether files below the start folder are looked for, which takes longest.
+        below: The paths of the project's files, if not all of those below the start folder are
+            looked for. Listing them takes longest.
     """
 
     def __init__(
-        self, replaced: Mapping[str, bytes | None] | None = None, *, lists_below: bool = True
+        self,
+        replaced: Mapping[str, bytes | None] | None = None,
+        *,
+        below: Iterable[str] | None = None,
     ) -> None:
         self.opened = 0
         """The number of files that were opened."""
         self.listed = 0
         """The number of files and folders that were listed."""
         self._replaced = replaced or {}
-        self._lists_below = lists_below
+        self._below_paths = below
         self._size = 0
         self._files: dict[str, SourceFile] = {}
         self._exists: dict[str, bool] = {}
@@ -227,18 +231,12 @@ class SourceFiles:
 
     def below(self, start: str) -> tuple[str, ...]:
         """Return the relative paths of the prompt files in a project, as git lists its files."""
-        if not self._lists_below:
-            return ()
         if start not in self._below:
-            from sidecar.project.files import walk
-
             names, prefix = prompt_file_names(), start.rstrip(os.sep) + os.sep
-            entries = (
-                entry if isinstance(entry, str) else getattr(entry, "path", "")
-                for entry in islice(walk(start), MAX_BELOW)
-            )
+            entries = _walk_project(start) if self._below_paths is None else self._below_paths
             paths = [one for one in entries if os.path.basename(one) in names]
-            paths += [path for path in self._replaced if os.path.basename(path) in names]
+            if self._below_paths is None:
+                paths += [path for path in self._replaced if os.path.basename(path) in names]
             self._below[start] = tuple(
                 os.path.relpath(path, start)
                 for path in dict.fromkeys(paths)
@@ -253,6 +251,13 @@ class SourceFiles:
             text = self.read(path, inside).data.decode("utf-8-sig", "replace") if exists else ""
             self._settings[path] = _parse_settings(path, text) if text else {}
         return self._settings[path]
+
+
+def _walk_project(start: str) -> Iterator[str]:
+    from sidecar.project.files import walk
+
+    for entry in islice(walk(start), MAX_BELOW):
+        yield entry if isinstance(entry, str) else getattr(entry, "path", "")
 
 
 def _is_pattern(name: str) -> bool:

@@ -80,6 +80,12 @@ class InstructionChecks:
     def document_changed(self, uri: str) -> None:
         """Mark the roots whose findings depend on a document as stale."""
         self._changes.update(root for root, _ in self._concerned(uri))
+        # The files below a root's folder are looked for only among the open documents.
+        root, path = self._roots.of_document(uri), self._path_of(uri)
+        if root in self._found and path not in self._found[root].paths:
+            from sidecar.project.loading_rules import prompt_file_names
+
+            self._changes[root] += os.path.basename(path) in prompt_file_names()
 
     async def findings(self, uri: str) -> list[InstructionFinding]:
         """Return the findings for the current text of an open document."""
@@ -148,7 +154,7 @@ def find_in_root(root: Path, settings: Settings, snapshots: Mapping[str, Snapsho
 
     real = {path: os.path.realpath(path) for path in snapshots}
     texts = BufferTexts({real[path]: snapshot for path, snapshot in snapshots.items()})
-    files = SourceFiles(texts)
+    files = SourceFiles(texts, below=snapshots)
     problems = check_instructions(root, settings, files, in_editor=True)
     paths = frozenset(map(os.path.normpath, files.looked_up))
     return RootFindings(
