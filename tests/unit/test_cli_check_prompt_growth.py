@@ -162,6 +162,42 @@ def test_a_removed_rule_and_a_renamed_file(repository: Path) -> None:
     assert growth()["claude-code"] == (4 + 2 * (4 + ADDED), 4 + 4 + ADDED)
 
 
+def write_skill(folder: str, description: str, body: str = "") -> None:
+    path = Path(folder, "skills/tests/SKILL.md")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"---\nname: tests\ndescription: {description}\n---\n{body}")
+
+
+def test_of_a_skill_only_the_description_counts(repository: Path) -> None:
+    write_skill(".claude", "Run the tests.")
+    commit()
+    write_skill(".claude", "Run the tests.", MORE * 50)
+    assert growth() == {}
+    write_skill(".claude", "Run the tests. Use it before each commit and after a merge.")
+    before, after = growth()["claude-code"]
+    assert 5 < after - before < 20
+
+
+def test_what_sub_agents_do_not_send_costs_nothing_in_their_calls(repository: Path) -> None:
+    usage = AgentUsage(
+        agent="cline",
+        model="gpt-5",
+        provider="openai",
+        main=PrefixCalls(reads=10),
+        subagents=PrefixCalls(reads=10),
+    )
+    profile = msgspec.json.encode(UsageProfile(days=30, agents=(usage,)))
+    Path("usage-profile.json").write_bytes(profile)
+    commit()
+    write_skill(".cline", "Run the tests.")
+    (skill,) = json.loads(run("--json").stdout)["promptGrowth"]
+    assert (skill["added"] > 0, skill["subagentsUsd"]) == (True, 0)
+    Path("AGENTS.md").write_text(MORE)
+    (both,) = json.loads(run("--json").stdout)["promptGrowth"]
+    rule = both["added"] - skill["added"]
+    assert both["subagentsUsd"] == pytest.approx(10 * rule * 0.125e-6)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="git for Windows writes links as files")
 def test_a_link_follows_its_target(repository: Path) -> None:
     Path("CLAUDE.md").unlink()
