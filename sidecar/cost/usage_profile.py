@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FILE_NAME = "usage-profile.json"
 MOST_BYTES = 1 << 20
+MOST_MODELS = 200
+"""Maximum number of agents' models in a profile. Less frequent ones are left out."""
 _MOST_CALLS = 10**9
 
 Count = Annotated[int, Meta(ge=0, le=_MOST_CALLS)]
@@ -78,7 +80,7 @@ class UsageProfile(
 
     version: Literal[1] = 1
     days: Annotated[int, Meta(ge=1, le=36_525)]
-    agents: tuple[AgentUsage, ...] = ()
+    agents: Annotated[tuple[AgentUsage, ...], Meta(max_length=MOST_MODELS)] = ()
 
     def of(self, agent: str) -> tuple[AgentUsage, ...]:
         """Return an agent's calls."""
@@ -193,4 +195,4 @@ def _most_frequent_first(usages: Iterable[AgentUsage]) -> tuple[AgentUsage, ...]
         totals[usage.agent] += usage.calls
     return tuple(
         sorted(by_name, key=lambda usage: (-totals[usage.agent], usage.agent, -usage.calls))
-    )
+    )[:MOST_MODELS]

@@ -81,7 +81,7 @@ def find_usage(root: Path, settings: Settings, file: Path | None = None) -> Know
         root: The project's root folder.
         settings: The project's settings.
         file: The profile to read. By default, `usage-profile.json` of the root folder is read, or
-            if there is none, the user's ledger.
+            if there is none, or it is a link out of the folder, the user's ledger.
 
     Raises:
         BadParamsError: The profile cannot be read.
@@ -93,8 +93,11 @@ def find_usage(root: Path, settings: Settings, file: Path | None = None) -> Know
 
     book = CostBook(state_dir(), settings.prices)
     try:
-        if file is not None or (root / FILE_NAME).is_file():
-            return KnownUsage(read_profile(file or root / FILE_NAME), book.prices)
+        files, own = SourceFiles(), str(root / FILE_NAME)
+        if file is None and files.exists(own) and files.is_inside(own, (str(root),)):
+            file = Path(own)
+        if file is not None:
+            return KnownUsage(read_profile(file), book.prices)
         return KnownUsage(profile_workspace(book, root), book.prices)
     except ValueError as error:
         raise BadParamsError(str(error)) from error

@@ -130,6 +130,17 @@ def test_a_broken_profile_is_an_error(repository: Path) -> None:
     assert "write it again with `token-sidecar cost profile`" in result.stderr
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs links")
+def test_a_profile_outside_of_the_project_is_not_read(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.json").write_text('{"secret": 1}')
+    Path("usage-profile.json").symlink_to(tmp_path / "secret.json")
+    Path("CLAUDE.md").write_text(MORE)
+    result = run()
+    assert result.exit_code == 0
+    assert "No calls are known" in result.stdout
+    assert "secret" not in result.stderr
+
+
 def test_unchanged_prompts_have_no_sentence(repository: Path) -> None:
     Path("notes.md").write_text(MORE)
     Path("CLAUDE.md").write_text(f"<!-- a comment that Claude Code removes -->\n{BASE}")

@@ -14,6 +14,7 @@ from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.sums import Scope
 from sidecar.cost.usage_profile import (
     MOST_BYTES,
+    MOST_MODELS,
     AgentUsage,
     PrefixCalls,
     UsageProfile,
@@ -91,6 +92,19 @@ def test_the_most_frequent_agent_and_model_come_first(tmp_path: Path) -> None:
     )
     names = [(usage.agent, usage.model) for usage in found]
     assert names == [("claude-code", "gpt-5"), ("claude-code", "gpt-5-mini"), ("codex", "gpt-5")]
+
+
+def test_a_profile_has_a_limited_number_of_models(tmp_path: Path) -> None:
+    calls = [claude(WARM, model=f"m{number}") for number in range(MOST_MODELS + 1)]
+    profile = profile_usage(record(tmp_path, *calls), Scope(), 30)
+    assert len(profile.agents) == MOST_MODELS
+    path = tmp_path / "usage-profile.json"
+    path.write_bytes(msgspec.json.encode(profile))
+    assert read_profile(path) == profile
+    more = msgspec.structs.replace(profile, agents=(*profile.agents, *profile.agents))
+    path.write_bytes(msgspec.json.encode(more))
+    with pytest.raises(ValueError, match="is not a usage profile"):
+        read_profile(path)
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
