@@ -8,9 +8,10 @@ import stat
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.agents.reader_registry import reader_of
 from sidecar.agents.session_events import McpToolCall, StoredSession
@@ -21,6 +22,7 @@ from sidecar.conversations.context_protocol import ContextUsage
 from sidecar.cost.caps import SpendingSums
 from sidecar.cost.repricing import price_calls
 from sidecar.errors import BadParamsError, SidecarError
+from sidecar.known_agents import lower_bound_agents
 from sidecar.mcp.caller import Caller, FoundSession, find_session
 from sidecar.models import catalogue
 from sidecar.tasks import SharedTasks, backoff
@@ -45,6 +47,17 @@ _FIRST_POLL_SECONDS = 0.02
 _END_BYTES = 1 << 20
 _MOST_CALLERS = 20
 """How many of the agent's newest sessions may have made a call that names no session."""
+
+
+class BranchCost(NamedTuple):
+    """The cost of the sessions on a git branch, in USD."""
+
+    name: str
+    sessions: int
+    """The number of sessions with calls."""
+    usd: Decimal
+    is_whole: bool
+    """Whether the price of every call is known."""
 
 
 class Project:
@@ -198,6 +211,33 @@ class Project:
         spending = services.spending(self.workspace)
         spent = await services.workers.run(partial(spending.spent, found.row.id))
         return spent, None if is_complete else BEING_READ
+
+    async def branch_cost(self, found: FoundSession) -> BranchCost | None:
+        """Return the cost of the sessions on the session's git branch, or None if it is unknown.
+
+        A session counts for the branch that its agent recorded last.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        services = self.services
+        await services.agents.ensure_older_sessions(self.workspace)
+        sessions = services.sessions(self.workspace).snapshot(every=True).sessions
+        own = sessions.get(found.row.id)
+        if own is None or own.branch in (None, "HEAD"):
+            return None
+        on_branch = {name: each for name, each in sessions.items() if each.branch == own.branch}
+        sum_up = partial(services.spending(self.workspace).cost_by_session, list(on_branch))
+        costs = await services.workers.run(sum_up)
+        return BranchCost(
+            own.branch or "",
+            len(costs),
+            sum((cost.usd for cost in costs.values() if cost.usd is not None), Decimal(0)),
+            is_whole=all(
+                cost.whole and on_branch[name].source not in lower_bound_agents()
+                for name, cost in costs.items()
+            ),
+        )
 
     async def footprint(self, caller: Caller) -> AgentFootprint | None:
         """Return what the caller sends before the first word, or None if it is unknown."""

@@ -38,7 +38,7 @@ class ContextUsageArguments(Arguments, frozen=True, kw_only=True):
 
 
 class Spend(Arguments, frozen=True, kw_only=True):
-    """Cost in USD of your session, of this project and of today, and the user's spending caps"""
+    """Cost in USD of your session, git branch, this project and today, and the spending caps"""
 
 
 class TokenMap(Arguments, frozen=True, kw_only=True):

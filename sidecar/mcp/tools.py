@@ -313,6 +313,12 @@ class Tools:
                     amounts[f"{name}CapUsd"] = float(cap)
             lines.append(line)
             data[span] = amounts
+        if problem is None and (branch := await project.branch_cost(found)) is not None:
+            cost = cost_text(branch.usd, is_partial=not branch.is_whole)
+            lines.append(f"Branch {branch.name}: {cost} in {counted(branch.sessions, 'session')}")
+            data["branch"] = {
+                "name": branch.name, "sessions": branch.sessions, "usd": float(branch.usd)
+            } | ({} if branch.is_whole else {"isLowerBound": True})  # fmt: skip
         data = _without_nulls(data)
         text, _ = await self._shorten([*lines, *notes])
         return Answer(text, data | ({"notes": notes} if notes else {}))

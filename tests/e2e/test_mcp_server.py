@@ -427,6 +427,34 @@ async def test_spend_has_the_costs_of_usage_and_the_caps(project: Path, tmp_path
     assert 0 < usage["tokensUntilCompaction"] < usage["limit"] - usage["tokens"]
 
 
+async def test_spend_adds_up_the_sessions_on_the_callers_branch(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = ClaudeHome(tmp_path / ".claude")
+    sessions = {branch: add_session(home, project, branch) for branch in ("side", "HEAD", "main")}
+    own = add_session(home, project, "main")
+    monkeypatch.setenv("CLAUDE_CODE_SESSION_ID", own)
+    async with connected(project, client="claude-code") as client:
+        result = await client.call_tool("spend", {})
+    rows = {row["id"]: row["costUsd"] for row in await printed(project, "usage", "--all", "--json")}
+    found = result.structured_content
+    assert found is not None
+    assert found["session"]["usd"] == rows[own]
+    usd = pytest.approx(rows[own] + rows[sessions["main"]])
+    assert found["branch"] == {"name": "main", "sessions": 2, "usd": usd}
+    assert found["project"]["usd"] == pytest.approx(sum(rows.values()))
+    assert re.search(r"^Branch main: \$[\d.]+ in 2 sessions$", text_of(result), re.MULTILINE)
+
+
+def add_session(home: ClaudeHome, project: Path, branch: str) -> str:
+    """Add a session on a branch, and return its id."""
+    session = home.session(project)
+    add_reply(home, session)
+    (path,) = home.folder.glob(f"projects/*/{session.id}.jsonl")
+    path.write_text(path.read_text().replace('"main"', f'"{branch}"'))
+    return session.id
+
+
 async def test_sentences_that_matter_are_in_both_halves(project: Path, tmp_path: Path) -> None:
     (project / ".token-sidecar.toml").write_text("")
     async with connected(project, client="codex-mcp-client") as client:
