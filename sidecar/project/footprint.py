@@ -145,10 +145,13 @@ def find_footprint(
     del model  # no measured rule differs by model
     rules = loading_rules()[agent]
     finder = _Finder(agent, rules, str(start), places, files or SourceFiles())
+    if rules.entries_first:
+        finder.add_entries(context_window)
     for one in rules.files:
         finder.add_files(one)
     finder.add_named_by_settings()
-    finder.add_entries(context_window)
+    if not rules.entries_first:
+        finder.add_entries(context_window)
     return finder.footprint()
 
 
@@ -494,7 +497,8 @@ class _Finder:
         names = [text for text, _ in self._setting_texts(self._setting_key("names"))]
         more = [text for text, _ in self._setting_texts(self._setting_key("more_names"))]
         if names:
-            groups = [(name,) for name in names if _is_plain_name(name)]
+            first = next((one for one in self._rules.files if one.where == rules.where), rules)
+            groups = [(name,) for name in names if _is_plain_name(name)] if rules is first else []
         return [(*group, *filter(_is_plain_name, more)) for group in groups]
 
     def _limit_of(self, rules: Files) -> Limit | None:

@@ -229,7 +229,7 @@ class Settings(
     more_names: str = ""
     """The key for names that are tried after others."""
     names: str = ""
-    """The key for names that replace the others."""
+    """The key for names that replace those of all chains."""
     excludes: str = ""
     """The key for patterns of files that are not read."""
     adds: str = ""
@@ -263,6 +263,8 @@ class AgentRules(
     files: tuple[Files, ...] = ()
     """In the order of the request."""
     entries: tuple[Entries, ...] = ()
+    entries_first: bool = False
+    """Whether they are sent before the files."""
     entry_limit: EntryLimit | None = None
     imports: Imports | None = None
     settings: Settings | None = None

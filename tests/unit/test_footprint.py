@@ -373,10 +373,22 @@ def test_aider_sends_what_its_settings_name(world: FootprintWorld, text: str) ->
     assert world.sent("aider") == ["CONVENTIONS.md"]
 
 
-def test_gemini_reads_other_names_from_its_settings(world: FootprintWorld) -> None:
-    world.write({"GEMINI.md": "x", "AGENTS.md": "y"})
-    world.write({".gemini/settings.json": '{"context": {"fileName": ["AGENTS.md"]}}'})
-    assert world.sent("gemini-cli") == ["AGENTS.md"]
+@pytest.mark.parametrize(
+    ("agent", "settings"),
+    [("gemini-cli", "~/.gemini/settings.json"), ("qwen-code", ".qwen/settings.json")],
+)
+def test_settings_replace_the_names(world: FootprintWorld, agent: str, settings: str) -> None:
+    names = ["GEMINI.md", "QWEN.md", "AGENTS.md", "EXTRA.md", "pkg/EXTRA.md"]
+    world.write({name: f"words of {name}" for name in names})
+    world.write({settings: '{"context": {"fileName": ["EXTRA.md"]}}'})
+    start = "." if settings.startswith(".") else "pkg"
+    assert world.sent(agent, start) == ["EXTRA.md", "pkg/EXTRA.md"][: 1 + (start == "pkg")]
+
+
+def test_kilo_sends_what_its_settings_name(world: FootprintWorld) -> None:
+    world.write({"docs/a.md": "a", "docs/b.md": "b", "AGENTS.md": "x"})
+    world.write({"kilo.json": '{"instructions": ["docs/*.md", "missing.md"]}'})
+    assert world.sent("kilo-code") == ["AGENTS.md", "docs/a.md", "docs/b.md"]
 
 
 def test_the_page_of_loading_rules_is_generated() -> None:
