@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -38,6 +39,8 @@ _REFERENCE = "o200k_base"
 """The generation whose count replaces that of a model for which nothing was counted."""
 _MAX_OWN_BYTES = 64 << 20
 """Maximum size of a user's configuration file. Claude Code keeps its history in the same file."""
+_MAX_SHOWN = 4_000_000
+"""Maximum size of an open file whose servers are shown, in characters."""
 _MAX_SERVERS = 200
 """Maximum number of servers per file."""
 _MAX_DEPTH = 20
@@ -98,6 +101,10 @@ class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keba
     """Maximum length of the server's instructions, in characters."""
     cut_mark: str = ""
     """What is put in place of the characters that are cut off."""
+    once: int = 0
+    """Tokens that any number of servers adds: headings, and the agent's tools that reach servers.
+    Counted with `o200k_base`.
+    """
 
     def applies(self, server: McpServer, model: str, env: Mapping[str, str]) -> bool:
         """Return whether the agent sends the server's tools in this form."""
@@ -453,8 +460,8 @@ def list_servers(path: Path, text: str, start: Path, places: Places) -> list[Lis
         start: The folder where the agents start.
         places: The user's folders.
     """
-    listed = []
-    for agent, rules in mcp_rules().items():
+    listed = list[ListedServer]()
+    for agent, rules in mcp_rules().items() if len(text) <= _MAX_SHOWN else ():
         for file in rules.files:
             if path not in file.find(start, places):
                 continue
@@ -480,7 +487,8 @@ def _entry_lines(text: str, key: tuple[str, ...], *, is_toml: bool) -> dict[str,
             if member is None:
                 return {}
             table = parse_object(text, member.value_start)
-        return {member.key: text.count("\n", 0, member.start) for member in table.members}
+        ends = [found.start() for found in re.finditer("\n", text)]
+        return {member.key: bisect_left(ends, member.start) for member in table.members}
     return {}
 
 
@@ -495,6 +503,8 @@ class ServerTools(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens in each request, or None if they are unknown."""
     method: Method = "exact"
     measured_at: str = ""
+    once: int = 0
+    """Tokens that the agent adds for any number of servers."""
 
 
 def sent_tools(
@@ -534,6 +544,7 @@ def _sent(
         tokens=count.tokens if count else None,
         method=count.method if count else "exact",
         measured_at=kept.measured_at if kept else "",
+        once=form.once,
     )
 
 

@@ -201,7 +201,24 @@ _SENT_TOOLS: dict[Sends, tuple[State, str]] = {
 }
 
 
-def mcp_part(sent: ServerTools) -> FootprintPart:
+def mcp_parts(tools: Sequence[ServerTools]) -> list[FootprintPart]:
+    """Return the parts for the tools of MCP servers."""
+    parts = [_mcp_part(sent) for sent in tools]
+    if once := max((sent.once for sent in tools), default=0):
+        shared = FootprintPart(
+            kind="mcp-server",
+            label="Tools and headings for MCP servers",
+            state="sent",
+            state_text="sent once for any number of servers",
+            tokens=once,
+            method="estimate",
+            error_percent=None,
+        )
+        parts.append(shared)
+    return parts
+
+
+def _mcp_part(sent: ServerTools) -> FootprintPart:
     """Return the part for the tools of an MCP server."""
     state, how = _SENT_TOOLS[sent.sends]
     tools = "tools" if sent.tools is None else counted(sent.tools, "tool")

@@ -27,7 +27,7 @@ from sidecar.workspace.footprint_report import (
     FootprintReport,
     MeasuredRequest,
     agent_footprint,
-    mcp_part,
+    mcp_parts,
     next_step,
     report_lines,
     state_text,
@@ -277,7 +277,7 @@ def _describe(
     return agent_footprint(
         found.footprint,
         found.model,
-        [*map(mcp_part, found.tools), *files],
+        [*mcp_parts(found.tools), *files],
         measured=found.measured,
         message_tokens=first.message_tokens if first else None,
         changed=found.changed_files(),

@@ -105,6 +105,7 @@ def _make_hints(
         phrases = [describe_sent_tools(sent(server, server.agent)) for server in servers]
         head = f"{name}: {counted(measured.tools, 'tool')}"
         details = [describe_sent_tools(sent(servers[0], agent)) for agent in mcp_rules()]
+        details.append(f"measured on {measured.measured_at[:10]}")
         hints.append(McpHint(line, f"{head}: {', '.join(phrases)}", details))
     return hints
 

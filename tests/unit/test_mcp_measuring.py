@@ -312,3 +312,5 @@ def test_agents_that_send_whole_schemas_have_larger_parts(
     assert [part["state"] for part in found] == ["name-only", "sent", "sent"]
     lines, copilot, gemini = (part["tokens"] for part in found)
     assert 5 * lines < copilot < gemini
+    shared = footprint_of(start, "gemini-cli")["Tools and headings for MCP servers"]
+    assert [shared["tokens"], shared["method"]] == [32, "estimate"]

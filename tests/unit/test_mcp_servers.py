@@ -323,6 +323,20 @@ def test_entries_of_an_open_file_have_lines(start: Path) -> None:
     assert [(one.server.name, one.line) for one in listed] == [("a", 1), ("b.c", 4)]
 
 
+def test_huge_files_are_listed_in_linear_time_or_not_at_all(
+    start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = {f"s{number}": {"command": "x"} for number in range(20_000)}
+    text = json.dumps({"mcpServers": many}, indent=1)
+    listed = list_servers(start / ".mcp.json", text, start, places_of(start))
+    assert [one.line for one in listed[:3]] == [2, 5, 8]
+    assert len(listed) == 2 * 200
+    parsed = []
+    monkeypatch.setattr("sidecar.project.mcp_servers._parse", lambda *_, **__: parsed.append(1))
+    assert list_servers(start / ".mcp.json", text * 10, start, places_of(start)) == []
+    assert parsed == []
+
+
 def test_other_files_have_no_entries(start: Path) -> None:
     text = json.dumps({"mcpServers": {"crates": ENTRY}})
     for name in ("package.json", "sub/.mcp.json", ".cursor/mcp.json"):
