@@ -20,6 +20,7 @@ from sidecar.project.footprint import Footprint, Part, agents_with_files, find_f
 from sidecar.project.loading_rules import loading_rules
 from sidecar.project.mcp_servers import ServerTools, find_mcp_servers, read_kept, sent_tools
 from sidecar.project.source_files import SourceFiles
+from sidecar.text.printable import printable
 from sidecar.workspace.footprint_report import (
     AgentFootprint,
     FootprintParams,
@@ -295,7 +296,7 @@ def _describe_part(
         label=_label(part.path, folders),
         uri=Path(part.path).as_uri(),
         state=part.state,
-        state_text=state_text(part.state, part.reason, hidden_by, lost),
+        state_text=state_text(part.state, printable(part.reason), hidden_by, lost),
         tokens=None if is_unread else measure.tokens,
         method=measure.method,
         error_percent=measure.error_percent,
@@ -309,5 +310,5 @@ def _label(path: str, folders: Sequence[tuple[str, str]]) -> str:
     """Return a path with the first of the folders that contains it replaced by its short form."""
     for folder, short in folders:
         if path.startswith(folder):
-            return (short + path[len(folder) :]).replace(os.sep, "/")
-    return path
+            return printable((short + path[len(folder) :]).replace(os.sep, "/"))
+    return printable(path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     session.reply()
     monkeypatch.chdir(root)
     return root
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
 
 
 def printed(*arguments: str) -> Any:
@@ -96,6 +103,18 @@ async def test_a_folder_in_the_root_and_one_agent_can_be_asked_for(
         (agent,) = report["agents"]
         assert agent["agent"] == "codex"
         assert [part["label"] for part in agent["parts"][1:]] == ["../AGENTS.md"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+async def test_a_name_that_is_not_utf8_is_escaped(bare: Client, root: Path) -> None:
+    rule = Path(os.fsdecode(bytes(root) + b"/.claude/rules/\xff.md"))
+    await asyncio.to_thread(write, rule, "A rule.")
+    bare.ignore("status/update")
+    await bare.initialize(root.as_uri())
+    report = await bare.request("context/footprint", {"agent": "claude-code"})
+    (part,) = (part for part in report["agents"][0]["parts"] if part["kind"] == "rule")
+    assert part["label"] == r".claude/rules/\udcff.md"
+    assert part["uri"].endswith("/.claude/rules/%FF.md")
 
 
 @pytest.mark.parametrize(
