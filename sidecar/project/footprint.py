@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -128,7 +128,7 @@ def find_footprint(
     start: Path,
     places: Places,
     *,
-    context_window: int | None = None,
+    context_window: int | Callable[[], int | None] | None = None,
     model: str = "",
     files: SourceFiles | None = None,
 ) -> Footprint:
@@ -138,7 +138,8 @@ def find_footprint(
         agent: The agent.
         start: The folder where the agent starts.
         places: The user's folders.
-        context_window: The model's window in tokens, which limits lists of skills.
+        context_window: The model's window in tokens, which limits lists of skills, or a function
+            that is called if there is such a list.
         model: The model.
         files: Remembers files between the footprints of several agents.
     """
@@ -558,7 +559,7 @@ class _Finder:
                 if one not in {part.path for part in self._parts}:
                     self._add_file(_File(one, place, named), rules, _Budget(None))
 
-    def add_entries(self, window: int | None) -> None:
+    def add_entries(self, window: int | Callable[[], int | None] | None) -> None:
         """Add the skills, commands and sub-agents, of which only a line each is sent."""
         listed: list[Entry] = []
         for rules in self._rules.entries:
@@ -570,7 +571,7 @@ class _Finder:
                         entry = self._read_entry(file, rules)
                         listed += [entry] if entry is not None else []
         limited = [entry for entry in listed if entry.rules.is_limited]
-        limit, budget = self._rules.entry_limit, self._entry_budget(window)
+        limit, budget = self._rules.entry_limit, self._entry_budget(window) if limited else None
         sent = iter(fit_descriptions(limited, limit, budget, self._usage()))
         for entry in listed:
             description = next(sent) if entry.rules.is_limited else entry.cut
@@ -582,13 +583,16 @@ class _Finder:
         is_changed = numbers and rules.max_description is not None
         return replace(rules, max_description=numbers[-1]) if is_changed else rules
 
-    def _entry_budget(self, window: int | None) -> float | None:
+    def _entry_budget(self, window: int | Callable[[], int | None] | None) -> float | None:
         limit = self._rules.entry_limit
         if limit is None:
             return None
         if (named := self._places.variable(limit.variable)).isdecimal():
             return float(named)
-        if limit.window_share is None or window is None:
+        if limit.window_share is None:
+            return limit.characters
+        window = window() if callable(window) else window
+        if window is None:
             return limit.characters
         shares = [value for value, _ in self._setting_values(self._setting_key("window_share"))]
         numbers = [one for one in shares if isinstance(one, int | float) and 0 < one <= 1]

@@ -23,6 +23,7 @@ SYSTEM = "System prompt and built-in tools"
 MESSAGE = "First message"
 MOST_ROWS = 40
 """Maximum number of rows in an agent's table. The smallest parts share one row."""
+_LOSSES = frozenset(("instructions-cut", "instructions-hidden", "import-skipped", "skill-lost"))
 _STATE_TEXTS: dict[State, str] = {
     "sent": "sent",
     "cut": "cut",
@@ -163,7 +164,7 @@ def agent_footprint(
         parts=[system, *files, *([_message_part(message_tokens)] if message_tokens else [])],
         measured=measured,
         notes=notes,
-        has_losses=bool(footprint.problems),
+        has_losses=any(problem.code in _LOSSES for problem in footprint.problems),
     )
     return msgspec.structs.replace(found, text="\n".join(agent_lines(found)))
 
@@ -282,7 +283,8 @@ def state_text(state: State, reason: str, hidden_by: str, lost: int) -> str:
         hidden_by: The label of the file that stands before it.
         lost: How many bytes the agent never sees.
     """
-    text = _STATE_TEXTS[state]
+    is_described = state == "name-only" and not lost
+    text = "name and description" if is_described else _STATE_TEXTS[state]
     if state == "hidden" and hidden_by:
         return f"{text} by {hidden_by}"
     if state == "cut" and lost:
@@ -353,7 +355,7 @@ def _largest(parts: Sequence[FootprintPart]) -> list[FootprintPart]:
         return list(parts)
     ranked = sorted(
         range(len(parts)),
-        key=lambda index: (parts[index].state != "cut", -(parts[index].tokens or 0)),
+        key=lambda index: (not parts[index].lost, -(parts[index].tokens or 0)),
     )
     return [parts[index] for index in sorted(ranked[: MOST_ROWS - 1])]
 

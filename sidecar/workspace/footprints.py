@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 _MOST_READ = 64 << 20
 """The most bytes of new session data to read."""
-_KINDS_OF_LISTS = frozenset(("skill", "command", "sub-agent"))
-"""The kinds of parts that agents send as lists, which the context window limits."""
 
 
 class _Found(NamedTuple):
@@ -206,11 +204,8 @@ def find_for_model(
         settings: The project's settings.
         window: The context window in tokens; by default the model's, if known.
     """
-    find = partial(find_footprint, agent, start, places, model=model, files=files)
-    footprint = find(context_window=window)
-    if window is None and any(part.kind in _KINDS_OF_LISTS for part in footprint.parts):
-        footprint = find(context_window=_known_window(model, settings))
-    return footprint
+    known = window or partial(_known_window, model, settings)
+    return find_footprint(agent, start, places, context_window=known, model=model, files=files)
 
 
 def _known_window(model: str, settings: Settings) -> int | None:

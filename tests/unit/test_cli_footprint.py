@@ -237,3 +237,32 @@ def test_a_file_that_is_not_read_makes_the_total_a_lower_bound(root: Path, tmp_p
     assert "≥" in run("--agent", "claude-code").stdout
     session(root, 20_000)
     assert not found("--agent", "claude-code")["agents"][0]["isLowerBound"]
+
+
+def test_a_rule_that_is_always_sent_is_no_loss(root: Path) -> None:
+    write(root / ".claude/rules/style.md", "Style.")
+    write(root / ".claude/rules/api.md", '---\npaths: ["src/**"]\n---\nAPI.')
+    (agent,) = found("--agent", "claude-code")["agents"]
+    assert part(agent, ".claude/rules/api.md")["state"] == "later"
+    assert not agent["hasLosses"]
+    write(root / "CLAUDE.local.md", "Mine.")
+    write(root / "pkg/AGENTS.md", "Hidden.")
+    assert found("--agent", "claude-code")["agents"][0]["hasLosses"]
+    assert "token-sidecar check" in run("--agent", "claude-code").stdout.splitlines()[-1]
+
+
+def test_a_skill_without_room_is_only_named(root: Path) -> None:
+    for number in range(60):
+        text = f"---\nname: s{number}\ndescription: {'Do this. ' * 100}\n---\n"
+        write(root / f".claude/skills/s{number}/SKILL.md", text)
+    (agent,) = found("--agent", "claude-code")["agents"]
+    skills = [one for one in agent["parts"] if one["kind"] == "skill"]
+    assert len(skills) == 60
+    assert {one["state"] for one in skills} == {"name-only"}
+    whole = [one for one in skills if not one["lost"]]
+    assert 0 < len(whole) < 60
+    assert {one["stateText"] for one in whole} == {"name and description"}
+    named = [one for one in skills if one["lost"]]
+    assert all(one["stateText"].startswith("name only: ") for one in named)
+    assert max(one["tokens"] for one in named) < min(one["tokens"] for one in whole)
+    assert agent["hasLosses"]
