@@ -57,11 +57,12 @@ def footprint(folder: Path, agent: str | None, as_json: bool, measure_mcp: bool)
     root = find_root(start)
     loaded = load(root)
     has_errors = print_problems(loaded.problems)
+    model = loaded.settings.model if loaded.is_configured("model") else None
     settings, ledger = loaded.settings, Ledger(state_dir() / FILE_NAME)
     failed = _measure_mcp_servers(start, settings, agent) if measure_mcp else 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() and not as_json else 0
     try:
-        found = find_footprints(root, start, settings, settings.model, ledger, agent, width)
+        found = find_footprints(root, start, settings, model, ledger, agent, width)
     except BadParamsError as error:
         warn(str(error))
         sys.exit(2)

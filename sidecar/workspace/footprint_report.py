@@ -14,7 +14,7 @@ import msgspec
 
 from sidecar.counting.count_result import METHODS, Measure, Method, number_text, tokens_text
 from sidecar.project.footprint import ByteRange, Footprint
-from sidecar.project.loading_rules import Kind, State, loading_rules
+from sidecar.project.loading_rules import Constant, Kind, State, loading_rules
 from sidecar.project.mcp_servers import Sends, ServerTools
 from sidecar.text.printable import counted, first_names, local_time_text, printable
 from sidecar.text.tables import align_columns
@@ -124,6 +124,11 @@ class FootprintReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     """The tables of all agents, and what to do next, as plain text."""
 
 
+_UNKNOWN_SYSTEM = FootprintPart(
+    kind="system", label=SYSTEM, state="sent", state_text="not measured yet", tokens=None
+)
+
+
 def agent_footprint(
     footprint: Footprint,
     model: str,
@@ -150,11 +155,15 @@ def agent_footprint(
         message_tokens = min(message_tokens, max(0, measured.tokens - static.tokens))
     if measured is not None and changed:
         notes.append(_stale_note(measured, changed))
-    system = _system_part(measured, static.tokens, message_tokens)
+    rules = loading_rules()[footprint.agent]
+    if measured is None:
+        system = _usual_system_part(footprint.version, rules.constant(model))
+    else:
+        system = _system_part(measured, static.tokens, message_tokens)
     before = add_up([system, *files])
     found = AgentFootprint(
         agent=footprint.agent,
-        title=loading_rules()[footprint.agent].title,
+        title=rules.title,
         version=footprint.version,
         model=model,
         tokens=before.tokens,
@@ -169,24 +178,33 @@ def agent_footprint(
     return msgspec.structs.replace(found, text="\n".join(agent_lines(found)))
 
 
-def _system_part(
-    measured: MeasuredRequest | None, static: int, message: int | None
-) -> FootprintPart:
-    """Return the part that is in no file.
+def _usual_system_part(version: str, constant: Constant | None) -> FootprintPart:
+    """Return the part that is in no file, with the size that was measured elsewhere, if any."""
+    if constant is None:
+        return _UNKNOWN_SYSTEM
+    text = f"usual for {version} with {constant.model or 'other models'}"
+    return msgspec.structs.replace(
+        _UNKNOWN_SYSTEM,
+        state_text=text,
+        tokens=constant.tokens,
+        method="estimate",
+        error_percent=None,
+    )
+
+
+def _system_part(measured: MeasuredRequest, static: int, message: int | None) -> FootprintPart:
+    """Return the part that is in no file, with what the other parts leave of a measured request.
 
     Args:
-        measured: The measured request, if any.
+        measured: The measured request.
         static: The tokens of all files in it.
         message: An estimate of the first message's tokens, or None if it is unknown.
     """
-    part = FootprintPart(
-        kind="system", label=SYSTEM, state="sent", state_text="not measured yet", tokens=None
-    )
-    if measured is None or measured.tokens < static:
-        return part
+    if measured.tokens < static:
+        return _UNKNOWN_SYSTEM
     rest = "" if message is not None else ", with the first message"
     return msgspec.structs.replace(
-        part,
+        _UNKNOWN_SYSTEM,
         state_text=f"measured {local_time_text(measured.at)}{rest}",
         tokens=max(0, measured.tokens - static - (message or 0)),
         method="estimate",
@@ -283,7 +301,7 @@ def state_text(state: State, reason: str, hidden_by: str, lost: int) -> str:
         hidden_by: The label of the file that stands before it.
         lost: How many bytes the agent never sees.
     """
-    is_described = state == "name-only" and not lost
+    is_described = state == "name-only" and not lost and not reason
     text = "name and description" if is_described else _STATE_TEXTS[state]
     if state == "hidden" and hidden_by:
         return f"{text} by {hidden_by}"

@@ -86,11 +86,13 @@ async def footprints_of(
     root, start = workspace.path, _start_folder(workspace, params.folder)
     if root is None or start is None:
         raise BadParamsError("`folder` must be in a root folder, as a URI or an absolute path")
-    settings, model = workspace.settings, workspace.budget_model
-    spending = services.spending(workspace)
-    ledger, width = spending.book.ledger, params.width or 0
+    settings, spending = workspace.settings, services.spending(workspace)
+    configured = settings.model if workspace.loaded.is_configured("model") else None
+    model, width = workspace.context.chosen or configured, params.width or 0
     return await services.workers.run(
-        lambda: find_footprints(root, start, settings, model, ledger, params.agent, width)
+        lambda: find_footprints(
+            root, start, settings, model, spending.book.ledger, params.agent, width
+        )
     )
 
 
@@ -109,7 +111,7 @@ def find_footprints(
     root: Path,
     start: Path,
     settings: Settings,
-    model: str,
+    model: str | None,
     ledger: Ledger,
     agent: str | None,
     width: int = 0,
@@ -120,7 +122,7 @@ def find_footprints(
         root: The root folder, whose counts are cached together.
         start: The folder in which the agents start.
         settings: The settings of the root.
-        model: The model to count for, for agents that were not used in the folder.
+        model: The model that the user has chosen, for agents that were not used in the folder.
         ledger: The user's ledger. New calls of agents are recorded.
         agent: The only agent to show. Defaults to all that are installed or, if there are none, to
             all that send files of the folder.
@@ -172,16 +174,23 @@ def _find(
     files: SourceFiles,
     use: AgentUse | None,
     settings: Settings,
-    default: str,
+    chosen: str | None,
 ) -> _Found:
-    first = use.first if use else None
-    model = (first.model if first else use.model if use else None) or default
+    model = _model_of(agent, use, chosen, settings)
     window = use.window if use else None
     places = sources.places
     footprint = find_for_model(agent, start, places, files, model, settings, window)
     servers = find_mcp_servers(agent, start, places)
     kept = read_kept(state_dir()) if servers else {}
     return _Found(model, footprint, use, sent_tools(servers, model, kept, places.env))
+
+
+def _model_of(agent: str, use: AgentUse | None, chosen: str | None, settings: Settings) -> str:
+    """Return the model of an agent: the used one, the chosen one, or the one that was measured."""
+    first = use.first if use else None
+    used = first.model if first else use.model if use else None
+    constants = loading_rules()[agent].constants
+    return used or chosen or (constants[0].model if constants else "") or settings.model
 
 
 def find_for_model(

@@ -15,6 +15,7 @@ from benchmarks.agents.claude import ClaudeHome, Transcript
 from benchmarks.agents.truth import Tokens
 from sidecar.cli import main
 from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.project.loading_rules import loading_rules
 from sidecar.workspace.footprint_report import MOST_ROWS
 
 OLD, LATER = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (2020, 2040))
@@ -73,6 +74,7 @@ def part(agent: Any, label: str) -> Any:
 
 
 def test_each_file_has_the_tokens_that_are_sent_for_the_model(root: Path) -> None:
+    (root / ".token-sidecar.toml").write_text('model = "gpt-5"\n')
     write(root / "AGENTS.md", "word " * 10_000)
     (agent,) = found("--agent", "codex")["agents"]
     shown = part(agent, "AGENTS.md")
@@ -153,6 +155,22 @@ def test_a_file_that_changed_since_the_measured_request_is_said(root: Path) -> N
     assert note.startswith("1 file has changed since")
 
 
+def test_a_session_that_was_not_measured_has_the_usual_system_prompt(root: Path) -> None:
+    (agent,) = found("--agent", "codex")["agents"]
+    constant = loading_rules()["codex"].constants[0]
+    system = agent["parts"][0]
+    assert (agent["model"], agent["measured"]) == (constant.model, None)
+    assert (system["kind"], system["tokens"]) == ("system", constant.tokens)
+    assert system["method"] == "estimate"
+    assert system["stateText"].startswith("usual for ")
+    assert not agent["isLowerBound"]
+    assert agent["tokens"] == sum(one["tokens"] for one in agent["parts"])
+    assert f"~{constant.tokens:,}  usual for " in run("--agent", "codex").stdout
+    (agent,) = found("--agent", "amp")["agents"]
+    assert agent["parts"][0]["tokens"] is None
+    assert agent["isLowerBound"]
+
+
 def test_only_installed_agents_are_shown(root: Path) -> None:
     everyone = {one["agent"] for one in found()["agents"]}
     assert {"codex", "opencode"} <= everyone
@@ -182,6 +200,7 @@ def test_disabled_agents_are_an_error(root: Path) -> None:
 
 
 def test_counts_are_shared_with_check(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / ".token-sidecar.toml").write_text('model = "gpt-5"\n')
     counted: list[str] = []
     tokenizer = type(Tokenizers().for_model("gpt-5"))
     count, count_many = tokenizer.count, tokenizer.count_many
