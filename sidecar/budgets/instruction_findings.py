@@ -38,6 +38,11 @@ DEFAULT_SEVERITIES: dict[InstructionCode, FindingSeverity] = {
     "rule-always-loaded": "information",
 }
 """The default severity of each code."""
+LARGEST_WINDOW = 1_000_000
+"""The context window in tokens that is assumed for an agent without a known window.
+
+A list of skills that is too long for it is too long for all others.
+"""
 MAX_FINDINGS = 100
 """Maximum number of findings in a file."""
 _MARK_BYTES = {"utf-8": 0, "utf-8-sig": 3, "utf-16": 2, "utf-32": 4}
@@ -45,7 +50,12 @@ _MARK_BYTES = {"utf-8": 0, "utf-8-sig": 3, "utf-16": 2, "utf-32": 4}
 
 
 def check_instructions(
-    root: Path, settings: Settings, files: SourceFiles, *, in_editor: bool = False
+    root: Path,
+    settings: Settings,
+    files: SourceFiles,
+    *,
+    windows: Mapping[str, int] | None = None,
+    in_editor: bool = False,
 ) -> dict[str, list[FileProblem]]:
     """Return the problems to show in a root, by the path of their file. This function blocks.
 
@@ -53,13 +63,24 @@ def check_instructions(
         root: The root folder, which is where the agents start.
         settings: The root's settings.
         files: Reads the files.
+        windows: The context windows of agents in tokens, as far as they are known.
         in_editor: Whether agents that are not used on this machine are of no interest.
     """
     if not settings.footprint.diagnostics:
         return {}
     places = Places.of(settings.agents, projects=[root])
     agents = choose_agents(root, settings, places, in_editor=in_editor)
-    footprints = [find_footprint(agent, root, places, files=files) for agent in agents]
+    windows = windows or {}
+    footprints = [
+        find_footprint(
+            agent,
+            root,
+            places,
+            context_window=windows.get(agent, LARGEST_WINDOW),
+            files=files,
+        )
+        for agent in agents
+    ]
     return problems_by_path(footprints, settings.footprint)
 
 

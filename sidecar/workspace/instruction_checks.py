@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.config.safe_files import read_regular
 from sidecar.counting.open_documents import Documents, Snapshot
+from sidecar.errors import WorkStoppedError, log_defect
 from sidecar.tasks import SharedTasks, Workers
 from sidecar.workspace.workspace import Event, Workspace, Workspaces, path_of
 
@@ -57,9 +58,10 @@ class InstructionChecks:
         documents: Documents,
         roots: Workspaces,
         publish: Callable[[Event], None],
+        windows_of: Callable[[Workspace], dict[str, int]],
     ) -> None:
         self._workers, self._documents, self._roots = workers, documents, roots
-        self._publish = publish
+        self._publish, self._windows_of = publish, windows_of
         self._found: dict[Workspace, RootFindings] = {}
         self._changes = Counter[Workspace]()
         self._checked: dict[Workspace, int] = {}
@@ -111,8 +113,15 @@ class InstructionChecks:
             if document.is_synced and path_of(uri) is not None
         }
         if root.path is not None and root.settings.footprint.diagnostics:
-            work = partial(find_in_root, root.path, root.settings, snapshots)
-            found = await self._workers.run(work)
+            work = partial(
+                find_in_root, root.path, root.settings, snapshots, self._windows_of(root)
+            )
+            try:
+                found = await self._workers.run(work)
+            except WorkStoppedError:
+                raise
+            except Exception as exc:  # budgets must be shown even if this fails
+                log_defect(exc, "instructions")
         if root not in self._roots:
             return
         before = self._found.get(root, _NOTHING).by_path
@@ -141,13 +150,16 @@ class InstructionChecks:
         return str(path_of(uri) or "")
 
 
-def find_in_root(root: Path, settings: Settings, snapshots: Mapping[str, Snapshot]) -> RootFindings:
+def find_in_root(
+    root: Path, settings: Settings, snapshots: Mapping[str, Snapshot], windows: Mapping[str, int]
+) -> RootFindings:
     """Check what agents lose of a root's instructions. This function blocks.
 
     Args:
         root: The root folder.
         settings: The root's settings.
         snapshots: The open documents, by path.
+        windows: The context windows of agents in tokens, as far as they are known.
     """
     from sidecar.budgets.instruction_findings import check_instructions, locate
     from sidecar.project.source_files import SourceFiles
@@ -155,7 +167,7 @@ def find_in_root(root: Path, settings: Settings, snapshots: Mapping[str, Snapsho
     real = {path: os.path.realpath(path) for path in snapshots}
     texts = BufferTexts({real[path]: snapshot for path, snapshot in snapshots.items()})
     files = SourceFiles(texts, below=snapshots)
-    problems = check_instructions(root, settings, files, in_editor=True)
+    problems = check_instructions(root, settings, files, windows=windows, in_editor=True)
     paths = frozenset(map(os.path.normpath, files.looked_up))
     return RootFindings(
         paths=paths,

@@ -84,7 +84,9 @@ class Services(SharedServices):
     def instructions(self) -> InstructionChecks:
         from sidecar.workspace.instruction_checks import InstructionChecks
 
-        return InstructionChecks(self.workers, self.documents, self.roots, self.publish)
+        return InstructionChecks(
+            self.workers, self.documents, self.roots, self.publish, self.agent_windows
+        )
 
     @cached_property
     def agents(self) -> AgentSessions:
@@ -209,6 +211,11 @@ class Services(SharedServices):
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
         """Return a workspace's session registry, or None if it has not been created yet."""
         return self._sessions.get(workspace)
+
+    def agent_windows(self, workspace: Workspace) -> dict[str, int]:
+        """Return the context window of each agent's newest session of the last 24 hours."""
+        sessions = self.known_sessions(workspace)
+        return {} if sessions is None else sessions.snapshot().agent_windows()
 
     def sessions(self, workspace: Workspace) -> SessionRegistry:
         if (known := self._sessions.get(workspace)) is not None:

@@ -186,6 +186,15 @@ class SessionsSnapshot(NamedTuple):
         first = {session.id: session for session in listed[:limit]}
         return self._replace(sessions=first, others=len(listed) - len(first))
 
+    def agent_windows(self) -> dict[str, int]:
+        """Return the context window in tokens of each agent's first session with a window."""
+        windows: dict[str, int] = {}
+        for session in self.sessions.values():
+            limit = self.limits.get(_limit_key(session))
+            if limit is not None:
+                windows.setdefault(session.source, limit.tokens)
+        return windows
+
     def rows(self) -> list[SessionRow]:
         """Return the rows of the session list."""
         now = datetime.now(UTC)

@@ -546,9 +546,9 @@ async def test_changed_file_is_read_once_for_size_and_costs(
     readings: list[list[str]] = []
     unread = SessionIndex.unread
 
-    def watched(index: SessionIndex, stores: Any, **how: Any) -> Any:
+    def watched(index: SessionIndex, stores: Any, *how: Any) -> Any:
         readings.append([store.path for store in stores])
-        return unread(index, stores, **how)
+        return unread(index, stores, *how)
 
     monkeypatch.setattr(SessionIndex, "unread", watched)
     session.reply()

@@ -257,6 +257,20 @@ async def test_budgets_and_instructions_are_shown_together(editor: Editor) -> No
     editor.client.unread.clear()  # budgets may be shown before instructions have been checked
 
 
+async def test_budgets_are_shown_even_if_instructions_cannot_be_checked(
+    editor: Editor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr("sidecar.workspace.instruction_checks.find_in_root", fail)
+    editor.write(".token-sidecar.toml", '[[budget]]\nfiles = "CLAUDE.md"\nmax-tokens = 1\n')
+    await until(lambda: editor.client.server.services.roots.default.rules.all)
+    editor.write("CLAUDE.md", "@docs/gone.md\n")
+    editor.open("CLAUDE.md")
+    await editor.findings("CLAUDE.md", "budget-exceeded")
+
+
 async def test_a_client_that_pulls_gets_the_findings(bare: Client, tmp_path: Path) -> None:
     root = tmp_path / "project"
     (root / ".git").mkdir(parents=True)
@@ -279,22 +293,25 @@ async def test_a_client_that_pulls_gets_the_findings(bare: Client, tmp_path: Pat
             report = await bare.request("textDocument/diagnostic", {"textDocument": {"uri": uri}})
 
 
-async def test_an_edit_elsewhere_checks_nothing_again(
-    editor: Editor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    editor.write("CLAUDE.md", "@docs/gone.md\n")
-    editor.write("notes.md", "Notes.\n")
-    editor.open("CLAUDE.md")
-    await editor.findings("CLAUDE.md", "import-skipped")
-    root = editor.client.server.services.roots.default
-    instructions = editor.client.server.services.instructions
-    editor.open("notes.md")
-    editor.client.change({"text": "Other notes.\n"}, uri=editor.uri("notes.md"))
-    await editor.client.request("tokens/count", {"textDocument": {"uri": editor.uri("notes.md")}})
-    assert not instructions.is_stale(root)
-    editor.client.change({"text": "@docs/gone.md "}, uri=editor.uri("CLAUDE.md"))
-    assert instructions.is_stale(root)
-    await editor.findings("CLAUDE.md", "import-skipped")
+async def test_an_edit_elsewhere_checks_nothing_again(bare: Client, tmp_path: Path) -> None:
+    bare.server.watcher.start_seconds = 3600
+    root = tmp_path / "project"
+    (root / ".git").mkdir(parents=True)
+    (tmp_path / "home" / ".claude").mkdir()
+    await bare.initialize(root=root.as_uri())
+    bare.ignore("status/update", "textDocument/publishDiagnostics")
+    services = bare.server.services
+    workspace, instructions = services.roots.default, services.instructions
+    prompt, notes = (root / "CLAUDE.md").as_uri(), (root / "notes.md").as_uri()
+    bare.open("@docs/gone.md\n", prompt)
+    bare.open("Notes.\n", notes)
+    await until(lambda: not instructions.is_stale(workspace))
+    bare.change({"text": "Other notes.\n"}, uri=notes)
+    await bare.count(notes)
+    assert not instructions.is_stale(workspace)
+    bare.change({"text": "Be brief.\n"}, uri=prompt)
+    await until(lambda: instructions.is_stale(workspace))
+    await until(lambda: not instructions.is_stale(workspace))
 
 
 async def test_a_document_that_is_open_through_a_link_has_the_findings(editor: Editor) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from sidecar.budgets.instruction_findings import character_offsets
+from sidecar.budgets.instruction_findings import character_offsets, check_instructions, locate
+from sidecar.config.settings import FootprintSettings, InstructionSeverity, Settings
 from sidecar.project.files import decode
+from sidecar.project.source_files import SourceFiles
+from tests.unit.footprint_world import FootprintWorld
 
 TEXTS = [
     "plain\nlines\n",
@@ -71,3 +76,50 @@ def test_offsets_in_damaged_text_are_those_of_the_decoded_text() -> None:
         assert found[12].end == len(decoded.text)
         starts = [found[offset].start for offset in range(13)]
         assert starts == sorted(starts)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> FootprintWorld:
+    return FootprintWorld(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("windows", "is_lost"),
+    [({}, False), ({"claude-code": 1_000_000}, False), ({"claude-code": 200_000}, True)],
+)
+def test_a_skill_is_lost_only_in_a_window_that_is_known_to_be_small(
+    world: FootprintWorld, windows: Mapping[str, int], is_lost: bool
+) -> None:
+    description = "word " * 120
+    world.write(
+        {
+            f".claude/skills/s{number}/SKILL.md": f"---\ndescription: {description}\n---\nBody.\n"
+            for number in range(5)
+        }
+    )
+    settings = Settings(footprint=FootprintSettings(agents=("claude-code",)))
+    found = check_instructions(world.root, settings, SourceFiles(), windows=windows)
+    codes = {row.problem.code for rows in found.values() for row in rows}
+    assert codes == ({"skill-lost"} if is_lost else set())
+
+
+def test_a_lost_description_is_underlined(world: FootprintWorld) -> None:
+    text = "---\nname: long\ndescription: é" + "x" * 1_024 + "\n---\nBody.\n"
+    world.write({".github/skills/long/SKILL.md": text})
+    settings = Settings(footprint=FootprintSettings(agents=("copilot-cli",)))
+    (rows,) = check_instructions(world.root, settings, SourceFiles()).values()
+    (finding,) = locate(rows, text.encode())
+    assert finding.code == "skill-lost"
+    assert text[finding.start : finding.end] == "é" + "x" * 1_024
+
+
+def test_severities_of_the_settings_replace_the_defaults(world: FootprintWorld) -> None:
+    world.write({"CLAUDE.md": "@docs/a.md,\n", "docs/a.md": "a\n", "AGENTS.md": "Rules.\n"})
+    severity: dict[str, InstructionSeverity] = {
+        "instructions-hidden": "off",
+        "import-skipped": "information",
+    }
+    settings = Settings(footprint=FootprintSettings(agents=("claude-code",), severity=severity))
+    found = check_instructions(world.root, settings, SourceFiles())
+    rows = [row for in_file in found.values() for row in in_file]
+    assert [(row.problem.code, row.severity) for row in rows] == [("import-skipped", "information")]
