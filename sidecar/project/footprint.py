@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -202,16 +202,38 @@ def find_sent_files(
         places: The user's folders. If None, the user's own files are skipped.
         replaced: Contents that stand in for those of files, by path.
     """
-    files = SourceFiles(replaced, below=())
+    return sent_files(find_all_footprints(start, places, replaced))
+
+
+def find_all_footprints(
+    start: Path,
+    places: Places | None,
+    replaced: Mapping[str, bytes] | None = None,
+    below: Collection[str] = (),
+) -> list[Footprint]:
+    """Return the footprint of each agent. This function blocks.
+
+    Args:
+        start: The folder where the agents start.
+        places: The user's folders. If None, the user's own files are skipped.
+        replaced: Contents that stand in for those of files, by path.
+        below: The files below the start to include, which are sent later.
+    """
+    files = SourceFiles(replaced, below=below)
     places = places or NO_PLACES
+    return [find_footprint(agent, start, places, files=files) for agent in loading_rules()]
+
+
+def sent_files(footprints: Iterable[Footprint]) -> list[SentFile]:
+    """Return the files that any of some agents sends before the first word."""
     found: dict[str, SentFile] = {}
-    for agent in loading_rules():
-        for part in find_footprint(agent, start, places, files=files).parts:
+    for footprint in footprints:
+        for part in footprint.parts:
             if part.state in ("sent", "cut"):
                 earlier = found.get(part.path)
                 found[part.path] = SentFile(
                     path=part.path,
-                    texts={**(earlier.texts if earlier else {}), agent: part.text},
+                    texts={**(earlier.texts if earlier else {}), footprint.agent: part.text},
                     is_import=part.kind == "import" and (earlier is None or earlier.is_import),
                     note=part.reason if part.state == "sent" else "",
                     is_own=part.is_own or (earlier is not None and earlier.is_own),

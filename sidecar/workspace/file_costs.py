@@ -15,7 +15,6 @@ from sidecar.cost.cost_protocol import CostFilesParams, FileCost
 from sidecar.cost.prompt_file_costs import CallGroup, PromptFileCost, prompt_file_cost
 from sidecar.counting.count_result import Count, method_mark, tokens_text
 from sidecar.counting.open_documents import Snapshot
-from sidecar.errors import SidecarError
 from sidecar.text.printable import cost_text, counted, percent_text, printable
 
 if TYPE_CHECKING:
@@ -23,8 +22,9 @@ if TYPE_CHECKING:
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 
-from sidecar.project.footprint import SentFile, find_sent_files
-from sidecar.project.loading_rules import is_prompt_file, prompt_file_names
+from sidecar.project.footprint import Footprint, SentFile, find_all_footprints, sent_files
+from sidecar.project.loading_rules import prompt_file_names
+from sidecar.workspace.instruction_checks import BufferTexts
 
 DAYS = 30
 
@@ -52,10 +52,28 @@ async def file_costs(
     """
     if workspace.path is None:
         return []
+    footprints = await find_root_footprints(services, workspace)
+    return await costs_of(services, workspace, sent_files(footprints), params, reported=reported)
+
+
+async def find_root_footprints(services: Services, workspace: Workspace) -> list[Footprint]:
+    """Return the footprint of each agent, with open documents as they are in the editor."""
+    opened = services.instructions.open_files()
+    return await services.workers.run(partial(_find_footprints, workspace, opened))
+
+
+async def costs_of(
+    services: Services,
+    workspace: Workspace,
+    files: Sequence[SentFile],
+    params: CostFilesParams,
+    *,
+    reported: Iterable[str] | None = None,
+) -> list[FileCost]:
+    """Return the costs of those files of a workspace that `params` names. See `file_costs`."""
     run = services.workers.run
-    files = await run(partial(_find_files, workspace, params.uris))
-    if replaced := _open_texts(services, files):
-        files = await run(partial(_find_files, workspace, params.uris, replaced))
+    wanted = None if params.uris is None else {unquote(uri) for uri in params.uris}
+    files = [one for one in files if wanted is None or unquote(_uri_of(one)) in wanted]
     since = params.since or (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
     spending = services.spending(workspace)
     used = await run(partial(spending.count_calls_by_agent_and_model, since, params.until))
@@ -94,20 +112,6 @@ def file_records(files: Iterable[FileCost], root: str, identity: Identity) -> li
     return records
 
 
-async def describe_prompt_file_cost(services: Services, uri: str) -> str:
-    """Describe a prompt file's recorded cost. Returns "" for other files."""
-    workspace = services.roots.of_document(uri)
-    below = workspace.path_below(uri)
-    if workspace.path is None or below is None or not is_prompt_file(below.as_posix()):
-        return ""
-    own_uri = (workspace.path / below).as_uri()  # the document may be open through a link
-    try:
-        rows = await file_costs(services, workspace, CostFilesParams(uris=[own_uri]))
-    except SidecarError:  # the error is shown in cost reports
-        return ""
-    return rows[0].text if rows else ""
-
-
 class _FileCounts(NamedTuple):
     """The sizes of what agents send of a file."""
 
@@ -117,27 +121,16 @@ class _FileCounts(NamedTuple):
     by_agent: Mapping[str, Count]
 
 
-def _find_files(
-    workspace: Workspace, uris: Sequence[str] | None, replaced: Mapping[str, str] | None = None
-) -> list[SentFile]:
+def _find_footprints(workspace: Workspace, opened: Mapping[str, Snapshot]) -> list[Footprint]:
     from sidecar.agents.folders import Places
 
     settings = workspace.settings.agents
     places = Places.of(settings) if settings.enabled else None
-    contents = {path: text.encode("utf-8", "replace") for path, text in (replaced or {}).items()}
-    files = find_sent_files(workspace.path or Path(), places, contents)
-    wanted = None if uris is None else {unquote(uri) for uri in uris}
-    return [file for file in files if wanted is None or unquote(Path(file.path).as_uri()) in wanted]
+    return find_all_footprints(workspace.path or Path(), places, BufferTexts.of(opened), opened)
 
 
-def _open_texts(services: Services, files: Iterable[SentFile]) -> dict[str, str]:
-    """Return the texts of those files that are open in the editor, by path."""
-    uris = {file.path: Path(file.path).as_uri() for file in files}
-    return {
-        path: services.documents.snapshot(uri).text
-        for path, uri in uris.items()
-        if uri in services.documents
-    }
+def _uri_of(file: SentFile) -> str:
+    return Path(file.path).as_uri()
 
 
 async def _count_file(
@@ -165,7 +158,7 @@ async def _count_file(
 
 
 def _make_row(counts: _FileCounts, groups: list[CallGroup], span: str) -> FileCost:
-    uri, count = Path(counts.file.path).as_uri(), counts.main
+    uri, count = _uri_of(counts.file), counts.main
     if count is None:
         return FileCost(
             uri=uri,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -392,3 +393,18 @@ def next_step(agents: Sequence[AgentFootprint]) -> str:
 
 def time_of(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def short_forms(root: Path, start: Path, home: Path) -> list[tuple[str, str]]:
+    """Return folders, and how paths in them begin: relative to the start, or with `~`."""
+    above = os.path.relpath(root, start).replace(os.sep, "/")
+    forms = [(start, ""), (root, f"{above}/"), (home, "~/")]
+    return [(os.path.join(folder, ""), short) for folder, short in forms]
+
+
+def short_path(path: str, folders: Sequence[tuple[str, str]]) -> str:
+    """Return a path with the first of the folders that contains it replaced by its short form."""
+    for folder, short in folders:
+        if path.startswith(folder):
+            return printable((short + path[len(folder) :]).replace(os.sep, "/"))
+    return printable(path)

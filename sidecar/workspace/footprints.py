@@ -31,6 +31,8 @@ from sidecar.workspace.footprint_report import (
     mcp_parts,
     next_step,
     report_lines,
+    short_forms,
+    short_path,
     state_text,
     time_of,
 )
@@ -148,7 +150,7 @@ def find_footprints(
         shown, others = others, []
     found = [_find(one, start, sources, files, uses.get(one), settings, model) for one in shown]
     sizes = _count(root, settings, found)
-    folders = _short_forms(root, start, sources.places.home)
+    folders = short_forms(root, start, sources.places.home)
     agents = [_describe(one, measures, folders) for one, measures in zip(found, sizes, strict=True)]
     report = FootprintReport(
         folder=start.as_uri(), agents=agents, others=others, next_step=next_step(agents)
@@ -264,13 +266,6 @@ def _measures(counter: ContentCounter, found: _Found) -> Iterator[Measure]:
         yield counter.measure(part.text, found.model, digest)
 
 
-def _short_forms(root: Path, start: Path, home: Path) -> list[tuple[str, str]]:
-    """Return folders, and how paths in them begin: relative to the start, or with `~`."""
-    above = os.path.relpath(root, start).replace(os.sep, "/")
-    forms = [(start, ""), (root, f"{above}/"), (home, "~/")]
-    return [(os.path.join(folder, ""), short) for folder, short in forms]
-
-
 def _describe(
     found: _Found, measures: Sequence[Measure], folders: Sequence[tuple[str, str]]
 ) -> AgentFootprint:
@@ -292,12 +287,12 @@ def _describe(
 def _describe_part(
     part: Part, measure: Measure, folders: Sequence[tuple[str, str]]
 ) -> FootprintPart:
-    hidden_by = _label(part.hidden_by, folders) if part.hidden_by else ""
+    hidden_by = short_path(part.hidden_by, folders) if part.hidden_by else ""
     is_unread = part.state in ("sent", "cut") and not part.text
     lost = sum(each.end - each.start for each in part.lost)
     return FootprintPart(
         kind=part.kind,
-        label=_label(part.path, folders),
+        label=short_path(part.path, folders),
         uri=Path(part.path).as_uri(),
         state=part.state,
         state_text=state_text(part.state, printable(part.reason), hidden_by, lost),
@@ -308,11 +303,3 @@ def _describe_part(
         hidden_by=Path(part.hidden_by).as_uri() if part.hidden_by else None,
         lost=list(part.lost),
     )
-
-
-def _label(path: str, folders: Sequence[tuple[str, str]]) -> str:
-    """Return a path with the first of the folders that contains it replaced by its short form."""
-    for folder, short in folders:
-        if path.startswith(folder):
-            return printable((short + path[len(folder) :]).replace(os.sep, "/"))
-    return printable(path)

@@ -106,12 +106,7 @@ class InstructionChecks:
             await self._running.run(root, partial(self._check, root))
 
     async def _check(self, root: Workspace) -> None:
-        changes, found = self._changes[root], _NOTHING
-        snapshots = {
-            self._path_of(uri): self._documents.snapshot(uri)
-            for uri, document in self._documents.items()
-            if document.is_synced and path_of(uri) is not None
-        }
+        changes, found, snapshots = self._changes[root], _NOTHING, self.open_files()
         if root.path is not None and root.settings.footprint.diagnostics:
             work = partial(
                 find_in_root, root.path, root.settings, snapshots, self._windows_of(root)
@@ -129,6 +124,14 @@ class InstructionChecks:
         for path, snapshot in snapshots.items():
             if before.get(path) != found.by_path.get(path):
                 self._publish(Event("instructions", root, snapshot.uri))
+
+    def open_files(self) -> dict[str, Snapshot]:
+        """Return the open documents that are files, by path."""
+        return {
+            self._path_of(uri): self._documents.snapshot(uri)
+            for uri, document in self._documents.items()
+            if document.is_synced and path_of(uri) is not None
+        }
 
     def forget(self, root: Workspace) -> None:
         """Forget the findings of a closed root."""
@@ -165,7 +168,7 @@ def find_in_root(
     from sidecar.project.source_files import SourceFiles
 
     real = {path: os.path.realpath(path) for path in snapshots}
-    texts = BufferTexts({real[path]: snapshot for path, snapshot in snapshots.items()})
+    texts = BufferTexts.of(snapshots)
     files = SourceFiles(texts, below=snapshots)
     problems = check_instructions(root, settings, files, windows=windows, in_editor=True)
     paths = frozenset(map(os.path.normpath, files.looked_up))
@@ -203,6 +206,11 @@ class BufferTexts(Mapping[str, bytes]):
     def __init__(self, snapshots: Mapping[str, Snapshot]) -> None:
         self._snapshots = snapshots
         self._known: dict[str, bytes] = {}
+
+    @classmethod
+    def of(cls, open_files: Mapping[str, Snapshot]) -> BufferTexts:
+        """Return the contents by the path with all links resolved. This function blocks."""
+        return cls({os.path.realpath(path): snapshot for path, snapshot in open_files.items()})
 
     def __getitem__(self, path: str) -> bytes:
         if path not in self._known:

@@ -27,20 +27,20 @@ class CodeLens(SectionFeature):
         await services.configured.wait()
         if not self.is_enabled(services.roots.of_document(uri).settings):
             return []
-        from sidecar.workspace.file_costs import describe_prompt_file_cost
         from sidecar.workspace.mcp_hints import describe_mcp_servers
+        from sidecar.workspace.prompt_file_info import describe_prompt_file
 
         hints = await describe_mcp_servers(services, uri)
-        cost = await describe_prompt_file_cost(services, uri)
+        info = await describe_prompt_file(services, uri)
         parts = await services.count_parts_of_document(uri)
         end = max((counted.part.end_line for counted in parts), default=0)
-        lenses = [_code_lens(0, cost)] * bool(cost)
+        lenses = [_code_lens(0, text) for text in (info.cost, *info.loading) if text]
         lenses += [_code_lens(hint.line, hint.text) for hint in hints]
         return lenses + [
             _code_lens(counted.part.start_line, tokens_text(counted.tokens, counted.method))
             for counted in parts
             # The cost's text already contains the count of the whole file.
-            if not (cost and counted.part.start_line == 0 and counted.part.end_line == end)
+            if not (info.cost and counted.part.start_line == 0 and counted.part.end_line == end)
         ]
 
 

@@ -47,7 +47,7 @@ class Hover(Feature):
         return types.Hover(types.MarkupContent(kind, text))
 
     async def _describe_document(self, uri: str) -> str:
-        from sidecar.workspace.file_costs import describe_prompt_file_cost
+        from sidecar.workspace.prompt_file_info import describe_prompt_file
 
         services = self._services
         await services.configured.wait()
@@ -55,11 +55,14 @@ class Hover(Feature):
         count = await services.counts.count(snapshot, model_of(uri, workspace), workspace)
         rows = document_rows(count, find_lowest_budget(snapshot, workspace), workspace.loaded)
         text = rows_markdown(rows) if self._has_markdown else rows_text(rows)
-        cost = await describe_prompt_file_cost(services, uri)
-        if not cost:
+        info = await describe_prompt_file(services, uri)
+        lines = [*filter(None, [info.cost and f"Sent with every request: {info.cost}"])]
+        lines += info.loading
+        if not lines:
             return text
-        cost = markdown(cost) if self._has_markdown else cost
-        return f"{text}\n\nSent with every request: {cost}"
+        if self._has_markdown:
+            lines = [f"- {markdown(line)}" for line in lines]
+        return "\n".join([text, "", *lines])
 
     async def _describe_mcp_server(self, uri: str, line: int) -> str:
         from sidecar.workspace.mcp_hints import describe_mcp_servers
