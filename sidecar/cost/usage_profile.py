@@ -6,6 +6,7 @@ A profile is written to a file that a repository can contain, so it has no ids, 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -108,21 +109,49 @@ def read_profile(path: Path) -> UsageProfile:
         ) from error
 
 
+_WRITTEN = "cache_write_1h + cache_write_5m + cache_write"
 _UNREAD = (
     "CASE WHEN cache_write_1h > 0 THEN 'writes_1h' "
     "WHEN cache_write_5m + cache_write > 0 THEN 'writes_5m' ELSE 'uncached' END"
 )
 """An SQL expression for how a call is billed for first tokens that it does not read."""
-_NO_PREFIX = (None, "summary")
-"""The category of a session's previous call after which nothing of its messages is cached."""
+
+
+@dataclass
+class _Conversations:
+    """The calls of a session's main conversation, or of its sub-agents, with one model."""
+
+    shortest: int | None = None
+    """The size of the shortest prefix that a call has left in the cache, in tokens.
+
+    It contains the instructions, because they precede the first message.
+    """
+    is_new: bool = True
+    """Whether there is no earlier call, or the latest one has written a summary."""
+
+    def add(self, category: str, read: int, written: int) -> bool:
+        """Add a call, and return whether it has read the instructions from the cache.
+
+        Args:
+            category: The call's category.
+            read: The tokens that it has read from the cache.
+            written: The tokens that it has written to the cache.
+        """
+        if self.shortest is not None:
+            has_read = read >= self.shortest
+        else:  # some providers do not report writes
+            has_read = read > 0 and not self.is_new
+        if written:
+            self.shortest = min(self.shortest or read + written, read + written)
+        self.is_new = category == "summary"
+        return has_read
 
 
 def profile_usage(ledger: Ledger, scope: Scope, days: int) -> UsageProfile:
     """Return the profile of the agents' calls in scope.
 
-    The first call of a session does not read instructions from a cache, even if it reads the
-    agent's own system prompt. The same applies to the first call after a summary, and to a
-    session's first call of a sub-agent. The ledger does not contain where later sub-agents begin.
+    The first call of a session or of a sub-agent does not read instructions from a cache, even if
+    it reads the agent's own system prompt. The same applies to the first call after a summary.
 
     Args:
         ledger: The ledger.
@@ -135,24 +164,26 @@ def profile_usage(ledger: Ledger, scope: Scope, days: int) -> UsageProfile:
     where, values = calls_condition(scope)
     rows: Counter[tuple[str, tuple[str, str, str], str, str]] = Counter()
     prompts, sessions = Counter[tuple[str, tuple[str, str, str]]](), Counter[object]()
-    latest: dict[tuple[int, bool], str] = {}
+    conversations: dict[tuple[int, bool, str], _Conversations] = {}
+    begun: set[int] = set()
     with ledger.reader() as connection:
         kinds = kinds_in(connection)
         found = connection.execute(
-            f"SELECT event.session, agent, kind, {PROMPT_SQL}, cache_read > 0, {_UNREAD} "  # noqa: S608
+            f"SELECT event.session, agent, kind, {PROMPT_SQL}, cache_read, {_WRITTEN}, {_UNREAD} "  # noqa: S608
             "FROM event JOIN session ON session.id = event.session "
             f"WHERE agent != ? AND {where} ORDER BY at, event.id",
             (PROTOCOL, *values),
         )
-        for session, agent, kind, prompt, has_read, new in found:
+        for session, agent, kind, prompt, read, written, unread in found:
             provider, model, category, tier = kinds[kind]
             key, is_sub = (agent, (model, provider, tier)), category == "subagent"
-            previous = latest.get((session, is_sub))
-            latest[session, is_sub] = category
-            sessions[key] += previous is None and not is_sub
+            calls = conversations.setdefault((session, is_sub, model), _Conversations())
+            has_read = calls.add(category, read, written)
+            sessions[key] += not is_sub and session not in begun
+            begun.update([session] if not is_sub else ())
             prompts[key] += prompt
             part = "subagents" if is_sub else "main"
-            rows[(*key, part, "reads" if has_read and previous not in _NO_PREFIX else new)] += 1
+            rows[(*key, part, "reads" if has_read else unread)] += 1
     usages = [
         _agent_usage(
             key,

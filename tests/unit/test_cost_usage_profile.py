@@ -25,8 +25,8 @@ from tests.unit.cost_calls import call_of
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 WARM = Buckets(input=5, cache_read=20_000, cache_write_5m=400)
-COLD = Buckets(input=5, cache_write_5m=20_400)
-HOUR = Buckets(input=5, cache_read=9_000, cache_write_1h=11_400)
+COLD = Buckets(input=5, cache_write_5m=12_000)
+HOUR = Buckets(input=5, cache_read=9_000, cache_write_1h=3_000)
 
 
 def record(tmp_path: Path, *calls: LedgerEvent) -> Ledger:
@@ -55,7 +55,7 @@ def test_the_first_call_of_a_session_writes_even_if_it_reads_the_system_prompt(
     assert usage.main == PrefixCalls(reads=2, writes_5m=1, writes_1h=1)
     assert (usage.sessions, usage.calls) == (1, 4)
     assert (usage.model, usage.provider) == ("gpt-5", "openai")
-    assert usage.prompt_tokens == (20_405 * 4) // 4
+    assert usage.prompt_tokens == (2 * 12_005 + 2 * 20_405) // 4
 
 
 def test_a_first_call_without_cache_writes_is_uncached(tmp_path: Path) -> None:
@@ -65,17 +65,47 @@ def test_a_first_call_without_cache_writes_is_uncached(tmp_path: Path) -> None:
 
 
 def test_a_summary_makes_the_next_call_write_again(tmp_path: Path) -> None:
-    calls = claude(COLD), claude(WARM, category="summary"), claude(WARM), claude(WARM)
+    calls = claude(COLD), claude(WARM, category="summary"), claude(HOUR), claude(WARM)
     (usage,) = usages(tmp_path, *calls)
-    assert usage.main == PrefixCalls(reads=2, writes_5m=2)
+    assert usage.main == PrefixCalls(reads=2, writes_5m=1, writes_1h=1)
     assert usage.sessions == 1
 
 
-def test_subagents_are_separate_and_begin_with_a_write(tmp_path: Path) -> None:
-    sub = claude(WARM, category="subagent")
-    (usage,) = usages(tmp_path, claude(COLD), sub, claude(WARM), sub)
+def test_without_reported_writes_the_call_after_a_summary_is_uncached(tmp_path: Path) -> None:
+    automatic = Buckets(input=4_000, cache_read=8_000)
+    categories = "main", "summary", "main", "main"
+    (usage,) = usages(tmp_path, *(claude(automatic, category=one) for one in categories))
+    assert usage.main == PrefixCalls(reads=2, uncached=2)
+
+
+def test_each_sub_agent_begins_with_a_write(tmp_path: Path) -> None:
+    """Its first call reads the agent's own system prompt, which others have left in the cache."""
+    start = claude(Buckets(cache_read=9_000, cache_write_5m=3_000), category="subagent")
+    more = claude(Buckets(cache_read=12_000, cache_write_5m=500), category="subagent")
+    (usage,) = usages(tmp_path, start, start, more, start, more, more)
+    assert usage.subagents == PrefixCalls(reads=3, writes_5m=3)
+    assert (usage.main.calls, usage.sessions) == (0, 0)
+
+
+def test_an_expired_cache_is_written_again_though_the_system_prompt_is_read(
+    tmp_path: Path,
+) -> None:
+    (usage,) = usages(tmp_path, claude(COLD), claude(WARM), claude(HOUR), claude(WARM))
+    assert usage.main == PrefixCalls(reads=2, writes_5m=1, writes_1h=1)
+
+
+def test_conversations_with_several_models_have_a_cache_each(tmp_path: Path) -> None:
+    small = claude(Buckets(cache_read=100, cache_write_5m=100), model="gpt-5-mini")
+    found = usages(tmp_path, claude(COLD), small, claude(WARM), claude(HOUR))
+    assert {usage.model: usage.main.reads for usage in found} == {"gpt-5": 1, "gpt-5-mini": 0}
+    assert {usage.model: usage.sessions for usage in found} == {"gpt-5": 1, "gpt-5-mini": 0}
+
+
+def test_main_conversations_and_subagents_are_separate(tmp_path: Path) -> None:
+    start = claude(HOUR, category="subagent")
+    (usage,) = usages(tmp_path, claude(COLD), start, claude(WARM))
     assert usage.main == PrefixCalls(reads=1, writes_5m=1)
-    assert usage.subagents == PrefixCalls(reads=1, writes_5m=1)
+    assert usage.subagents == PrefixCalls(writes_1h=1)
     assert usage.sessions == 1
 
 
