@@ -26,8 +26,6 @@ MAX_TEXT = 64 << 20
 """Maximum size of all files together in bytes."""
 MAX_ENTRIES = 20_000
 """Maximum number of files and folders that are listed in a folder and its subfolders."""
-MAX_WATCHED = 1_000
-"""Maximum number of files in a folder that is watched for new files."""
 MAX_DEPTH = 12
 """Maximum number of levels of subfolders that are listed."""
 MAX_BELOW = 100_000
@@ -79,17 +77,18 @@ class SourceFiles:
         self._real_folders: dict[str, str] = {}
         self._below: dict[str, tuple[str, ...]] = {}
         self._found: dict[tuple[str, int], tuple[str, ...]] = {}
-        self._folders: set[str] = set()
+        self.folders: dict[str, int] = {}
+        """The folders that were listed with their subfolders, and how many files are in each.
+
+        They may not exist.
+        """
         self._settings: dict[str, dict[str, Any]] = {}
 
     @property
     def looked_up(self) -> frozenset[str]:
-        """The files that were looked for, and the folders that were listed with subfolders.
-
-        They may not exist. Folders with more than `MAX_WATCHED` files are left out.
-        """
+        """The files that were looked for, except those in `folders`. They may not exist."""
         below = (os.path.join(top, name) for top, names in self._below.items() for name in names)
-        return frozenset((*self._exists, *self._folders, *below))
+        return frozenset((*self._exists, *below))
 
     def exists(self, path: str) -> bool:
         """Return whether a path is a regular file, or a link to one."""
@@ -200,8 +199,8 @@ class SourceFiles:
         key = top, depth
         if key not in self._found:
             self._found[key] = tuple(islice(self._walk(top, depth, inside), MAX_ENTRIES))
-            if self.is_inside(top, inside) and len(self._found[key]) <= MAX_WATCHED:
-                self._folders.add(top)
+            if self.is_inside(top, inside):
+                self.folders[top] = max(self.folders.get(top, 0), len(self._found[key]))
         return self._found[key]
 
     def _walk(self, top: str, depth: int, inside: Sequence[str]) -> Iterator[str]:

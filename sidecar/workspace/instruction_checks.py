@@ -11,8 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.config.safe_files import read_regular
@@ -36,17 +35,24 @@ class LocatedFindings(NamedTuple):
 class RootFindings(NamedTuple):
     """The findings in a root's open documents."""
 
-    paths: frozenset[str] = frozenset()
-    """The files and folders that decide the findings. They may not exist."""
+    files: frozenset[str] = frozenset()
+    """The files that decide the findings. They may not exist."""
+    folders: frozenset[str] = frozenset()
+    """The folders of which all files may decide the findings."""
     watched: frozenset[str] = frozenset()
-    """Those to watch for changes on disk."""
+    """The files and folders to watch for changes on disk."""
     by_path: Mapping[str, LocatedFindings] = {}
     """The findings of each open document that has any."""
+
+    def depends_on(self, path: str) -> bool:
+        """Return whether a file may decide the findings."""
+        above = PurePath(path).parents
+        return path in self.files or any(str(folder) in self.folders for folder in above)
 
 
 _NOTHING = RootFindings()
 MAX_WATCHED = 1_000
-"""Maximum number of paths that are watched for each root."""
+"""Maximum number of paths that are watched for each root, and of files in a watched folder."""
 
 
 class InstructionChecks:
@@ -84,7 +90,7 @@ class InstructionChecks:
         self._changes.update(root for root, _ in self._concerned(uri))
         # The files below a root's folder are looked for only among the open documents.
         root, path = self._roots.of_document(uri), self._path_of(uri)
-        if root in self._found and path not in self._found[root].paths:
+        if root in self._found and not self._found[root].depends_on(path):
             from sidecar.project.loading_rules import prompt_file_names
 
             self._changes[root] += os.path.basename(path) in prompt_file_names()
@@ -142,7 +148,7 @@ class InstructionChecks:
     def _concerned(self, uri: str) -> list[tuple[Workspace, str]]:
         """Return the roots whose findings depend on a document, and its path."""
         path = self._path_of(uri)
-        return [(root, path) for root, found in self._found.items() if path in found.paths]
+        return [(root, path) for root, found in self._found.items() if found.depends_on(path)]
 
     def _path_of(self, uri: str) -> str:
         """Return a document's path, below the root's own path if a link leads into the root."""
@@ -171,12 +177,12 @@ def find_in_root(
     texts = BufferTexts.of(snapshots)
     files = SourceFiles(texts, below=snapshots)
     problems = check_instructions(root, settings, files, windows=windows, in_editor=True)
-    paths = frozenset(map(os.path.normpath, files.looked_up))
+    small = (folder for folder, files_in_it in files.folders.items() if files_in_it <= MAX_WATCHED)
+    watched = [path for path in sorted({*files.looked_up, *small}) if _is_watched(path, root)]
     return RootFindings(
-        paths=paths,
-        watched=frozenset(
-            islice((path for path in sorted(paths) if _is_watched(path, root)), MAX_WATCHED)
-        ),
+        files=files.looked_up,
+        folders=frozenset(files.folders),
+        watched=frozenset(watched[:MAX_WATCHED]),
         by_path={
             path: LocatedFindings(snapshots[path], tuple(locate(rows, texts[real[path]])))
             for path, rows in problems.items()
@@ -186,11 +192,13 @@ def find_in_root(
 
 
 def _is_watched(path: str, root: Path) -> bool:
-    """Return whether a change of a file is likely, and can be noticed without much work.
+    """Return whether a change of a file or folder can be noticed without much work.
 
     Files that may appear above the root are left out: all changes in these folders, such as the
-    home folder or /tmp, would be reported.
+    home folder or /tmp, would be reported. So is a folder around the root.
     """
+    if root.is_relative_to(path):
+        return False
     if Path(path).is_relative_to(root) or os.path.exists(path):
         return True
     parent = os.path.dirname(path)

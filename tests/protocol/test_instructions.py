@@ -190,6 +190,14 @@ async def test_a_new_rule_is_noticed(editor: Editor) -> None:
     assert found["severity"] == 3
 
 
+async def test_an_edit_of_a_rule_changes_its_findings(editor: Editor) -> None:
+    editor.write(".claude/rules/inner/a.md", "@gone.md\n")
+    editor.open(".claude/rules/inner/a.md")
+    await editor.findings(".claude/rules/inner/a.md", "import-skipped")
+    editor.client.change({"text": "Be brief.\n"}, uri=editor.uri(".claude/rules/inner/a.md"))
+    await editor.findings(".claude/rules/inner/a.md")
+
+
 async def test_a_hidden_file_in_a_subfolder_has_a_finding_once_it_is_open(editor: Editor) -> None:
     editor.write("CLAUDE.md", "@docs/gone.md\n")
     editor.write("pkg/AGENTS.md", "Rules.\n")
