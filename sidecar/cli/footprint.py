@@ -14,7 +14,9 @@ from sidecar.cli.output import print_json, print_lines, print_problems, to_encod
 from sidecar.errors import BadParamsError
 
 if TYPE_CHECKING:
+    from sidecar.config.load import Loaded
     from sidecar.config.settings import Settings
+    from sidecar.workspace.footprint_report import FootprintReport
 
 
 @click.command()
@@ -49,30 +51,57 @@ def footprint(folder: Path, agent: str | None, as_json: bool, measure_mcp: bool)
     agent is unknown, or the configuration is invalid.
     """
     from sidecar.config.load import find_root, load
-    from sidecar.config.paths import state_dir
-    from sidecar.cost.ledger import FILE_NAME, Ledger
-    from sidecar.workspace.footprints import find_footprints
 
     start = Path(os.path.abspath(folder))
-    root = find_root(start)
-    loaded = load(root)
+    loaded = load(find_root(start))
     has_errors = print_problems(loaded.problems)
-    model = loaded.settings.model if loaded.is_configured("model") else None
-    settings, ledger = loaded.settings, Ledger(state_dir() / FILE_NAME)
-    failed = _measure_mcp_servers(start, settings, agent) if measure_mcp else 0
+    failed = _measure_mcp_servers(start, loaded.settings, agent) if measure_mcp else 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() and not as_json else 0
     try:
-        found = find_footprints(root, start, settings, model, ledger, agent, width)
+        found = read_footprints(start, loaded, agent=agent, width=width)
     except BadParamsError as error:
         warn(str(error))
         sys.exit(2)
-    finally:
-        ledger.close()
     if as_json:
         print_json(found)
     else:
         print_lines(*map(to_encodable, found.text.split("\n")))
     sys.exit(2 if has_errors else failed)
+
+
+def read_footprints(
+    start: Path,
+    loaded: Loaded,
+    *,
+    model: str | None = None,
+    agent: str | None = None,
+    width: int = 0,
+) -> FootprintReport:
+    """Return what agents send that start in a folder.
+
+    Args:
+        start: The folder.
+        loaded: The settings of its root.
+        model: The model to count for, for agents that were not used in the folder. Defaults to the
+            `model` setting.
+        agent: The only agent to show.
+        width: The width of the report's text in columns. If it is 0, lines are not shortened.
+
+    Raises:
+        BadParamsError: The agent is unknown, or agents are disabled.
+    """
+    from sidecar.config.load import find_root
+    from sidecar.config.paths import state_dir
+    from sidecar.cost.ledger import FILE_NAME, Ledger
+    from sidecar.workspace.footprints import find_footprints
+
+    settings, ledger = loaded.settings, Ledger(state_dir() / FILE_NAME)
+    if model is None and loaded.is_configured("model"):
+        model = settings.model
+    try:
+        return find_footprints(find_root(start), start, settings, model, ledger, agent, width)
+    finally:
+        ledger.close()
 
 
 def _measure_mcp_servers(start: Path, settings: Settings, agent: str | None) -> int:

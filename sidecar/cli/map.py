@@ -86,7 +86,8 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: str | 
     """Show the number of tokens in each subfolder and file of DIR (default: the current folder).
 
     Untracked files that git ignores are skipped. Prompt files, which agents send with every
-    request, are also listed separately. Counts are cached.
+    request, are also listed separately. The page shows for each agent what is sent, cut and hidden,
+    as `token-sidecar footprint` does. Counts are cached.
 
     Exit codes: 0; 2 if DIR or FILE cannot be used, or the configuration is invalid.
     """
@@ -107,7 +108,7 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: str | 
         model=name,
     )
     if html is not None:
-        _write_page(found, html)
+        _write_page(found, html, _footprint_html(folder, model))
     elif as_json:
         print_json(found)
     else:
@@ -216,7 +217,21 @@ def _head(found: MapReport) -> str:
     return f"{tokens} in {files} for {printable(found.model)}"
 
 
-def _write_page(found: MapReport, path: str) -> None:
+def _footprint_html(folder: Path, model: str | None) -> str:
+    """Return what agents send that start in the folder, or "" if agents are disabled."""
+    from sidecar.cli.footprint import read_footprints
+    from sidecar.config.load import find_root, load
+    from sidecar.errors import BadParamsError
+    from sidecar.workspace.footprint_page import footprint_html
+
+    start = folder.absolute()
+    try:
+        return footprint_html(read_footprints(start, load(find_root(start)), model=model))
+    except BadParamsError:
+        return ""
+
+
+def _write_page(found: MapReport, path: str, footprint: str) -> None:
     from sidecar.text.printable import first_names
 
     try:
@@ -227,5 +242,5 @@ def _write_page(found: MapReport, path: str) -> None:
         warn(f"the treemap requires additional packages; {how_to_install('treemap')}")
         sys.exit(2)
     always = [(file.path, file.number, first_names(file.agents)) for file in found.prompt_files]
-    page = treemap_page(found.folder, _head(found), found.entries, always)
+    page = treemap_page(found.folder, _head(found), found.entries, always, footprint)
     write_page(page, path)

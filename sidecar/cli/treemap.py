@@ -15,6 +15,7 @@ import squarify
 from sidecar import typed
 from sidecar.project.token_map import MapEntry, flatten
 from sidecar.text.pages import COLORS, STYLE, escape, page_html, table_html
+from sidecar.workspace.footprint_page import TABLE_STYLE
 
 _WIDTH, _HEIGHT = 1000.0, 620.0
 """The size of the layout in pixels. The page stretches the map to its own width."""
@@ -36,6 +37,7 @@ def treemap_page(
     head: str,
     entries: Sequence[MapEntry],
     prompt_files: Sequence[tuple[str, str, str]],
+    footprint: str,
 ) -> str:
     """Return a page with the treemap, the prompt files, and a table of the largest files.
 
@@ -44,6 +46,7 @@ def treemap_page(
         head: Text with the total number of tokens and the model.
         entries: The folder's contents.
         prompt_files: The path, token count and agents of each file that every request contains.
+        footprint: HTML that shows what each agent sends before the first word.
     """
     name = Path(folder).resolve().name or folder
     title = f"Token map of {name}"
@@ -55,9 +58,10 @@ def treemap_page(
         f"<p>{escape(head)}. Hold the pointer over a box to see its path.</p>"
         '<div class="map" role="img" aria-label="Treemap of tokens by folder and file" style="'
         f'--height:{_HEIGHT:g}px;--header:{_HEADER:g}px;--margin:{_MARGIN:g}px">{boxes}</div>'
-        f"{_prompt_table(prompt_files)}{_table(entries)}"
+        f"{_prompt_table(prompt_files)}{footprint}{_table(entries)}"
     )
-    return page_html(title, body, STYLE + "\n" + typed.read_text("sidecar.cli", "treemap.css"))
+    style = (STYLE, typed.read_text("sidecar.cli", "treemap.css"), TABLE_STYLE)
+    return page_html(title, body, "\n".join(style))
 
 
 def _draw(entries: Sequence[MapEntry], area: _Area, color: int) -> str:

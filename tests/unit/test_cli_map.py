@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sidecar.cli.count import count
+from sidecar.cli.footprint import footprint
 from sidecar.cli.map import map as map_command
 
 HOSTILE = '<img src=x onerror="alert(1)">.md'
@@ -135,6 +136,27 @@ def test_the_page_has_each_file_and_escapes_names(folder: Path, tmp_path: Path) 
     assert page.titles == list(titles(mapped("--depth", "9")["entries"]))
     assert HOSTILE in page.text
     assert not {"img", "script"} & set(page.tags)
+
+
+def test_the_page_shows_what_each_agent_sends_and_what_is_hidden(folder: Path) -> None:
+    (folder / "CLAUDE.md").write_text("Be brief.")
+    page = Page(run("--html", "-").stdout)
+    assert "hidden by CLAUDE.md" in page.text
+    sent = json.loads(CliRunner().invoke(footprint, [str(folder), "--json"]).stdout)
+    for agent in sent["agents"]:
+        assert f"{agent['title']} {agent['version']}".rstrip() in page.text
+        for part in agent["parts"]:
+            assert part["label"] in page.text
+
+
+def test_the_page_has_no_footprint_if_agents_are_disabled(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.toml").write_text("[agents]\nenabled = false\n")
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "config.toml"))
+    result = run("--html", "-")
+    assert "before the first word" not in result.stdout
+    assert "The largest" in result.stdout
 
 
 def titles(entries: list[Any]) -> Iterator[str]:
