@@ -49,6 +49,8 @@ class FirstRequest(NamedTuple):
     """The size of the prompt as the provider billed it, including the first message."""
     message_tokens: int | None
     """An estimate of the first message's size, or None if the agent does not store messages."""
+    path: str
+    """The session's file or database."""
 
 
 class AgentUse(NamedTuple):
@@ -141,7 +143,9 @@ def _first_request(
     if row is None:
         return None
     at_ms, model, tokens = row
-    return FirstRequest(session.id, at_ms, model, tokens, _message_tokens(session, tokens))
+    return FirstRequest(
+        session.id, at_ms, model, tokens, _message_tokens(session, tokens), session.path
+    )
 
 
 def _message_tokens(session: StoredSession, tokens: int) -> int | None:

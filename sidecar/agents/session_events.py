@@ -282,6 +282,10 @@ class StoreReader(Protocol):
         """Return whether the agent's files show that a session made a call."""
         return False
 
+    def mcp_texts(self, path: str) -> dict[str, str]:  # noqa: ARG002
+        """Return what a session's first request has of each MCP server's tools, by the server."""
+        return {}
+
     def limits(self, places: Places) -> Iterable[ReportedLimit]:  # noqa: ARG002
         """Read the latest subscription limits in the agent's files, if it stores them."""
         return ()

@@ -122,8 +122,6 @@ class McpRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
 
     version: str
     """The version of the agent in which this was measured."""
-    model: str
-    """The model that is assumed until the agent was used."""
     files: tuple[McpFile, ...]
     forms: tuple[Form, ...]
     """The first form that applies is used. The last one has no condition."""

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -221,9 +222,28 @@ _SENT_TOOLS: dict[Sends, tuple[State, str]] = {
 }
 
 
-def mcp_parts(tools: Sequence[ServerTools]) -> list[FootprintPart]:
-    """Return the parts for the tools of MCP servers."""
-    parts = [_mcp_part(sent) for sent in tools]
+def mcp_parts(
+    tools: Sequence[ServerTools],
+    in_session: Mapping[str, Measure],
+    measured: MeasuredRequest | None,
+) -> list[FootprintPart]:
+    """Return the parts for the tools of MCP servers.
+
+    Args:
+        tools: The servers that the agent's configuration names.
+        in_session: The size of what the newest session has of servers that were not measured, by
+            the server's name in the names of tools. A plugin may have added a server.
+        measured: The first request of this session.
+    """
+    left = dict(in_session)
+    at = local_time_text(measured.at) if measured else ""
+    parts = []
+    for sent in tools:
+        part, size = _mcp_part(sent), left.pop(name_in_tools(sent.server.name), None)
+        parts.append(part if size is None else _with_session_size(part, size, at))
+    for name, size in left.items():
+        part = FootprintPart(kind="mcp-server", label=_mcp_label(name), state="sent", state_text="")
+        parts.append(_with_session_size(part, size, at))
     if once := max((sent.once for sent in tools), default=0):
         shared = FootprintPart(
             kind="mcp-server",
@@ -238,6 +258,25 @@ def mcp_parts(tools: Sequence[ServerTools]) -> list[FootprintPart]:
     return parts
 
 
+def name_in_tools(server: str) -> str:
+    """Return a server's name as it is part of the names of tools."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", server)
+
+
+def _mcp_label(server: str) -> str:
+    return f"MCP server {server}"
+
+
+def _with_session_size(part: FootprintPart, size: Measure, at: str) -> FootprintPart:
+    return msgspec.structs.replace(
+        part,
+        state_text=f"{_STATE_TEXTS[part.state]}, as in the request of {at}",
+        tokens=size.tokens,
+        method=size.method,
+        error_percent=size.error_percent,
+    )
+
+
 def _mcp_part(sent: ServerTools) -> FootprintPart:
     """Return the part for the tools of an MCP server."""
     state, how = _SENT_TOOLS[sent.sends]
@@ -245,7 +284,7 @@ def _mcp_part(sent: ServerTools) -> FootprintPart:
     unknown = "; not measured, `footprint --measure-mcp` does" if sent.tokens is None else ""
     return FootprintPart(
         kind="mcp-server",
-        label=f"MCP server {sent.server.name}",
+        label=_mcp_label(sent.server.name),
         uri=Path(sent.server.path).as_uri(),
         state=state,
         state_text=state_text(state, f"{tools}{how}{unknown}", "", 0),

@@ -29,6 +29,7 @@ from sidecar.workspace.footprint_report import (
     MeasuredRequest,
     agent_footprint,
     mcp_parts,
+    name_in_tools,
     next_step,
     report_lines,
     short_forms,
@@ -39,7 +40,7 @@ from sidecar.workspace.footprint_report import (
 from sidecar.workspace.one_off_counts import run_with_counters
 
 if TYPE_CHECKING:
-    from sidecar.agents.first_requests import AgentUse
+    from sidecar.agents.first_requests import AgentUse, FirstRequest
     from sidecar.agents.folders import Places
     from sidecar.budgets.content_counts import ContentCounter
     from sidecar.config.settings import Settings
@@ -60,6 +61,8 @@ class _Found(NamedTuple):
     use: AgentUse | None
     tools: list[ServerTools]
     """What the agent sends of the tools of MCP servers."""
+    mcp_texts: dict[str, str]
+    """What the newest session has of the tools of servers that were not measured, by server."""
 
     @property
     def measured(self) -> MeasuredRequest | None:
@@ -184,7 +187,19 @@ def _find(
     footprint = find_for_model(agent, start, places, files, model, settings, window)
     servers = find_mcp_servers(agent, start, places)
     kept = read_kept(state_dir()) if servers else {}
-    return _Found(model, footprint, use, sent_tools(servers, model, kept, places.env))
+    tools = sent_tools(servers, model, kept, places.env)
+    measured = {name_in_tools(sent.server.name) for sent in tools if sent.tokens is not None}
+    texts = _mcp_texts(agent, sources, use.first) if use and use.first else {}
+    unmeasured = {name: text for name, text in texts.items() if name not in measured}
+    return _Found(model, footprint, use, tools, unmeasured)
+
+
+def _mcp_texts(agent: str, sources: Sources, first: FirstRequest) -> dict[str, str]:
+    """Return what the files of a session have of the tools of MCP servers."""
+    reader = next((one for one in sources.readers if one.agent == agent), None)
+    with suppress(OSError):
+        return reader.mcp_texts(first.path) if reader else {}
+    return {}
 
 
 def _model_of(agent: str, use: AgentUse | None, chosen: str | None, settings: Settings) -> str:
@@ -258,26 +273,28 @@ def _count(root: Path, settings: Settings, found: Sequence[_Found]) -> list[list
 def _measures(counter: ContentCounter, found: _Found) -> Iterator[Measure]:
     from sidecar.budgets.check_cache import digest_of
 
-    for part in found.footprint.parts:
-        if not part.text:
+    for text in (*(part.text for part in found.footprint.parts), *found.mcp_texts.values()):
+        if not text:
             yield Measure(0, "exact", "")
             continue
-        digest = digest_of(part.text.encode("utf-8", "surrogatepass"))
-        yield counter.measure(part.text, found.model, digest)
+        digest = digest_of(text.encode("utf-8", "surrogatepass"))
+        yield counter.measure(text, found.model, digest)
 
 
 def _describe(
     found: _Found, measures: Sequence[Measure], folders: Sequence[tuple[str, str]]
 ) -> AgentFootprint:
+    parts = found.footprint.parts
     files = [
         _describe_part(part, measure, folders)
-        for part, measure in zip(found.footprint.parts, measures, strict=True)
+        for part, measure in zip(parts, measures[: len(parts)], strict=True)
     ]
+    in_session = dict(zip(found.mcp_texts, measures[len(parts) :], strict=True))
     first = found.use.first if found.use else None
     return agent_footprint(
         found.footprint,
         found.model,
-        [*mcp_parts(found.tools), *files],
+        [*mcp_parts(found.tools, in_session, found.measured), *files],
         measured=found.measured,
         message_tokens=first.message_tokens if first else None,
         changed=found.changed_files(),

@@ -13,6 +13,7 @@ import msgspec
 
 from sidecar.counting.count_result import tokens_text
 from sidecar.errors import SidecarError
+from sidecar.project.loading_rules import loading_rules
 from sidecar.project.mcp_servers import (
     KeptServer,
     ListedServer,
@@ -92,7 +93,8 @@ def _make_hints(
 
     def sent(server: McpServer, agent: str) -> ServerTools:
         entry = msgspec.structs.replace(server, agent=agent)
-        model = models.get(agent, mcp_rules()[agent].model)
+        constants = loading_rules()[agent].constants
+        model = models.get(agent) or (constants[0].model if constants else "")
         return sent_tools([entry], model, kept, places.env)[0]
 
     hints = []

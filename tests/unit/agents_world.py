@@ -25,7 +25,7 @@ class RecordingReader:
         self.title, self.window = reader.title, reader.window
         self.limits, self.measure = reader.limits, reader.measure
         self.compacts_at, self.own_full = reader.compacts_at, reader.own_full
-        self.made_call = reader.made_call
+        self.made_call, self.mcp_texts = reader.made_call, reader.mcp_texts
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         found = self._reader.read(store, state)

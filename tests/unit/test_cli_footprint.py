@@ -285,3 +285,41 @@ def test_a_skill_without_room_is_only_named(root: Path) -> None:
     assert all(one["stateText"].startswith("name only: ") for one in named)
     assert max(one["tokens"] for one in named) < min(one["tokens"] for one in whole)
     assert agent["hasLosses"]
+
+
+def test_the_tools_of_mcp_servers_are_counted_from_the_session(root: Path) -> None:
+    """Claude Code keeps the names of deferred tools, and the instructions of servers."""
+    names = [
+        "Monitor",
+        "mcp__box__open",
+        "mcp__box__shut",
+        "mcp__plugin_a_b__go",
+        "mcp__",
+        "mcp__x",
+    ]
+    block = "## box\nAll about boxes."
+    whole = {"name": "mcp__whole__look", "description": "Looks.", "input_schema": {}}
+    lines: list[Any] = [
+        {"type": "attachment", "attachment": {"type": "deferred_tools_delta", "addedNames": names}},
+        {"type": "attachment", "attachment": {
+            "type": "mcp_instructions_delta", "addedNames": ["box"], "addedBlocks": [block],
+        }},
+        {"type": "api-request-shape", "shape": {"system": [], "tools": [{"name": "Bash"}, whole]}},
+    ]  # fmt: skip
+    later = {"type": "deferred_tools_delta", "addedNames": ["mcp__late__tool"]}
+    made = session(root, 20_000)
+    (path,) = Path(os.environ["HOME"]).glob(f".claude/projects/*/{made.id}.jsonl")
+    head = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    tail = json.dumps({"type": "attachment", "attachment": later}) + "\n"
+    write(path, head + '{"type":"attachment","deferred_tools_delta\n' + path.read_text() + tail)
+    write(root / ".mcp.json", json.dumps({"mcpServers": {"box": {"command": "box"}}}))
+    (agent,) = found()["agents"]
+    count = Tokenizers().for_model(agent["model"]).count
+    servers = [one for one in agent["parts"] if one["kind"] == "mcp-server"]
+    assert {one["label"]: one["tokens"] for one in servers} == {
+        "MCP server box": count(f"mcp__box__open\nmcp__box__shut\n{block}"),
+        "MCP server plugin_a_b": count("mcp__plugin_a_b__go"),
+        "MCP server whole": count(json.dumps(whole, separators=(",", ":"))),
+    }
+    assert servers[0]["stateText"].startswith("name only, as in the request of ")
+    assert sum(one["tokens"] for one in agent["parts"]) == 20_000

@@ -16,6 +16,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +34,7 @@ from sidecar.agents.fields import (
     parse_usd,
     provider_of,
 )
+from sidecar.agents.file_reading import open_quietly
 from sidecar.agents.folders import agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession
 from sidecar.agents.store_files import is_folder, list_folder, store_from_path, walk
@@ -303,6 +305,75 @@ If there are more messages, the usage of summaries is unknown.
 """
 
 
+class _Added(CamelRecord):
+    """Deferred tools, or instructions of MCP servers, which Claude Code announces to the model."""
+
+    type: str | None = None
+    added_names: tuple[str, ...] = ()
+    added_blocks: tuple[str, ...] = ()
+    """The instructions of each server in `added_names`."""
+
+
+class _Shape(Record):
+    tools: tuple[msgspec.Raw, ...] = ()
+
+
+class _FirstLine(Record):
+    """A line before the first reply."""
+
+    type: str | None = None
+    attachment: _Added | None = None
+    shape: _Shape | None = None
+    """The request, if it is stored."""
+
+
+class _SentTool(Record):
+    name: str = ""
+
+
+_decode_first_line, _decode_sent_tool = typed.decoder(_FirstLine), typed.decoder(_SentTool)
+_MCP_TOOL = re.compile(r"mcp__(.+?)__")
+"""Matches the beginning of a tool's name, up to the server's name."""
+_UNUSABLE = re.compile(r"[^\w-]", re.ASCII)
+"""Matches a character that is replaced in the names of tools."""
+_MOST_FIRST_BYTES = 4 << 20
+"""Where to stop looking for the tools in a session's first request."""
+_OF_FIRST_REQUEST = (b"_delta", b"api-request-shape", b'"type":"assistant"')
+"""One of these is in each line that `read_mcp_texts` needs."""
+
+
+def read_mcp_texts(data: bytes) -> dict[str, str]:
+    """Return the texts about each MCP server in the first request, by the server's name in tools.
+
+    Args:
+        data: The beginning of a transcript. It may end within a line.
+    """
+    found: dict[str, list[str]] = {}
+    for text in data.split(b"\n"):
+        if any(mark in text for mark in _OF_FIRST_REQUEST):
+            with suppress(msgspec.DecodeError):  # the data ends within the line
+                line = _decode_first_line(text)
+                if line.type == "assistant":
+                    break
+                for server, sent in _sent_mcp_texts(line):
+                    found.setdefault(server, []).append(sent)
+    return {server: "\n".join(texts) for server, texts in found.items()}
+
+
+def _sent_mcp_texts(line: _FirstLine) -> Iterator[tuple[str, str]]:
+    named = [(_decode_sent_tool(one).name, one) for one in line.shape.tools] if line.shape else []
+    texts = [(name, bytes(tool).decode()) for name, tool in named]
+    added = line.attachment or _Added()
+    if added.type == "deferred_tools_delta":
+        texts += [(name, name) for name in added.added_names]
+    for name, text in texts:
+        if found := _MCP_TOOL.match(name):
+            yield found[1], text
+    if added.type == "mcp_instructions_delta":
+        for server, block in zip(added.added_names, added.added_blocks, strict=False):
+            yield _UNUSABLE.sub("_", server), block
+
+
 class CostCheck(msgspec.Struct):
     """Computes the usage of compaction summaries from `cost-state` lines and messages."""
 
@@ -460,6 +531,10 @@ class ClaudeCode(LineReader):
 
     def begin(self, store: Store) -> _Transcript:
         return _Transcript(SessionState(Path(store.path).stem), store.live)
+
+    def mcp_texts(self, path: str) -> dict[str, str]:
+        with open_quietly(path) as file:
+            return read_mcp_texts(file.read(_MOST_FIRST_BYTES))
 
     def title(self, store: Store, title_at: str) -> str | None:
         line = record_at(store.path, title_at, decode)
