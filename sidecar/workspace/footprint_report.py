@@ -19,12 +19,14 @@ from sidecar.project.footprint import ByteRange, Footprint
 from sidecar.project.loading_rules import Constant, Kind, State, loading_rules
 from sidecar.project.mcp_servers import Sends, ServerTools
 from sidecar.text.printable import counted, first_names, local_time_text, printable
-from sidecar.text.tables import align_columns
+from sidecar.text.tables import GAP, align_cells, columns, wrap_line
 
 SYSTEM = "System prompt and built-in tools"
 MESSAGE = "First message"
 MOST_ROWS = 40
 """Maximum number of rows in an agent's table. The smallest parts share one row."""
+_STATE_COLUMNS = 30
+"""The least width of states. Longer names of parts are shortened."""
 _LOSSES = frozenset(("instructions-cut", "instructions-hidden", "import-skipped", "skill-lost"))
 _STATE_TEXTS: dict[State, str] = {
     "sent": "sent",
@@ -373,9 +375,20 @@ def others_text(found: FootprintReport) -> str:
 def agent_lines(found: AgentFootprint, width: int = 0) -> list[str]:
     """Return an agent's table, in at most `width` columns if that is not 0."""
     head = f"{agent_name(found)}: {size_text(found)} before the first word, for {found.model}"
-    table = [tuple(map(printable, row)) for row in agent_rows(found)]
-    lines = [head, *(f"  {line}" for line in align_columns(table, left=1, width=max(0, width - 2)))]
-    return [*lines, *(f"  {note}" for note in found.notes)]
+    return [head, *_table_lines(agent_rows(found), width), *(f"  {note}" for note in found.notes)]
+
+
+def _table_lines(rows: Sequence[tuple[str, str, str]], width: int) -> list[str]:
+    """Return an indented line for each part. States that are too long are wrapped."""
+    rest = max(1, width - len(GAP) - _STATE_COLUMNS) if width else 0
+    names = align_cells([(printable(row[0]), row[1], "") for row in rows], width=rest)
+    lines = list[str]()
+    for cells, row in zip(names, rows, strict=True):
+        start, state = GAP + GAP.join(cells), printable(row[2])
+        room = max(_STATE_COLUMNS, width - columns(start)) if width else columns(state)
+        first, *more = wrap_line(state, room).split("\n")
+        lines += [(start + first).rstrip(), *(" " * columns(start) + line for line in more)]
+    return lines
 
 
 def agent_name(found: AgentFootprint) -> str:

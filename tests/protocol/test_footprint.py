@@ -92,6 +92,25 @@ async def test_the_page_shows_every_part_and_its_state(bare: Client, root: Path)
     assert all(len(line) <= 60 for line in table)
 
 
+async def test_narrow_tables_wrap_states_and_keep_names(bare: Client, root: Path) -> None:
+    """A long state used to leave only `…` of the names."""
+    bare.ignore("status/update")
+    (root / "CLAUDE.md").unlink()
+    (root / "AGENTS.md").write_text("x" * 40_000)
+    await bare.initialize(root.as_uri())
+    wide, narrow = [
+        (await bare.request("context/footprint", {"agent": "codex", "width": width}))["text"]
+        for width in (0, 80)
+    ]
+    table = narrow.split("\n\n")[0].split("\n")[1:]
+    assert all(len(line) <= 80 for line in table)
+    at = next(index for index, line in enumerate(table) if line.startswith("  AGENTS.md "))
+    assert "cut: 7,232 bytes never arrive" in table[at]
+    assert table[at + 1].startswith(" " * table[at].index("cut:"))
+    assert "…" not in narrow
+    assert narrow.split() == wide.split()
+
+
 async def test_a_folder_in_the_root_and_one_agent_can_be_asked_for(
     bare: Client, root: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Draws the pictures in the README and the docs: `python -m tests.e2e.pictures`.
+"""Draws the pictures in the README and the docs: `python -m tests.e2e.pictures [NAME …]`.
 
 It generates the sessions of a working day, and runs commands and Neovim in a real terminal. Each
 screen becomes an SVG file that follows the browser's light or dark color scheme.
@@ -71,13 +71,18 @@ TERMINALS = (
     Terminal("usage", 88, (("usage", "--all"), ("usage", "--session", "parser"))),
     Terminal("cost", 88, (("cost",), ("cost", "--by", "block,agent"))),
 )
+FOOTPRINT = Terminal("footprint", 104, (("footprint",),))
+"""The picture of the project with more instructions, which other pictures do not have."""
 EDITORS = (
     Editor("neovim", 104, 30, (":TokenSidecar context", "Enter")),
     Editor("neovim-map", 104, 30, (":TokenSidecar map", "Enter")),
 )
 
 
-def main() -> None:
+def main(*names: str) -> None:
+    """Draw the pictures with these names, or all."""
+    terminals = [one for one in TERMINALS if not names or one.name in names]
+    editors = [one for one in EDITORS if not names or one.name in names]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         project = home / "parser"
@@ -87,16 +92,17 @@ def main() -> None:
         Path(env["TOKEN_SIDECAR_CONFIG"]).touch()
         del env["XDG_DATA_HOME"]  # opencode keeps its sessions in this folder
         subprocess.run([SERVER, "cost"], cwd=project, env=env, check=True, capture_output=True)
-        for terminal in TERMINALS:
-            outputs = [_run(command, terminal.width, project, env) for command in terminal.commands]
-            screens = dict.fromkeys(THEMES, "\n".join(outputs))
-            _draw(screens, terminal.width, terminal.name, "token-sidecar")
-        for editor in EDITORS:
+        for terminal in terminals:
+            _draw_terminal(terminal, project, env)
+        for editor in editors:
             screens = {
                 theme: _screen_of_neovim(editor, theme, project, env, Path(folder))
                 for theme in THEMES
             }
             _draw(screens, editor.width, editor.name, "Neovim")
+        if not names or FOOTPRINT.name in names:
+            _write_instructions(project)
+            _draw_terminal(FOOTPRINT, project, env)
 
 
 def _write_project(project: Path) -> None:
@@ -107,6 +113,31 @@ def _write_project(project: Path) -> None:
             ROOT / source, project / target, ignore=shutil.ignore_patterns("__pycache__")
         )
     shutil.copy(ROOT / "docs" / "reference" / "glossary.md", project / "AGENTS.md")
+
+
+def _write_instructions(project: Path) -> None:
+    """Write instructions that agents send, cut, hide or send later, older than all sessions."""
+    pages = [
+        ROOT / "docs/reference" / name for name in ("glossary.md", "agents.md", "endpoints.md")
+    ]
+    rules = project / ".claude" / "rules"
+    rules.mkdir(parents=True)
+    texts = {
+        project / "AGENTS.md": "".join(page.read_text() for page in pages),
+        project / "CLAUDE.md": "# Parser\n\nRun `pytest -q` before you say that it works.\n" * 20,
+        rules / "style.md": "Write short functions with one purpose, and name them by it.\n" * 30,
+        rules / "tables.md": "---\npaths: src/tables.py\n---\nAlign columns with spaces.\n" * 20,
+    }
+    before = time.time() - 7 * 24 * 3600
+    for path, text in texts.items():
+        path.write_text(text)
+        os.utime(path, (before, before))
+
+
+def _draw_terminal(terminal: Terminal, project: Path, env: Mapping[str, str]) -> None:
+    outputs = [_run(command, terminal.width, project, env) for command in terminal.commands]
+    screens = dict.fromkeys(THEMES, "\n".join(outputs))
+    _draw(screens, terminal.width, terminal.name, "token-sidecar")
 
 
 def _run(command: tuple[str, ...], width: int, folder: Path, env: Mapping[str, str]) -> str:
@@ -179,4 +210,4 @@ def _svg_of(screen: str, width: int, name: str, theme: TerminalTheme, title: str
 
 if __name__ == "__main__":
     os.umask(0o022)
-    main()
+    main(*sys.argv[1:])
