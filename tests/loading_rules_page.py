@@ -205,6 +205,7 @@ def agent_notes(rules: AgentRules) -> Iterator[str]:
         meanings = {
             "bytes": "the limit",
             "more_names": "names to try after the others",
+            "also_names": "names to read as well",
             "names": "names instead of the others",
             "excludes": "files that are not read",
             "adds": "more files",
@@ -244,6 +245,9 @@ def constant_texts(rules: AgentRules) -> Iterator[str]:
     yield CHANGES[rules.after_change]
 
 
+FOLDERS = {"root": "project", "start": "folder where the agent starts"}
+
+
 def import_text(imports: Imports) -> str:
     """Return the rules of imports in words."""
     after = " ".join(f"`{sign}`" for sign in imports.after)
@@ -260,7 +264,7 @@ def import_text(imports: Imports) -> str:
                 "They count in HTML comments and blocks."
                 if imports.in_html
                 else "They do not count in HTML comments and blocks.",
-                f"A file outside the project {imports.outside}.",
+                f"A file outside the {FOLDERS[imports.within]} {imports.outside}.",
             ],
         )
     )

@@ -385,6 +385,11 @@ class _Finder:
                 return None
             folder = os.path.dirname(folder)
 
+    @property
+    def _start_name(self) -> str:
+        is_root = self._start == self._project[0]
+        return "the project" if is_root else f"{self._short(self._start)}, where it starts"
+
     @cached_property
     def _project(self) -> tuple[str, ...]:
         return (self._root or self._start,)
@@ -515,14 +520,20 @@ class _Finder:
     def _names_of(self, rules: Files) -> list[tuple[str, ...]]:
         """Return the names that are looked for in each folder, with those of settings."""
         groups = [(one,) if isinstance(one, str) else one for one in rules.files]
-        if rules.where != ("chain",):
+        if not rules.has_settings:
             return groups
-        names = [text for text, _ in self._setting_texts(self._setting_key("names"))]
-        more = [text for text, _ in self._setting_texts(self._setting_key("more_names"))]
+        names, also, more = map(self._setting_names, ("names", "also_names", "more_names"))
         if names:
-            first = next((one for one in self._rules.files if one.where == rules.where), rules)
-            groups = [(name,) for name in names if _is_plain_name(name)] if rules is first else []
-        return [(*group, *filter(_is_plain_name, more)) for group in groups]
+            flagged = [one for one in self._rules.files if one.has_settings]
+            at = flagged.index(rules)
+            mine = names[at:] if rules is flagged[-1] else names[at : at + 1]
+            groups = [(name,) for name in mine]
+        groups += [(name,) for name in also if (name,) not in groups]
+        return [(*group, *more) for group in groups]
+
+    def _setting_names(self, field: str) -> list[str]:
+        texts = self._setting_texts(self._setting_key(field))
+        return [text for text, _ in texts if _is_plain_name(text)]
 
     def _limit_of(self, rules: Files) -> Limit | None:
         if rules.limit is None or not rules.limit.is_shared:
@@ -935,7 +946,7 @@ class _Finder:
         named = str(self._places.expand(name)) if name.startswith("~") else name
         path = os.path.normpath(os.path.join(os.path.dirname(file.path), named))
         inside = file.place.inside
-        if inside == self._project and imports.within == "start":
+        if imports.within == "start" and not file.place.is_own:
             inside = (self._start,)
         return _File(path, file.place._replace(inside=inside), path)
 
@@ -946,7 +957,8 @@ class _Finder:
         start = ("/", "~/", "./", "../")
         is_path = mention.path.startswith(start) or file.path.endswith(_TEXT_FILES)
         if not self._files.is_inside(file.path, file.place.inside):
-            return f"it is outside the project, and {imports.outside}" if is_path else None
+            folder = {"root": "the project", "start": self._start_name}[imports.within]
+            return f"it is outside {folder}, and {imports.outside}" if is_path else None
         is_block = mention.block == "text" or imports.in_html
         is_separate = not mention.before or mention.before in imports.after
         if not self._files.exists(file.path):
@@ -1055,7 +1067,8 @@ def _scope_state(scope: Scope, text: str) -> tuple[State, str]:
     always = values.get(scope.always)
     if always is True:
         return "sent", ""
-    patterns = [one for key in scope.keys for one in _texts(values.get(key, ()))]
+    listed = (_texts(values.get(key, ())) for key in scope.keys)
+    patterns = next(filter(None, listed), [])
     if not set(patterns) <= set(scope.everything):
         named = ", ".join(patterns[:3])
         return scope.scoped, f"sent when a file that matches {named} is in the context"

@@ -32,7 +32,10 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Which front matter of a rule decides when it is sent."""
 
     keys: tuple[str, ...] = ()
-    """The keys with patterns: the rule is sent when a matching file is in the context."""
+    """The keys with patterns: the rule is sent when a matching file is in the context.
+
+    The first key that has patterns decides.
+    """
     everything: tuple[str, ...] = ()
     """The patterns that mean all files. A rule that has no others is sent at once."""
     always: str = ""
@@ -97,6 +100,11 @@ class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     hides_same_name: bool = False
     """Whether a rule hides later ones of the same name in other folders."""
     scope: Scope | None = None
+    has_settings: bool = False
+    """Whether the settings `names`, `also_names` and `more_names` change the names.
+
+    Each entry of an agent takes one of `names` in turn, and the last one takes the rest.
+    """
     without_imports: tuple[str, ...] = ()
     """Those of `files` in which `AgentRules.imports` does not apply."""
     strips: tuple[Literal["comments", "front-matter", "ends"], ...] = ()
@@ -228,6 +236,8 @@ class Settings(
     """The key for `Limit.bytes`."""
     more_names: str = ""
     """The key for names that are tried after others."""
+    also_names: str = ""
+    """The key for names that are read in addition to the others."""
     names: str = ""
     """The key for names that replace those of all chains."""
     excludes: str = ""

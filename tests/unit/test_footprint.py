@@ -304,6 +304,8 @@ def test_claude_rules_with_paths_are_sent_later(
         ("copilot-cli", ".claude/rules/a.md", "paths: src/**", "name-only"),
         ("copilot-cli", ".claude/rules/a.md", "paths: '**/*'", "sent"),
         ("copilot-cli", ".claude/rules/a.md", "paths: ['**', 'src/**']", "name-only"),
+        ("copilot-cli", ".claude/rules/a.md", "paths: '**'\napplyTo: src/**", "name-only"),
+        ("copilot-cli", ".github/instructions/a.instructions.md", "paths: src/**", "name-only"),
         ("claude-code", ".claude/rules/a.md", "paths: ['**', 'src/**']", "later"),
         ("cline", ".clinerules/a.md", "disabled: true", "hidden"),
         ("cline", ".clinerules/a.md", "paths: src/**", "sent"),
@@ -373,22 +375,33 @@ def test_aider_sends_what_its_settings_name(world: FootprintWorld, text: str) ->
     assert world.sent("aider") == ["CONVENTIONS.md"]
 
 
-@pytest.mark.parametrize(
-    ("agent", "settings"),
-    [("gemini-cli", "~/.gemini/settings.json"), ("qwen-code", ".qwen/settings.json")],
-)
-def test_settings_replace_the_names(world: FootprintWorld, agent: str, settings: str) -> None:
-    names = ["GEMINI.md", "QWEN.md", "AGENTS.md", "EXTRA.md", "pkg/EXTRA.md"]
-    world.write({name: f"words of {name}" for name in names})
-    world.write({settings: '{"context": {"fileName": ["EXTRA.md"]}}'})
-    start = "." if settings.startswith(".") else "pkg"
-    assert world.sent(agent, start) == ["EXTRA.md", "pkg/EXTRA.md"][: 1 + (start == "pkg")]
+def test_gemini_reads_more_names_from_its_settings(world: FootprintWorld) -> None:
+    world.write({"GEMINI.md": "x", "AGENTS.md": "y"})
+    world.write({".gemini/settings.json": '{"context": {"fileName": ["AGENTS.md"]}}'})
+    assert world.sent("gemini-cli") == ["GEMINI.md", "AGENTS.md"]
 
 
-def test_kilo_sends_what_its_settings_name(world: FootprintWorld) -> None:
-    world.write({"docs/a.md": "a", "docs/b.md": "b", "AGENTS.md": "x"})
-    world.write({"kilo.json": '{"instructions": ["docs/*.md", "missing.md"]}'})
-    assert world.sent("kilo-code") == ["AGENTS.md", "docs/a.md", "docs/b.md"]
+def test_qwen_reads_the_names_in_its_settings_instead_of_its_own(world: FootprintWorld) -> None:
+    names = ["A.md", "B.md", "C.md", "AGENTS.md", "QWEN.md"]
+    world.write(dict.fromkeys([*names, "~/.qwen/A.md", "~/.qwen/QWEN.md"], "words"))
+    world.write({".qwen/settings.json": '{"context": {"fileName": ["A.md"]}}'})
+    assert world.sent("qwen-code") == ["~/.qwen/A.md", "A.md"]
+    world.write({".qwen/settings.json": '{"context": {"fileName": ["C.md", "B.md", "A.md"]}}'})
+    assert world.sent("qwen-code") == ["C.md", "~/.qwen/A.md", "B.md", "A.md"]
+
+
+def test_kilo_reads_the_files_in_its_settings(world: FootprintWorld) -> None:
+    world.write(dict.fromkeys(["AGENTS.md", "docs/a.md", "docs/b.md", "b.md"], "words"))
+    world.write({"kilo.json": '{"instructions": ["docs/*.md", "b.md"]}'})
+    assert world.sent("kilo-code") == ["AGENTS.md", "docs/a.md", "docs/b.md", "b.md"]
+
+
+def test_claude_imports_only_files_below_the_folder_where_it_starts(world: FootprintWorld) -> None:
+    world.write({"CLAUDE.md": "@docs/a.md\n\n@pkg/b.md\n", "docs/a.md": "a", "pkg/b.md": "b"})
+    assert world.sent("claude-code", "pkg") == ["CLAUDE.md", "pkg/b.md"]
+    (problem,) = world.problems("claude-code", "import-skipped", "pkg")
+    assert "outside pkg, where it starts" in problem.message
+    assert world.sent("claude-code") == ["CLAUDE.md", "docs/a.md", "pkg/b.md"]
 
 
 def test_the_page_of_loading_rules_is_generated() -> None:
