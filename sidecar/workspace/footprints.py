@@ -184,7 +184,7 @@ def _find(
     model = _model_of(agent, use, chosen, settings)
     window = use.window if use else None
     places = sources.places
-    footprint = find_for_model(agent, start, places, files, model, settings, window)
+    footprint = find_for_model(agent, start, places, files, model, window)
     servers = find_mcp_servers(agent, start, places)
     kept = read_kept(state_dir()) if servers else {}
     tools = sent_tools(servers, model, kept, places.env)
@@ -216,7 +216,6 @@ def find_for_model(
     places: Places,
     files: SourceFiles,
     model: str,
-    settings: Settings,
     window: int | None = None,
 ) -> Footprint:
     """Return what an agent sends with a model before the first word. This function blocks.
@@ -227,20 +226,20 @@ def find_for_model(
         places: The user's folders.
         files: Reads the files.
         model: The model.
-        settings: The project's settings.
         window: The context window in tokens; by default the model's, if known.
     """
-    known = window or partial(_known_window, model, settings)
+    known = window or partial(_known_window, model)
     return find_footprint(agent, start, places, context_window=known, model=model, files=files)
 
 
-def _known_window(model: str, settings: Settings) -> int | None:
-    from sidecar.counting.windows import find_window
-    from sidecar.models import catalogue
+def _known_window(model: str) -> int | None:
+    """Return a model's window. The price list takes long to load, so it is asked last."""
+    from sidecar.models.catalogue import window_of
+    from sidecar.models.families import published_window
+    from sidecar.models.names import parse
 
-    catalogue.warm()
-    limit = find_window(model, settings)
-    return None if limit is None else limit.tokens
+    name = parse(model)
+    return name.window or published_window(name.bare) or window_of(model)
 
 
 def _mtime_ns(part: Part) -> int:

@@ -139,7 +139,7 @@ def find_prompt_growth(
     for agent in (one for one in models or known if one in known):
         model = models.get(agent, settings.model)
         old_parts, parts = (
-            _find_parts(agent, root, places, files, model, settings) for files in (before, now)
+            _find_parts(agent, root, places, files, model) for files in (before, now)
         )
         if old_parts == parts:
             continue
@@ -184,7 +184,7 @@ def find_sent_files(
     sent = [
         [part for part in footprint.parts if part.text and not part.is_own]
         for footprint in (
-            find_for_model(agent, root, places, SourceFiles(replaced), settings.model, settings)
+            find_for_model(agent, root, places, SourceFiles(replaced), settings.model)
             for replaced in (None, *([] if old is None else [old]))
         )
     ]
@@ -200,10 +200,10 @@ def find_sent_files(
 
 
 def _find_parts(
-    agent: str, root: Path, places: Places, files: SourceFiles, model: str, settings: Settings
+    agent: str, root: Path, places: Places, files: SourceFiles, model: str
 ) -> list[_SentPart]:
     """Return what an agent sends of each file with the first call."""
-    footprint = find_for_model(agent, root, places, files, model, settings)
+    footprint = find_for_model(agent, root, places, files, model)
     return [
         _SentPart(part.text, part.is_repeated_by_sub_agents)
         for part in footprint.parts
