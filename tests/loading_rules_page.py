@@ -103,6 +103,8 @@ def entries_details(entries: Entries) -> Iterator[str]:
             else f"are cut, with `{entries.mark}` at the end"
         )
         yield f"descriptions over {most} {cut}"
+    if entries.without:
+        yield "not in folders named " + ", ".join(f"`{one}`" for one in entries.without)
     if entries.first_line:
         yield "the first line of the body if it has no description"
     elif entries.undescribed == "hidden":

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sidecar.project.loading_rules import Entries, EntryLimit
-from sidecar.text.prompt_markdown import Span, front_matter_end, read_front_matter
+from sidecar.text.prompt_markdown import Span, Value, front_matter_end
 
 
 class Entry(NamedTuple):
@@ -54,9 +54,11 @@ _STRING = re.compile(r"""(["'])(.*)\1\s*$""", re.S)
 _HEADING = re.compile(r"^#+[ \t]*")
 
 
-def read_entry(text: str, path: str, level: str, rules: Entries) -> Entry:
-    """Read an entry from its file. The description is empty if it has none."""
-    values, body_start = read_front_matter(text), front_matter_end(text)
+def read_entry(
+    text: str, values: Mapping[str, Value], path: str, level: str, rules: Entries
+) -> Entry:
+    """Return the entry in a file with some front matter. Its description may be empty."""
+    body_start = front_matter_end(text)
     parts = path.replace("\\", "/").split("/")
     stem = parts[-2] if parts[-1] == "SKILL.md" else parts[-1].rpartition(".")[0]
     name, description = values.get("name"), values.get("description")

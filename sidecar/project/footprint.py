@@ -601,6 +601,8 @@ class _Finder:
             for place in self._folders(files):
                 for name in rules.files:
                     for file in self._find_group(place, [name]):
+                        if set(rules.without) & set(file.path.split(os.sep)):
+                            continue
                         entry = self._read_entry(file, rules)
                         listed += [entry] if entry is not None else []
         limited = [entry for entry in listed if entry.rules.is_limited]
@@ -659,7 +661,7 @@ class _Finder:
             text = _as_front_matter(self._files.settings(file.path, file.place.inside))
         values = read_front_matter(text)
         level = "user" if file.place.is_own else "project"
-        entry = read_entry(text, file.path, level, rules)
+        entry = read_entry(text, values, file.path, level, rules)
         if any(values.get(key) is True for key in rules.off):
             self._append(replace(part, reason="sent only when you call it"))
         elif any(_texts(values.get(key, ())) for key in rules.scopes):

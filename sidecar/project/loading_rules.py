@@ -145,6 +145,8 @@ class Entries(
     """As in `Files`."""
     files: tuple[str, ...]
     """Patterns, as in `Files`."""
+    without: tuple[str, ...] = ()
+    """The names of folders that contain the agent's own entries, which belong to its constant."""
     innermost_first: bool = False
     form: str = "- {name}: {description}"
     """What is sent of an entry. It may contain `{path}` and `{level}` (`user` or `project`)."""

@@ -290,7 +290,7 @@ def _parse_settings(path: str, text: str) -> dict[str, Any]:
     try:
         if path.endswith(".toml"):
             return toml.parse(text)
-        if path.endswith((".yml", ".yaml")):
+        if path.endswith((".yml", ".yaml")) and not text.lstrip().startswith("{"):
             return dict(read_yaml(text))
         return typed.decode(without_comments(text), dict[str, Any])
     except (ValueError, msgspec.DecodeError):

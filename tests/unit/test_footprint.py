@@ -368,10 +368,16 @@ def test_opencode_sends_what_its_settings_name(world: FootprintWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["read: CONVENTIONS.md", "read: [CONVENTIONS.md]", "read:\n  - CONVENTIONS.md # ours"]
+    "text",
+    [
+        "model: y\nread: CONVENTIONS.md",
+        "model: y\nread: [CONVENTIONS.md]",
+        "model: y\nread:\n  - CONVENTIONS.md # ours",
+        '{"model": "y", "read": ["CONVENTIONS.md"]}',
+    ],
 )
 def test_aider_sends_what_its_settings_name(world: FootprintWorld, text: str) -> None:
-    world.write({"CONVENTIONS.md": "x", ".aider.conf.yml": f"model: y\n{text}\n"})
+    world.write({"CONVENTIONS.md": "x", ".aider.conf.yml": f"{text}\n"})
     assert world.sent("aider") == ["CONVENTIONS.md"]
 
 

@@ -292,3 +292,11 @@ def test_kimi_sends_when_to_use_beside_a_cut_description(world: FootprintWorld) 
     (line,) = listed(world, "kimi-code", 200_000)
     path = world.root / ".agents/skills/a/SKILL.md"
     assert line == f"- a: {'d' * 247}...\n  When to use: When\n  Path: {path}\n"
+
+
+def test_skills_that_codex_installs_itself_belong_to_its_constant(world: FootprintWorld) -> None:
+    world.write({"~/.codex/skills/.system/a/SKILL.md": skill("A")})
+    world.write({"~/.codex/skills/b/SKILL.md": skill("B")})
+    assert [world.name(one.path) for one in entries(world.footprint("codex"))] == [
+        "~/.codex/skills/b/SKILL.md"
+    ]
