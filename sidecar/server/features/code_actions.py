@@ -108,7 +108,8 @@ class _ActionBuilder:
 
     def actions(self, fix: Fix) -> Iterator[types.CodeAction]:
         """Yield a code action for a fix. Yield a second one that shows a preview, if supported."""
-        if fix.new_file is not None and not self._can(types.ResourceOperationKind.Create):
+        can_create = self._has_document_changes() and self._can(types.ResourceOperationKind.Create)
+        if fix.new_file is not None and not can_create:
             return
         if fix.deleted_uri is not None and not self._can(types.ResourceOperationKind.Delete):
             return
@@ -172,8 +173,6 @@ class _ActionBuilder:
         return bool(self._capabilities and self._capabilities.document_changes)
 
     def _can(self, operation: types.ResourceOperationKind) -> bool:
-        if not self._has_document_changes():
-            return False
         operations = (self._capabilities and self._capabilities.resource_operations) or []
         return operation in operations
 
