@@ -18,7 +18,7 @@ from sidecar.project.loading_rules import (
     Scope,
     loading_rules,
 )
-from sidecar.project.mcp_servers import Form, mcp_rules
+from sidecar.project.mcp_servers import Form, McpFile, mcp_rules
 
 HEAD = """\
 # Loading rules
@@ -287,11 +287,17 @@ def mcp_section() -> str:
     """Return the part of the page about MCP servers."""
     rows = []
     for agent, rules in mcp_rules().items():
-        files = ", ".join(dict.fromkeys(f"`{path}`" for file in rules.files for path in file.paths))
+        files = ", ".join(dict.fromkeys(path for file in rules.files for path in file_texts(file)))
         forms = "; ".join(form_text(form) for form in rules.forms)
         pages = "; only the first page of a list of tools" if rules.reads_first_page_only else ""
         rows.append(f"| {loading_rules()[agent].title} | {files} | {forms}{pages} |")
     return "\n".join([MCP_HEAD, *rows, ""])
+
+
+def file_texts(file: McpFile) -> list[str]:
+    """Return where a configuration file may be, and when its servers are started."""
+    condition = f" ({file.condition})" if file.condition else ""
+    return [f"`{path}`{condition}" for path in file.paths]
 
 
 def form_text(form: Form) -> str:

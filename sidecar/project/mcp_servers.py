@@ -66,6 +66,8 @@ class McpFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the file may be."""
     key: tuple[str, ...]
     """The key of the table or list of servers. `{start}` is the folder where the agent starts."""
+    condition: str = ""
+    """When the agent starts the servers, if it does not always do so."""
 
     @property
     def is_own(self) -> bool:
@@ -157,6 +159,8 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration file."""
     is_own: bool
     """Whether the file belongs to the user. A project's server is only started with consent."""
+    condition: str = ""
+    """When the agent starts the server, such as `in a trusted project`."""
     command: tuple[str, ...] = ()
     """The command, or empty if the server is remote."""
     env: dict[str, str] = {}
@@ -264,6 +268,7 @@ def _make_server(
         name=name,
         path=str(path),
         is_own=file.is_own,
+        condition=file.condition,
         command=() if is_off or not _texts(entry.get("command")) else command,
         env=_text_table(entry.get("env") or entry.get("environment")),
         folder=entry["cwd"] if isinstance(entry.get("cwd"), str) else "",

@@ -282,14 +282,18 @@ def _with_session_size(part: FootprintPart, size: Measure, at: str) -> Footprint
 def _mcp_part(sent: ServerTools) -> FootprintPart:
     """Return the part for the tools of an MCP server."""
     state, how = _SENT_TOOLS[sent.sends]
-    tools = "tools" if sent.tools is None else counted(sent.tools, "tool")
-    unknown = "; not measured, `footprint --measure-mcp` does" if sent.tokens is None else ""
+    reason = "not measured; `footprint --measure-mcp` counts its tools"
+    if sent.tools is not None:
+        reason = counted(sent.tools, "tool") + how
+    elif sent.sends == "nothing":
+        reason = f"its tools{how}"
+    condition = f", {sent.server.condition}" if sent.server.condition else ""
     return FootprintPart(
         kind="mcp-server",
         label=_mcp_label(sent.server.name),
         uri=Path(sent.server.path).as_uri(),
         state=state,
-        state_text=state_text(state, f"{tools}{how}{unknown}", "", 0),
+        state_text=state_text(state, reason + condition, "", 0),
         tokens=sent.tokens,
         method=sent.method,
         error_percent=0.0 if sent.method == "exact" else None,
