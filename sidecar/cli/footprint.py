@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sidecar.cli.group import absolute_folder
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.errors import BadParamsError
 
@@ -52,7 +52,7 @@ def footprint(folder: Path, agent: str | None, as_json: bool, measure_mcp: bool)
     """
     from sidecar.config.load import find_root, load
 
-    start = Path(os.path.abspath(folder))
+    start = absolute_folder(folder)
     loaded = load(find_root(start))
     has_errors = print_problems(loaded.problems)
     failed = _measure_mcp_servers(start, loaded.settings, agent) if measure_mcp else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -44,14 +45,22 @@ def workspace_option(description: str) -> Callable[[Any], Any]:
     def find_root(_context: click.Context, _option: click.Parameter, folder: Path) -> Path:
         from sidecar.config import load
 
-        try:
-            return load.find_root(folder.resolve())
-        except FileNotFoundError:
-            raise click.UsageError(
-                "the current folder was deleted; change to another folder"
-            ) from None
+        absolute_folder(folder)
+        return load.find_root(folder.resolve())
 
     return folder_option("root", description, callback=find_root)
+
+
+def absolute_folder(folder: Path) -> Path:
+    """Return a folder's absolute path, without resolving links.
+
+    Raises:
+        click.UsageError: The path is relative, and the current folder was deleted.
+    """
+    try:
+        return Path(os.path.abspath(folder))
+    except FileNotFoundError:
+        raise click.UsageError("the current folder was deleted; change to another folder") from None
 
 
 def folder_option(parameter: str, description: str, **attributes: Any) -> Callable[[Any], Any]:

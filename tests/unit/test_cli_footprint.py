@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -323,3 +324,11 @@ def test_the_tools_of_mcp_servers_are_counted_from_the_session(root: Path) -> No
     }
     assert servers[0]["stateText"].startswith("name only, as in the request of ")
     assert sum(one["tokens"] for one in agent["parts"]) == 20_000
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not delete the current folder")
+def test_a_deleted_current_folder_is_an_error(root: Path) -> None:
+    shutil.rmtree(root)
+    result = run()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the current folder was deleted" in result.stderr
