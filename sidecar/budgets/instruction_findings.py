@@ -38,6 +38,8 @@ DEFAULT_SEVERITIES: dict[InstructionCode, FindingSeverity] = {
     "rule-always-loaded": "information",
 }
 """The default severity of each code."""
+_WHOLE_FILE = ("instructions-hidden", "rule-always-loaded")
+"""The codes of findings about a whole file. Its first line is underlined."""
 LARGEST_WINDOW = 1_000_000
 """The context window in tokens that is assumed for an agent without a known window.
 
@@ -140,7 +142,8 @@ def problems_by_path(
     same: dict[tuple[object, ...], list[Problem]] = {}
     for problem in (one for footprint in footprints for one in footprint.problems):
         fact = problem.message.removeprefix(_name_of(problem.agent))
-        key = (problem.path, problem.code, problem.range, problem.fix, fact)
+        span = None if problem.code in _WHOLE_FILE else problem.range
+        key = (problem.path, problem.code, span, problem.fix, fact)
         same.setdefault(key, []).append(problem)
     found: dict[str, list[FileProblem]] = {}
     for problems in same.values():
@@ -166,8 +169,8 @@ def _name_of(agent: str) -> str:
 
 
 def _underlined(problem: Problem, data: bytes) -> ByteRange:
-    """Return the range to underline. Of a file that is not read at all, it is the first line."""
-    if problem.code != "instructions-hidden":
+    """Return the range to underline. It is the first line if the problem is the whole file."""
+    if problem.code not in _WHOLE_FILE:
         return problem.range
     return ByteRange(0, len(re.split(rb"[\r\n]", data, maxsplit=1)[0]))
 

@@ -869,9 +869,11 @@ class _Finder:
         for part in self._parts[first:]:
             if part.kind == "rule":
                 by_folder.setdefault(os.path.dirname(part.path), []).append(part)
-        key = rules.scope.keys[0]
         for parts in by_folder.values():
-            if any(part.state in ("later", "name-only") for part in parts):
+            scoped = [part.path for part in parts if part.state in ("later", "name-only")]
+            if scoped:
+                values = read_front_matter(SourceFile("", self._files.data(scoped[0])).text)
+                key = next((one for one in rules.scope.keys if one in values), rules.scope.keys[0])
                 for part in parts:
                     if part.state == "sent" and not part.reason:
                         self._report(

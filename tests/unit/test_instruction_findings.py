@@ -123,3 +123,21 @@ def test_severities_of_the_settings_replace_the_defaults(world: FootprintWorld) 
     found = check_instructions(world.root, settings, SourceFiles())
     rows = [row for in_file in found.values() for row in in_file]
     assert [(row.problem.code, row.severity) for row in rows] == [("import-skipped", "information")]
+
+
+def test_the_first_line_of_a_rule_without_a_scope_is_underlined(world: FootprintWorld) -> None:
+    text = "---\r\ndescription: Style\r\n---\r\nBe brief.\r\n"
+    world.write(
+        {
+            ".claude/rules/a.md": text,
+            ".claude/rules/b.md": "---\npaths: src/**\n---\nBe kind.\n",
+        }
+    )
+    agents = ("claude-code", "copilot-cli")
+    settings = Settings(footprint=FootprintSettings(agents=agents))
+    (rows,) = check_instructions(world.root, settings, SourceFiles()).values()
+    (finding,) = locate(rows, text.encode())
+    assert (finding.code, finding.severity) == ("rule-always-loaded", "information")
+    assert text[finding.start : finding.end] == "---"
+    assert finding.agents == agents
+    assert "Add `paths` if" in finding.message
