@@ -43,8 +43,7 @@ async def file_costs(
         workspace: The workspace.
         params: The files and the time range.
         reported: The URIs of all workspaces, if each workspace is reported to a collector
-            separately. Calls in other worktrees are then excluded. For the user's own files,
-            calls in nested workspaces are excluded as well.
+            separately. Calls in other worktrees and in nested workspaces are then excluded.
 
     Raises:
         BadParamsError: A time is invalid.
@@ -80,16 +79,14 @@ async def costs_of(
     files = [file for file in files if not file.is_import or used.keys() & file.texts.keys()]
     counts = [await _count_file(services, workspace, file, used) for file in files]
     sizes = {one.tokens for count in counts for one in count.by_agent.values()}
-    calls = partial(spending.prompt_file_calls, since, params.until, sizes)
-    read = partial(calls, with_worktrees=reported is None)
     below = f"{(workspace.uri or '').rstrip('/')}/"
     nested = [uri for uri in reported or () if uri.startswith(below)]
-    groups = await run(read)
-    own_groups = await run(partial(read, without=nested)) if nested else groups
+    calls = partial(spending.prompt_file_calls, since, params.until, sizes)
+    groups = await run(partial(calls, with_worktrees=reported is None, without=nested))
     span = f"since {params.since}" if params.since else f"in {DAYS} days"
     if params.until:
         span = f"from {since} to {params.until}"
-    rows = [_make_row(count, own_groups if count.file.is_own else groups, span) for count in counts]
+    rows = [_make_row(count, groups, span) for count in counts]
     return sorted(rows, key=lambda row: (-(row.cost_usd or 0.0), row.uri))
 
 
