@@ -6,9 +6,7 @@ The rules of each agent are in `loading_rules.toml`. This module reads files, bu
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -17,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sidecar.agents.folders import Places
+from sidecar.project.agent_search import NO_PLACES, AgentSearch, FoundFile, Place
 from sidecar.project.entry_lists import Entry, fit_descriptions, read_entry
 from sidecar.project.loading_rules import (
     AgentRules,
@@ -25,19 +24,20 @@ from sidecar.project.loading_rules import (
     Imports,
     Kind,
     Limit,
-    Scope,
     State,
     loading_rules,
 )
+from sidecar.project.sent_text import (
+    Budget,
+    description_of,
+    scope_state,
+    text_as_sent,
+    texts_of,
+)
 from sidecar.project.source_files import SourceFile, SourceFiles
-from sidecar.text.globs import PathGlobs, path_glob_problem
 from sidecar.text.prompt_markdown import (
     Mention,
-    Span,
-    Value,
-    find_block_comments,
     find_mentions,
-    front_matter_end,
     read_front_matter,
 )
 
@@ -55,10 +55,6 @@ MAX_IMPORTS = 1_000
 """Maximum number of `@path` mentions that are looked up in a file."""
 MAX_MENTIONS = 20_000
 """Maximum number of mentions that are looked up for a footprint."""
-
-
-NO_PLACES = Places(Path(os.devnull))
-"""Stands for no user: nothing is in these folders."""
 
 
 class ByteRange(msgspec.Struct, frozen=True):
@@ -241,65 +237,13 @@ def sent_files(footprints: Iterable[Footprint]) -> list[SentFile]:
     return list(found.values())
 
 
-class _Place(NamedTuple):
-    """A folder in which an agent looks for files."""
-
-    folder: str
-    inside: tuple[str, ...]
-    """The folders that may contain what links in this folder lead to."""
-    is_own: bool = False
-    is_main: bool = True
-    """Whether files with paths of their own are looked for from here."""
-
-
-class _File(NamedTuple):
-    """A file that exists in a place."""
-
-    path: str
-    place: _Place
-    name: str
-    """The name or the pattern in the rules."""
-
-    @property
-    def is_rule(self) -> bool:
-        """Whether a pattern found it."""
-        return "*" in self.name
-
-
 class _Hider(NamedTuple):
     """Why a file is hidden."""
 
-    file: _File
+    file: FoundFile
     """The file that stands before it."""
     is_expected: bool
     """Whether the author expects this, so that it is no problem."""
-
-
-class _Budget:
-    """What is left of a limit."""
-
-    def __init__(self, limit: Limit | None) -> None:
-        self._limit = limit
-        self._left = limit.bytes if limit is not None else None
-
-    def apply(self, data: bytes) -> int:
-        """Return how many bytes of a file are sent."""
-        limit = self._limit
-        if limit is None:
-            return len(data)
-        end = len(data)
-        if limit.lines is not None:
-            lines = list(islice(re.finditer(rb"\n", data), limit.lines))
-            end = lines[-1].end() if len(lines) == limit.lines else end
-        if self._left is not None and end > self._left:
-            end = self._left
-            if limit.keeps == "lines":
-                end = data.rfind(b"\n", 0, end) + 1
-            elif limit.keeps == "files":
-                end = 0
-        if limit.is_shared and self._left is not None:
-            self._left -= end
-        return end
 
 
 class _Finder:
@@ -311,7 +255,8 @@ class _Finder:
         self._agent = agent
         self._rules = rules
         self._name = f"{rules.title} {rules.version}".strip()
-        self._start = os.path.abspath(start)
+        self._search = AgentSearch(agent, rules, start, places, files)
+        self._start = self._search.start
         self._places = places
         self._files = files
         self._parts: list[Part] = []
@@ -322,8 +267,6 @@ class _Finder:
         self._mentions = 0
         self._import_places: dict[str, tuple[str, ByteRange]] = {}
         """The first mention of each imported file, by its real path."""
-        self._own: set[str] = set()
-        """The user's files, which are not read again where the project lies below their folder."""
 
     def finds_any(self) -> bool:
         """Return whether there is any file. Nothing is looked for after the first."""
@@ -369,191 +312,22 @@ class _Finder:
             if real in sent:
                 message = (
                     f"{self._name} sends this file twice, because it also sends "
-                    f"{self._short(real)} by itself. Remove the import."
+                    f"{self._search.short(real)} by itself. Remove the import."
                 )
                 self._report("import-twice", path, span, message)
-
-    # Places
-
-    @cached_property
-    def _root(self) -> str | None:
-        folder = self._start
-        while True:
-            if os.path.lexists(os.path.join(folder, ".git")):
-                return folder
-            if os.path.dirname(folder) == folder:
-                return None
-            folder = os.path.dirname(folder)
-
-    @property
-    def _start_name(self) -> str:
-        is_root = self._start == self._project[0]
-        return "the project" if is_root else f"{self._short(self._start)}, where it starts"
-
-    @cached_property
-    def _project(self) -> tuple[str, ...]:
-        return (self._root or self._start,)
-
-    @cached_property
-    def _own_folders(self) -> tuple[_Place, ...]:
-        homes = (
-            *self._places.from_settings(self._agent),
-            *self._places.in_use(self._rules.home),
-        )
-        folders = [str(home) for home in dict.fromkeys(homes)] or [""]
-        return tuple(
-            _Place(one, (*filter(None, [one]), str(self._places.home)), True, one == folders[0])
-            for one in folders
-        )
-
-    def _chain(self, above: str) -> list[_Place]:
-        """Return the folders down to the start, outermost first."""
-        root = self._root
-        folders = [self._start]
-        while folders[-1] != os.path.dirname(folders[-1]):
-            folders.append(os.path.dirname(folders[-1]))
-        folders.reverse()
-        first = folders.index(root or self._start)
-        outermost = first if above == "never" else 0
-        if root is not None:
-            outermost = {"always": 0, "one": max(first - 1, 0)}.get(above, first)
-        if self._places is NO_PLACES:  # folders above the project are the user's
-            outermost = first
-        outer = [_Place(one, (one, str(self._places.home))) for one in folders[outermost:first]]
-        return [*outer, *(_Place(one, self._project) for one in folders[first:])]
-
-    def _folders(self, rules: Files) -> list[_Place]:
-        found: list[_Place] = []
-        for where in rules.where:
-            if where == "user":
-                found += self._own_folders
-            elif where == "chain":
-                found += self._chain(rules.above)
-            elif where == "between":
-                found += self._chain("never")[1:-1]
-            else:
-                folder = self._project[0] if where == "root" else self._start
-                found.append(_Place(folder, self._project))
-        places = list({one.folder: one for one in found}.values())
-        return places[::-1] if rules.innermost_first else places
-
-    def _paths(self, place: _Place, name: str) -> list[str]:
-        """Return the files in a place that a name or a pattern stands for."""
-        for mark in _PLACEHOLDERS:
-            if mark in name:
-                value = self._placeholders[mark]
-                if not value or os.sep in value or value == "..":
-                    return []
-                name = name.replace(mark, value)
-        if name[0] in "~${":
-            is_main = place.is_own and place.is_main
-            tops = [str(path) for path in self._places.named_paths(name)] if is_main else []
-            paths = [("/", path.lstrip("/")) for path in tops]
-        else:
-            paths = [(place.folder, name)] if place.folder else []
-        found: list[str] = []
-        for folder, inner in paths:
-            if "*" in inner:
-                inside = (*place.inside, *self._project) if not place.is_own else place.inside
-                found += self._files.find(folder, inner, inside)
-            elif self._files.exists(path := os.path.join(folder, inner)):
-                found.append(path)
-        found = [path for path in found if not self._is_excluded(path)]
-        if place.is_own:
-            self._own.update(found)
-            return found
-        return [path for path in found if path not in self._own]
-
-    @cached_property
-    def _placeholders(self) -> dict[str, str]:
-        styles = [text for text, _ in self._setting_texts(self._setting_key("output_style"))]
-        names: Any = {}
-        for path in self._places.named_paths(self._rules.names_file):
-            inside = (str(self._places.home), str(path.parent))
-            names = self._files.settings(str(path), inside).get(self._rules.names_key)
-        name = names.get(self._start) if isinstance(names, Mapping) else None
-        return {
-            "{slug}": re.sub(r"[^A-Za-z0-9]", "-", self._project[0]),
-            "{name}": name if isinstance(name, str) else "",
-            "{style}": styles[-1] if styles else "",
-        }
-
-    # Settings
-
-    def _setting_values(self, key: str) -> Iterator[tuple[Any, str]]:
-        """Yield a setting's value in each settings file, and the file's folder."""
-        settings = self._rules.settings
-        for name in settings.files if settings is not None and key else ():
-            if name[0] in "~${":
-                paths = [str(path) for path in self._places.named_paths(name)]
-                inside = (str(self._places.home), *map(os.path.dirname, paths))
-            else:
-                paths, inside = [os.path.join(self._start, name)], self._project
-            for path in paths:
-                value: Any = self._files.settings(path, inside)
-                for inner in key.split("."):
-                    value = value.get(inner) if isinstance(value, Mapping) else None
-                if value is not None:
-                    yield value, os.path.dirname(path)
-
-    def _setting_texts(self, key: str) -> list[tuple[str, str]]:
-        """Return the texts of a setting, and the folder of the file that has each."""
-        found = []
-        for value, folder in self._setting_values(key):
-            values = [value] if isinstance(value, str) else value
-            if isinstance(values, list | tuple):
-                found += [(one, folder) for one in values[:1_000] if isinstance(one, str) and one]
-        return found
-
-    def _setting_key(self, field: str) -> str:
-        return getattr(self._rules.settings, field, "") if self._rules.settings else ""
-
-    @cached_property
-    def _excluded(self) -> PathGlobs | None:
-        texts = [text for text, _ in self._setting_texts(self._setting_key("excludes"))]
-        globs = [one for one in texts if path_glob_problem(one) is None]
-        return PathGlobs(globs) if globs else None
-
-    def _is_excluded(self, path: str) -> bool:
-        return self._excluded is not None and self._excluded.matches_file(path.lstrip("/"))
-
-    def _names_of(self, rules: Files) -> list[tuple[str, ...]]:
-        """Return the names that are looked for in each folder, with those of settings."""
-        groups = [(one,) if isinstance(one, str) else one for one in rules.files]
-        if not rules.has_settings:
-            return groups
-        names, also, more = map(self._setting_names, ("names", "also_names", "more_names"))
-        if names:
-            flagged = [one for one in self._rules.files if one.has_settings]
-            at = flagged.index(rules)
-            mine = names[at:] if rules is flagged[-1] else names[at : at + 1]
-            groups = [(name,) for name in mine]
-        groups += [(name,) for name in also if (name,) not in groups]
-        return [(*group, *more) for group in groups]
-
-    def _setting_names(self, field: str) -> list[str]:
-        texts = self._setting_texts(self._setting_key(field))
-        return [text for text, _ in texts if _is_plain_name(text)]
-
-    def _limit_of(self, rules: Files) -> Limit | None:
-        if rules.limit is None or not rules.limit.is_shared:
-            return rules.limit
-        values = [value for value, _ in self._setting_values(self._setting_key("bytes"))]
-        numbers = [one for one in values if isinstance(one, int) and one >= 0]
-        return replace(rules.limit, bytes=numbers[-1]) if numbers else rules.limit
 
     # Files
 
     def add_files(self, rules: Files) -> None:
         """Add the files that one entry of the rules describes."""
-        places, groups = self._folders(rules), self._names_of(rules)
+        places, groups = self._search.folders(rules), self._search.names_of(rules)
         found = [[self._find_group(place, group) for group in groups] for place in places]
         standing = self._standing(rules, found)
-        budget = _Budget(self._limit_of(rules))
-        names: dict[str, _File] = {}
+        budget = Budget(self._search.limit_of(rules))
+        names: dict[str, FoundFile] = {}
         first = len(self._parts)
         for group in (one for per_place in found for one in per_place):
-            chosen: _File | None = None
+            chosen: FoundFile | None = None
             for file in group:
                 base = os.path.basename(file.path)
                 if (hider := self._fallback_hider(rules, file, standing)) is not None:
@@ -574,15 +348,15 @@ class _Finder:
     def add_named_by_settings(self) -> None:
         """Add the files that the agent's settings name."""
         rules = Files(where=("start",), files=())
-        for text, folder in self._setting_texts(self._setting_key("adds")):
+        for text, folder in self._search.setting_texts("adds"):
             if "://" in text:
                 continue
             path = str(self._places.expand(text))
             top = os.path.join(self._start if folder.startswith(self._start) else folder, "")
-            is_own = not self._files.is_inside(top, self._project)
+            is_own = not self._files.is_inside(top, self._search.project)
             top = os.path.join("/", "") if os.path.isabs(path) else top
-            inside = (str(self._places.home),) if is_own else self._project
-            place = _Place(top, inside, is_own)
+            inside = (str(self._places.home),) if is_own else self._search.project
+            place = Place(top, inside, is_own)
             named = os.path.normpath(path.lstrip("/"))
             if "*" in named:
                 paths = self._files.find(top, named, inside)
@@ -590,7 +364,7 @@ class _Finder:
                 paths = [one for one in [os.path.join(top, named)] if self._files.exists(one)]
             for one in paths:
                 if one not in {part.path for part in self._parts}:
-                    self._add_file(_File(one, place, named), rules, _Budget(None))
+                    self._add_file(FoundFile(one, place, named), rules, Budget(None))
 
     def add_entries(self, window: int | Callable[[], int | None] | None) -> None:
         """Add the skills, commands and sub-agents, of which only a line each is sent."""
@@ -598,7 +372,7 @@ class _Finder:
         for rules in self._rules.entries:
             rules = self._with_settings(rules)
             files = Files(where=rules.where, files=(), innermost_first=rules.innermost_first)
-            for place in self._folders(files):
+            for place in self._search.folders(files):
                 for name in rules.files:
                     for file in self._find_group(place, [name]):
                         if set(rules.without) & set(file.path.split(os.sep)):
@@ -613,7 +387,7 @@ class _Finder:
             self._append_entry(entry, description)
 
     def _with_settings(self, rules: Entries) -> Entries:
-        values = [value for value, _ in self._setting_values(self._setting_key("max_description"))]
+        values = [value for value, _ in self._search.setting_values("max_description")]
         numbers = [one for one in values if isinstance(one, int) and one > 0]
         is_changed = numbers and rules.max_description is not None
         return replace(rules, max_description=numbers[-1]) if is_changed else rules
@@ -629,7 +403,7 @@ class _Finder:
         window = window() if callable(window) else window
         if window is None:
             return limit.characters
-        shares = [value for value, _ in self._setting_values(self._setting_key("window_share"))]
+        shares = [value for value, _ in self._search.setting_values("window_share")]
         numbers = [one for one in shares if isinstance(one, int | float) and 0 < one <= 1]
         per_token = next(
             (number for most, number in limit.per_token if window <= most), limit.per_token[-1][1]
@@ -649,7 +423,7 @@ class _Finder:
                 found[name] = float(number) if isinstance(number, int | float) else 0.0
         return found
 
-    def _read_entry(self, file: _File, rules: Entries) -> Entry | None:
+    def _read_entry(self, file: FoundFile, rules: Entries) -> Entry | None:
         """Read an entry, or add it as a part that is not in the list, and return None."""
         source = self._read(file)
         part = Part(kind=rules.kind, path=file.path, state="later", is_own=file.place.is_own)
@@ -664,7 +438,7 @@ class _Finder:
         entry = read_entry(text, values, file.path, level, rules)
         if any(values.get(key) is True for key in rules.off):
             self._append(replace(part, reason="sent only when you call it"))
-        elif any(_texts(values.get(key, ())) for key in rules.scopes):
+        elif any(texts_of(values.get(key, ())) for key in rules.scopes):
             self._append(replace(part, reason="sent when a matching file is in the context"))
         elif not entry.description and rules.undescribed == "hidden":
             reason = f"{self._rules.title} leaves out entries without a description"
@@ -679,7 +453,7 @@ class _Finder:
         return None
 
     def _append_entry(self, entry: Entry, description: str) -> None:
-        source = self._files.read(entry.path, (*self._project, str(self._places.home)))
+        source = self._files.read(entry.path, (*self._search.project, str(self._places.home)))
         is_own, state, reason = entry.level == "user", "name-only", ""
         lost: tuple[ByteRange, ...] = ()
         if (
@@ -725,21 +499,25 @@ class _Finder:
         self._report("skill-lost", entry.path, lost, message)
         return lost
 
-    def _find_group(self, place: _Place, names: Sequence[str]) -> list[_File]:
-        return [_File(path, place, name) for name in names for path in self._paths(place, name)]
+    def _find_group(self, place: Place, names: Sequence[str]) -> list[FoundFile]:
+        return [
+            FoundFile(path, place, name)
+            for name in names
+            for path in self._search.paths(place, name)
+        ]
 
-    def _standing(self, rules: Files, found: list[list[list[_File]]]) -> list[_File]:
+    def _standing(self, rules: Files, found: list[list[list[FoundFile]]]) -> list[FoundFile]:
         """Return the files that stand before those in `Files.fallbacks` of a later list."""
         if not rules.fallbacks:
             return []
-        levels: dict[int, list[_File]] = {}
+        levels: dict[int, list[FoundFile]] = {}
         for file in (one for per_place in found for group in per_place for one in group):
             if not file.is_rule and (rules.empty_hides or self._has_text(file, rules)):
                 levels.setdefault(_level(rules, file), []).append(file)
         return levels[min(levels)] if levels else []
 
     def _fallback_hider(
-        self, rules: Files, file: _File, standing: Sequence[_File]
+        self, rules: Files, file: FoundFile, standing: Sequence[FoundFile]
     ) -> _Hider | None:
         if not standing or file.is_rule or _level(rules, file) <= _level(rules, standing[0]):
             return None
@@ -748,14 +526,14 @@ class _Finder:
         is_beside = by.place.folder == file.place.folder
         return _Hider(by, is_expected=is_beside and not rules.warns_beside)
 
-    def _read(self, file: _File) -> SourceFile:
+    def _read(self, file: FoundFile) -> SourceFile:
         return self._files.read(file.path, file.place.inside)
 
-    def _has_text(self, file: _File, rules: Files) -> bool:
+    def _has_text(self, file: FoundFile, rules: Files) -> bool:
         source = self._read(file)
-        return bool(source.note) or bool(_as_sent(source, len(source.data), rules).strip())
+        return bool(source.note) or bool(text_as_sent(source, len(source.data), rules).strip())
 
-    def _hide(self, file: _File, hider: _Hider, rules: Files) -> None:
+    def _hide(self, file: FoundFile, hider: _Hider, rules: Files) -> None:
         source = self._read(file)
         by = hider.file.path
         self._append(
@@ -763,9 +541,9 @@ class _Finder:
                 kind="instructions",
                 path=file.path,
                 state="hidden",
-                text=_as_sent(source, len(source.data), rules),
+                text=text_as_sent(source, len(source.data), rules),
                 is_own=file.place.is_own,
-                reason=f"{self._rules.title} reads {self._short(by)} instead",
+                reason=f"{self._rules.title} reads {self._search.short(by)} instead",
                 hidden_by=by,
             )
         )
@@ -773,16 +551,20 @@ class _Finder:
             empty = "" if self._read(hider.file).data.strip() else ", though it is empty"
             imports = ", or import this file there" if self._rules.imports is not None else ""
             message = (
-                f"{self._name} does not read this file: {self._short(by)} stands before it{empty}. "
-                f"Keep the text in one of them{imports}."
+                f"{self._name} does not read this file: {self._search.short(by)} stands "
+                f"before it{empty}. Keep the text in one of them{imports}."
             )
             span = ByteRange(0, len(source.data))
             fix = None
-            if empty and not hider.file.place.is_own and self._files.is_inside(by, self._project):
-                fix = ProblemFix(title=f"Delete the empty {self._short(by)}", deletes=by)
+            if (
+                empty
+                and not hider.file.place.is_own
+                and self._files.is_inside(by, self._search.project)
+            ):
+                fix = ProblemFix(title=f"Delete the empty {self._search.short(by)}", deletes=by)
             self._report("instructions-hidden", file.path, span, message, fix)
 
-    def _add_file(self, file: _File, rules: Files, budget: _Budget) -> None:
+    def _add_file(self, file: FoundFile, rules: Files, budget: Budget) -> None:
         source = self._read(file)
         kind: Kind = rules.kind or ("rule" if file.is_rule else "instructions")
         part = Part(kind=kind, path=file.path, state="sent", is_own=file.place.is_own)
@@ -790,12 +572,12 @@ class _Finder:
             self._append(replace(part, reason=source.note))
             return
         if rules.scope is not None and file.is_rule:
-            state, reason = _scope_state(rules.scope, source.text)
+            state, reason = scope_state(rules.scope, source.text)
             if state != "sent":
-                named = _description(source) if state == "name-only" else ""
+                named = description_of(source) if state == "name-only" else ""
                 self._append(replace(part, state=state, reason=reason, text=named))
                 return
-        whole = _as_sent(source, len(source.data), rules)
+        whole = text_as_sent(source, len(source.data), rules)
         if not whole.strip():
             return
         key = {"file": source.real, "text": whole}.get(self._rules.once, "")
@@ -808,7 +590,7 @@ class _Finder:
         end = budget.apply(source.data)
         text = whole
         if end < len(source.data):
-            part, text = self._cut(part, source, end, rules), _as_sent(source, end, rules)
+            part, text = self._cut(part, source, end, rules), text_as_sent(source, end, rules)
         self._append(replace(part, text=text))
         imports = None if file.name in rules.without_imports else self._rules.imports
         if imports is not None and kind in ("instructions", "rule"):
@@ -816,11 +598,11 @@ class _Finder:
 
     def _cut(self, part: Part, source: SourceFile, end: int, rules: Files) -> Part:
         size, lost = len(source.data), ByteRange(end, len(source.data))
-        limit = self._limit_of(rules) or Limit()
+        limit = self._search.limit_of(rules) or Limit()
         most = [f"{limit.lines:,} lines"] if limit.lines is not None else []
         most += [f"{limit.bytes:,} bytes"] if limit.bytes is not None else []
         shared = " of all these files together" if limit.is_shared else ""
-        key = self._setting_key("bytes") if limit.is_shared else ""
+        key = self._search.setting_key("bytes") if limit.is_shared else ""
         change = f", or raise `{key}`" if key else ""
         reason = f"{self._rules.title} sends at most {' and '.join(most)}{shared}"
         self._report(
@@ -833,20 +615,20 @@ class _Finder:
         return replace(part, state="cut", reason=reason, lost=(lost,))
 
     def _add_below(
-        self, rules: Files, groups: Sequence[Sequence[str]], standing: Sequence[_File]
+        self, rules: Files, groups: Sequence[Sequence[str]], standing: Sequence[FoundFile]
     ) -> None:
         """Add the files in folders below the start, which are sent once a file there is read."""
         names = {name: index for index, group in enumerate(groups) for name in group}
         known = {part.path for part in self._parts}
-        by_folder: dict[str, list[_File]] = {}
+        by_folder: dict[str, list[FoundFile]] = {}
         for relative in self._files.below(self._start):
             matching = [name for name in names if f"/{relative}".endswith(f"/{name}")]
             name = max(matching, key=len, default="")
             folder = relative[: -len(name)].rstrip("/") if name else ""
             path = os.path.join(self._start, relative)
-            if folder and path not in known and not self._is_excluded(path):
-                place = _Place(os.path.join(self._start, folder), self._project)
-                by_folder.setdefault(folder, []).append(_File(path, place, name))
+            if folder and path not in known and not self._search.is_excluded(path):
+                place = Place(os.path.join(self._start, folder), self._search.project)
+                by_folder.setdefault(folder, []).append(FoundFile(path, place, name))
         for found in by_folder.values():
             found.sort(key=lambda file: names[file.name])
             above = standing if rules.hides_below else ()
@@ -855,7 +637,7 @@ class _Finder:
                 if (hider := self._fallback_hider(rules, file, above)) is not None:
                     self._hide(file, hider, rules)
                 elif _level(rules, file) == beside:
-                    where = self._short(file.place.folder)
+                    where = self._search.short(file.place.folder)
                     reason = f"sent after {self._rules.title} reads a file in {where}"
                     self._append(
                         Part(kind="instructions", path=file.path, state="later", reason=reason)
@@ -887,7 +669,7 @@ class _Finder:
     # Imports
 
     def _add_imports(
-        self, file: _File, rules: Files, imports: Imports, above: tuple[str, ...]
+        self, file: FoundFile, rules: Files, imports: Imports, above: tuple[str, ...]
     ) -> None:
         """Add the files that a file imports, and those that they import.
 
@@ -924,7 +706,7 @@ class _Finder:
                 self._add_import(imported, rules, imports, above)
 
     def _add_import(
-        self, imported: _File, rules: Files, imports: Imports, above: tuple[str, ...]
+        self, imported: FoundFile, rules: Files, imports: Imports, above: tuple[str, ...]
     ) -> None:
         source = self._read(imported)
         is_known = source.real in self._imported and not imports.repeats
@@ -933,7 +715,7 @@ class _Finder:
         self._imported.add(source.real)
         if self._rules.once == "file":
             self._sent[source.real] = imported.path
-        text = "" if source.note else _as_sent(source, len(source.data), rules)
+        text = "" if source.note else text_as_sent(source, len(source.data), rules)
         self._append(
             Part(
                 kind="import",
@@ -946,22 +728,22 @@ class _Finder:
         )
         self._add_imports(imported, rules, imports, (*above, source.real))
 
-    def _resolve(self, file: _File, name: str, imports: Imports) -> _File:
+    def _resolve(self, file: FoundFile, name: str, imports: Imports) -> FoundFile:
         named = str(self._places.expand(name)) if name.startswith("~") else name
         path = os.path.normpath(os.path.join(os.path.dirname(file.path), named))
         inside = file.place.inside
         if imports.within == "start" and not file.place.is_own:
             inside = (self._start,)
-        return _File(path, file.place._replace(inside=inside), path)
+        return FoundFile(path, file.place._replace(inside=inside), path)
 
     def _skip_reason(
-        self, mention: Mention, file: _File, imports: Imports, hops: int
+        self, mention: Mention, file: FoundFile, imports: Imports, hops: int
     ) -> str | None:
         """Return why a mention is not imported: "" if it is, or None if it is no import at all."""
         start = ("/", "~/", "./", "../")
         is_path = mention.path.startswith(start) or file.path.endswith(_TEXT_FILES)
         if not self._files.is_inside(file.path, file.place.inside):
-            folder = {"root": "the project", "start": self._start_name}[imports.within]
+            folder = {"root": "the project", "start": self._search.start_name}[imports.within]
             return f"it is outside {folder}, and {imports.outside}" if is_path else None
         is_block = mention.block == "text" or imports.in_html
         is_separate = not mention.before or mention.before in imports.after
@@ -981,7 +763,7 @@ class _Finder:
         return ""
 
     def _separate_import(
-        self, text: str, mention: Mention, file: _File, imports: Imports
+        self, text: str, mention: Mention, file: FoundFile, imports: Imports
     ) -> ProblemFix | None:
         """Return the fix that puts blanks around an import, or None if that is not enough."""
         path = text[mention.start : mention.end].rstrip(_PUNCTUATION)
@@ -1011,48 +793,14 @@ class _Finder:
             Problem(code=code, agent=self._agent, path=path, range=span, message=message, fix=fix)
         )
 
-    def _short(self, path: str) -> str:
-        """Return a path relative to the project, or to the home folder."""
-        for top, sign in ((self._project[0], ""), (str(self._places.home), "~/")):
-            prefix = top.rstrip("/") + "/"
-            if path.startswith(prefix):
-                return sign + path[len(prefix) :]
-        return path
 
-
-_PLACEHOLDERS = ("{slug}", "{name}", "{style}")
 _ANY_BEFORE = "(\"'*_>["
 _PUNCTUATION = ",.:;!?)\"'*"
 _TEXT_FILES = (".md", ".mdc", ".txt", *(f".md{mark}" for mark in _PUNCTUATION))
 
 
-def _is_plain_name(name: str) -> bool:
-    return bool(name) and name[0] not in "/~${" and ".." not in name.split("/") and "*" not in name
-
-
-def _level(rules: Files, file: _File) -> int:
+def _level(rules: Files, file: FoundFile) -> int:
     return next((level for level, names in enumerate(rules.fallbacks, 1) if file.name in names), 0)
-
-
-def _removed(text: str, rules: Files) -> Iterator[Span]:
-    if "front-matter" in rules.strips and (end := front_matter_end(text)):
-        yield Span(0, end)
-    if "comments" in rules.strips:
-        yield from find_block_comments(text)
-
-
-def _as_sent(source: SourceFile, end: int, rules: Files) -> str:
-    """Return what is sent of a file of which the first `end` bytes are read."""
-    if not rules.strips:
-        return source.data[:end].decode("utf-8", "replace")
-    text = source.data[:end].decode("utf-8", "surrogateescape")
-    kept, position = [], 0
-    for span in _removed(text, rules):
-        kept.append(text[position : max(position, span.start)])
-        position = max(position, span.end)
-    left = "".join([*kept, text[position:]])
-    left = left.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return left.strip() if "ends" in rules.strips else left
 
 
 def _byte_range(text: str, span: Mention) -> ByteRange:
@@ -1063,40 +811,7 @@ def _byte_offset(text: str, offset: int) -> int:
     return len(text[:offset].encode("utf-8", "surrogateescape"))
 
 
-def _scope_state(scope: Scope, text: str) -> tuple[State, str]:
-    """Return what is sent of a rule, and why not all of it."""
-    values = read_front_matter(text)
-    if scope.off and values.get(scope.off) is True:
-        return "hidden", f"its front matter has `{scope.off}: true`"
-    always = values.get(scope.always)
-    if always is True:
-        return "sent", ""
-    listed = (_texts(values.get(key, ())) for key in scope.keys)
-    patterns = next(filter(None, listed), [])
-    if not set(patterns) <= set(scope.everything):
-        named = ", ".join(patterns[:3])
-        return scope.scoped, f"sent when a file that matches {named} is in the context"
-    if patterns:
-        return "sent", ""
-    state = scope.described if values.get("description") else scope.otherwise
-    if always is False and state == "sent":
-        state = "later"
-    return state, "" if state == "sent" else "sent when it is asked for"
-
-
-def _texts(value: Value) -> list[str]:
-    if isinstance(value, bool):
-        return []
-    values = value.split(",") if isinstance(value, str) else value
-    return [text for one in values if (text := one.strip())]
-
-
 def _as_front_matter(values: Mapping[str, Any]) -> str:
     texts = {key: value for key, value in values.items() if isinstance(value, str)}
     lines = [f"{key}: {' '.join(value.split())}" for key, value in texts.items()]
     return "\n".join(["---", *lines, "---", ""])
-
-
-def _description(source: SourceFile) -> str:
-    value = read_front_matter(source.text).get("description", "")
-    return value if isinstance(value, str) else ""
