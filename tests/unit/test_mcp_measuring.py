@@ -284,7 +284,7 @@ def test_a_footprint_has_a_part_for_each_server(
     assert [before[crates]["tokens"], before[other]["tokens"]] == [None, None]
     unknown = "name only: not measured; `footprint --measure-mcp` counts its tools"
     assert before[crates]["stateText"] == unknown
-    assert before[other]["stateText"] == f"{unknown}, once you have approved it"
+    assert before[other]["stateText"] == f"{unknown}, with `-p`, or once you have approved it"
     assert [before[crates]["isOwn"], before[other]["isOwn"]] == [True, False]
     assert before[""]["isLowerBound"]
     assert measure(start) == 1  # the project's server is not started
