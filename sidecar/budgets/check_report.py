@@ -10,8 +10,14 @@ import msgspec
 
 from sidecar import __version__
 from sidecar.budgets.budget_rules import FindingSeverity
-from sidecar.budgets.findings import DOCUMENTATION, Code, Finding, GroupMember
-from sidecar.budgets.instruction_findings import DEFAULT_SEVERITIES, INSTRUCTIONS_PAGE
+from sidecar.budgets.findings import (
+    DEFAULT_SEVERITIES,
+    DOCUMENTATION,
+    INSTRUCTIONS_PAGE,
+    Code,
+    Finding,
+    GroupMember,
+)
 from sidecar.config.settings import InstructionCode
 from sidecar.counting.count_result import Method, method_mark, number_text, tokens_text
 from sidecar.project.git import repository_path

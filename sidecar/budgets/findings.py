@@ -16,7 +16,7 @@ from sidecar.budgets.budget_rules import (
     percent_of,
     severity_of,
 )
-from sidecar.config.settings import Truncation
+from sidecar.config.settings import InstructionCode, Truncation
 from sidecar.counting.count_result import (
     Measure,
     Method,
@@ -156,7 +156,19 @@ Code = Literal["budget-near", "budget-exceeded"]
 ScopeKind = Literal["file", "section", "region"]
 
 DOCUMENTATION = "https://github.com/token-sidecar/token-sidecar/blob/main/docs/how-to/budgets.md"
-"""The page that describes the diagnostic codes."""
+"""The page that describes the codes of findings about budgets."""
+INSTRUCTIONS_PAGE = "https://github.com/token-sidecar/token-sidecar/blob/main/docs/reference/instruction-findings.md"
+"""The page that describes the codes."""
+
+DEFAULT_SEVERITIES: dict[InstructionCode, FindingSeverity] = {
+    "instructions-cut": "warning",
+    "instructions-hidden": "warning",
+    "import-skipped": "warning",
+    "import-twice": "information",
+    "skill-lost": "warning",
+    "rule-always-loaded": "information",
+}
+"""The default severity of each code."""
 
 
 NAMED_MEMBERS = 3

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar.agents.folders import Places, agent_folders, project_files
+from sidecar.budgets.findings import DEFAULT_SEVERITIES
 from sidecar.budgets.fixes import Fix, TextEdit
 from sidecar.config.settings import InstructionCode
 from sidecar.known_agents import all_agents
@@ -26,18 +27,6 @@ if TYPE_CHECKING:
     from sidecar.project.footprint import Footprint, Problem, ProblemFix
     from sidecar.project.source_files import SourceFiles
 
-INSTRUCTIONS_PAGE = "https://github.com/token-sidecar/token-sidecar/blob/main/docs/reference/instruction-findings.md"
-"""The page that describes the codes."""
-
-DEFAULT_SEVERITIES: dict[InstructionCode, FindingSeverity] = {
-    "instructions-cut": "warning",
-    "instructions-hidden": "warning",
-    "import-skipped": "warning",
-    "import-twice": "information",
-    "skill-lost": "warning",
-    "rule-always-loaded": "information",
-}
-"""The default severity of each code."""
 _WHOLE_FILE = ("instructions-hidden", "rule-always-loaded")
 """The codes of findings about a whole file. Its first line is underlined."""
 LARGEST_WINDOW = 1_000_000

@@ -14,8 +14,7 @@ import pytest
 
 from benchmarks.__main__ import PARTS, REFIT
 from sidecar.budgets.check_report import RULES
-from sidecar.budgets.findings import DOCUMENTATION
-from sidecar.budgets.instruction_findings import DEFAULT_SEVERITIES, INSTRUCTIONS_PAGE
+from sidecar.budgets.findings import DEFAULT_SEVERITIES, DOCUMENTATION, INSTRUCTIONS_PAGE
 from sidecar.project.loading_rules import loading_rules
 from sidecar.project.mcp_servers import mcp_rules
 

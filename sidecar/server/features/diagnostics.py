@@ -223,8 +223,7 @@ def _diagnostics(
     findings: Sequence[Finding],
     instructions: Sequence[InstructionFinding],
 ) -> list[types.Diagnostic]:
-    from sidecar.budgets.findings import DOCUMENTATION
-    from sidecar.budgets.instruction_findings import INSTRUCTIONS_PAGE
+    from sidecar.budgets.findings import DOCUMENTATION, INSTRUCTIONS_PAGE
 
     document = subject.snapshot.document()
     return [
