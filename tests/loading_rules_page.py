@@ -113,6 +113,8 @@ def entries_details(entries: Entries) -> Iterator[str]:
         yield "not with " + ", ".join(f"`{key}: true`" for key in entries.off)
     if entries.scopes:
         yield "later with " + ", ".join(f"`{key}`" for key in entries.scopes)
+    if entries.needs_trust:
+        yield "only once you have trusted the project"
     if not entries.is_repeated:
         yield "not again in sub-agents"
 

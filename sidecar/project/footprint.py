@@ -440,6 +440,8 @@ class _Finder:
             self._append(replace(part, reason="sent only when you call it"))
         elif any(texts_of(values.get(key, ())) for key in rules.scopes):
             self._append(replace(part, reason="sent when a matching file is in the context"))
+        elif rules.needs_trust:
+            self._append(replace(part, reason="sent once you have trusted the project"))
         elif not entry.description and rules.undescribed == "hidden":
             reason = f"{self._rules.title} leaves out entries without a description"
             self._append(replace(part, state="hidden", reason=reason))

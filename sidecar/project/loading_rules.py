@@ -172,6 +172,8 @@ class Entries(
     """The keys that keep an entry out of the list if they are true, until the user calls it."""
     scopes: tuple[str, ...] = ()
     """The keys with patterns that keep it out until a matching file is in the context."""
+    needs_trust: bool = False
+    """Whether they are sent only once the user has trusted the project, which is not known here."""
     is_limited: bool = True
     """Whether the entries are in the list that `AgentRules.entry_limit` limits."""
     is_repeated: bool = True

@@ -300,3 +300,10 @@ def test_skills_that_codex_installs_itself_belong_to_its_constant(world: Footpri
     assert [world.name(one.path) for one in entries(world.footprint("codex"))] == [
         "~/.codex/skills/b/SKILL.md"
     ]
+
+
+def test_pi_sends_skills_of_the_project_once_it_is_trusted(world: FootprintWorld) -> None:
+    world.write({".pi/skills/a/SKILL.md": skill("A"), ".agents/skills/b.md": skill("B")})
+    parts = entries(world.footprint("pi"))
+    assert [(one.state, one.text) for one in parts] == [("later", ""), ("later", "")]
+    assert {one.reason for one in parts} == {"sent once you have trusted the project"}
