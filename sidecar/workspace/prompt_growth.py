@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from sidecar.agents.folders import Places
 from sidecar.budgets.check_report import PromptGrowth
 from sidecar.budgets.check_run import SentFile
+from sidecar.budgets.instruction_findings import choose_agents
 from sidecar.cost.change_price import ChangePrice, price_change
 from sidecar.counting.count_result import METHODS, Measure, Method
 from sidecar.errors import BadParamsError, SidecarError
@@ -117,7 +118,8 @@ def find_prompt_growth(
 ) -> tuple[PromptGrowth, ...]:
     """Return how much more each agent sends than in a revision, largest growth first.
 
-    If calls of any agent are known, only agents with calls are included.
+    If calls of any agent are known, only agents with calls are included, else those that findings
+    about instructions are for.
 
     Args:
         root: The folder where the agents start, in a git repository.
@@ -136,7 +138,9 @@ def find_prompt_growth(
     models, known = usage.models(), loading_rules()
     places, before, now = Places.of(settings.agents), SourceFiles(old), SourceFiles()
     found = []
-    for agent in (one for one in models or known if one in known):
+    for agent in models or choose_agents(root, settings, places):
+        if agent not in known:
+            continue
         model = models.get(agent, settings.model)
         old_parts, parts = (
             _find_parts(agent, root, places, files, model) for files in (before, now)

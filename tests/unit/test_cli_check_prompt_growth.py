@@ -249,6 +249,24 @@ def test_the_users_own_files_do_not_grow(repository: Path) -> None:
     assert growth()["claude-code"] == (8, 8 + ADDED)
 
 
+def test_without_known_calls_the_agents_of_the_findings_have_a_sentence(repository: Path) -> None:
+    Path("AGENTS.md").write_text(MORE)
+    Path("CLAUDE.md").write_text(MORE)
+    Path(".token-sidecar.toml").write_text('[footprint]\nagents = ["codex", "gemini-cli"]\n')
+    assert growth().keys() == {"codex"}
+
+
+def test_without_known_calls_agents_that_are_not_used_here_have_no_sentence(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path))
+    Path("CLAUDE.md").write_text(MORE)
+    monkeypatch.setenv("CI", "")
+    assert growth().keys() == {"claude-code"}
+    monkeypatch.setenv("CI", "true")
+    assert growth().keys() > {"claude-code"}
+
+
 def test_agents_that_are_disabled_have_no_sentence(repository: Path) -> None:
     from sidecar.config.paths import config_file
 
