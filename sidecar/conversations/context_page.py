@@ -46,7 +46,7 @@ def context_page(
         now: The current time.
     """
     session = usage.session
-    if session is None or (usage.tokens is None and usage.note is None):
+    if session is None or is_empty(usage):
         return Page(title=_TITLE, html=f"<h1>{_TITLE}</h1><p>{escape(empty)}</p>", style=_STYLE)
     agent = "conversation" if session.source == "protocol" else session.source
     name = session.label or ("Conversation" if is_generated_id(session.id) else session.id)
@@ -66,6 +66,11 @@ def context_page(
         ]
         body.append(f"<h2>Largest messages</h2>{facts(largest)}")
     return Page(title=_TITLE, html="".join(body), style=_STYLE)
+
+
+def is_empty(usage: ContextUsage) -> bool:
+    """Return whether there is no session to show, or nothing to say about it."""
+    return usage.session is None or (usage.tokens is None and usage.note is None)
 
 
 def _size_html(usage: ContextUsage) -> str:

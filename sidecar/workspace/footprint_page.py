@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from sidecar.counting.count_result import method_mark
 from sidecar.text.pages import STYLE, Page, escape, parts_bar, table_html
 from sidecar.workspace.footprint_report import agent_name, agent_rows, others_text, size_text
@@ -21,6 +23,12 @@ def footprint_page(report: FootprintReport) -> Page:
     """Return the page of a report."""
     html = f"<h1>{_TITLE}</h1>{footprint_html(report)}"
     return Page(title=_TITLE, html=html, style=f"{STYLE}\n{TABLE_STYLE}")
+
+
+def add_footprint(page: Page, report: FootprintReport) -> Page:
+    """Return a page with a report at its end."""
+    html = f"{page.html}<h1>{_TITLE}</h1>{footprint_html(report)}" if report.agents else page.html
+    return msgspec.structs.replace(page, html=html, style=f"{page.style}\n{TABLE_STYLE}")
 
 
 def footprint_html(report: FootprintReport) -> str:

@@ -80,9 +80,13 @@ class _Found(NamedTuple):
 
 
 async def footprints_of(
-    services: Services, workspace: Workspace, params: FootprintParams
+    services: Services,
+    workspace: Workspace,
+    params: FootprintParams,
+    *,
+    reads_sessions: bool = True,
 ) -> FootprintReport:
-    """Return the answer to `context/footprint`.
+    """Return the answer to `context/footprint`. See `find_footprints`.
 
     Raises:
         BadParamsError: The folder is not in the workspace, the agent is unknown, or agents are
@@ -96,9 +100,10 @@ async def footprints_of(
     model, width = workspace.context.chosen or configured, params.width or 0
     return await services.workers.run(
         lambda: find_footprints(
-            root, start, settings, model, spending.book.ledger, params.agent, width
+            root, start, settings, model, spending.book.ledger, params.agent, width,
+            reads_sessions=reads_sessions,
         )
-    )
+    )  # fmt: skip
 
 
 def _start_folder(workspace: Workspace, folder: str | None) -> Path | None:
@@ -120,6 +125,8 @@ def find_footprints(
     ledger: Ledger,
     agent: str | None,
     width: int = 0,
+    *,
+    reads_sessions: bool = True,
 ) -> FootprintReport:
     """Return what each agent sends before the first word. This function blocks.
 
@@ -132,6 +139,7 @@ def find_footprints(
         agent: The only agent to show. Defaults to all that are installed or, if there are none, to
             all that send files of the folder.
         width: The width of the report's text in columns. If it is 0, lines are not shortened.
+        reads_sessions: Whether to look for measured requests in sessions, which takes longest.
 
     Raises:
         BadParamsError: The agent is unknown, or agents are disabled.
@@ -144,7 +152,8 @@ def find_footprints(
         known = ", ".join(loading_rules())
         hint = f"did you mean {near[0]}?" if near else f"known agents: {known}"
         raise BadParamsError(f"unknown agent {agent}; {hint}")
-    uses, files = _find_uses(ledger, sources, start), SourceFiles()
+    uses = _find_uses(ledger, sources, start) if reads_sessions else {}
+    files = SourceFiles()
     used = {*uses, *(reader.agent for reader in sources.readers)}
     shown = [one for one in loading_rules() if one in used] if agent is None else [agent]
     rest = [] if agent else [one for one in loading_rules() if one not in used]

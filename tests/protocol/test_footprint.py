@@ -92,6 +92,27 @@ async def test_the_page_shows_every_part_and_its_state(bare: Client, root: Path)
     assert all(len(line) <= 60 for line in table)
 
 
+async def test_the_context_page_shows_what_agents_load_before_the_first_session(
+    bare: Client, root: Path
+) -> None:
+    bare.ignore("status/update", "context/warning")
+    other = root.parent / "other"
+    other.mkdir()
+    (other / "CLAUDE.md").write_text("Be brief.")
+    await bare.initialize(other.as_uri())
+    page = await bare.request("context/page", {})
+    assert "No conversation found" in page["html"]
+    assert ">CLAUDE.md</th>" in page["html"]
+    assert ".states" in page["style"]
+    await bare.request(
+        "context/append", {"session": "s", "turns": [{"role": "user", "content": "Hi"}]}
+    )
+    page = await bare.request("context/page", {"session": "s"})
+    assert "<th" not in page["html"]
+    await bare.request("context/reset", {"session": "s"})
+    assert ">CLAUDE.md</th>" in (await bare.request("context/page", {}))["html"]
+
+
 async def test_narrow_tables_wrap_states_and_keep_names(bare: Client, root: Path) -> None:
     """A long state used to leave only `…` of the names."""
     bare.ignore("status/update")

@@ -27,7 +27,10 @@ export class ContextView implements WebviewViewProvider, Disposable {
       return this.server.request<Page>("context/page", workspaceParam(this.server));
     });
     const ages = setInterval(page.changed, AGES_MS);
-    const events = [this.server.onNews(page.changed), this.server.onHealth(page.changed), window.onDidChangeActiveTextEditor(page.changed)];
+    const { server } = this;
+    const events = [server.onNews, server.onHealth, window.onDidChangeActiveTextEditor, workspace.onDidSaveTextDocument].map(
+      (event) => event(page.changed),
+    );
     view.onDidDispose(() => {
       clearInterval(ages);
       Disposable.from(page, ...events).dispose();

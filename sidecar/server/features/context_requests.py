@@ -126,8 +126,25 @@ class ContextRequests(Feature):
         )
 
     async def _page(self, conversations: Conversations, params: p.UsageParams) -> Page:
+        from sidecar.conversations.context_page import is_empty
+
         usage = await self._usage(conversations, msgspec.structs.replace(params, contents=True))
-        return usage_page(usage, conversations.workspace.costs)
+        page = usage_page(usage, conversations.workspace.costs)
+        if is_empty(usage):
+            return await self._add_footprint(page, conversations.workspace)
+        return page
+
+    async def _add_footprint(self, page: Page, workspace: Workspace) -> Page:
+        """Add what agents send before the first word, unless agents are disabled."""
+        from sidecar.workspace.footprint_page import add_footprint
+        from sidecar.workspace.footprint_report import FootprintParams
+        from sidecar.workspace.footprints import footprints_of
+
+        work = footprints_of(self._services, workspace, FootprintParams(), reads_sessions=False)
+        try:
+            return add_footprint(page, await work)
+        except BadParamsError:
+            return page
 
     async def _footprint(
         self, conversations: Conversations, params: FootprintParams

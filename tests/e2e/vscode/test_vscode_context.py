@@ -55,6 +55,11 @@ def test_the_context_view_shows_the_rows_of_context_usage(talking: Window) -> No
     wait_for(lambda: f"{after:,} of" in talking.context(), "the new occupancy in the view")
     talking.host("await vscode.commands.executeCommand('tokenSidecar.resetContext')")
     wait_for(lambda: "No conversation" in talking.context(), "the view to be empty")
+    talking.show("CLAUDE.md", TEXT)
+    wait_for(lambda: "What your agent loads" in talking.context(), "the footprint")
+    assert "CLAUDE.md" in talking.context()
+    assert_sound(audit(talking.browser, CONTEXT))
+    talking.screenshot("footprint-in-context")
 
 
 def test_a_nearly_full_context_is_legible_in_every_theme(talking: Window) -> None:
