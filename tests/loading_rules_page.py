@@ -111,6 +111,8 @@ def entries_details(entries: Entries) -> Iterator[str]:
         yield "not without a description"
     if entries.off:
         yield "not with " + ", ".join(f"`{key}: true`" for key in entries.off)
+    if entries.off_file:
+        yield f"not with `{entries.off_key}: false` in `{entries.off_file}`"
     if entries.scopes:
         yield "later with " + ", ".join(f"`{key}`" for key in entries.scopes)
     if entries.needs_trust:

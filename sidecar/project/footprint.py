@@ -6,6 +6,7 @@ The rules of each agent are in `loading_rules.toml`. This module reads files, bu
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -375,7 +376,7 @@ class _Finder:
             for place in self._search.folders(files):
                 for name in rules.files:
                     for file in self._find_group(place, [name]):
-                        if set(rules.without) & set(file.path.split(os.sep)):
+                        if _is_built_in(file.path, rules) and self._is_off(file, rules):
                             continue
                         entry = self._read_entry(file, rules)
                         listed += [entry] if entry is not None else []
@@ -384,7 +385,8 @@ class _Finder:
         sent = iter(fit_descriptions(limited, limit, budget, self._usage()))
         for entry in listed:
             description = next(sent) if entry.rules.is_limited else entry.cut
-            self._append_entry(entry, description)
+            if not _is_built_in(entry.path, entry.rules):
+                self._append_entry(entry, description)
 
     def _with_settings(self, rules: Entries) -> Entries:
         values = [value for value, _ in self._search.setting_values("max_description")]
@@ -436,7 +438,7 @@ class _Finder:
         values = read_front_matter(text)
         level = "user" if file.place.is_own else "project"
         entry = read_entry(text, values, file.path, level, rules)
-        if any(values.get(key) is True for key in rules.off):
+        if any(values.get(key) is True for key in rules.off) or self._is_off(file, rules):
             self._append(replace(part, reason="sent only when you call it"))
         elif any(texts_of(values.get(key, ())) for key in rules.scopes):
             self._append(replace(part, reason="sent when a matching file is in the context"))
@@ -453,6 +455,14 @@ class _Finder:
         else:
             return entry
         return None
+
+    def _is_off(self, file: FoundFile, rules: Entries) -> bool:
+        """Return whether a file beside the entry keeps it out of the list."""
+        path = os.path.join(os.path.dirname(file.path), rules.off_file)
+        if not rules.off_file or not self._files.exists(path):
+            return False
+        text = self._files.read(path, file.place.inside).text
+        return re.search(rf"^[ \t]*{rules.off_key}:[ \t]*false\b", text, re.M) is not None
 
     def _append_entry(self, entry: Entry, description: str) -> None:
         source = self._files.read(entry.path, (*self._search.project, str(self._places.home)))
@@ -799,6 +809,10 @@ class _Finder:
 _ANY_BEFORE = "(\"'*_>["
 _PUNCTUATION = ",.:;!?)\"'*"
 _TEXT_FILES = (".md", ".mdc", ".txt", *(f".md{mark}" for mark in _PUNCTUATION))
+
+
+def _is_built_in(path: str, rules: Entries) -> bool:
+    return not set(rules.without).isdisjoint(path.split(os.sep))
 
 
 def _level(rules: Files, file: FoundFile) -> int:

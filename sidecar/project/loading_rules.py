@@ -170,6 +170,10 @@ class Entries(
     """What is sent of an entry without a description."""
     off: tuple[str, ...] = ()
     """The keys that keep an entry out of the list if they are true, until the user calls it."""
+    off_file: str = ""
+    """A YAML file in the entry's folder."""
+    off_key: str = ""
+    """The key in `off_file` that keeps an entry out of the list if it is false."""
     scopes: tuple[str, ...] = ()
     """The keys with patterns that keep it out until a matching file is in the context."""
     needs_trust: bool = False
@@ -191,7 +195,7 @@ class EntryLimit(
     """
     characters: int | None = None
     window_share: float | None = None
-    """The share of the context window, if the limit depends on it."""
+    """The share of the context window that the agent reports, if the limit depends on it."""
     per_token: tuple[tuple[int, float], ...] = ((1_000_000_000, 1.0),)
     """How much of the list a token of the window stands for, by the largest window."""
     reserved: int = 0

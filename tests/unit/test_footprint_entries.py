@@ -144,6 +144,17 @@ def test_front_matter_keeps_skills_out_of_the_list(
     assert bool(part.text) is (state == "name-only")
 
 
+@pytest.mark.parametrize(("value", "state"), [("false", "later"), ("true", "name-only")])
+def test_a_file_beside_a_skill_keeps_it_out_of_the_list(
+    world: FootprintWorld, value: str, state: str
+) -> None:
+    policy = f"policy:\n  allow_implicit_invocation: {value}\n"
+    folder = ".agents/skills/a"
+    world.write({f"{folder}/SKILL.md": skill("x"), f"{folder}/agents/openai.yaml": policy})
+    (part,) = entries(world.footprint("codex"))
+    assert part.state == state
+
+
 @pytest.mark.parametrize(
     ("agent", "folder", "text"),
     [
@@ -213,7 +224,7 @@ def test_commands_are_in_the_list_of_claude_code(world: FootprintWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "window", "kept"), [(300, 272_000, 38), (300, 500_000, 98), (60, 500_000, 561)]
+    ("number", "window", "kept"), [(300, 258_400, 38), (300, 475_000, 98), (60, 475_000, 561)]
 )
 def test_codex_shortens_all_descriptions_alike(
     world: FootprintWorld, number: int, window: int, kept: int
@@ -307,3 +318,12 @@ def test_pi_sends_skills_of_the_project_once_it_is_trusted(world: FootprintWorld
     parts = entries(world.footprint("pi"))
     assert [(one.state, one.text) for one in parts] == [("later", ""), ("later", "")]
     assert {one.reason for one in parts} == {"sent once you have trusted the project"}
+
+
+def test_skills_that_codex_installs_itself_take_room_in_its_list(world: FootprintWorld) -> None:
+    skills(world, ".agents/skills", 100, 561)
+    alone = listed(world, "codex", 200_000)
+    skills(world, "~/.codex/skills/.system", 100, 561)
+    lines = listed(world, "codex", 200_000)
+    assert len(lines) == len(alone) == 100
+    assert sum(map(len, lines)) < 0.6 * sum(map(len, alone))
