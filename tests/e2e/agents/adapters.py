@@ -410,6 +410,7 @@ class Continue(Agent):
     records_reasoning = False
     limits: ClassVar[dict[str, str]] = {
         "cost": "cache reads are not written, so the cost is an upper bound",
+        "footprint: sum": "its calls have no times, so no first request is known",
         "tool_call: context while a tool runs": "the session is written at the end of a turn",
         "tool_call: state while a tool runs": "the session is written at the end of a turn",
     }

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.agents.adapters import Agent, chosen_agents
 from tests.e2e.agents.install import MissingPythonError, ensure_installed
-from tests.e2e.agents.scene import Scene
+from tests.e2e.agents.scene import Scene, Stage
 from tests.e2e.agents.scores import record
 
 if TYPE_CHECKING:
@@ -42,23 +42,36 @@ def _chosen_names() -> list[str]:
 
 
 @pytest.fixture
-def scene(
-    request: pytest.FixtureRequest,
-    agent: Agent,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Scene]:
-    """Yield a scene: an agent and our server, with their own workspace and home folder."""
+def program(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the agent's program. Installs it if necessary."""
     for name in _NO_XDG:
         monkeypatch.delenv(name, raising=False)
     try:
-        program = ensure_installed(agent.package)
+        return ensure_installed(agent.package)
     except MissingPythonError as error:
         if agent.id in _chosen_names():
             raise
         pytest.skip(f"{agent.name} {error}")
+
+
+@pytest.fixture
+def scene(
+    request: pytest.FixtureRequest, agent: Agent, program: Path, tmp_path: Path
+) -> Iterator[Scene]:
+    """Yield a scene: an agent and our server, with their own workspace and home folder."""
     name = request.function.__name__.removeprefix("test_")
     made = Scene(name, agent, program, tmp_path)
+    yield made
+    made.close()
+    record(request.node, made.score)
+
+
+@pytest.fixture
+def stage(
+    request: pytest.FixtureRequest, agent: Agent, program: Path, tmp_path: Path
+) -> Iterator[Stage]:
+    """Yield an agent with its own workspace and home folder."""
+    made = Stage(agent, program, tmp_path)
     yield made
     made.close()
     record(request.node, made.score)

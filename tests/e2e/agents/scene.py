@@ -67,24 +67,55 @@ CATEGORIES: dict[Kind, str] = {"title": "main", "other": "main"}
 """The ledger's category for each call kind, if the names differ."""
 
 
-class Scene:
-    """An agent, a fake vendor and our server in one workspace."""
+class Stage:
+    """An agent and a fake vendor, with a home folder and a workspace in it."""
 
-    def __init__(self, name: str, agent: Agent, program: Path, folder: Path) -> None:
-        self.name, self.agent, self.program = name, agent, program
+    def __init__(self, agent: Agent, program: Path, folder: Path) -> None:
+        self.agent, self.program = agent, program
         omissions = agent.cannot | agent.unrecorded_kinds | agent.limits
         self.score = Score(agent.name, agent.package.version, omissions=omissions)
-        self.differences: list[str] = []
         self.home = folder / "home"
         self.root = self.home / "work" / "project"
         self.root.mkdir(parents=True)
-        subprocess.run(["git", "init", "--quiet", str(self.root)], check=True)
         self._stack = ExitStack()
         self.sandbox = self._stack.enter_context(Sandbox(self.home))
         self.script = Script(agent.side_calls, turns_have_tools=agent.has_tools)
         vendor = FakeVendor(self.script, self.sandbox.listener, agent.reply_seconds)
         self.vendor = self._stack.enter_context(vendor)
         agent.configure(self.home, self.vendor.url)
+
+    def init_repository(self) -> None:
+        """Make the workspace a git repository."""
+        subprocess.run(["git", "init", "--quiet", str(self.root)], check=True)
+
+    def close(self) -> None:
+        """Stop all processes."""
+        self._stack.close()
+
+    def start(self, prompt: str, *, resume: bool = False, folder: Path | None = None) -> Program:
+        """Start the agent with a prompt.
+
+        Args:
+            prompt: The prompt.
+            resume: Whether to continue the newest session.
+            folder: The folder in which the agent starts, if not the workspace.
+        """
+        path = f"{ensure_node().parent}:/usr/local/bin:/usr/bin:/bin"
+        environment = {"PATH": path} | self.agent.environment(self.vendor.url)
+        padding = "" if resume else self.agent.padding
+        arguments = self.agent.arguments(prompt + padding, resume=resume)
+        command = [str(self.program), *arguments]
+        return self.sandbox.start(command, folder or self.root, environment)
+
+
+class Scene(Stage):
+    """An agent, a fake vendor and our server in one workspace."""
+
+    def __init__(self, name: str, agent: Agent, program: Path, folder: Path) -> None:
+        super().__init__(agent, program, folder)
+        self.name = name
+        self.differences: list[str] = []
+        self.init_repository()
         Path(os.environ["TOKEN_SIDECAR_CONFIG"]).write_text(USER_SETTINGS)
         self.editors: list[SidecarClient] = []
         self.sidecar = self.open_editor()
@@ -97,18 +128,6 @@ class Scene:
         self._stack.callback(editor.stop)
         self.editors.append(editor)
         return editor
-
-    def close(self) -> None:
-        """Stop all processes."""
-        self._stack.close()
-
-    def start(self, prompt: str, *, resume: bool = False) -> Program:
-        """Start the agent with a prompt. `resume` continues the newest session."""
-        path = f"{ensure_node().parent}:/usr/local/bin:/usr/bin:/bin"
-        environment = {"PATH": path} | self.agent.environment(self.vendor.url)
-        padding = "" if resume else self.agent.padding
-        arguments = self.agent.arguments(prompt + padding, resume=resume)
-        return self.sandbox.start([str(self.program), *arguments], self.root, environment)
 
     def turn(self, prompt: str, *, resume: bool = False) -> Ended:
         """Run the agent with a prompt, then check that the status shows its context."""

@@ -26,6 +26,10 @@ class Score:
     version: str
     checks: int = 0
     passed: int = 0
+    places: int = 0
+    """The places where a prompt file contained a canary."""
+    right_places: int = 0
+    """The places about which the footprint was right."""
     lags: list[float] = field(default_factory=list)
     """The delay between each vendor reply and the status that shows it, in seconds."""
     loads: list[float] = field(default_factory=list)
@@ -44,6 +48,8 @@ class Score:
         """Add another scene's results."""
         self.checks += other.checks
         self.passed += other.passed
+        self.places += other.places
+        self.right_places += other.right_places
         self.lags += other.lags
         self.loads += other.loads
         self.prompt_tokens += other.prompt_tokens
@@ -54,10 +60,11 @@ class Score:
         """Format the results as a row of the table."""
         lags = sorted(self.lags)
         median, most = (f"{lags[at]:.2f}" if lags else "-" for at in (len(lags) // 2, -1))
-        share = self.recorded_prompt_tokens / (self.prompt_tokens or 1)
-        checks = f"{self.passed}/{self.checks}"
+        share = self.recorded_prompt_tokens / self.prompt_tokens if self.prompt_tokens else None
+        checks, places = f"{self.passed}/{self.checks}", f"{self.right_places}/{self.places}"
         return (
-            f"{self.agent:12} {self.version:10} {checks:>9} {share:13.1%} "
+            f"{self.agent:12} {self.version:10} {checks:>9} {places:>13} "
+            f"{'-' if share is None else f'{share:.1%}':>13} "
             f"{median:>14} {most:>5} {LAG_GOAL:5.2f} {', '.join(self.forecasts) or '-':>10}"
         )
 
@@ -84,7 +91,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.section("real agents")
     terminalreporter.write_line(
-        f"{'agent':12} {'version':10} {'checks':>9} {'prompt tokens':>13} "
+        f"{'agent':12} {'version':10} {'checks':>9} {'places':>13} {'prompt tokens':>13} "
         f"{'lag, s: median':>14} {'most':>5} {'goal':>5} {'calls left':>10}"
     )
     for score in _scores.values():

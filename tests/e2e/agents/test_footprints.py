@@ -1,0 +1,150 @@
+"""Tests that `find_footprint` returns what real agents send in their first request."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sidecar.agents.folders import Places
+from sidecar.project.footprint import Footprint, Part, find_footprint
+from tests.e2e.agents import canaries
+from tests.fake_vendor import Reply
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.e2e.agents.scene import Stage
+    from tests.fake_vendor import VendorCall
+
+GREET = "Greet me in one line."
+RUN_SECONDS = 100
+BAND = 2
+"""Maximum difference between the tokens of a part and of its text in the request, in percent."""
+LAYOUTS: dict[str, Callable[[], canaries.Layout]] = {
+    "everything": canaries.everything,
+    "details": canaries.details,
+    "crowded": canaries.crowded,
+    "settings": canaries.settings,
+    "links": canaries.links,
+    "sample-1": partial(canaries.sample, 1),
+    "sample-2": partial(canaries.sample, 2),
+    "sample-3": partial(canaries.sample, 3),
+    "no-repository": partial(canaries.sample, 4, is_repository=False),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_footprint(stage: Stage, layout: str) -> None:
+    """A canary is in the first request if and only if the footprint says that it is sent."""
+    written = LAYOUTS[layout]()
+    if written.is_repository:
+        stage.init_repository()
+    places = canaries.write(written, stage.home)
+    start = stage.home / written.start
+    call = first_call(stage, start)
+    texts = [*texts_of(call.request.body)]
+    agent = stage.agent
+    footprint = find_footprint(
+        agent.name, start, Places(stage.home), context_window=agent.window, model=agent.model
+    )
+    wrong = [*wrong_places(footprint, texts, places, stage.home)]
+    stage.score.places += len(places)
+    stage.score.right_places += len(places) - len(wrong)
+    differences = [*wrong, *wrong_texts(footprint, texts)]
+    if "footprint: sum" not in agent.limits:
+        differences += wrong_sums(agent.name, start, call)
+    assert not differences, "\n".join([f"{agent.id}, {layout}:", *differences])
+
+
+def first_call(stage: Stage, start: Path) -> VendorCall:
+    """Run the agent in a folder, and return the first call that carries the prompt."""
+    stage.script.on(GREET, Reply("Hello."))
+    ended = stage.start(GREET, folder=start).wait(RUN_SECONDS)
+    calls = [call for call in stage.vendor.billed("main") if GREET in _all_text(call.request.body)]
+    assert calls, f"no request came:\n{ended.output}"
+    return calls[0]
+
+
+def texts_of(value: object) -> Iterator[str]:
+    """Yield all texts in a request's body."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from texts_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts_of(inner)
+
+
+def wrong_places(
+    footprint: Footprint, texts: list[str], places: dict[str, canaries.Place], home: Path
+) -> Iterator[str]:
+    """Yield the canaries that are sent though the footprint does not say so, or vice versa."""
+    sent, expected = (_canaries_in(texts), _canaries_in(part.text for part in footprint.parts))
+    for canary in sorted(sent ^ expected):
+        path, number = places[canary]
+        states = [part.state for part in footprint.parts if part.path == str(home / path)]
+        seen = "sent" if canary in sent else "not sent"
+        yield f"{path}, canary {number}: {seen}, but in the footprint {states or 'absent'}"
+
+
+def wrong_texts(footprint: Footprint, texts: list[str]) -> Iterator[str]:
+    """Yield the parts whose text, size or end differs from what the request contains."""
+    for part in footprint.parts:
+        found = [*re.finditer(canaries.PATTERN, part.text)]
+        text = next((text for text in texts if found and found[-1][0] in text), "")
+        if not text or found[0][0] not in text:
+            continue  # reported as a wrong place, or without canaries
+        start = text.index(found[0][0]) - found[0].start()
+        end = text.index(found[-1][0]) - found[-1].start() + len(part.text)
+        inside = _imported_into(part, footprint, text[start:end])
+        counted = truth(part.text) + sum(truth(one.text) for one in inside)
+        in_request = truth(text[max(start, 0) : end])
+        if abs(counted - in_request) > max(2, in_request * BAND / 100):
+            yield f"{part.path}: {counted} tokens, but {in_request} in the request"
+        if part.state == "cut" and part.kind == "instructions":
+            data = _read(part)[part.lost[0].start :]
+            rest = data.decode("utf-8", "ignore")[:20]
+            if not text[:end].endswith(part.text) or text.startswith(rest, end):
+                yield f"{part.path}: cut elsewhere than at byte {part.lost[0].start}"
+
+
+def wrong_sums(agent: str, start: Path, call: VendorCall) -> Iterator[str]:
+    """Yield how the sum of the parts in `token-sidecar footprint` differs from the bill."""
+    command = [sys.executable, "-P", "-m", "sidecar", "footprint", str(start)]
+    command += ["--agent", agent, "--json"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown: dict[str, Any] = json.loads(output)["agents"][0]
+    assert call.usage is not None
+    if shown["measured"] is None:
+        yield "the footprint names no measured request"
+    elif (total := sum(part["tokens"] or 0 for part in shown["parts"])) != call.usage.prompt:
+        yield f"the parts have {total} tokens, but {call.usage.prompt} were billed"
+
+
+def _imported_into(part: Part, footprint: Footprint, text: str) -> list[Part]:
+    """Return the imports that the agent puts into the part's text."""
+    others = (one for one in footprint.parts if one is not part and one.kind == "import")
+    return [one for one in others if one.text and one.text.strip() in text]
+
+
+def _canaries_in(texts: Iterator[str] | list[str]) -> set[str]:
+    return {canary for text in texts for canary in re.findall(canaries.PATTERN, text)}
+
+
+def _all_text(body: object) -> str:
+    return "\n".join(texts_of(body))
+
+
+def _read(part: Part) -> bytes:
+    with open(part.path, "rb") as file:
+        return file.read()
