@@ -8,7 +8,13 @@ import msgspec
 
 from sidecar.counting.count_result import method_mark
 from sidecar.text.pages import STYLE, Page, escape, parts_bar, table_html
-from sidecar.workspace.footprint_report import agent_name, agent_rows, others_text, size_text
+from sidecar.workspace.footprint_report import (
+    agent_name,
+    agent_notes,
+    agent_rows,
+    others_text,
+    size_text,
+)
 
 if TYPE_CHECKING:
     from sidecar.workspace.footprint_report import AgentFootprint, FootprintReport
@@ -40,7 +46,7 @@ def footprint_html(report: FootprintReport) -> str:
 
 def _agent_html(found: AgentFootprint) -> str:
     name = agent_name(found)
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in found.notes)
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in agent_notes(found))
     rows = [(label, number, state) for label, number, state in agent_rows(found)]
     table = table_html(f"Parts of {name}", ("Part", "Tokens", "State"), rows, kind="states")
     return (

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from sidecar.counting.count_result import METHODS, Measure, Method, number_text, tokens_text
-from sidecar.project.footprint import ByteRange, Footprint
+from sidecar.project.footprint import ByteRange, Footprint, Problem
 from sidecar.project.loading_rules import Constant, Kind, State, loading_rules
 from sidecar.project.mcp_servers import Sends, ServerTools
 from sidecar.text.printable import counted, first_names, local_time_text, printable
@@ -25,6 +25,8 @@ SYSTEM = "System prompt and built-in tools"
 MESSAGE = "First message"
 MOST_ROWS = 40
 """Maximum number of rows in an agent's table. The smallest parts share one row."""
+MOST_NOTES = 6
+"""Maximum number of notes below an agent's table."""
 _STATE_COLUMNS = 30
 """The least width of states. Longer names of parts are shortened."""
 _LOSSES = frozenset(("instructions-cut", "instructions-hidden", "import-skipped", "skill-lost"))
@@ -107,7 +109,9 @@ class AgentFootprint(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """In the order of the request."""
     measured: MeasuredRequest | None = None
     notes: list[str] = []
-    """What is doubtful: contradictions to the measured request, and later changes of files."""
+    """What is lost, and what is doubtful: contradictions to the measured request, and later changes
+    of files.
+    """
     has_losses: bool = False
     """Whether a file is cut or hidden, or something else in it is lost."""
     text: str = ""
@@ -141,6 +145,7 @@ def agent_footprint(
     measured: MeasuredRequest | None = None,
     message_tokens: int | None = None,
     changed: int = 0,
+    losses: Sequence[str] = (),
 ) -> AgentFootprint:
     """Put the parts of a request together.
 
@@ -151,6 +156,7 @@ def agent_footprint(
         measured: The newest measured request.
         message_tokens: An estimate of the first message in it, or None if that is unknown.
         changed: How many of the files have changed since.
+        losses: What of the files is lost, from `loss_notes`.
     """
     static, notes = add_up(files), list[str]()
     if measured is not None and static.tokens > measured.tokens:
@@ -176,8 +182,8 @@ def agent_footprint(
         is_lower_bound=measured is None and None in [part.tokens for part in (system, *files)],
         parts=[system, *files, *([_message_part(message_tokens)] if message_tokens else [])],
         measured=measured,
-        notes=notes,
-        has_losses=any(problem.code in _LOSSES for problem in footprint.problems),
+        notes=[*notes, *losses],
+        has_losses=bool(losses),
     )
     return msgspec.structs.replace(found, text="\n".join(agent_lines(found)))
 
@@ -338,6 +344,21 @@ def _stale_note(measured: MeasuredRequest, changed: int) -> str:
     return f"{files} {have} changed since the request of {local_time_text(measured.at)}."
 
 
+def loss_notes(problems: Sequence[Problem], folders: Sequence[tuple[str, str]]) -> list[str]:
+    """Return what is lost and what to do, each with the names of the files.
+
+    Args:
+        problems: The problems of an agent's footprint.
+        folders: How paths are shortened, from `short_forms`.
+    """
+    by_message: dict[str, dict[str, None]] = {}
+    for problem in problems:
+        if problem.code in _LOSSES:
+            path = short_path(problem.path, folders)
+            by_message.setdefault(printable(problem.message), {})[path] = None
+    return [f"{first_names(list(paths))}: {message}" for message, paths in by_message.items()]
+
+
 def state_text(state: State, reason: str, hidden_by: str, lost: int) -> str:
     """Return a part's state as text, such as `cut: 12,232 bytes never arrive`.
 
@@ -379,7 +400,18 @@ def others_text(found: FootprintReport) -> str:
 def agent_lines(found: AgentFootprint, width: int = 0) -> list[str]:
     """Return an agent's table, in at most `width` columns if that is not 0."""
     head = f"{agent_name(found)}: {size_text(found)} before the first word, for {found.model}"
-    return [head, *_table_lines(agent_rows(found), width), *(f"  {note}" for note in found.notes)]
+    notes = [f"{GAP}{note}" for note in agent_notes(found)]
+    if width:
+        notes = [line for note in notes for line in wrap_line(note, width).split("\n")]
+    return [head, *_table_lines(agent_rows(found), width), *notes]
+
+
+def agent_notes(found: AgentFootprint) -> list[str]:
+    """Return the notes to show below an agent's table. If there are many, the last ones are not."""
+    if len(found.notes) <= MOST_NOTES:
+        return found.notes
+    left_out = len(found.notes) - MOST_NOTES + 1
+    return [*found.notes[: MOST_NOTES - 1], f"{left_out:,} more notes; `--json` lists them"]
 
 
 def _table_lines(rows: Sequence[tuple[str, str, str]], width: int) -> list[str]:
@@ -439,8 +471,8 @@ def next_step(agents: Sequence[AgentFootprint]) -> str:
     """Return what to do next."""
     if not agents:
         return "No agent sends files of this folder. Add an AGENTS.md, which most agents read."
-    if any(found.has_losses for found in agents):
-        return "Something is lost: `token-sidecar check .` says where, and what to do."
+    if losing := [found.title for found in agents if found.has_losses]:
+        return f"Something is lost: the notes below {first_names(losing)} say what, and what to do."
     unmeasured = [found.title for found in agents if found.measured is None]
     if unmeasured:
         return f"Start {first_names(unmeasured)} here once to measure the whole request."

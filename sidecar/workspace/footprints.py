@@ -28,6 +28,7 @@ from sidecar.workspace.footprint_report import (
     FootprintReport,
     MeasuredRequest,
     agent_footprint,
+    loss_notes,
     mcp_parts,
     name_in_tools,
     next_step,
@@ -306,6 +307,7 @@ def _describe(
         measured=found.measured,
         message_tokens=first.message_tokens if first else None,
         changed=found.changed_files(),
+        losses=loss_notes(found.footprint.problems, folders),
     )
 
 

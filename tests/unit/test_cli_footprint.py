@@ -17,7 +17,7 @@ from benchmarks.agents.truth import Tokens
 from sidecar.cli import main
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.project.loading_rules import loading_rules
-from sidecar.workspace.footprint_report import MOST_ROWS
+from sidecar.workspace.footprint_report import MOST_NOTES, MOST_ROWS
 
 OLD, LATER = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (2020, 2040))
 
@@ -268,7 +268,38 @@ def test_a_rule_that_is_always_sent_is_no_loss(root: Path) -> None:
     write(root / "CLAUDE.local.md", "Mine.")
     write(root / "pkg/AGENTS.md", "Hidden.")
     assert found("--agent", "claude-code")["agents"][0]["hasLosses"]
-    assert "token-sidecar check" in run("--agent", "claude-code").stdout.splitlines()[-1]
+
+
+def test_each_loss_is_explained_below_the_table(root: Path) -> None:
+    """`check` does not show losses of the user's files, or those that depend on the window."""
+    write(root / ".token-sidecar.toml", "[footprint]\ndiagnostics = false\nagents = []\n")
+    write(root / "CLAUDE.md", "Read @nowhere.md")
+    own = Path(os.environ["HOME"]) / ".claude/skills"
+    for number in range(60):
+        text = f"---\nname: s{number:02}\ndescription: {'Do this. ' * 100}\n---\n"
+        write(own / f"s{number:02}/SKILL.md", text)
+    (agent,) = found("--agent", "claude-code")["agents"]
+    lost = sorted(one["label"] for one in agent["parts"] if one["lost"])
+    (skills,) = [note for note in agent["notes"] if "Shorten descriptions" in note]
+    assert skills.startswith(f"{lost[0]}, {lost[1]}, {lost[2]} and {len(lost) - 3} more: ")
+    (imported,) = [note for note in agent["notes"] if "does not import" in note]
+    assert imported.startswith("CLAUDE.md: Claude Code ")
+    lines = run("--agent", "claude-code").stdout.splitlines()
+    assert {f"  {skills}", f"  {imported}"} <= set(lines)
+    assert lines[-1].startswith("Something is lost")
+    assert "Claude Code" in lines[-1]
+    assert "check" not in lines[-1]
+
+
+def test_many_notes_are_cut_in_text_only(root: Path) -> None:
+    folder = root
+    for level in range(10):
+        write(folder / "AGENTS.md", "x" * (40_000 + level))
+        folder = folder / "sub"
+    agent = found("--agent", "codex", folder.parent)["agents"][0]
+    assert len(agent["notes"]) == 10
+    lines = run("--agent", "codex", folder.parent).stdout.splitlines()
+    assert f"  {10 - MOST_NOTES + 1} more notes; `--json` lists them" in lines
 
 
 def test_a_skill_without_room_is_only_named(root: Path) -> None:
