@@ -242,7 +242,7 @@ class CostBook:
         Raises:
             LedgerError: Reading failed.
         """
-        from sidecar.cost.sums import current_block, scope_of_block
+        from sidecar.cost.five_hour_blocks import current_block, scope_of_block
 
         with self.report_reader() as connection:
             block = current_block(connection, agent, ends_at, now)

@@ -21,6 +21,7 @@ from sidecar.cost.cost_protocol import (
     CostTotals,
 )
 from sidecar.cost.days import day_name, every_day, week_name
+from sidecar.cost.five_hour_blocks import scopes_by_block
 from sidecar.cost.ledger_events import PROTOCOL
 from sidecar.cost.repricing import pending_note
 from sidecar.cost.sums import (
@@ -30,7 +31,6 @@ from sidecar.cost.sums import (
     kinds_in,
     priced_kinds,
     read_tallies,
-    scopes_by_block,
 )
 from sidecar.errors import BadParamsError
 from sidecar.known_agents import credit_agents, lower_bound_agents
