@@ -27,7 +27,7 @@ SAVE_EDITED = """
     await vscode.workspace.applyEdit(edit);
     await document.save();
 """
-FOOTPRINT = "main:has(h1 ~ section > .states)"
+FOOTPRINT = "main:has(> h1:first-child + section > .states)"
 ROWS = "page.locator('.quick-input-widget .quick-input-list-row')"
 
 
