@@ -218,9 +218,10 @@ def settings() -> Layout:
         "kilo.json": {"instructions": ["docs/*.md", "EXTRA.md", "docs/missing.md"]},
         "opencode.json": {"instructions": ["docs/*.md", "EXTRA.md", "docs/missing.md"]},
     }
-    return Layout(
-        ROOT, files | {_join(ROOT, path): json.dumps(one) for path, one in values.items()}
-    )
+    files |= {_join(ROOT, path): json.dumps(value) for path, value in values.items()}
+    files[f"{ROOT}/.aider.conf.yml"] = "read:\n  - CONVENTIONS.md\n  - docs/first.md\n"
+    files[".gemini/trustedFolders.json"] = '{"HOME/work/project": "TRUST_FOLDER"}'
+    return Layout(ROOT, files)
 
 
 def links() -> Layout:
