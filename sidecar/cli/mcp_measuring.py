@@ -43,7 +43,7 @@ def measure_mcp_servers(
     """Start each server that the agents start in a folder, and keep the numbers of its tools.
 
     A server that only the project's configuration names is started only after a confirmation on the
-    terminal, which shows its command.
+    terminal, which shows its command or address.
 
     Returns:
         The exit code: 0, 1 if a server was skipped or failed, or 2 if the SDK is not installed.
@@ -117,12 +117,14 @@ def _is_confirmed(server: McpServer) -> bool:
         file = Path(server.path).name
         warn(
             f"{name} was not started, because only the project's {file} names it; "
-            "run this command in a terminal to confirm the server's command"
+            "run this command in a terminal to confirm the server"
         )
         return False
+    does = "starts {} with this command" if server.command else "reaches {} at this address"
     print_lines(
-        f"{server.path} is part of the project. It starts {name} with this command:",
-        f"  {server.shown_command}",
+        f"{server.path} is part of the project. It {does.format(name)}:",
+        *(f"  {line}" for line in (server.shown_command, *server.shown_details)),
         err=True,
     )
-    return click.confirm("Start it?", default=False, err=True)
+    question = "Start it?" if server.command else "Ask it for its tools?"
+    return click.confirm(question, default=False, err=True)

@@ -17,7 +17,7 @@ from typing import TextIO
 import anyio
 import httpx2
 from mcp.client.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from sidecar.errors import SidecarError
@@ -44,7 +44,8 @@ def list_tools(
     Args:
         server: The server.
         folder: The working folder, unless the entry names another one.
-        env: The environment variables. An entry may refer to them.
+        env: The environment variables. The user's own entry may refer to them, a project's entry
+            only to those that every program gets.
         seconds: How long this may take.
 
     Raises:
@@ -52,10 +53,11 @@ def list_tools(
     """
     # The SDK would log each line that it cannot parse.
     logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
-    working = folder / os.path.expanduser(_expand(server.folder, env))
+    variables = _variables_for(server, env)
+    working = folder / os.path.expanduser(_expand(server.folder, variables))
     try:
         with open(os.devnull, "w", encoding="utf-8") as errors:
-            return anyio.run(partial(_list_tools, server, working, env, seconds, errors))
+            return anyio.run(partial(_list_tools, server, working, variables, seconds, errors))
     except TimeoutError:
         message = f"did not list its tools within {seconds:g} seconds"
         raise ToolListError(message) from None
@@ -91,8 +93,7 @@ async def _connect(
         parameters = StdioServerParameters(
             command=program,
             args=arguments,
-            # A project's server gets only the variables that every program gets, such as PATH.
-            env={**env, **variables} if server.is_own else variables,
+            env={**env, **variables},
             cwd=folder,
         )
         async with Client(stdio_client(parameters, errors)) as client:
@@ -104,6 +105,18 @@ async def _connect(
         Client(streamable_http_client(_expand(server.url, env), http_client=http)) as client,
     ):
         yield client
+
+
+def _variables_for(server: McpServer, env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables that a server gets, and to which its entry may refer.
+
+    A project could send the user's secrets anywhere. Its programs get the variables that every
+    program gets, such as PATH, and its remote servers get none.
+    """
+    if server.is_own:
+        return env
+    names = DEFAULT_INHERITED_ENV_VARS if server.command else ()
+    return {name: env[name] for name in names if name in env}
 
 
 def _expand(text: str, env: Mapping[str, str]) -> str:

@@ -187,6 +187,12 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
         assignments = [f"{name}={value}" for name, value in self.env.items()]
         return shlex.join([*assignments, *self.command]) if self.command else self.url
 
+    @property
+    def shown_details(self) -> list[str]:
+        """The working folder and the headers that the entry sets. Headers may contain keys."""
+        details = [f"in the folder {self.folder}"] if self.folder else []
+        return details + [f"with the header {name}" for name in self.headers if self.url]
+
     def sends_tool(self, name: str) -> bool:
         """Return whether the agent sends the tool with this name."""
         return (not self.only or name in self.only) and name not in self.excluded

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -148,17 +150,75 @@ def test_a_projects_server_gets_no_variables_but_its_own(
     from sidecar.mcp.tool_lists import list_tools
 
     code = (
-        "import os, pathlib, runpy, sys; pathlib.Path('seen').write_text('\\n'.join(os.environ));"
+        "import json, os, pathlib, runpy, sys;"
+        "pathlib.Path('seen').write_text(json.dumps([sys.argv, dict(os.environ)]));"
         f"sys.argv = ['x', '1']; runpy.run_module('{MODULE}', run_name='__main__')"
     )
-    command = (sys.executable, "-c", code)
+    command = (sys.executable, "-c", code, "${OWN_SECRET:-none}", "${PATH}")
     variables = {**os.environ, "OWN_SECRET": "sesame"}
     for is_own in (False, True):
         env = {"PYTHONPATH": "${HERE:-" + str(ROOT) + "}", "COPY": "${env:OWN_SECRET}"}
         list_tools(server(command=command, env=env, is_own=is_own), start, variables)
-        seen = (start / "seen").read_text().splitlines()
-        assert "COPY" in seen
+        arguments, seen = json.loads((start / "seen").read_text())
+        assert arguments[1:] == ["sesame" if is_own else "none", os.environ["PATH"]]
+        assert seen["COPY"] == ("sesame" if is_own else "")
         assert ("OWN_SECRET" in seen) == is_own
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_projects_remote_server_gets_no_variables(start: Path, *, is_own: bool) -> None:
+    from sidecar.mcp.tool_lists import ToolListError, list_tools
+
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append((self.path, self.headers["X-Key"], self.headers["X-User"]))
+            self.send_error(500)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        changes = {
+            "command": (),
+            "url": f"http://127.0.0.1:{listening.server_port}/mcp/${{OWN_SECRET}}",
+            "headers": {"X-Key": "<{env:OWN_SECRET}>", "X-User": "${HOME:-nobody}"},
+            "is_own": is_own,
+        }
+        with pytest.raises(ToolListError):
+            list_tools(server(**changes), start, {"OWN_SECRET": "sesame", "HOME": "/home/me"}, 20)
+        listening.shutdown()
+    expected = ("/mcp/sesame", "<sesame>", "/home/me")
+    assert set(seen) == {expected if is_own else ("/mcp/", "<>", "nobody")}
+
+
+def test_the_confirmation_names_headers_and_the_folder(
+    start: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def refuse(text: str, **_: Any) -> bool:
+        asked.append(capsys.readouterr().err + text)
+        return False
+
+    monkeypatch.setattr(click, "confirm", refuse)
+    monkeypatch.setattr("sys.stdin", Terminal())
+    headers = {"Authorization": "Bearer ${OWN_SECRET}"}
+    remote = {"type": "http", "url": "https://crates.example/mcp", "headers": headers}
+    write_project(start, remote=remote, local={"command": "crates", "cwd": "tools/\x1b[2J"})
+    assert measure(start) == 1
+    asked_remote, asked_local = (text.splitlines()[-4:] for text in asked)
+    assert asked_remote[1:] == [
+        "  https://crates.example/mcp",
+        "  with the header Authorization",
+        "Ask it for its tools?",
+    ]
+    assert asked_remote[0].endswith(
+        ".mcp.json is part of the project. It reaches remote at this address:"
+    )
+    assert asked_local[1:] == ["  crates", "  in the folder tools/\\x1b[2J", "Start it?"]
 
 
 @pytest.mark.parametrize(
