@@ -126,7 +126,6 @@ def find_footprint(
     places: Places,
     *,
     context_window: int | Callable[[], int | None] | None = None,
-    model: str = "",
     files: SourceFiles | None = None,
 ) -> Footprint:
     """Return what an agent sends before the first word. This function blocks.
@@ -137,10 +136,8 @@ def find_footprint(
         places: The user's folders.
         context_window: The model's window in tokens, which limits lists of skills, or a function
             that is called if there is such a list.
-        model: The model.
         files: Remembers files between the footprints of several agents.
     """
-    del model  # no measured rule differs by model
     rules = loading_rules()[agent]
     finder = _Finder(agent, rules, str(start), places, files or SourceFiles())
     if rules.entries_first:
@@ -501,9 +498,8 @@ class _Finder:
         start, end = entry.span
         if text[start:end] == entry.description[: end - start]:
             start = min(end, start + kept)
-        before = len(text[:start].encode("utf-8", "surrogateescape"))
-        inner = len(text[start:end].encode("utf-8", "surrogateescape"))
-        lost = ByteRange(before, before + inner)
+        before = _byte_length(text[:start])
+        lost = ByteRange(before, before + _byte_length(text[start:end]))
         message = (
             f"{self._name}: the description of this {entry.rules.kind} {what}. "
             "Shorten descriptions, or remove entries."
@@ -695,16 +691,17 @@ class _Finder:
         mentions = find_mentions(
             text, after=_ANY_BEFORE, trims=imports.trims, has_escapes=imports.has_escapes
         )
+        offsets = _ByteOffsets(text)
         for mention in islice(mentions, MAX_IMPORTS):
             self._mentions += 1
             if self._mentions > MAX_MENTIONS:
                 return
+            span = offsets.range_of(mention)
             imported = self._resolve(file, mention.path, imports)
             reason = self._skip_reason(mention, imported, imports, len(above))
             if reason:
-                span = _byte_range(text, mention)
                 message = f"{self._name} does not import this file: {reason}."
-                fix = self._separate_import(text, mention, imported, imports)
+                fix = self._separate_import(text, mention, span, imported, imports)
                 self._report("import-skipped", file.path, span, message, fix)
             elif reason == "" and len(self._parts) < MAX_PARTS:
                 if imports.repeats and self._files.real(imported.path) in self._imported:
@@ -712,9 +709,8 @@ class _Finder:
                         f"{self._name} sends this file twice, because it is imported twice. "
                         "Remove one of the imports."
                     )
-                    self._report("import-twice", file.path, _byte_range(text, mention), message)
-                place = file.path, _byte_range(text, mention)
-                self._import_places.setdefault(self._files.real(imported.path), place)
+                    self._report("import-twice", file.path, span, message)
+                self._import_places.setdefault(self._files.real(imported.path), (file.path, span))
                 self._add_import(imported, rules, imports, above)
 
     def _add_import(
@@ -775,22 +771,21 @@ class _Finder:
         return ""
 
     def _separate_import(
-        self, text: str, mention: Mention, file: FoundFile, imports: Imports
+        self, text: str, mention: Mention, span: ByteRange, file: FoundFile, imports: Imports
     ) -> ProblemFix | None:
         """Return the fix that puts blanks around an import, or None if that is not enough."""
         path = text[mention.start : mention.end].rstrip(_PUNCTUATION)
         at = []
         if mention.before and mention.before not in imports.after:
-            at.append(mention.start)
+            at.append(span.start)
         if not self._files.exists(file.path):
-            at.append(mention.start + len(path))
+            at.append(span.start + _byte_length(path))
         separate = self._resolve(file, file.path.rstrip(_PUNCTUATION), imports) if at else file
         is_block = mention.block == "text" or imports.in_html
         is_inside = self._files.is_inside(separate.path, separate.place.inside)
         if not at or not is_block or not is_inside or not self._files.exists(separate.path):
             return None
-        blanks = tuple(_byte_offset(text, one) for one in at)
-        return ProblemFix(title=f"Insert white space around {path}", blanks=blanks)
+        return ProblemFix(title=f"Insert white space around {path}", blanks=tuple(at))
 
     # Results
 
@@ -819,12 +814,24 @@ def _level(rules: Files, file: FoundFile) -> int:
     return next((level for level, names in enumerate(rules.fallbacks, 1) if file.name in names), 0)
 
 
-def _byte_range(text: str, span: Mention) -> ByteRange:
-    return ByteRange(_byte_offset(text, span.start), _byte_offset(text, span.end))
+class _ByteOffsets:
+    """Finds the bytes of mentions, which must be in order, so that no text is encoded twice."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+        self._bytes = 0
+
+    def range_of(self, mention: Mention) -> ByteRange:
+        """Return the range of a mention in the file."""
+        start = self._bytes + _byte_length(self._text[self._position : mention.start])
+        end = start + _byte_length(self._text[mention.start : mention.end])
+        self._position, self._bytes = mention.end, end
+        return ByteRange(start, end)
 
 
-def _byte_offset(text: str, offset: int) -> int:
-    return len(text[:offset].encode("utf-8", "surrogateescape"))
+def _byte_length(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))
 
 
 def _as_front_matter(values: Mapping[str, Any]) -> str:

@@ -217,11 +217,12 @@ def find_block_comments(text: str) -> list[Span]:
     for line in _BlockScan(text).lines():
         if line.kind != "comment":
             continue
-        comments = [Span(*match.span()) for match in _COMMENT.finditer(text, line.start, line.end)]
-        rest, position = "", line.start
-        for comment in comments:
-            rest, position = rest + text[position : comment.start], comment.end
-        if (rest + text[position : line.end]).strip():
+        # After the last `-->`, each `<!--` would be searched for its end up to the line's end.
+        last = text.rfind("-->", line.start, line.end) + 3
+        comments = [Span(*match.span()) for match in _COMMENT.finditer(text, line.start, last)]
+        starts = (line.start, *(comment.end for comment in comments))
+        ends = (*(comment.start for comment in comments), line.end)
+        if any(text[start:end].strip() for start, end in zip(starts, ends, strict=True)):
             found += comments
             continue
         end = line.end

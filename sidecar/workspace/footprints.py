@@ -239,7 +239,7 @@ def find_for_model(
         window: The context window in tokens; by default the model's, if known.
     """
     known = window or partial(_known_window, model)
-    return find_footprint(agent, start, places, context_window=known, model=model, files=files)
+    return find_footprint(agent, start, places, context_window=known, files=files)
 
 
 def _known_window(model: str) -> int | None:
