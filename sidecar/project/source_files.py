@@ -188,12 +188,18 @@ class SourceFiles:
             return []
         depth = MAX_DEPTH if "**" in rest else rest.count("/") + 1
         found = [name for name in self._list(top, depth, inside) if globs.matches_file(name)]
-        prefix = top.rstrip("/") + "/"
-        for path in self._replaced:
-            name = path.removeprefix(prefix)
-            if path.startswith(prefix) and name.count("/") < depth and globs.matches_file(name):
-                found = [one for one in found if one != name] + [name] * self.exists(path)
+        for name in self._replaced_in(top) if self.is_inside(top, inside) else ():
+            if name.count("/") < depth and globs.matches_file(name):
+                is_file = self.exists(os.path.join(top, name))
+                found = [one for one in found if one != name] + [name] * is_file
         return [os.path.join(top, name) for name in sorted(found)]
+
+    def _replaced_in(self, top: str) -> Iterator[str]:
+        """Yield the relative paths of what stands for files in a folder and its subfolders."""
+        for prefix in {os.path.join(folder, "") for folder in (top, self.real(top))}:
+            for path in self._replaced:
+                if path.startswith(prefix):
+                    yield path[len(prefix) :].replace(os.sep, "/")
 
     def _list(self, top: str, depth: int, inside: Sequence[str]) -> tuple[str, ...]:
         key = top, depth
@@ -235,11 +241,13 @@ class SourceFiles:
             entries = _walk_project(start) if self._below_paths is None else self._below_paths
             paths = [one for one in entries if os.path.basename(one) in names]
             if self._below_paths is None:
-                paths += [path for path in self._replaced if os.path.basename(path) in names]
+                replaced = (os.path.join(start, one) for one in self._replaced_in(start))
+                paths += [path for path in replaced if os.path.basename(path) in names]
             self._below[start] = tuple(
                 os.path.relpath(path, start)
                 for path in dict.fromkeys(paths)
-                if path.startswith(prefix) and (path not in self._replaced or self.exists(path))
+                if path.startswith(prefix)
+                and (self._replaced_path(path) is None or self.exists(path))
             )
         return self._below[start]
 

@@ -207,6 +207,29 @@ def test_a_limited_number_of_mentions_in_a_file_is_looked_up(
     assert len(set(looked)) < 1_100
 
 
+def test_a_file_is_not_encoded_again_for_each_import(
+    world: FootprintWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    byte_length = footprints._byte_length
+
+    def noting(text: str) -> int:
+        encoded.append(len(text))
+        return byte_length(text)
+
+    monkeypatch.setattr(footprints, "_byte_length", noting)
+    text = "é" * 1_000 + "@docs/a.md, (@docs/a.md) @missing.md @docs/a.md\n" * 200
+    world.write({"CLAUDE.md": text, "GEMINI.md": text, "docs/a.md": "x"})
+    for agent in ("claude-code", "gemini-cli", "copilot-cli"):
+        encoded.clear()
+        problems = world.footprint(agent).problems
+        assert len(text) - 20 < sum(encoded) < 2 * len(text)
+        data = text.encode()
+        named = {data[one.range.start : one.range.end] for one in problems}
+        assert b"@missing.md" in named or not problems
+        assert all(one.startswith(b"@") for one in named)
+
+
 def test_a_chain_of_imports_of_many_files_ends(
     world: FootprintWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +240,20 @@ def test_a_chain_of_imports_of_many_files_ends(
     for agent in ("gemini-cli", "claude-code", "copilot-cli", "qwen-code"):
         assert len(world.footprint(agent).parts) <= 200
         assert world.files.opened <= 22
+
+
+@pytest.mark.parametrize("name", ["root", "above/link"])
+def test_what_stands_for_files_is_found_through_a_link(world: FootprintWorld, name: str) -> None:
+    """Editors open the same folder under several names. The texts have the real paths."""
+    (world.home / "above/link").symlink_to("root")
+    start = world.root if name == "root" else world.home / name
+    names = (".claude/rules/new.md", "sub/CLAUDE.md", ".claude/rules/gone.md", "old/CLAUDE.md")
+    world.write(dict.fromkeys(names[2:], "old words"))
+    new, gone = dict.fromkeys(names[:2], b"new words"), dict.fromkeys(names[2:])
+    texts = {str(world.root / one): text for one, text in {**new, **gone}.items()}
+    found = find_footprint("claude-code", start, world.places, files=SourceFiles(texts))
+    parts = {Path(one.path).relative_to(start).as_posix(): one.text for one in found.parts}
+    assert parts == {".claude/rules/new.md": "new words", "sub/CLAUDE.md": ""}
 
 
 def test_bytes_that_are_not_utf8_are_replaced(world: FootprintWorld) -> None:
