@@ -66,7 +66,7 @@ async def describe_mcp_servers(services: Services, uri: str) -> list[McpHint]:
         return []
     models = await run(partial(_most_used_models, services, workspace))
     kept = await run(partial(read_kept, services.state.folder))
-    return _make_hints(listed, models, kept, places)
+    return await run(partial(_make_hints, listed, models, kept, places))
 
 
 def _most_used_models(services: Services, workspace: Workspace) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,15 @@ from sidecar.config.settings import Agents
 from sidecar.counting.count_result import Measure
 from sidecar.project.mcp_servers import (
     KeptServer,
+    ServerTools,
     Tool,
     ToolList,
     count_tools_in_each_form,
     find_mcp_servers,
     keep,
+    sent_tools,
 )
+from sidecar.workspace import mcp_hints
 
 if TYPE_CHECKING:
     from tests.protocol.client import Client
@@ -75,6 +79,24 @@ async def test_an_entry_shows_what_its_tools_add_to_each_agents_calls(
     assert "nothing in vibe" in shown
     assert "tokens in every opencode call" in shown
     assert "not measured" in await hover(bare, uri, 3)
+
+
+async def test_hints_are_made_beside_the_event_loop(
+    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may have 200 servers, for each of which the forms of all agents are compared."""
+    threads = list[threading.Thread]()
+
+    def noting(*given: Any) -> list[ServerTools]:
+        threads.append(threading.current_thread())
+        return sent_tools(*given)
+
+    monkeypatch.setattr(mcp_hints, "sent_tools", noting)
+    uri = await open_file(bare, tmp_path / ".mcp.json", LENSES)
+    keep_numbers(tmp_path)
+    assert "one line in codex" in await hover(bare, uri, 2)
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_opening_a_configuration_starts_nothing(bare: Client, tmp_path: Path) -> None:
