@@ -52,9 +52,7 @@ def test_footprint(stage: Stage, layout: str) -> None:
     call = first_call(stage, start)
     texts = [*texts_of(call.request.body)]
     agent = stage.agent
-    footprint = find_footprint(
-        agent.name, start, Places(stage.home), context_window=agent.window, model=agent.model
-    )
+    footprint = find_footprint(agent.name, start, Places(stage.home), context_window=agent.window)
     wrong = [*wrong_places(footprint, texts, places, stage.home)]
     stage.score.places += len(places)
     stage.score.right_places += len(places) - len(wrong)
