@@ -17,7 +17,7 @@ from sidecar.budgets.fixes import Fix, TextEdit
 from sidecar.config.settings import InstructionCode
 from sidecar.known_agents import all_agents
 from sidecar.project.files import encoding_of
-from sidecar.project.footprint import ByteRange, find_footprint
+from sidecar.project.footprint import ByteRange, find_all_footprints
 from sidecar.project.loading_rules import loading_rules
 from sidecar.text.printable import first_names, printable
 
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 
 _WHOLE_FILE = ("instructions-hidden", "rule-always-loaded")
 """The codes of findings about a whole file. Its first line is underlined."""
-LARGEST_WINDOW = 1_000_000
-"""The context window in tokens that is assumed for an agent without a known window.
-
-A list of skills that is too long for it is too long for all others.
-"""
 MAX_FINDINGS = 100
 """Maximum number of findings in a file."""
 _MARK_BYTES = {"utf-8": 0, "utf-8-sig": 3, "utf-16": 2, "utf-32": 4}
@@ -61,17 +56,7 @@ def check_instructions(
         return {}
     places = Places.of(settings.agents, projects=[root])
     agents = choose_agents(root, settings, places, in_editor=in_editor)
-    windows = windows or {}
-    footprints = [
-        find_footprint(
-            agent,
-            root,
-            places,
-            context_window=windows.get(agent, LARGEST_WINDOW),
-            files=files,
-        )
-        for agent in agents
-    ]
+    footprints = find_all_footprints(root, places, files, agents=agents, windows=windows)
     return problems_by_path(footprints, settings.footprint)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _BAR = 20
 _MOST_LINES = 40
+_MOST_PROMPT_FILES = 10
 
 
 class PromptFileEntry(msgspec.Struct, frozen=True, rename="camel"):
@@ -40,6 +42,7 @@ class PromptFileEntry(msgspec.Struct, frozen=True, rename="camel"):
     tokens: int
     """How many tokens are sent. Comments that an agent removes, for example, are not counted."""
     agents: list[str]
+    """The agents that send it. Those that are used here are first."""
     estimated: bool = False
 
     @property
@@ -147,9 +150,11 @@ def map_lines(found: MapReport, top: MapEntry) -> list[str]:
     if found.prompt_files:
         files = [
             (file.number, printable(file.path), first_names(file.agents))
-            for file in found.prompt_files
+            for file in found.prompt_files[:_MOST_PROMPT_FILES]
         ]
         lines += ["", "Sent with every agent request:", *align_columns(files, left=0)]
+        if left_out := len(found.prompt_files) - len(files):
+            lines.append(f"{left_out:,} smaller files are left out; `--json` lists them.")
     return lines
 
 
@@ -174,13 +179,18 @@ def _relative_counts(report: Report, folder: Path) -> list[tuple[str, int, Metho
 def _list_prompt_files(report: Report, folder: Path, model: str) -> list[PromptFileEntry]:
     """Return the files of the map that agents send, with the tokens that they send of each."""
     from sidecar.agents.folders import Places
+    from sidecar.budgets.instruction_findings import choose_agents
     from sidecar.config.load import find_root, load
     from sidecar.project.footprint import find_sent_files
+    from sidecar.workspace.footprints import known_window
 
     root = find_root(folder.absolute())
-    agents = load(root).settings.agents
+    settings = load(root).settings
+    places = Places.of(settings.agents, projects=[root])
+    used = choose_agents(root, settings, places, in_editor=True)
     files = {os.path.realpath(file.path): file for file in report.files}
-    sent = find_sent_files(root, Places.of(agents) if agents.enabled else None)
+    own = places if settings.agents.enabled else None
+    sent = find_sent_files(root, own, partial(known_window, model))
     listed: dict[str, dict[str, str]] = {}
     for file in sent:
         if (path := os.path.realpath(file.path)) in files:
@@ -190,7 +200,7 @@ def _list_prompt_files(report: Report, folder: Path, model: str) -> list[PromptF
         PromptFileEntry(
             os.path.relpath(path, os.path.realpath(folder)),
             measure.tokens,
-            sorted(texts),
+            sorted(texts, key=lambda agent: (agent not in used, agent)),
             bool(method_mark(measure.method)),
         )
         for (path, texts), measure in zip(listed.items(), measures, strict=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -50,6 +50,13 @@ Code = Literal[
     "skill-lost",
     "rule-always-loaded",
 ]
+Window = int | Callable[[], int | None] | None
+"""A context window in tokens, or a function that is called if a list depends on it."""
+LARGEST_WINDOW = 1_000_000
+"""The context window in tokens that is assumed for an agent without a known window.
+
+A list of skills that is too long for it is too long for all others.
+"""
 MAX_PARTS = 5_000
 """Maximum number of parts of a footprint."""
 MAX_IMPORTS = 1_000
@@ -88,6 +95,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent cuts off. Comments, which it removes, are not included."""
     is_repeated_by_sub_agents: bool = True
 
+    @property
+    def is_sent(self) -> bool:
+        """Whether something of the file is sent before the first word, if only its name."""
+        return bool(self.text) or self.state in ("sent", "cut")
+
 
 class ProblemFix(msgspec.Struct, frozen=True, kw_only=True):
     """A change of the project's files that solves a problem."""
@@ -125,7 +137,7 @@ def find_footprint(
     start: Path,
     places: Places,
     *,
-    context_window: int | Callable[[], int | None] | None = None,
+    context_window: Window = None,
     files: SourceFiles | None = None,
 ) -> Footprint:
     """Return what an agent sends before the first word. This function blocks.
@@ -134,8 +146,7 @@ def find_footprint(
         agent: The agent.
         start: The folder where the agent starts.
         places: The user's folders.
-        context_window: The model's window in tokens, which limits lists of skills, or a function
-            that is called if there is such a list.
+        context_window: The model's window, which limits lists of skills.
         files: Remembers files between the footprints of several agents.
     """
     rules = loading_rules()[agent]
@@ -178,8 +189,8 @@ class SentFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     texts: Mapping[str, str]
     """What each agent sends of it."""
-    is_import: bool = False
-    """Whether agents find it only because other files import it."""
+    is_secondary: bool = False
+    """Whether it is only imported by other files, or an entry in a list."""
     note: str = ""
     """Why the file could not be read here."""
     is_own: bool = False
@@ -187,35 +198,46 @@ class SentFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_sent_files(
-    start: Path, places: Places | None, replaced: Mapping[str, bytes] | None = None
+    start: Path, places: Places | None, window: Window = LARGEST_WINDOW
 ) -> list[SentFile]:
     """Return the files that any agent sends before the first word. This function blocks.
 
     Args:
         start: The folder where the agents start.
         places: The user's folders. If None, the user's own files are skipped.
-        replaced: Contents that stand in for those of files, by path.
+        window: The context window of all agents.
     """
-    return sent_files(find_all_footprints(start, places, replaced))
+    return sent_files(find_all_footprints(start, places, window=window))
 
 
 def find_all_footprints(
     start: Path,
     places: Places | None,
-    replaced: Mapping[str, bytes] | None = None,
-    below: Collection[str] = (),
+    files: SourceFiles | None = None,
+    *,
+    agents: Iterable[str] | None = None,
+    windows: Mapping[str, int] | None = None,
+    window: Window = LARGEST_WINDOW,
 ) -> list[Footprint]:
     """Return the footprint of each agent. This function blocks.
 
     Args:
         start: The folder where the agents start.
         places: The user's folders. If None, the user's own files are skipped.
-        replaced: Contents that stand in for those of files, by path.
-        below: The files below the start to include, which are sent later.
+        files: Reads the files. By default, files that are sent later are not looked for.
+        agents: The agents. Defaults to all.
+        windows: The context windows of agents, as far as they are known.
+        window: The context window of the others.
     """
-    files = SourceFiles(replaced, below=below)
-    places = places or NO_PLACES
-    return [find_footprint(agent, start, places, files=files) for agent in loading_rules()]
+    files, places, windows = files or SourceFiles(below=()), places or NO_PLACES, windows or {}
+    return [
+        find_footprint(agent, start, places, context_window=windows.get(agent, window), files=files)
+        for agent in (loading_rules() if agents is None else agents)
+    ]
+
+
+_SECONDARY = ("import", "skill", "command", "sub-agent")
+"""The kinds of files that many agents find, but that matter only for those that are used."""
 
 
 def sent_files(footprints: Iterable[Footprint]) -> list[SentFile]:
@@ -223,13 +245,14 @@ def sent_files(footprints: Iterable[Footprint]) -> list[SentFile]:
     found: dict[str, SentFile] = {}
     for footprint in footprints:
         for part in footprint.parts:
-            if part.state in ("sent", "cut"):
+            if part.is_sent:
                 earlier = found.get(part.path)
                 found[part.path] = SentFile(
                     path=part.path,
                     texts={**(earlier.texts if earlier else {}), footprint.agent: part.text},
-                    is_import=part.kind == "import" and (earlier is None or earlier.is_import),
-                    note=part.reason if part.state == "sent" else "",
+                    is_secondary=part.kind in _SECONDARY
+                    and (earlier is None or earlier.is_secondary),
+                    note="" if part.text else part.reason,
                     is_own=part.is_own or (earlier is not None and earlier.is_own),
                 )
     return list(found.values())

@@ -57,8 +57,8 @@ async def file_costs(
 
 async def find_root_footprints(services: Services, workspace: Workspace) -> list[Footprint]:
     """Return the footprint of each agent, with open documents as they are in the editor."""
-    opened = services.instructions.open_files()
-    return await services.workers.run(partial(_find_footprints, workspace, opened))
+    opened, windows = services.instructions.open_files(), services.agent_windows(workspace)
+    return await services.workers.run(partial(_find_footprints, workspace, opened, windows))
 
 
 async def costs_of(
@@ -76,7 +76,7 @@ async def costs_of(
     since = params.since or (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
     spending = services.spending(workspace)
     used = await run(partial(spending.count_calls_by_agent_and_model, since, params.until))
-    files = [file for file in files if not file.is_import or used.keys() & file.texts.keys()]
+    files = [file for file in files if not file.is_secondary or used.keys() & file.texts.keys()]
     counts = [await _count_file(services, workspace, file, used) for file in files]
     sizes = {one.tokens for count in counts for one in count.by_agent.values()}
     below = f"{(workspace.uri or '').rstrip('/')}/"
@@ -118,12 +118,16 @@ class _FileCounts(NamedTuple):
     by_agent: Mapping[str, Count]
 
 
-def _find_footprints(workspace: Workspace, opened: Mapping[str, Snapshot]) -> list[Footprint]:
+def _find_footprints(
+    workspace: Workspace, opened: Mapping[str, Snapshot], windows: Mapping[str, int]
+) -> list[Footprint]:
     from sidecar.agents.folders import Places
+    from sidecar.project.source_files import SourceFiles
 
     settings = workspace.settings.agents
     places = Places.of(settings) if settings.enabled else None
-    return find_all_footprints(workspace.path or Path(), places, BufferTexts.of(opened), opened)
+    files = SourceFiles(BufferTexts.of(opened), below=opened)
+    return find_all_footprints(workspace.path or Path(), places, files, windows=windows)
 
 
 def _uri_of(file: SentFile) -> str:

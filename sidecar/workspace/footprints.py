@@ -238,11 +238,11 @@ def find_for_model(
         model: The model.
         window: The context window in tokens; by default the model's, if known.
     """
-    known = window or partial(_known_window, model)
+    known = window or partial(known_window, model)
     return find_footprint(agent, start, places, context_window=known, files=files)
 
 
-def _known_window(model: str) -> int | None:
+def known_window(model: str) -> int | None:
     """Return a model's window. The price list takes long to load, so it is asked last."""
     from sidecar.models.catalogue import window_of
     from sidecar.models.families import published_window

@@ -186,7 +186,7 @@ def find_sent_files(
     places = Places.of(settings.agents)
     top = str(find_top(root) or root)
     sent = [
-        [part for part in footprint.parts if part.text and not part.is_own]
+        [part for part in footprint.parts if part.is_sent and not part.is_own]
         for footprint in (
             find_for_model(agent, root, places, SourceFiles(replaced), settings.model)
             for replaced in (None, *([] if old is None else [old]))
@@ -211,7 +211,7 @@ def _find_parts(
     return [
         _SentPart(part.text, part.is_repeated_by_sub_agents)
         for part in footprint.parts
-        if part.text
+        if part.is_sent
     ]
 
 

@@ -123,6 +123,53 @@ def test_comments_of_claude_code_are_not_counted(root: Path, comment: str) -> No
     assert entry["tokens"] == tokens(root, f"{comment}{BODY}\n", "gpt-5")  # Crush sends it all
 
 
+def skill(words: str) -> str:
+    return f"---\nname: s\ndescription: {words}\n---\nBody.\n"
+
+
+def test_skills_count_by_what_is_sent_of_them(root: Path) -> None:
+    """A shortened description was listed, but not a whole one."""
+    whole, cut = ".claude/skills/whole/SKILL.md", ".claude/skills/cut/SKILL.md"
+    write(root, {whole: skill("Do this."), cut: skill("Do that. " * 400)})
+    assert not costs(root)  # no agent that sends them has calls
+    claude_call(root)
+    found = costs(root)
+    assert set(agents(root)) == set(found) == {whole, cut}
+    assert agents(root)[whole][0] == "claude-code"
+    assert found[whole][1] == 1
+    assert 0 < found[whole][0] < found[cut][0]
+
+
+def test_a_full_list_has_names_only(root: Path) -> None:
+    names = [f".claude/skills/s{number:02}/SKILL.md" for number in range(60)]
+    write(root, {name: skill("Do this. " * 100) for name in names})
+    sizes = {
+        size: [file["tokens"] for file in run("map", "--model", model)["promptFiles"]]
+        for size, model in ((200, "claude-sonnet-4-5"), (1_000, "claude-sonnet-5"))
+    }
+    assert len(sizes[200]) == len(sizes[1_000]) == 60
+    assert sum(sizes[200]) < sum(sizes[1_000])
+
+
+def test_the_list_of_the_map_is_short(root: Path) -> None:
+    write(root, {f".claude/rules/r{number:02}.md": "word " * (number + 1) for number in range(30)})
+    lines = CliRunner().invoke(main, ["map"]).stdout.splitlines()
+    listed = lines[lines.index("Sent with every agent request:") + 1 :]
+    assert len(listed) == 11
+    assert "r29.md" in listed[0]
+    assert listed[-1] == "20 smaller files are left out; `--json` lists them."
+
+
+def test_agents_that_are_used_are_named_first(root: Path) -> None:
+    write(root, {"AGENTS.md": TEN})
+    assert agents(root)["AGENTS.md"] == sorted(agents(root)["AGENTS.md"])
+    codex_call(root)
+    first, *others = agents(root)["AGENTS.md"]
+    assert first == "codex"
+    assert others == sorted(others)
+    assert others
+
+
 def test_imports_of_agents_with_calls_are_listed(root: Path) -> None:
     text = (
         "Read @docs/a.md, then @docs/b.md: it is short. See @docs/c.md. Also @docs/d.md and "
