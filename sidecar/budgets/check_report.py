@@ -159,6 +159,15 @@ class Growth(msgspec.Struct, frozen=True, rename="camel"):
         return f"{number} {more} than in {self.base} ({before} → {after})"
 
 
+class UnreadFile(msgspec.Struct, frozen=True, rename="camel"):
+    """A file that agents send, but that could not be read here."""
+
+    path: str
+    reason: str
+    is_in_base: bool
+    """Whether this is the file's state in the revision."""
+
+
 class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How much more an agent sends with every call than in a git revision, and what it costs."""
 
@@ -175,6 +184,8 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """None if no calls of the agent are known."""
     days: int = 30
     """The number of days in which the calls of `price` were made."""
+    unread: tuple[UnreadFile, ...] = ()
+    """The files that could not be read. If there are any, no number is known."""
 
     @property
     def added(self) -> int:
@@ -188,6 +199,8 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def text(self) -> str:
         """The growth and its price, without the agent's name."""
+        if self.unread:
+            return self._unread_text()
         before, after = (number_text(count, self.method) for count in (self.before, self.tokens))
         sign = "+" if self.added >= 0 else "-"
         added = f"{method_mark(self.method)}{sign}{counted(abs(self.added), 'token')}"
@@ -206,6 +219,17 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         if self.price.unpriced_calls:
             text += f"; {counted(self.price.unpriced_calls, 'call')} unpriced"
         return f"{text}."
+
+    def _unread_text(self) -> str:
+        """Say which file could not be read, and why."""
+        file = self.unread[0]
+        others = len({one.path for one in self.unread}) - 1
+        rest = f" Nor could {counted(others, 'other file')} be read." if others else ""
+        place = f" in {self.base}" if file.is_in_base else ""
+        text = f"unknown growth. {file.path}{place} was {file.reason}.{rest}"
+        if file.is_in_base:
+            return text
+        return f"{text} To see the growth, make it a file of at most 4 MB in the project."
 
 
 class Unchecked(msgspec.Struct, frozen=True):
@@ -345,11 +369,12 @@ def _prompt_growth_json(growth: PromptGrowth) -> dict[str, Any]:
     return {
         "agent": growth.agent,
         "model": growth.model,
-        "before": growth.before,
-        "tokens": growth.tokens,
-        "added": growth.added,
+        "before": None if growth.unread else growth.before,
+        "tokens": None if growth.unread else growth.tokens,
+        "added": None if growth.unread else growth.added,
         "method": growth.method,
         "base": growth.base,
+        "unread": growth.unread,
         "calls": price and price.calls,
         "unpricedCalls": price and price.unpriced_calls,
         "days": growth.days,

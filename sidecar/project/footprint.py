@@ -94,6 +94,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[ByteRange, ...] = ()
     """What the agent cuts off. Comments, which it removes, are not included."""
     is_repeated_by_sub_agents: bool = True
+    is_unread: bool = False
+    """Whether the file could not be read here, so that its text is unknown. `reason` says why."""
 
     @property
     def is_sent(self) -> bool:
@@ -450,7 +452,7 @@ class _Finder:
         source = self._read(file)
         part = Part(kind=rules.kind, path=file.path, state="later", is_own=file.place.is_own)
         if source.note:
-            self._append(replace(part, state="name-only", reason=source.note))
+            self._append(replace(part, state="name-only", reason=source.note, is_unread=True))
             return None
         text = source.text
         if file.path.endswith(".toml"):
@@ -600,7 +602,7 @@ class _Finder:
         kind: Kind = rules.kind or ("rule" if file.is_rule else "instructions")
         part = Part(kind=kind, path=file.path, state="sent", is_own=file.place.is_own)
         if source.note:
-            self._append(replace(part, reason=source.note))
+            self._append(replace(part, reason=source.note, is_unread=True))
             return
         if rules.scope is not None and file.is_rule:
             state, reason = scope_state(rules.scope, source.text)
@@ -755,6 +757,7 @@ class _Finder:
                 text=text,
                 is_own=imported.place.is_own,
                 reason=source.note,
+                is_unread=bool(source.note),
             )
         )
         self._add_imports(imported, rules, imports, (*above, source.real))

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sidecar.project import git
+from sidecar.project.source_files import (
+    MAX_BYTES,
+    MAX_TEXT,
+    OUTSIDE,
+    TOO_LARGE,
+    TOO_MUCH,
+    Contents,
+    Unread,
+)
 
-MAX_BYTES = 4 << 20
-"""Maximum size of an old file in bytes. Larger files are treated as unchanged."""
-MAX_SIZE = 64 << 20
-"""Maximum size of all old files together in bytes."""
 _LINK = b"120000"
 _SUBMODULE = b"160000"
 
@@ -24,7 +29,7 @@ class _Change(NamedTuple):
     """The id of the old object. None if the file is new."""
 
 
-def read_old_files(folder: Path, base: str) -> dict[str, bytes | None]:
+def read_old_files(folder: Path, base: str) -> dict[str, Contents]:
     """Return what each file of a repository that differs from a revision contained in it.
 
     Args:
@@ -43,15 +48,15 @@ def read_old_files(folder: Path, base: str) -> dict[str, bytes | None]:
         raise git.GitError("this is not a git repository")
     changes = list(_find_changes(top, base))
     contents = _read_blobs(top, (change.blob for change in changes if change.blob is not None))
-    old = {
+    old: dict[str, Contents] = {
         change.path: None if change.blob is None else contents[change.blob]
         for change in changes
         if change.blob is None or change.blob in contents
     }
     links = {
-        change.path: os.fsdecode(old.pop(change.path) or b"")
+        change.path: os.fsdecode(target)
         for change in changes
-        if change.mode == _LINK and change.path in old
+        if change.mode == _LINK and isinstance(target := old.get(change.path), bytes)
     }
     old |= {path: _follow(top, path, links, old) for path in links}
     tops = dict.fromkeys((str(top), os.path.realpath(top)))
@@ -74,21 +79,26 @@ def _find_changes(top: Path, base: str) -> Iterator[_Change]:
     yield from (_Change(os.fsdecode(name), b"", None) for name in new.split(b"\0") if name)
 
 
-def _read_blobs(top: Path, ids: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Return the contents of objects that are not too large, by id."""
+def _read_blobs(top: Path, ids: Iterable[bytes]) -> dict[bytes, bytes | Unread]:
+    """Return the contents of objects by id. Those that are too large are `Unread`."""
     wanted = [blob + b"\n" for blob in dict.fromkeys(ids)]
     if not wanted:
         return {}
     sizes = git.run(top, "cat-file", "--batch-check=%(objectsize)", stdin=b"".join(wanted)).split(
         b"\n"
     )
-    left, small = MAX_SIZE, []
+    left, small = MAX_TEXT, []
+    found: dict[bytes, bytes | Unread] = {}
     for blob, size in zip(wanted, sizes, strict=False):
-        if size.isdigit() and int(size) <= min(MAX_BYTES, left):
+        if not size.isdigit():
+            continue
+        if int(size) > min(MAX_BYTES, left):
+            found[blob.strip()] = Unread(TOO_LARGE if int(size) > MAX_BYTES else TOO_MUCH)
+        else:
             left -= int(size)
             small.append(blob)
     answer = git.run(top, "cat-file", "--batch", stdin=b"".join(small)) if small else b""
-    found, at = {}, 0
+    at = 0
     for blob in small:
         header = answer[at : at + 4096].partition(b"\n")[0]
         at += len(header) + 1
@@ -99,8 +109,8 @@ def _read_blobs(top: Path, ids: Iterable[bytes]) -> dict[bytes, bytes]:
 
 
 def _follow(
-    top: Path, link: str, links: Mapping[str, str], old: Mapping[str, bytes | None]
-) -> bytes | None:
+    top: Path, link: str, links: Mapping[str, str], old: Mapping[str, Contents]
+) -> Contents:
     """Return the old contents of the file that a link led to, if it is in the repository."""
     path = os.path.normpath(os.path.join(os.path.dirname(link), links[link]))
     if path in links:  # to a link that has also changed
@@ -108,8 +118,10 @@ def _follow(
     if path in old:
         return old[path]
     real = os.path.realpath(top / path)
-    if not Path(real).is_relative_to(os.path.realpath(top)) or not os.path.isfile(real):
+    if not os.path.isfile(real):
         return None
+    if not Path(real).is_relative_to(os.path.realpath(top)):
+        return Unread(OUTSIDE)
     try:
         with open(real, "rb") as file:
             return file.read(MAX_BYTES)

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,8 +22,10 @@ from sidecar.text.globs import PathGlobs, path_glob_problem
 OUTSIDE = "not read: it is outside the project"
 MAX_BYTES = 4 << 20
 """Maximum size of a file in bytes."""
+TOO_LARGE = f"not read: it is larger than {MAX_BYTES >> 20} MB"
 MAX_TEXT = 64 << 20
 """Maximum size of all files together in bytes."""
+TOO_MUCH = f"not read: the files exceed {MAX_TEXT >> 20} MB"
 MAX_ENTRIES = 20_000
 """Maximum number of files and folders that are listed in a folder and its subfolders."""
 MAX_DEPTH = 12
@@ -49,18 +51,28 @@ class SourceFile(NamedTuple):
         return self.data.decode("utf-8", "surrogateescape")
 
 
+class Unread(NamedTuple):
+    """Stands in for the contents of a file that cannot be read."""
+
+    note: str
+
+
+Contents: TypeAlias = bytes | Unread | None
+"""What stands in for a file. None stands for no file."""
+
+
 class SourceFiles:
     """Reads files for the footprints of several agents, and remembers them.
 
     Args:
-        replaced: Contents that stand in for those of files, by path. None stands for no file.
+        replaced: Contents that stand in for those of files, by path.
         below: The paths of the project's files, if not all of those below the start folder are
             looked for. Listing them takes longest.
     """
 
     def __init__(
         self,
-        replaced: Mapping[str, bytes | None] | None = None,
+        replaced: Mapping[str, Contents] | None = None,
         *,
         below: Iterable[str] | None = None,
     ) -> None:
@@ -135,7 +147,7 @@ class SourceFiles:
             return SourceFile(real, b"", OUTSIDE)
         replaced = self._replaced_path(path)
         if replaced is not None:
-            return SourceFile(real, self._replaced[replaced] or b"")
+            return _stand_in(real, self._replaced[replaced])
         if real not in self._files:
             self._files[real] = self._open(real)
         return self._files[real]
@@ -151,12 +163,12 @@ class SourceFiles:
         """Return the contents of a file that has been read."""
         replaced = self._replaced_path(path)
         if replaced is not None:
-            return self._replaced[replaced] or b""
+            return _stand_in(path, self._replaced[replaced]).data
         return self._files[self.real(path)].data
 
     def _open(self, real: str) -> SourceFile:
         if self._size > MAX_TEXT:
-            return SourceFile(real, b"", f"not read: the files exceed {MAX_TEXT >> 20} MB")
+            return SourceFile(real, b"", TOO_MUCH)
         try:
             descriptor = open_to_read(real, NO_FOLLOW | getattr(os, "O_NONBLOCK", 0))
             with open(descriptor, "rb") as file:
@@ -167,7 +179,7 @@ class SourceFiles:
         except OSError as error:
             return SourceFile(real, b"", f"not read: {error.strerror or 'it cannot be opened'}")
         if len(data) > MAX_BYTES:
-            return SourceFile(real, b"", f"not read: it is larger than {MAX_BYTES >> 20} MB")
+            return SourceFile(real, b"", TOO_LARGE)
         self._size += len(data)
         return SourceFile(real, data)
 
@@ -258,6 +270,12 @@ class SourceFiles:
             text = self.read(path, inside).data.decode("utf-8-sig", "replace") if exists else ""
             self._settings[path] = _parse_settings(path, text) if text else {}
         return self._settings[path]
+
+
+def _stand_in(real: str, contents: Contents) -> SourceFile:
+    if isinstance(contents, Unread):
+        return SourceFile(real, b"", contents.note)
+    return SourceFile(real, contents or b"")
 
 
 def _walk_project(start: str) -> Iterator[str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.counting.local_counts import ChooseCounter
     from sidecar.project.files import Target
+    from sidecar.project.source_files import Contents
 
 
 def check_paths(
@@ -233,7 +234,7 @@ def _root_report(
     growth: tuple[Growth, ...] | None = None
     prompt_growth: tuple[PromptGrowth, ...] = ()
     deleted: list[Target] = []
-    old: dict[str, bytes | None] | None = None
+    old: dict[str, Contents] | None = None
     if base is None:
         checked = checker.run(targets, others)
     else:

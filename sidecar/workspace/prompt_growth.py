@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sidecar.agents.folders import Places
-from sidecar.budgets.check_report import PromptGrowth
+from sidecar.budgets.check_report import PromptGrowth, UnreadFile
 from sidecar.budgets.check_run import SentFile
 from sidecar.budgets.instruction_findings import choose_agents
 from sidecar.cost.change_price import ChangePrice, price_change
@@ -19,6 +19,7 @@ from sidecar.errors import BadParamsError, SidecarError
 from sidecar.project.git import find_top
 from sidecar.project.loading_rules import loading_rules
 from sidecar.project.source_files import SourceFiles
+from sidecar.workspace.footprint_report import short_forms, short_path
 from sidecar.workspace.footprints import find_for_model
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from sidecar.cost.prices import Prices
     from sidecar.cost.usage_profile import AgentUsage, UsageProfile
     from sidecar.models.price_list import UnitPrices
+    from sidecar.project.footprint import Part
+    from sidecar.project.source_files import Contents
 
 
 class CountText(Protocol):
@@ -39,6 +42,14 @@ class _SentPart(NamedTuple):
 
     text: str
     is_repeated: bool
+
+
+class _Prompt(NamedTuple):
+    """What an agent sends with the first call."""
+
+    parts: tuple[_SentPart, ...]
+    unread: tuple[Part, ...]
+    """The files of which it is unknown what is sent."""
 
 
 class _Size(NamedTuple):
@@ -110,13 +121,13 @@ def find_usage(root: Path, settings: Settings, file: Path | None = None) -> Know
 
 def find_prompt_growth(
     root: Path,
-    old: Mapping[str, bytes | None],
+    old: Mapping[str, Contents],
     base: str,
     settings: Settings,
     count: CountText,
     file: Path | None = None,
 ) -> tuple[PromptGrowth, ...]:
-    """Return how much more each agent sends than in a revision, largest growth first.
+    """Return how much more each agent sends than in a revision, unknown and large growth first.
 
     If calls of any agent are known, only agents with calls are included, else those that findings
     about instructions are for.
@@ -137,18 +148,25 @@ def find_prompt_growth(
     usage = find_usage(root, settings, file)
     models, known = usage.models(), loading_rules()
     places, before, now = Places.of(settings.agents), SourceFiles(old), SourceFiles()
+    folders = short_forms(root, root, places.home)
     found = []
     for agent in models or choose_agents(root, settings, places):
         if agent not in known:
             continue
         model = models.get(agent, settings.model)
-        old_parts, parts = (
-            _find_parts(agent, root, places, files, model) for files in (before, now)
+        old_prompt, prompt = (
+            _find_prompt(agent, root, places, files, model) for files in (before, now)
         )
-        if old_parts == parts:
+        if old_prompt == prompt:
             continue
+        unread = tuple(
+            UnreadFile(short_path(part.path, folders), part.reason, is_old)
+            for one, is_old in ((prompt, False), (old_prompt, True))
+            for part in one.unread
+        )
         old_size, size = (
-            _measure(some, partial(count, model=model)) for some in (old_parts, parts)
+            _measure(() if unread else one.parts, partial(count, model=model))
+            for one in (old_prompt, prompt)
         )
         growth = PromptGrowth(
             agent=agent,
@@ -159,18 +177,19 @@ def find_prompt_growth(
             method=max(old_size.method, size.method, key=METHODS.index),
             base=base,
             days=usage.profile.days,
-            price=usage.price(agent, old_size, size),
+            price=None if unread else usage.price(agent, old_size, size),
+            unread=unread,
         )
-        if growth.added:
+        if growth.added or unread:
             found.append(growth)
-    return tuple(sorted(found, key=lambda growth: -growth.added))
+    return tuple(sorted(found, key=lambda growth: (not growth.unread, -growth.added)))
 
 
 def find_sent_files(
     root: Path,
     settings: Settings,
     listed: Container[str],
-    old: Mapping[str, bytes | None] | None,
+    old: Mapping[str, Contents] | None,
     agent: str,
 ) -> list[SentFile]:
     """Return what an agent sends of a repository's files with every call.
@@ -203,16 +222,12 @@ def find_sent_files(
     return found
 
 
-def _find_parts(
-    agent: str, root: Path, places: Places, files: SourceFiles, model: str
-) -> list[_SentPart]:
-    """Return what an agent sends of each file with the first call."""
-    footprint = find_for_model(agent, root, places, files, model)
-    return [
-        _SentPart(part.text, part.is_repeated_by_sub_agents)
-        for part in footprint.parts
-        if part.is_sent
-    ]
+def _find_prompt(agent: str, root: Path, places: Places, files: SourceFiles, model: str) -> _Prompt:
+    parts = find_for_model(agent, root, places, files, model).parts
+    return _Prompt(
+        tuple(_SentPart(one.text, one.is_repeated_by_sub_agents) for one in parts if one.is_sent),
+        tuple(one for one in parts if one.is_unread),
+    )
 
 
 def _measure(parts: Sequence[_SentPart], count: Callable[[str], Measure]) -> _Size:

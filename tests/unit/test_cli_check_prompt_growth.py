@@ -291,3 +291,69 @@ def fields_of(value: Any) -> set[str]:
 def test_without_diff_nothing_is_said(repository: Path) -> None:
     result = CliRunner().invoke(check, ["--json", "."])
     assert "promptGrowth" not in fields_of(json.loads(result.stdout))
+
+
+TOO_LARGE = "x " * (2 << 20) + "x"
+
+
+def unknown() -> dict[str, Any]:
+    """Return the growth of Claude Code, of which no number may be known."""
+    (found,) = json.loads(run("--json").stdout)["promptGrowth"]
+    assert found["agent"] == "claude-code"
+    assert {found[name] for name in ("before", "tokens", "added", "costUsd", "calls")} == {None}
+    return dict(found)
+
+
+def test_the_growth_of_a_file_that_is_too_large_is_unknown(repository: Path) -> None:
+    write_profile("usage-profile.json", claude_code=1_000)
+    commit()
+    Path("CLAUDE.md").write_text(TOO_LARGE)
+    assert unknown()["message"] == (
+        "Every Claude Code call: unknown growth. CLAUDE.md was not read: it is larger than 4 MB. "
+        "To see the growth, make it a file of at most 4 MB in the project."
+    )
+    commit()
+    git("branch", "large")
+    Path("CLAUDE.md").write_text(MORE)
+    found = CliRunner().invoke(check, ["--diff", "large", "."]).stdout
+    assert found.splitlines()[-1] == (
+        "Every Claude Code call: unknown growth. CLAUDE.md in large was not read: it is larger "
+        "than 4 MB."
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="git for Windows writes links as files")
+def test_the_growth_of_a_link_out_of_the_project_is_unknown(
+    repository: Path, tmp_path: Path
+) -> None:
+    write_profile("usage-profile.json", claude_code=1_000)
+    commit()
+    (tmp_path / "secret.md").write_text(MORE)
+    Path("CLAUDE.md").unlink()
+    Path("CLAUDE.md").symlink_to(tmp_path / "secret.md")
+    assert unknown()["message"] == (
+        "Every Claude Code call: unknown growth. CLAUDE.md was not read: it is outside the "
+        "project. To see the growth, make it a file of at most 4 MB in the project."
+    )
+    git("checkout", "-q", "-b", "linked")
+    commit()
+    git("branch", "-f", "main")
+    Path("CLAUDE.md").unlink()
+    Path("CLAUDE.md").write_text(MORE)
+    assert "CLAUDE.md in main was not read: it is outside the project" in unknown()["message"]
+
+
+def test_the_growth_of_a_skill_that_is_too_large_is_unknown(repository: Path) -> None:
+    write_profile("usage-profile.json", claude_code=1_000)
+    write_skill(".claude", "Run the tests.")
+    commit()
+    write_skill(".claude", "Run the tests.", TOO_LARGE)
+    assert ".claude/skills/tests/SKILL.md was not read" in unknown()["message"]
+
+
+def test_a_file_that_stays_unread_makes_no_growth(repository: Path) -> None:
+    write_profile("usage-profile.json", claude_code=1_000)
+    Path("CLAUDE.md").write_text(TOO_LARGE)
+    commit()
+    Path("notes.md").write_text(MORE)
+    assert growth() == {}

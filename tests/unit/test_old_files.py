@@ -11,6 +11,7 @@ import pytest
 from sidecar.project import old_files
 from sidecar.project.git import GitError
 from sidecar.project.old_files import read_old_files
+from sidecar.project.source_files import OUTSIDE, TOO_LARGE, TOO_MUCH, Contents, Unread
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def commit() -> None:
     subprocess.run(["git", *options, "commit", "-qm", "x"], check=True)
 
 
-def old(top: Path) -> dict[str, bytes | None]:
+def old(top: Path) -> dict[str, Contents]:
     found = read_old_files(top / "pkg", "main")
     return {Path(path).relative_to(top).as_posix(): data for path, data in found.items()}
 
@@ -53,15 +54,16 @@ def test_changed_new_removed_and_renamed_files(top: Path) -> None:
     }
 
 
-def test_large_files_count_as_unchanged(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_unread(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(old_files, "MAX_BYTES", 10)
-    monkeypatch.setattr(old_files, "MAX_SIZE", 12)
+    monkeypatch.setattr(old_files, "MAX_TEXT", 12)
     for name, size in (("a", 11), ("b", 8), ("c", 9), ("d", 4)):
         Path(name).write_text(name * size)
     commit()
     for name in "abcd":
         Path(name).write_text("new")
-    assert old(top) == {"b": b"b" * 8, "d": b"d" * 4}
+    large, much = Unread(TOO_LARGE), Unread(TOO_MUCH)
+    assert old(top) == {"a": large, "b": b"b" * 8, "c": much, "d": b"d" * 4}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="git for Windows writes links as files")
@@ -87,7 +89,8 @@ def test_a_link_has_the_contents_of_its_target(top: Path, tmp_path: Path) -> Non
         "changed.md": b"old",
         "to-changed": b"old",
         "pkg/to-same": b"same",
-        **dict.fromkeys(("out", "up", "nowhere", "itself")),
+        **dict.fromkeys(("out", "up"), Unread(OUTSIDE)),
+        **dict.fromkeys(("nowhere", "itself")),
     }
 
 

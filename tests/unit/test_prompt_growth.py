@@ -148,6 +148,7 @@ def test_json_has_the_parts_of_the_price() -> None:
         "added": 317,
         "method": "exact",
         "base": "main",
+        "unread": [],
         "calls": 4_210,
         "unpricedCalls": 0,
         "days": 30,
