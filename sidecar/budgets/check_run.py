@@ -33,7 +33,7 @@ from sidecar.config.safe_files import stamp_of
 from sidecar.counting.count_result import Measure
 from sidecar.errors import BadParamsError
 from sidecar.project import git
-from sidecar.project.files import SkippedPath, drop_duplicate_links
+from sidecar.project.files import SkippedPath, Target, drop_duplicate_links
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from sidecar.budgets.findings import Finding
     from sidecar.config.settings import Settings
     from sidecar.counting.local_counts import ChooseCounter
-    from sidecar.project.files import Target
 
 MAX_MATCHES = 100_000
 """Maximum number of times to test whether a rule matches a path. This many tests take 0.1 s."""
@@ -55,6 +54,8 @@ _NO_STAMP = (0, 0, 0, 0)
 class SentFile(NamedTuple):
     """What an agent sends of a file with every call."""
 
+    path: str
+    """The path relative to the current folder."""
     name: str
     """The path relative to the root folder."""
     text: str
@@ -186,6 +187,9 @@ class Checker:
     ) -> list[Checked]:
         """Check what agents send with every call, and return the results with the findings.
 
+        If none of the sent files was checked, the result of one of them is added: of the one that
+        grew most, or the first one.
+
         Args:
             checked: The results.
             find_sent_files: Returns what an agent sends of the project's files.
@@ -194,6 +198,8 @@ class Checker:
         from sidecar.project.loading_rules import loading_rules
 
         new_findings: dict[str, list[ReportedFinding]] = {}
+        checked_names = {result.target.relative for result in checked if result.report}
+        unchecked: dict[str, SentFile] = {}
         for rule in self._rules.written:
             agent = rule.budget.always_loaded
             if agent is None:
@@ -209,14 +215,26 @@ class Checker:
                 for file, (_, own) in zip(files, counts, strict=True)
                 if file.old_text is not None
             }
-            for path, finding in evaluate_sum(rule, counts, self._model, added, base):
+            found = dict(evaluate_sum(rule, counts, self._model, added, base))
+            if found and checked_names.isdisjoint(found):
+                chosen = max(files, key=lambda file: added.get(file.name, 0))
+                unchecked[chosen.name] = chosen
+                found = {chosen.name: found[chosen.name]}
+            for name, finding in found.items():
                 message = f"Every {loading_rules()[agent].title} call: {finding.message}"
                 told = msgspec.structs.replace(finding, message=message)
-                new_findings.setdefault(path, []).append(report_finding(told, START))
+                new_findings.setdefault(name, []).append(report_finding(told, START))
         return [
             _add_findings(result, new_findings.get(result.target.relative, ()))
-            for result in checked
+            for result in (*checked, *map(self._check_sent_file, unchecked.values()))
         ]
+
+    def _check_sent_file(self, file: SentFile) -> Checked:
+        """Return the result of a file without findings, which is not one of those to check."""
+        target = Target(file.path, file.name)
+        (result,) = self._check([target])
+        report = FileReport(file.path, result.entry.tokens, result.entry.method)
+        return Checked(target, result.entry, report)
 
     def check_text(self, target: Target, text: str) -> Checked:
         """Check text from standard input against the rules for a path."""

@@ -218,7 +218,7 @@ def find_sent_files(
         is_above = name.startswith("../") and part.path.startswith(os.path.join(top, ""))
         if name in listed or is_above:
             old_text = None if old is None else old_texts.get(part.path, "")
-            found.append(SentFile(name, part.text, old_text))
+            found.append(SentFile(os.path.relpath(part.path), name, part.text, old_text))
     return found
 
 

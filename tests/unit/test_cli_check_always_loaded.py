@@ -93,7 +93,42 @@ def test_only_checked_files_get_findings_but_all_files_count(root: Path) -> None
     write_budget(7)
     assert [path for path, _ in findings("CLAUDE.md")] == ["CLAUDE.md"]
     assert findings("CLAUDE.md")[0][1]["tokens"] == 8
-    assert findings(".token-sidecar.toml") == []
+
+
+def test_a_sent_file_gets_the_finding_if_none_was_checked(root: Path) -> None:
+    Path("a.txt").write_text("words\n")
+    write_budget(7)
+    result = run("a.txt")
+    assert result.exit_code == 1
+    (line, summary) = result.stdout.splitlines()
+    assert line.startswith("CLAUDE.md:1:1: warning: Every Claude Code call: CLAUDE.md and 1 other")
+    assert summary == "2 files checked: 1 budget exceeded, 0 near"
+    Path(".claude/rules/a.md").write_text(LINE * 3)
+    assert run("--diff", "main", "a.txt").stdout.startswith(".claude/rules/a.md:1:1: error: ")
+    write_budget(99)
+    assert run("a.txt").stdout == "1 file checked: all within budget\n"
+
+
+@pytest.mark.parametrize("argument", [".", "a.txt"])
+def test_a_budget_is_not_passed_because_all_sent_files_are_above(
+    root: Path, monkeypatch: pytest.MonkeyPatch, argument: str
+) -> None:
+    """Both budgets have one file each, which is above the folder with the configuration."""
+    Path("AGENTS.md").write_text(LINE)
+    inner = root / "pkg"
+    inner.mkdir()
+    monkeypatch.chdir(inner)
+    (inner / "a.txt").write_text("words\n")
+    write_budget(3, "codex", '[[budget]]\nalways-loaded = "opencode"\nmax-tokens = 3\n')
+    result = run(argument)
+    assert result.exit_code == 1
+    first, second, _ = result.stdout.splitlines()
+    assert first.startswith("../AGENTS.md:1:1: warning: Every Codex call: ../AGENTS.md is 4 ")
+    assert second.startswith("../AGENTS.md:1:1: warning: Every opencode call: ../AGENTS.md is ")
+    assert "file=AGENTS.md,line=1" in run("--format", "github", argument).stdout
+    located = json.loads(run("--format", "sarif", argument).stdout)["runs"][0]["results"][0]
+    place = located["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert place == {"uri": "AGENTS.md"}
 
 
 def test_the_users_files_and_ignored_files_do_not_count(root: Path) -> None:
