@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.agents.context_sizes import unpack
-from sidecar.agents.folders import resolve
+from sidecar.agents.folders import Roots, resolve
 from sidecar.agents.session_index import SessionIndex
 from sidecar.cost.ledger import PROMPT_SQL
 from sidecar.cost.ledger_events import milliseconds
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
-    from sidecar.agents.folders import Roots
     from sidecar.agents.reader_registry import Sources
     from sidecar.agents.session_events import StoredSession
     from sidecar.cost.ledger import Ledger
@@ -51,6 +50,12 @@ class FirstRequest(NamedTuple):
     """An estimate of the first message's size, or None if the agent does not store messages."""
     path: str
     """The session's file or database."""
+    began_ms: int = 0
+    """When the session began, in milliseconds since 1970."""
+    folder: str = ""
+    """The folder in which the session started, which may be in another worktree of the repository.
+    Empty if that is unknown.
+    """
 
 
 class AgentUse(NamedTuple):
@@ -66,6 +71,7 @@ def find_uses(ledger: Ledger, sources: Sources, start: Path, max_bytes: int) -> 
     """Return how each agent was last used in a folder. This function blocks.
 
     Forks are skipped, because their first request contains the messages of another session.
+    Sessions of other worktrees have a first request only if no session started in the folder.
 
     Args:
         ledger: The ledger. New calls of agents are recorded.
@@ -80,16 +86,19 @@ def find_uses(ledger: Ledger, sources: Sources, start: Path, max_bytes: int) -> 
     index.read(sources.readers, index.unread(sources.stores(), max_bytes))
     sessions = index.sessions(sources.readers, sources.places, sources.roots, with_names=False)
     starts = _same_folders(sources.roots, start)
-    by_agent: dict[str, list[StoredSession]] = {}
+    by_agent: dict[str, list[tuple[StoredSession, str]]] = {}
     for session in sessions:
-        if _starts_in(session, starts, sources.roots):
-            by_agent.setdefault(session.source, []).append(session)
+        folder = _start_of(session, starts, sources.roots)
+        if folder is not None:
+            by_agent.setdefault(session.source, []).append((session, folder))
+    here = resolve(str(start))
     with ledger.reader() as connection:
         return {
             agent: AgentUse(
-                next((one.model for one in found if one.model), None),
-                next((one.limit for one in found if one.limit), None),
-                _newest_first_request(connection, found),
+                next((one.model for one, _ in found if one.model), None),
+                next((one.limit for one, _ in found if one.limit), None),
+                _newest_first_request(connection, [one for one in found if one[1] == here])
+                or _newest_first_request(connection, [one for one in found if one[1] != here]),
             )
             for agent, found in by_agent.items()
         }
@@ -104,22 +113,27 @@ def _same_folders(roots: Roots, start: Path) -> frozenset[str]:
     return frozenset(os.path.normpath(os.path.join(one, below)) for one in (root, *roots.paths))
 
 
-def _starts_in(session: StoredSession, starts: frozenset[str], roots: Roots) -> bool:
+def _start_of(session: StoredSession, starts: frozenset[str], roots: Roots) -> str | None:
+    """Return in which of some folders a session started, or None if it started elsewhere."""
     for folder in (session.first_folder or session.folder or "").split("\n"):
         if os.path.isabs(folder):
-            if resolve(folder) in starts:
-                return True
-        elif starts.issuperset(roots.paths) and roots.contains(folder):
-            return True  # the store has only a digest or a name of the root
-    return False
+            if (real := resolve(folder)) in starts:
+                return real
+        elif starts.issuperset(roots.paths):  # the store has only a digest or a name of the root
+            inside = [root for root in roots.paths if Roots((root,)).contains(folder)]
+            if inside:
+                return inside[0] if len(inside) == 1 else ""
+    return None
 
 
 def _newest_first_request(
-    connection: sqlite3.Connection, sessions: Iterable[StoredSession]
+    connection: sqlite3.Connection, sessions: Iterable[tuple[StoredSession, str]]
 ) -> FirstRequest | None:
-    spans = [(span, one) for one in sessions if (span := _span(one)) is not None]
-    spans.sort(key=lambda pair: pair[0], reverse=True)
-    found = (_first_request(connection, one, span) for span, one in spans[:_MOST_TRIED])
+    spans = [(span, *one) for one in sessions if (span := _span(one[0])) is not None]
+    spans.sort(key=lambda found: found[0], reverse=True)
+    found = (
+        _first_request(connection, one, folder, span) for span, one, folder in spans[:_MOST_TRIED]
+    )
     return next(filter(None, found), None)
 
 
@@ -134,7 +148,7 @@ def _span(session: StoredSession) -> tuple[int, int] | None:
 
 
 def _first_request(
-    connection: sqlite3.Connection, session: StoredSession, span: tuple[int, int]
+    connection: sqlite3.Connection, session: StoredSession, folder: str, span: tuple[int, int]
 ) -> FirstRequest | None:
     names = (session.id, session.source)
     if connection.execute(_ANY_COPY, names).fetchone():
@@ -144,7 +158,14 @@ def _first_request(
         return None
     at_ms, model, tokens = row
     return FirstRequest(
-        session.id, at_ms, model, tokens, _message_tokens(session, tokens), session.path
+        session.id,
+        at_ms,
+        model,
+        tokens,
+        _message_tokens(session, tokens),
+        session.path,
+        span[0],
+        folder,
     )
 
 

@@ -42,7 +42,8 @@ def footprint(folder: Path, agent: str | None, as_json: bool, measure_mcp: bool)
 
     DIR is the current folder by default. Each agent has its own rules for instruction files, rules,
     imports, skills and memory. The system prompt and the built-in tools are what is left of the
-    first request of the newest session that started in DIR.
+    first request of the newest session that started in DIR, or with the same files in another
+    worktree, as long as the files have not changed.
 
     --measure-mcp starts the servers that your own configuration of the agents names, and keeps only
     numbers. It asks before it starts a server that only the project names.

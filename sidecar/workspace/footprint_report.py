@@ -20,6 +20,7 @@ from sidecar.project.loading_rules import Constant, Kind, State, loading_rules
 from sidecar.project.mcp_servers import Sends, ServerTools
 from sidecar.text.printable import counted, first_names, local_time_text, printable
 from sidecar.text.tables import GAP, align_cells, columns, wrap_line
+from sidecar.workspace.request_files import KeptPrompt
 
 SYSTEM = "System prompt and built-in tools"
 MESSAGE = "First message"
@@ -29,6 +30,7 @@ MOST_NOTES = 6
 """Maximum number of notes below an agent's table."""
 _STATE_COLUMNS = 30
 """The least width of states. Longer names of parts are shortened."""
+ELSEWHERE = "The newest session started in another worktree, whose files differ"
 _LOSSES = frozenset(("instructions-cut", "instructions-hidden", "import-skipped", "skill-lost"))
 _STATE_TEXTS: dict[State, str] = {
     "sent": "sent",
@@ -80,7 +82,9 @@ class FootprintPart(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class MeasuredRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The newest first request of a session that started in the folder."""
+    """The newest first request of a session that started in the folder, or in another worktree with
+    the same files.
+    """
 
     session: str
     model: str
@@ -144,7 +148,8 @@ def agent_footprint(
     *,
     measured: MeasuredRequest | None = None,
     message_tokens: int | None = None,
-    changed: int = 0,
+    change: str = "",
+    kept: KeptPrompt | None = None,
     losses: Sequence[str] = (),
 ) -> AgentFootprint:
     """Put the parts of a request together.
@@ -155,21 +160,24 @@ def agent_footprint(
         files: The files as parts of the request.
         measured: The newest measured request.
         message_tokens: An estimate of the first message in it, or None if that is unknown.
-        changed: How many of the files have changed since.
+        change: Why the files are not those of the newest session, if they may not be.
+        kept: The system prompt that was last measured with the model.
         losses: What of the files is lost, from `loss_notes`.
     """
     static, notes = add_up(files), list[str]()
     if measured is not None and static.tokens > measured.tokens:
         notes.append(_contradiction(measured, static))
-    if measured is not None and message_tokens is not None:
-        message_tokens = min(message_tokens, max(0, measured.tokens - static.tokens))
-    if measured is not None and changed:
-        notes.append(_stale_note(measured, changed))
+    if change:
+        notes.append(_stale_note(measured, change))
     rules = loading_rules()[footprint.agent]
-    if measured is None:
-        system = _usual_system_part(footprint.version, rules.constant(model))
-    else:
+    if measured is not None and (is_measured := fits(measured, files, change)):
+        if message_tokens is not None:
+            message_tokens = min(message_tokens, measured.tokens - static.tokens)
         system = _system_part(measured, static.tokens, message_tokens)
+    else:
+        is_measured, message_tokens = False, None
+        usual = _usual_system_part(footprint.version, rules.constant(model))
+        system = usual if kept is None else _kept_system_part(kept)
     before = add_up([system, *files])
     found = AgentFootprint(
         agent=footprint.agent,
@@ -179,13 +187,29 @@ def agent_footprint(
         tokens=before.tokens,
         method=before.method,
         error_percent=before.error_percent,
-        is_lower_bound=measured is None and None in [part.tokens for part in (system, *files)],
+        is_lower_bound=not is_measured and None in [part.tokens for part in (system, *files)],
         parts=[system, *files, *([_message_part(message_tokens)] if message_tokens else [])],
         measured=measured,
         notes=[*notes, *losses],
         has_losses=bool(losses),
     )
     return msgspec.structs.replace(found, text="\n".join(agent_lines(found)))
+
+
+def fits(measured: MeasuredRequest | None, files: Sequence[FootprintPart], change: str) -> bool:
+    """Return whether files are those of a request, so that they leave the system prompt of it."""
+    return measured is not None and not change and add_up(files).tokens <= measured.tokens
+
+
+def _kept_system_part(kept: KeptPrompt) -> FootprintPart:
+    """Return the part that is in no file, with the size that was last measured here."""
+    return msgspec.structs.replace(
+        _UNKNOWN_SYSTEM,
+        state_text=f"as it was {local_time_text(time_of(kept.at_ms))}",
+        tokens=kept.tokens,
+        method="estimate",
+        error_percent=None,
+    )
 
 
 def _usual_system_part(version: str, constant: Constant | None) -> FootprintPart:
@@ -210,13 +234,11 @@ def _system_part(measured: MeasuredRequest, static: int, message: int | None) ->
         static: The tokens of all files in it.
         message: An estimate of the first message's tokens, or None if it is unknown.
     """
-    if measured.tokens < static:
-        return _UNKNOWN_SYSTEM
     rest = "" if message is not None else ", with the first message"
     return msgspec.structs.replace(
         _UNKNOWN_SYSTEM,
         state_text=f"measured {local_time_text(measured.at)}{rest}",
-        tokens=max(0, measured.tokens - static - (message or 0)),
+        tokens=measured.tokens - static - (message or 0),
         method="estimate",
         error_percent=None,
     )
@@ -339,9 +361,12 @@ def _contradiction(measured: MeasuredRequest, static: Measure) -> str:
     )
 
 
-def _stale_note(measured: MeasuredRequest, changed: int) -> str:
-    files, have = counted(changed, "file"), "has" if changed == 1 else "have"
-    return f"{files} {have} changed since the request of {local_time_text(measured.at)}."
+def _stale_note(measured: MeasuredRequest | None, change: str) -> str:
+    since = f" since the request of {local_time_text(measured.at)}" if measured else ""
+    return (
+        f"{change}{since}, so the size of the system prompt is not of this state. Start a new "
+        "session here to measure again."
+    )
 
 
 def loss_notes(problems: Sequence[Problem], folders: Sequence[tuple[str, str]]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from sidecar.agents.folders import resolve
 from sidecar.agents.reader_registry import Sources
 from sidecar.config.checks import similar_agents
 from sidecar.config.paths import state_dir
@@ -22,12 +22,14 @@ from sidecar.project.mcp_servers import ServerTools, find_mcp_servers, read_kept
 from sidecar.project.source_files import SourceFiles
 from sidecar.text.printable import printable
 from sidecar.workspace.footprint_report import (
+    ELSEWHERE,
     AgentFootprint,
     FootprintParams,
     FootprintPart,
     FootprintReport,
     MeasuredRequest,
     agent_footprint,
+    fits,
     loss_notes,
     mcp_parts,
     name_in_tools,
@@ -39,6 +41,8 @@ from sidecar.workspace.footprint_report import (
     time_of,
 )
 from sidecar.workspace.one_off_counts import run_with_counters
+from sidecar.workspace.request_files import KeptPrompt, describe_changes, digest_files, keep
+from sidecar.workspace.request_files import read_kept as read_prompt
 
 if TYPE_CHECKING:
     from sidecar.agents.first_requests import AgentUse, FirstRequest
@@ -64,6 +68,13 @@ class _Found(NamedTuple):
     """What the agent sends of the tools of MCP servers."""
     mcp_texts: dict[str, str]
     """What the newest session has of the tools of servers that were not measured, by server."""
+    start: Path
+    files: str = ""
+    """The digest of the files that were in the first request."""
+    change: str = ""
+    """Why the files are not those of the newest session, as a sentence."""
+    kept: KeptPrompt | None = None
+    """The system prompt that was last measured."""
 
     @property
     def measured(self) -> MeasuredRequest | None:
@@ -72,12 +83,21 @@ class _Found(NamedTuple):
             session=first.session, model=first.model, at=time_of(first.at_ms), tokens=first.tokens
         )
 
-    def changed_files(self) -> int:
-        """Return how many of the files have changed since the measured request."""
-        if self.measured is None:
-            return 0
-        since_ns = self.measured.at.timestamp() * 1e9
-        return sum(_mtime_ns(part) > since_ns for part in self.footprint.parts if part.text)
+    def keep(self, tokens: int) -> None:
+        """Keep the size of the system prompt that was measured."""
+        first = self.use.first if self.use else None
+        if first is None:
+            return
+        prompt = KeptPrompt(
+            session=first.session,
+            files=self.files,
+            model=first.model,
+            tokens=tokens,
+            at_ms=first.at_ms,
+        )
+        if prompt != self.kept:
+            with suppress(OSError):
+                keep(state_dir(), self.footprint.agent, self.start, prompt)
 
 
 async def footprints_of(
@@ -195,13 +215,26 @@ def _find(
     window = use.window if use else None
     places = sources.places
     footprint = find_for_model(agent, start, places, files, model, window)
+    digest, change, prompt = "", "", read_prompt(state_dir(), agent, start) if use else None
+    if use is not None and (first := use.first) is not None:
+        digest = digest_files(footprint, start)
+        there = start if first.folder == resolve(str(start)) else Path(first.folder)
+        sent = footprint
+        if there != start and first.folder:
+            sent = find_for_model(agent, there, places, SourceFiles(), model, window)
+        if not first.folder or digest_files(sent, there) != digest:
+            change, use = ELSEWHERE, use._replace(first=None)
+        elif prompt is None or prompt.session != first.session:
+            change = describe_changes(sent, there, first.began_ms)
+        elif prompt.files != digest:
+            change = "Files have changed"
     servers = find_mcp_servers(agent, start, places)
     kept = read_kept(state_dir()) if servers else {}
     tools = sent_tools(servers, model, kept, places.env)
     measured = {name_in_tools(sent.server.name) for sent in tools if sent.tokens is not None}
     texts = _mcp_texts(agent, sources, use.first) if use and use.first else {}
     unmeasured = {name: text for name, text in texts.items() if name not in measured}
-    return _Found(model, footprint, use, tools, unmeasured)
+    return _Found(model, footprint, use, tools, unmeasured, start, digest, change, prompt)
 
 
 def _mcp_texts(agent: str, sources: Sources, first: FirstRequest) -> dict[str, str]:
@@ -252,13 +285,6 @@ def known_window(model: str) -> int | None:
     return name.window or published_window(name.bare) or window_of(model)
 
 
-def _mtime_ns(part: Part) -> int:
-    try:
-        return os.stat(part.path).st_mtime_ns
-    except OSError:
-        return 0
-
-
 def _count(root: Path, settings: Settings, found: Sequence[_Found]) -> list[list[Measure]]:
     """Count the parts of each footprint. The counts are in the same cache as those of `check`."""
     from sidecar.budgets.check_cache import decode_counts, drop_unused, load_cache, save_cache
@@ -300,15 +326,21 @@ def _describe(
     ]
     in_session = dict(zip(found.mcp_texts, measures[len(parts) :], strict=True))
     first = found.use.first if found.use else None
-    return agent_footprint(
+    files = [*mcp_parts(found.tools, in_session, found.measured), *files]
+    described = agent_footprint(
         found.footprint,
         found.model,
-        [*mcp_parts(found.tools, in_session, found.measured), *files],
+        files,
         measured=found.measured,
         message_tokens=first.message_tokens if first else None,
-        changed=found.changed_files(),
+        change=found.change,
+        kept=found.kept if found.kept and found.kept.model == found.model else None,
         losses=loss_notes(found.footprint.problems, folders),
     )
+    system = described.parts[0].tokens
+    if system is not None and fits(found.measured, files, found.change):
+        found.keep(system)
+    return described
 
 
 def _describe_part(

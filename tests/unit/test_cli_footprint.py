@@ -19,6 +19,8 @@ from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.project.loading_rules import loading_rules
 from sidecar.workspace.footprint_report import MOST_NOTES, MOST_ROWS
 
+BEGAN = datetime(2039, 1, 1, tzinfo=UTC)
+"""When sessions begin. Files that tests write are older, because their status cannot be dated."""
 OLD, LATER = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (2020, 2040))
 
 
@@ -58,9 +60,13 @@ class FixedTranscript(Transcript):
         self.reply()
 
 
-def session(root: Path, *prompts: int, after: Transcript | None = None) -> FixedTranscript:
+def session(
+    root: Path, *prompts: int, after: Transcript | None = None, began: datetime = BEGAN
+) -> FixedTranscript:
     """Write a session of Claude Code that started in a folder. It has one call for each prompt."""
     home = after.home if after else ClaudeHome(Path(os.environ["HOME"]) / ".claude")
+    if after is None:
+        home.clock.now = began
     made = home.session(root)
     fixed = FixedTranscript(home, made.project, made.id, made.cwd)
     for prompt in prompts:
@@ -151,9 +157,91 @@ def test_files_larger_than_the_measured_request_are_a_contradiction(root: Path) 
 def test_a_file_that_changed_since_the_measured_request_is_said(root: Path) -> None:
     session(root, 20_000)
     assert found()["agents"][0]["notes"] == []
-    os.utime(root / "AGENTS.md", (LATER, LATER))
+    write(root / "AGENTS.md", "Other.")
     (note,) = found()["agents"][0]["notes"]
-    assert note.startswith("1 file has changed since")
+    assert note.startswith("Files have changed since")  # the request has been reconciled before
+
+
+def usual(agent: Any) -> bool:
+    """Return whether the system prompt is the usual one, and the total the sum of the parts."""
+    constant = loading_rules()["claude-code"].constants[0]
+    system = agent["parts"][0]
+    assert agent["tokens"] == sum(one["tokens"] for one in agent["parts"])
+    assert (agent["method"], system["kind"]) == ("estimate", "system")
+    return bool(system["tokens"] == constant.tokens) and "usual for" in system["stateText"]
+
+
+@pytest.mark.parametrize("factor", [4, 40])
+def test_files_that_changed_do_not_change_the_system_prompt(root: Path, factor: int) -> None:
+    session(root, 23_700)
+    whole = (root / "AGENTS.md").read_text()
+    write(root / "AGENTS.md", whole * factor)
+    os.utime(root / "AGENTS.md", (LATER, LATER))
+    (agent,) = found()["agents"]
+    assert usual(agent)
+    assert agent["notes"][0].startswith("1 file has changed since the request of ")
+    assert agent["notes"][0].endswith("Start a new session here to measure again.")
+
+
+def test_files_with_an_old_time_may_have_changed(root: Path) -> None:
+    """`cp -p` and `git` with some settings restore times, but not that of the status."""
+    session(root, 23_700, began=datetime(2021, 1, 1, tzinfo=UTC))
+    write(root / "AGENTS.md", "Other.")
+    assert usual(found()["agents"][0])
+
+
+def test_a_deleted_file_may_have_been_sent(root: Path) -> None:
+    write(root / "CLAUDE.md", "Be kind.")
+    session(root, 23_700)
+    (root / "CLAUDE.md").unlink()
+    os.utime(root, (LATER, LATER))
+    (agent,) = found()["agents"]
+    assert usual(agent)
+    assert agent["notes"][0].startswith("Files may have been added or deleted since the request")
+
+
+def test_a_system_prompt_that_was_measured_is_kept(root: Path) -> None:
+    session(root, 23_700)
+    (before,) = found()["agents"]
+    whole = (root / "AGENTS.md").read_text()
+    write(root / "AGENTS.md", whole * 4)
+    (agent,) = found()["agents"]
+    assert agent["parts"][0]["tokens"] == before["parts"][0]["tokens"] != 0
+    assert agent["parts"][0]["stateText"].startswith("as it was ")
+    assert agent["tokens"] == sum(one["tokens"] for one in agent["parts"]) > 23_700
+    write(root / "AGENTS.md", whole)
+    os.utime(root, (LATER, LATER))  # another file was written
+    assert found()["agents"][0]["parts"] == before["parts"]
+
+
+def worktree(root: Path) -> Path:
+    other, git = root.parent / "other", root / ".git"
+    (git / "worktrees/other").mkdir(parents=True)
+    (git / "worktrees/other/gitdir").write_text(f"{other / '.git'}\n")
+    (git / "worktrees/other/commondir").write_text("../..\n")
+    other.mkdir()
+    (other / ".git").write_text(f"gitdir: {git / 'worktrees/other'}\n")
+    return other
+
+
+def test_a_session_of_a_worktree_measures_the_same_files_only(root: Path) -> None:
+    other = worktree(root)
+    write(other / "AGENTS.md", (root / "AGENTS.md").read_text())
+    session(root, 23_700)
+    assert found(other)["agents"][0]["measured"]["tokens"] == 23_700
+    write(other / "AGENTS.md", "Other words. " * 100)
+    (agent,) = found(other)["agents"]
+    assert agent["measured"] is None
+    assert "another worktree" in agent["notes"][0]
+    assert not agent["isLowerBound"]
+    assert found()["agents"][0]["measured"]["tokens"] == 23_700
+
+
+def test_a_session_that_started_here_comes_before_one_of_a_worktree(root: Path) -> None:
+    other = worktree(root)
+    write(other / "AGENTS.md", (root / "AGENTS.md").read_text())
+    session(root, 20_000, after=session(other, 23_700))
+    assert found(other)["agents"][0]["measured"]["tokens"] == 23_700
 
 
 def test_a_session_that_was_not_measured_has_the_usual_system_prompt(root: Path) -> None:

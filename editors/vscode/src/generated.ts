@@ -593,7 +593,8 @@ export interface Forecast {
 }
 
 /**
- * The newest first request of a session that started in the folder.
+ * The newest first request of a session that started in the folder, or in another worktree with
+ * the same files.
  */
 export interface MeasuredRequest {
   session: string;

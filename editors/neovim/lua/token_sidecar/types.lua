@@ -467,7 +467,8 @@
 ---@field limits token_sidecar.PlanLimit[]
 ---@field block? token_sidecar.UsageBlock
 
---- The newest first request of a session that started in the folder.
+--- The newest first request of a session that started in the folder, or in another worktree with
+--- the same files.
 ---@class token_sidecar.MeasuredRequest
 ---@field session string
 ---@field model string

@@ -1,0 +1,122 @@
+"""Compares the files on disk with those that an agent's first request contained.
+
+Only if they are the same, what the files leave of the request is the system prompt.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from sidecar import typed
+from sidecar.config.safe_files import lock_state, make_folder, read_file, write
+from sidecar.project.footprint import Footprint
+from sidecar.project.loading_rules import loading_rules
+
+_FILE_NAME = "system-prompts.json"
+_MOST_KEPT = 500
+
+
+class KeptPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a system prompt that was measured in a folder. It contains no text."""
+
+    session: str
+    files: str
+    """The digest of the files that the request contained, from `digest_files`."""
+    model: str
+    tokens: int
+    at_ms: int
+    """The time of the request, in milliseconds since 1970."""
+
+
+def digest_files(footprint: Footprint, start: Path) -> str:
+    """Return a digest of what is sent of the files, with paths relative to a folder."""
+    sent = [
+        (part.path if part.is_own else os.path.relpath(part.path, start), part.state, part.text)
+        for part in footprint.parts
+        if part.state not in ("later", "hidden")
+    ]
+    return _digest(repr(sent))
+
+
+def read_kept(folder: Path, agent: str, start: Path) -> KeptPrompt | None:
+    """Return what was last measured for an agent in a folder. Never raises."""
+    return _read_all(folder).get(_key(agent, start))
+
+
+def keep(folder: Path, agent: str, start: Path, prompt: KeptPrompt) -> None:
+    """Keep what was measured in the state folder. Raises OSError."""
+    make_folder(folder)
+    with lock_state(folder):
+        kept = {**_read_all(folder), _key(agent, start): prompt}
+        newest = sorted(kept.items(), key=lambda one: one[1].at_ms)[-_MOST_KEPT:]
+        write(folder / _FILE_NAME, msgspec.json.encode(dict(newest)))
+
+
+def _read_all(folder: Path) -> dict[str, KeptPrompt]:
+    with suppress(OSError, msgspec.DecodeError):
+        return typed.decode_leniently(read_file(folder / _FILE_NAME), dict[str, KeptPrompt])
+    return {}
+
+
+def _key(agent: str, start: Path) -> str:
+    return _digest(repr((agent, str(start))))
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def describe_changes(footprint: Footprint, start: Path, since_ms: int) -> str:
+    """Return what may have changed in the files since a time, or an empty string.
+
+    A file's status changes even if its old time is restored. That a file was deleted shows in its
+    folder only.
+    """
+    since_ns = since_ms * 1_000_000
+    files = {part.path for part in footprint.parts if part.text or part.kind == "rule"}
+    changed = sum(_changed_ns(path) > since_ns for path in files)
+    if changed:
+        return "1 file has changed" if changed == 1 else f"{changed:,} files have changed"
+    if any(_mtime_ns(folder) > since_ns for folder in _folders(footprint.agent, start)):
+        return "Files may have been added or deleted"
+    return ""
+
+
+def _changed_ns(path: str) -> int:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return 0
+    return max(status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _mtime_ns(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+def _folders(agent: str, start: Path) -> Iterator[str]:
+    """Yield the project's folders in which the agent looks for files."""
+    rules = loading_rules()[agent]
+    names = [name for one in rules.entries for name in one.files]
+    for one in rules.files:
+        for group in one.files:
+            names += [group] if isinstance(group, str) else group
+    inner = {os.path.dirname(name.partition("*")[0]) for name in names if name[0] not in "~${"}
+    for top in _up_to_root(start):
+        yield from (os.path.join(top, name) for name in inner)
+
+
+def _up_to_root(start: Path) -> list[Path]:
+    """Return a folder and those above it, up to the repository's root if there is one."""
+    chain = [start, *start.parents]
+    root = next((index for index, one in enumerate(chain) if os.path.lexists(one / ".git")), 0)
+    return chain[: root + 1]
