@@ -63,6 +63,8 @@ MAX_IMPORTS = 1_000
 """Maximum number of `@path` mentions that are looked up in a file."""
 MAX_MENTIONS = 20_000
 """Maximum number of mentions that are looked up for a footprint."""
+MAX_IMPORTED = 64 << 20
+"""Maximum size of all imports in bytes. Some agents send a file each time it is imported."""
 
 
 class ByteRange(msgspec.Struct, frozen=True):
@@ -288,6 +290,7 @@ class _Finder:
         """The path of the part that sends a file or a text, by its real path or its text."""
         self._imported: set[str] = set()
         self._mentions = 0
+        self._import_size = 0
         self._import_places: dict[str, tuple[str, ByteRange]] = {}
         """The first mention of each imported file, by its real path."""
 
@@ -744,6 +747,9 @@ class _Finder:
         source = self._read(imported)
         is_known = source.real in self._imported and not imports.repeats
         if is_known or source.real in above or source.real in self._sent:
+            return
+        self._import_size += len(source.data)
+        if self._import_size > MAX_IMPORTED:
             return
         self._imported.add(source.real)
         if self._rules.once == "file":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from sidecar.project import source_files
 from sidecar.project.footprint import agents_with_files, find_footprint, find_sent_files
 from sidecar.project.loading_rules import loading_rules
 from sidecar.project.source_files import OUTSIDE, SourceFiles
+from sidecar.text.prompt_markdown import Mention, find_mentions
 from tests.file_opens import recorded_opens
 from tests.unit.footprint_world import FootprintWorld
 
@@ -228,6 +231,24 @@ def test_a_file_is_not_encoded_again_for_each_import(
         named = {data[one.range.start : one.range.end] for one in problems}
         assert b"@missing.md" in named or not problems
         assert all(one.startswith(b"@") for one in named)
+
+
+@pytest.mark.parametrize("agent", ["gemini-cli", "qwen-code"])
+def test_a_large_file_that_is_imported_often_is_sent_in_part(
+    world: FootprintWorld, monkeypatch: pytest.MonkeyPatch, agent: str
+) -> None:
+    searched: list[int] = []
+
+    def noting(text: str, **given: Any) -> Iterator[Mention]:
+        searched.append(len(text))
+        return find_mentions(text, **given)
+
+    monkeypatch.setattr(footprints, "find_mentions", noting)
+    monkeypatch.setattr(footprints, "MAX_IMPORTED", 5_000)
+    main = {"gemini-cli": "GEMINI.md", "qwen-code": "QWEN.md"}[agent]
+    world.write({main: "@big.md\n" * 100, "big.md": "words @\n" * 100})
+    assert sum(len(part.text) for part in world.footprint(agent).parts) == 800 + 6 * 800
+    assert sum(searched) == 800 + 6 * 800
 
 
 def test_a_chain_of_imports_of_many_files_ends(
