@@ -1,8 +1,8 @@
 """Reads agents' stores incrementally. All session readers build on this module.
 
 To add an agent, add a table to `sidecar/known_agents.toml`, and create a module in
-`sidecar.agents.readers` that defines a `READER`, an implementation of `events.StoreReader`. There
-is a base class for each kind of store:
+`sidecar.agents.readers` that defines a `READER`, an implementation of
+`session_events.StoreReader`. There is a base class for each kind of store:
 
 - `LineReader` for JSON Lines files that the agent appends to. `begin` returns the reader's state,
   a `SessionLines` with everything needed to interpret later lines. `state.read(lines)` updates the
@@ -27,9 +27,9 @@ is a base class for each kind of store:
 
 - `DocumentReader` for files that the agent always rewrites completely.
 - `databases.OneDatabase` for SQLite databases.
-- `finding.FileStores` and `read_store` for everything else. The reader's state includes its
+- `store_files.FileStores` and `read_store` for everything else. The reader's state includes its
   position in the store.
-- `finding.TwoStores` combines two readers, such as those of an old and a new format.
+- `store_files.TwoStores` combines two readers, such as those of an old and a new format.
 
 Rules for readers:
 

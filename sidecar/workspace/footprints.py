@@ -172,7 +172,7 @@ def find_footprints(
         near = similar_agents([agent], loading_rules())
         known = ", ".join(loading_rules())
         hint = f"did you mean {near[0]}?" if near else f"known agents: {known}"
-        raise BadParamsError(f"unknown agent {agent}; {hint}")
+        raise BadParamsError(f"no loading rules are known for {agent}; {hint}")
     uses = _find_uses(ledger, sources, start) if reads_sessions else {}
     files = SourceFiles()
     used = {*uses, *(reader.agent for reader in sources.readers)}

@@ -278,7 +278,7 @@ def test_a_folder_without_files_says_what_to_do(root: Path) -> None:
 def test_an_unknown_agent_is_an_error(root: Path) -> None:
     result = run("--agent", "claud")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "unknown agent claud; did you mean claude-code?" in result.stderr
+    assert "no loading rules are known for claud; did you mean claude-code?" in result.stderr
 
 
 def test_disabled_agents_are_an_error(root: Path) -> None:
