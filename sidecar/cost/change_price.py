@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -55,27 +55,34 @@ class ChangePrice(msgspec.Struct, frozen=True, kw_only=True):
         return float(100 * self.reads / self.usd) if self.usd else 0.0
 
 
+class ChangedCalls(NamedTuple):
+    """Calls of a model, and how many of its tokens a change adds to each.
+
+    The numbers are negative if the change removes tokens.
+    """
+
+    usage: AgentUsage
+    added: int
+    added_to_subagents: int
+
+
 def price_change(
-    added: int,
-    usages: Iterable[AgentUsage],
+    changes: Iterable[ChangedCalls],
     unit_of: Callable[[AgentUsage], UnitPrices | None],
     days: int,
-    added_to_subagents: int | None = None,
 ) -> ChangePrice:
-    """Return the price of adding tokens to the instructions of an agent.
+    """Return the price of a change of the instructions of an agent.
 
     Args:
-        added: The number of added tokens; negative if tokens were removed.
-        usages: The agent's calls.
-        unit_of: Returns the prices of these calls, or None if they are unknown.
+        changes: The agent's calls. Models have different tokenizers, so the same change may add
+            different numbers of tokens.
+        unit_of: Returns the prices of calls, or None if they are unknown.
         days: The number of days in which the calls were made.
-        added_to_subagents: The number of tokens that sub-agents also send; by default, all.
     """
-    added_to_subagents = added if added_to_subagents is None else added_to_subagents
     calls = unpriced = 0
     amounts = dict.fromkeys(_BUCKET, Decimal(0))
     subagents = Decimal(0)
-    for usage in usages:
+    for usage, added, added_to_subagents in changes:
         unit = unit_of(usage)
         for part, tokens in ((usage.main, added), (usage.subagents, added_to_subagents)):
             calls += part.calls

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ from sidecar.agents.folders import Places
 from sidecar.budgets.check_report import PromptGrowth, UnreadFile
 from sidecar.budgets.check_run import SentFile
 from sidecar.budgets.instruction_findings import choose_agents
-from sidecar.cost.change_price import ChangePrice, price_change
+from sidecar.cost.change_price import ChangedCalls, ChangePrice, price_change
 from sidecar.counting.count_result import METHODS, Measure, Method
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.project.git import find_top
@@ -61,14 +61,31 @@ class _Size(NamedTuple):
     method: Method
 
 
+class _Change(NamedTuple):
+    """How what an agent sends with a model has changed."""
+
+    before: _Size
+    after: _Size
+
+    def of_calls(self, usage: AgentUsage) -> ChangedCalls:
+        """Return what the change adds to some calls of this model."""
+        added = self.after.tokens - self.before.tokens
+        return ChangedCalls(usage, added, self.after.repeated - self.before.repeated)
+
+
 class KnownUsage(NamedTuple):
     """How agents call models here, and what the calls cost."""
 
     profile: UsageProfile
     prices: Prices
 
-    def price(self, agent: str, before: _Size, after: _Size) -> ChangePrice | None:
-        """Return the price of a change, or None if no calls of the agent are known."""
+    def price(self, agent: str, changes: Mapping[str, _Change]) -> ChangePrice | None:
+        """Return the price of a change, or None if no calls of the agent are known.
+
+        Args:
+            agent: The agent.
+            changes: The change by model.
+        """
         calls, now = self.profile.of(agent), datetime.now(UTC)
 
         def unit_of(usage: AgentUsage) -> UnitPrices | None:
@@ -77,13 +94,18 @@ class KnownUsage(NamedTuple):
 
         if not calls:
             return None
-        added = after.tokens - before.tokens
-        repeated = after.repeated - before.repeated
-        return price_change(added, calls, unit_of, self.profile.days, repeated)
+        changed = (changes[usage.model].of_calls(usage) for usage in calls)
+        return price_change(changed, unit_of, self.profile.days)
 
-    def models(self) -> dict[str, str]:
-        """Return the most frequent model of each agent."""
-        return {usage.agent: usage.model for usage in reversed(self.profile.agents)}
+    def models(self) -> dict[str, list[str]]:
+        """Return the models of each agent, the most frequent first."""
+        calls = Counter[tuple[str, str]]()
+        for usage in self.profile.agents:
+            calls[usage.agent, usage.model] += usage.calls
+        models: dict[str, list[str]] = {}
+        for agent, model in sorted(calls, key=lambda key: (-calls[key], key)):
+            models.setdefault(agent, []).append(model)
+        return models
 
 
 def find_usage(root: Path, settings: Settings, file: Path | None = None) -> KnownUsage:
@@ -153,21 +175,23 @@ def find_prompt_growth(
     for agent in models or choose_agents(root, settings, places):
         if agent not in known:
             continue
-        model = models.get(agent, settings.model)
-        old_prompt, prompt = (
-            _find_prompt(agent, root, places, files, model) for files in (before, now)
-        )
-        if old_prompt == prompt:
+        prompts = {
+            model: [_find_prompt(agent, root, places, files, model) for files in (before, now)]
+            for model in models.get(agent, [settings.model])
+        }
+        if all(old_prompt == prompt for old_prompt, prompt in prompts.values()):
             continue
+        model = next(iter(prompts))
         unread = tuple(
             UnreadFile(short_path(part.path, folders), part.reason, is_old)
-            for one, is_old in ((prompt, False), (old_prompt, True))
+            for one, is_old in zip(prompts[model], (True, False), strict=True)
             for part in one.unread
-        )
-        old_size, size = (
-            _measure(() if unread else one.parts, partial(count, model=model))
-            for one in (old_prompt, prompt)
-        )
+        )[::-1]
+        changes = {
+            model: _Change(*(_measure(() if unread else one.parts, model, count) for one in pair))
+            for model, pair in prompts.items()
+        }
+        old_size, size = changes[model]
         growth = PromptGrowth(
             agent=agent,
             title=known[agent].title,
@@ -177,10 +201,10 @@ def find_prompt_growth(
             method=max(old_size.method, size.method, key=METHODS.index),
             base=base,
             days=usage.profile.days,
-            price=None if unread else usage.price(agent, old_size, size),
+            price=None if unread else usage.price(agent, changes),
             unread=unread,
         )
-        if growth.added or unread:
+        if unread or any(change.before != change.after for change in changes.values()):
             found.append(growth)
     return tuple(sorted(found, key=lambda growth: (not growth.unread, -growth.added)))
 
@@ -230,9 +254,9 @@ def _find_prompt(agent: str, root: Path, places: Places, files: SourceFiles, mod
     )
 
 
-def _measure(parts: Sequence[_SentPart], count: Callable[[str], Measure]) -> _Size:
+def _measure(parts: Sequence[_SentPart], model: str, count: CountText) -> _Size:
     """Return the size of all parts, with the least reliable of the methods."""
-    counts = [count(part.text) for part in parts]
+    counts = [count(part.text, model) for part in parts]
     repeated = (one.tokens for one, part in zip(counts, parts, strict=True) if part.is_repeated)
     method = max((one.method for one in counts), key=METHODS.index, default=METHODS[0])
     return _Size(sum(one.tokens for one in counts), sum(repeated), method)

@@ -293,6 +293,29 @@ def test_without_diff_nothing_is_said(repository: Path) -> None:
     assert "promptGrowth" not in fields_of(json.loads(result.stdout))
 
 
+def test_each_model_is_priced_by_its_own_tokenizer(repository: Path) -> None:
+    Path("CLAUDE.md").write_text(BASE + "変更の前にすべてのテストを実行する。\n" * 20)
+    usages = [
+        AgentUsage(
+            agent="claude-code", model=model, provider="openai", main=PrefixCalls(uncached=calls)
+        )
+        for model, calls in (("gpt-4", 1_000), ("gpt-5", 2_000))
+    ]
+
+    def found(*usages: AgentUsage) -> tuple[str, int, float]:
+        profile = msgspec.json.encode(UsageProfile(days=30, agents=usages))
+        Path("team.json").write_bytes(profile)
+        (one,) = json.loads(run("--json", "--profile", "team.json").stdout)["promptGrowth"]
+        return one["model"], one["added"], one["costUsd"]
+
+    (_, old, old_usd), (_, new, new_usd) = found(usages[0]), found(usages[1])
+    assert old != new
+    model, tokens, usd = found(*usages)
+    assert (model, tokens) == ("gpt-5", new)
+    assert usd == pytest.approx(old_usd + new_usd)
+    assert found(*usages) == found(*usages[::-1])
+
+
 TOO_LARGE = "x " * (2 << 20) + "x"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.cost.change_price import price_change
+from sidecar.cost.change_price import ChangedCalls, price_change
 from sidecar.cost.usage_profile import AgentUsage, PrefixCalls
 from sidecar.models.price_list import UnitPrices
 from sidecar.text.printable import usd_text
@@ -47,8 +47,12 @@ QWEN = AgentUsage(
 LOCAL = AgentUsage(agent="qwen-code", model="local", main=PrefixCalls(uncached=40))
 
 
+def added(usage: AgentUsage, tokens: int, to_subagents: int | None = None) -> ChangedCalls:
+    return ChangedCalls(usage, tokens, tokens if to_subagents is None else to_subagents)
+
+
 def test_text_is_written_once_a_session_and_read_in_every_other_call() -> None:
-    price = price_change(317, [CLAUDE], lambda _: SONNET, 30)
+    price = price_change([added(CLAUDE, 317)], lambda _: SONNET, 30)
     assert price.calls == 4_210
     assert price.reads == Decimal("0.385155")  # 4,050 reads * 317 tokens * $0.30 / 10^6
     assert price.writes == Decimal("0.275790")  # (120 * $6 + 40 * $3.75) * 317 / 10^6
@@ -59,7 +63,7 @@ def test_text_is_written_once_a_session_and_read_in_every_other_call() -> None:
 
 
 def test_calls_of_fewer_days_are_scaled_to_a_month() -> None:
-    price = price_change(3_000, [CODEX], lambda _: prices("1.25", "0.125"), 10)
+    price = price_change([added(CODEX, 3_000)], lambda _: prices("1.25", "0.125"), 10)
     assert price.reads == Decimal("1.0125")  # 900 * 3,000 * $0.125 / 10^6 * 3
     assert price.uncached == Decimal("1.125")  # 100 * 3,000 * $1.25 / 10^6 * 3
     assert price.usd is not None
@@ -68,7 +72,9 @@ def test_calls_of_fewer_days_are_scaled_to_a_month() -> None:
 
 def test_removed_tokens_save_money_and_unpriced_calls_are_left_out() -> None:
     units = {"coder": prices("1", "0.20"), "local": None}
-    price = price_change(-1_200, [QWEN, LOCAL], lambda usage: units[usage.model], 30)
+    price = price_change(
+        [added(QWEN, -1_200), added(LOCAL, -1_200)], lambda usage: units[usage.model], 30
+    )
     assert (price.calls, price.unpriced_calls) == (1_240, 40)
     assert price.reads == Decimal("-0.12")  # 500 * 1,200 * $0.20 / 10^6
     assert price.uncached == Decimal("-0.84")  # 700 * 1,200 * $1 / 10^6
@@ -82,28 +88,37 @@ def test_the_reference_works_out_the_same_examples(amount: str) -> None:
 
 
 def test_a_change_has_no_price_if_no_call_has_one() -> None:
-    price = price_change(317, [CLAUDE], lambda _: None, 30)
+    price = price_change([added(CLAUDE, 317)], lambda _: None, 30)
     assert price.usd is None
     assert price.unpriced_calls == price.calls == 4_210
 
 
 def test_calls_without_a_price_for_one_kind_of_tokens_are_unpriced() -> None:
-    price = price_change(317, [CLAUDE], lambda _: prices("3"), 30)
+    price = price_change([added(CLAUDE, 317)], lambda _: prices("3"), 30)
     assert price.usd is None
 
 
 def test_calls_of_a_kind_that_does_not_occur_need_no_price() -> None:
-    price = price_change(1_000, [LOCAL], lambda _: prices("1"), 30)
+    price = price_change([added(LOCAL, 1_000)], lambda _: prices("1"), 30)
     assert price.usd == Decimal("0.04")
 
 
 def test_sub_agents_may_send_less_of_a_change() -> None:
-    price = price_change(317, [CLAUDE], lambda _: SONNET, 30, 100)
+    price = price_change([added(CLAUDE, 317, 100)], lambda _: SONNET, 30)
     assert price.subagents == Decimal("0.0234")  # (280 * $0.30 + 40 * $3.75) * 100 / 10^6
-    assert price_change(317, [CLAUDE], lambda _: SONNET, 30, 0).subagents == 0
+    assert price_change([added(CLAUDE, 317, 0)], lambda _: SONNET, 30).subagents == 0
 
 
 def test_an_unchanged_size_costs_nothing() -> None:
-    price = price_change(0, [CLAUDE], lambda _: SONNET, 30)
+    price = price_change([added(CLAUDE, 0)], lambda _: SONNET, 30)
     assert price.usd == 0
     assert price.read_percent == 0
+
+
+def test_each_model_is_priced_by_its_own_tokens() -> None:
+    units = {"gpt": prices("1.25", "0.125"), "coder": prices("1", "0.20")}
+    changes = [added(CODEX, 1_000), added(QWEN, 1_500)]
+    price = price_change(changes, lambda usage: units[usage.model], 30)
+    # 900 * 1,000 * $0.125 / 10^6 + 500 * 1,500 * $0.20 / 10^6
+    assert price.reads == Decimal("0.2625")
+    assert price == price_change(changes[::-1], lambda usage: units[usage.model], 30)
