@@ -15,7 +15,9 @@ from sidecar.errors import BadParamsError
 from sidecar.project.files import STDIN
 
 if TYPE_CHECKING:
+    from sidecar.budgets.check_cache import Checked
     from sidecar.budgets.check_report import FileReport, Growth, PromptGrowth, Report
+    from sidecar.budgets.check_run import Checker
     from sidecar.budgets.file_reader import Progress
     from sidecar.config.options import Loaded, Origin, Problem
     from sidecar.config.settings import Settings
@@ -251,12 +253,7 @@ def _root_report(
         old = read_old_files(root, base)
         measure = checker.reader().measure
         prompt_growth = find_prompt_growth(root, old, base, settings, measure, profile)
-    if any(budget.always_loaded for budget in settings.budgets):
-        from sidecar.workspace.prompt_growth import find_sent_files
-
-        listed = {target.relative for target in finder.of([str(root)])}
-        sent_files = partial(find_sent_files, root, settings, listed, old)
-        checked = checker.add_always_loaded(checked, sent_files, base or "")
+    checked = _add_always_loaded(checker, checked, root, settings, old, base)
     if use_cache and checker.has_changed:
         checker.update_cache(targets)
         save_cache(root, cache)
@@ -269,6 +266,38 @@ def _root_report(
     report = checker.report(checked, growth, notes, deleted)
     report = msgspec.structs.replace(report, prompt_growth=prompt_growth)
     return _add_instructions(report, root, settings, targets) if checks_instructions else report
+
+
+def _add_always_loaded(
+    checker: Checker,
+    checked: list[Checked],
+    root: Path,
+    settings: Settings,
+    old: Mapping[str, Contents] | None = None,
+    base: str | None = None,
+    texts: Mapping[str, bytes] | None = None,
+) -> list[Checked]:
+    """Return the results with the findings about what agents send with every call.
+
+    Args:
+        checker: The checker.
+        checked: The results.
+        root: The root folder.
+        settings: The project's settings.
+        old: What the changed files contained in a revision, or None without a revision.
+        base: The revision.
+        texts: What files contain instead of their contents on disk, by path.
+    """
+    if not any(budget.always_loaded for budget in settings.budgets):
+        return checked
+    from sidecar.project.files import Targets
+    from sidecar.workspace.prompt_growth import find_sent_files
+
+    listed = {target.relative for target in Targets(root).of([str(root)])}
+    if texts is not None:
+        listed.update(result.target.relative for result in checked)
+    sent_files = partial(find_sent_files, root, settings, listed, old, texts)
+    return checker.add_always_loaded(checked, sent_files, base or "")
 
 
 def _add_instructions(
@@ -339,8 +368,9 @@ def _stdin_report(
     text = decode_text(data)
     if text is None:
         return checker.report([unreadable(target._replace(fault=report_binary(target)))])
-    report = checker.report([checker.check_text(target, text)])
+    texts = {os.path.join(root, target.relative): data}
+    checked = [checker.check_text(target, text)]
+    report = checker.report(_add_always_loaded(checker, checked, root, settings, texts=texts))
     if not checks_instructions:
         return report
-    texts = {os.path.join(root, target.relative): data}
     return _add_instructions(report, root, settings, [target], texts)

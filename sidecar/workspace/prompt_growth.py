@@ -214,6 +214,7 @@ def find_sent_files(
     settings: Settings,
     listed: Container[str],
     old: Mapping[str, Contents] | None,
+    texts: Mapping[str, bytes] | None,
     agent: str,
 ) -> list[SentFile]:
     """Return what an agent sends of a repository's files with every call.
@@ -224,6 +225,7 @@ def find_sent_files(
         listed: The project's files, relative to the root folder. Others, which git ignores, are
             left out, and so are the user's files.
         old: What the changed files contained in a revision, or None without a revision.
+        texts: What files contain instead of their contents on disk, by path.
         agent: The agent.
     """
     places = Places.of(settings.agents)
@@ -232,7 +234,7 @@ def find_sent_files(
         [part for part in footprint.parts if part.is_sent and not part.is_own]
         for footprint in (
             find_for_model(agent, root, places, SourceFiles(replaced), settings.model)
-            for replaced in (None, *([] if old is None else [old]))
+            for replaced in (texts, *([] if old is None else [old]))
         )
     ]
     old_texts = {part.path: part.text for parts in sent[1:] for part in parts}

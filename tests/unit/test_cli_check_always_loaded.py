@@ -131,6 +131,28 @@ def test_a_budget_is_not_passed_because_all_sent_files_are_above(
     assert place == {"uri": "AGENTS.md"}
 
 
+@pytest.mark.parametrize("name", ["CLAUDE.md", ".claude/rules/new.md"])
+def test_standard_input_counts_as_the_text_of_its_file(root: Path, name: str) -> None:
+    write_budget(20)
+    command = ["-", "--stdin-name", name]
+    shown = CliRunner().invoke(check, command, input=LINE, catch_exceptions=False)
+    assert shown.exit_code == 0
+    assert "1 file checked: all within budget\n" in shown.stdout
+    shown = CliRunner().invoke(check, command, input=LINE * 9, catch_exceptions=False)
+    assert shown.exit_code == 1
+    assert shown.stdout.startswith(f"{name}:1:1: error: Every Claude Code call: {name} and ")
+
+
+def test_a_file_outside_of_a_sparse_checkout_is_counted_once(root: Path) -> None:
+    write_budget(99, more='[[budget]]\nfiles = "docs/*"\nmax-tokens = 9\n')
+    Path("docs").mkdir()
+    Path("docs/a.md").write_text(LINE)
+    git("add", "-A")
+    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "y")
+    git("sparse-checkout", "set", "src")
+    assert "1 file with a budget is not in this sparse checkout" in run(".").stderr
+
+
 def test_the_users_files_and_ignored_files_do_not_count(root: Path) -> None:
     own = Path(os.environ["HOME"]) / ".claude"
     own.mkdir(parents=True, exist_ok=True)
