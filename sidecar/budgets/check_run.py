@@ -448,14 +448,14 @@ class _Change(NamedTuple):
 
 
 def _changed_files(folder: Path, base: str) -> Iterator[_Change]:
-    # Resolve the revision first, so that git cannot mistake it for an option or a path.
-    commit = _run_git(
-        folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{tree}}"
-    )
+    try:
+        tree = git.resolve_tree(folder, base)
+    except git.GitError as error:
+        raise _comparison_error(error) from error
     fields = iter(
         _run_git(
             folder, "diff", "--raw", "-z", "--no-abbrev", "-M", "--relative",
-            commit.decode().strip(), "--",
+            tree, "--",
         ).split(b"\0")
     )  # fmt: skip
     known = set[bytes]()
@@ -499,5 +499,8 @@ def _run_git(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> by
     try:
         return git.run(folder, verb, *arguments, stdin=stdin)
     except git.GitError as error:
-        reason = str(error) or "the repository has no such revision"
-        raise BadParamsError(f"--diff: git cannot compare the files: {reason}") from error
+        raise _comparison_error(error) from error
+
+
+def _comparison_error(error: git.GitError) -> BadParamsError:
+    return BadParamsError(f"--diff: git cannot compare the files: {error}")

@@ -71,6 +71,50 @@ def run(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
     return ran.stdout
 
 
+def resolve_tree(folder: Path, base: str) -> str:
+    """Return the id of the tree of a revision that a folder's files are compared with.
+
+    `main...HEAD` stands for the commit where HEAD branched off, as in `git diff`.
+
+    Raises:
+        GitError: There is no such revision. The message says what to do.
+    """
+    name, dots, end = base.partition("...")
+    if end not in ("", "HEAD") or ".." in name:
+        first = name.partition("..")[0] or "main"
+        raise GitError(
+            f"files are compared as they are on disk; name one revision, such as {first} "
+            f"or {first}...HEAD"
+        )
+    if dots:
+        commit = _rev_parse(folder, f"{name or 'HEAD'}^{{commit}}")
+        ran = _run_verb(folder, "merge-base", commit, "HEAD")
+        if ran.returncode != 0:
+            reason = _message(ran) or f"{name} and HEAD have no common commit"
+            raise GitError(reason + _shallow_hint(folder))
+        name = ran.stdout.decode().strip()
+    return _rev_parse(folder, f"{name}^{{tree}}")
+
+
+def _rev_parse(folder: Path, name: str) -> str:
+    # With --end-of-options, git cannot mistake a name for an option or a path.
+    ran = _run_verb(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    if ran.returncode != 0:
+        reason = _message(ran) or "the repository has no such revision"
+        raise GitError(reason + _shallow_hint(folder))
+    return ran.stdout.decode().strip()
+
+
+def _shallow_hint(folder: Path) -> str:
+    """Say how to get the revisions that a shallow clone lacks."""
+    if _run_verb(folder, "rev-parse", "--is-shallow-repository").stdout.strip() != b"true":
+        return ""
+    return (
+        "; this is a shallow clone, so set `fetch-depth: 0` for actions/checkout, or run "
+        "`git fetch --unshallow`"
+    )
+
+
 def _run_verb(
     folder: Path, verb: str, *arguments: str, stdin: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:

@@ -64,10 +64,9 @@ def read_old_files(folder: Path, base: str) -> dict[str, Contents]:
 
 
 def _find_changes(top: Path, base: str) -> Iterator[_Change]:
-    # Resolve the revision first, so that git cannot mistake it for an option or a path.
-    tree = git.run(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{tree}}")
+    tree = git.resolve_tree(top, base)
     options = ("--raw", "-z", "--no-abbrev", "--no-renames")
-    fields = iter(git.run(top, "diff", *options, tree.decode().strip(), "--").split(b"\0"))
+    fields = iter(git.run(top, "diff", *options, tree, "--").split(b"\0"))
     for header in fields:
         if not header:
             break

@@ -316,6 +316,66 @@ def test_each_model_is_priced_by_its_own_tokenizer(repository: Path) -> None:
     assert found(*usages) == found(*usages[::-1])
 
 
+def grown(*arguments: str) -> tuple[int, str]:
+    """Return the exit code, and the growth of CLAUDE.md or the error."""
+    result = CliRunner().invoke(check, ["--json", *arguments, "."])
+    if result.exit_code:
+        return result.exit_code, " ".join(result.stderr.split())
+    (one,) = json.loads(result.stdout)["growth"]
+    (sent,) = [
+        each for each in json.loads(result.stdout)["promptGrowth"] if each["agent"] == "claude-code"
+    ]
+    assert (one["before"], one["tokens"]) == (sent["before"], sent["tokens"])
+    return one["before"], one["message"]
+
+
+def test_three_dots_compare_with_the_commit_where_the_branch_began(repository: Path) -> None:
+    git("checkout", "-qb", "work")
+    Path("CLAUDE.md").write_text(MORE)
+    commit()
+    git("checkout", "-q", "main")
+    Path("CLAUDE.md").write_text(MORE * 9)
+    commit()
+    git("checkout", "-q", "work")
+    assert grown("--diff", "main")[0] > 4
+    for base in ("main...HEAD", "main..."):
+        assert grown("--diff", base) == (4, f"7 tokens more than in {base} (4 → 11)")
+
+
+@pytest.mark.parametrize("base", ["main..HEAD", "main...other", "main..other...HEAD"])
+def test_other_ranges_are_an_error_that_says_what_to_write(repository: Path, base: str) -> None:
+    code, error = grown("--diff", base)
+    assert code == 2
+    assert error.endswith(
+        "files are compared as they are on disk; name one revision, such as main or main...HEAD"
+    )
+
+
+def test_branches_without_a_common_commit_are_an_error(repository: Path) -> None:
+    git("checkout", "-q", "--orphan", "other")
+    Path("CLAUDE.md").write_text(MORE)
+    commit()
+    code, error = grown("--diff", "main...HEAD")
+    assert code == 2
+    assert error.endswith("main and HEAD have no common commit")
+
+
+def test_a_shallow_clone_says_how_to_fetch_the_revision(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("CLAUDE.md").write_text(MORE)
+    commit()
+    git("clone", "-q", "--depth=1", repository.as_uri(), str(tmp_path / "clone"))
+    assert grown("--diff", "HEAD~2")[1].endswith("the repository has no such revision")
+    monkeypatch.chdir(tmp_path / "clone")
+    code, error = grown("--diff", "HEAD~1")
+    assert code == 2
+    assert error.endswith(
+        "the repository has no such revision; this is a shallow clone, so set `fetch-depth: 0` "
+        "for actions/checkout, or run `git fetch --unshallow`"
+    )
+
+
 TOO_LARGE = "x " * (2 << 20) + "x"
 
 
