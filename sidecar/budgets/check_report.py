@@ -186,6 +186,12 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The number of days in which the calls of `price` were made."""
     unread: tuple[UnreadFile, ...] = ()
     """The files that could not be read. If there are any, no number is known."""
+    limit: str = ""
+    """What was not looked at, because there is too much. If it is not empty, no number is known."""
+
+    @property
+    def is_unknown(self) -> bool:
+        return bool(self.unread or self.limit)
 
     @property
     def added(self) -> int:
@@ -199,6 +205,8 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def text(self) -> str:
         """The growth and its price, without the agent's name."""
+        if self.limit:
+            return f"unknown growth. {self.limit}"
         if self.unread:
             return self._unread_text()
         before, after = (number_text(count, self.method) for count in (self.before, self.tokens))
@@ -369,9 +377,9 @@ def _prompt_growth_json(growth: PromptGrowth) -> dict[str, Any]:
     return {
         "agent": growth.agent,
         "model": growth.model,
-        "before": None if growth.unread else growth.before,
-        "tokens": None if growth.unread else growth.tokens,
-        "added": None if growth.unread else growth.added,
+        "before": None if growth.is_unknown else growth.before,
+        "tokens": None if growth.is_unknown else growth.tokens,
+        "added": None if growth.is_unknown else growth.added,
         "method": growth.method,
         "base": growth.base,
         "unread": growth.unread,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -35,7 +34,7 @@ from sidecar.project.sent_text import (
     text_as_sent,
     texts_of,
 )
-from sidecar.project.source_files import SourceFile, SourceFiles
+from sidecar.project.source_files import MAX_ENTRIES, SourceFile, SourceFiles
 from sidecar.text.prompt_markdown import (
     Mention,
     find_mentions,
@@ -134,6 +133,8 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the agent in which this was measured. Empty if it is from documentation."""
     parts: tuple[Part, ...]
     problems: tuple[Problem, ...] = ()
+    limits: tuple[str, ...] = ()
+    """What was not looked at, because there is too much, as sentences."""
 
 
 def find_footprint(
@@ -290,6 +291,10 @@ class _Finder:
         """The path of the part that sends a file or a text, by its real path or its text."""
         self._imported: set[str] = set()
         self._mentions = 0
+        self._left_out = 0
+        """The number of parts beyond `MAX_PARTS`."""
+        self._limits: dict[str, None] = {}
+        """What else was not looked at, as sentences."""
         self._import_size = 0
         self._import_places: dict[str, tuple[str, ByteRange]] = {}
         """The first mention of each imported file, by its real path."""
@@ -326,7 +331,19 @@ class _Finder:
             version=self._rules.version,
             parts=tuple(parts),
             problems=tuple(dict.fromkeys(problems)),
+            limits=tuple(self._limit_notes()),
         )
+
+    def _limit_notes(self) -> Iterator[str]:
+        """Yield what was not looked at."""
+        if self._left_out:
+            files = "1 file is" if self._left_out == 1 else f"{self._left_out:,} files are"
+            yield f"{files} not looked at, because only {MAX_PARTS:,} are."
+        for folder in sorted(self._files.partly_listed):
+            if any(part.path.startswith(folder) for part in self._parts):
+                name = self._search.short(folder)
+                yield f"{name}: only {MAX_ENTRIES:,} files and folders are looked at."
+        yield from self._limits
 
     def _report_imported_instructions(self, parts: Sequence[Part]) -> None:
         """Report files that are sent as instructions, and again as imports."""
@@ -604,6 +621,9 @@ class _Finder:
         source = self._read(file)
         kind: Kind = rules.kind or ("rule" if file.is_rule else "instructions")
         part = Part(kind=kind, path=file.path, state="sent", is_own=file.place.is_own)
+        limit = self._search.limit_of(rules)
+        if source.head and limit and limit.bytes is not None and limit.bytes < len(source.head):
+            source = source._replace(data=source.head, note="")
         if source.note:
             self._append(replace(part, reason=source.note, is_unread=True))
             return
@@ -633,7 +653,8 @@ class _Finder:
             self._add_imports(file, rules, imports, (source.real,))
 
     def _cut(self, part: Part, source: SourceFile, end: int, rules: Files) -> Part:
-        size, lost = len(source.data), ByteRange(end, len(source.data))
+        size = source.size or len(source.data)
+        lost = ByteRange(end, size)
         limit = self._search.limit_of(rules) or Limit()
         most = [f"{limit.lines:,} lines"] if limit.lines is not None else []
         most += [f"{limit.bytes:,} bytes"] if limit.bytes is not None else []
@@ -720,9 +741,17 @@ class _Finder:
             text, after=_ANY_BEFORE, trims=imports.trims, has_escapes=imports.has_escapes
         )
         offsets = _ByteOffsets(text)
-        for mention in islice(mentions, MAX_IMPORTS):
+        for number, mention in enumerate(mentions):
             self._mentions += 1
             if self._mentions > MAX_MENTIONS:
+                self._limits[f"Only {MAX_MENTIONS:,} `@path` mentions are looked at."] = None
+                return
+            if number >= MAX_IMPORTS:
+                left = 1 + sum(1 for _ in mentions)
+                name = self._search.short(file.path)
+                self._limits[f"{name}: its last {left:,} `@path` mentions are not looked at."] = (
+                    None
+                )
                 return
             span = offsets.range_of(mention)
             imported = self._resolve(file, mention.path, imports)
@@ -731,7 +760,9 @@ class _Finder:
                 message = f"{self._name} does not import this file: {reason}."
                 fix = self._separate_import(text, mention, span, imported, imports)
                 self._report("import-skipped", file.path, span, message, fix)
-            elif reason == "" and len(self._parts) < MAX_PARTS:
+            elif reason == "" and len(self._parts) >= MAX_PARTS:
+                self._left_out += 1
+            elif reason == "":
                 if imports.repeats and self._files.real(imported.path) in self._imported:
                     message = (
                         f"{self._name} sends this file twice, because it is imported twice. "
@@ -824,6 +855,8 @@ class _Finder:
     def _append(self, part: Part) -> None:
         if len(self._parts) < MAX_PARTS:
             self._parts.append(part)
+        else:
+            self._left_out += 1
 
     def _report(
         self, code: Code, path: str, span: ByteRange, message: str, fix: ProblemFix | None = None

@@ -44,6 +44,10 @@ class SourceFile(NamedTuple):
     """The path with all links resolved."""
     data: bytes
     note: str = ""
+    head: bytes = b""
+    """The beginning of a file that is too large to be read."""
+    size: int = 0
+    """The size of this file in bytes."""
 
     @property
     def text(self) -> str:
@@ -89,6 +93,10 @@ class SourceFiles:
         self._real_folders: dict[str, str] = {}
         self._below: dict[str, tuple[str, ...]] = {}
         self._found: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._outside: dict[tuple[str, int], list[str]] = {}
+        """The linked folders that are not listed, because they lead out of those that may be."""
+        self.partly_listed: set[str] = set()
+        """The folders with too many files to list."""
         self.folders: dict[str, int] = {}
         """The folders that were listed with their subfolders, and how many files are in each.
 
@@ -173,18 +181,21 @@ class SourceFiles:
             descriptor = open_to_read(real, NO_FOLLOW | getattr(os, "O_NONBLOCK", 0))
             with open(descriptor, "rb") as file:
                 self.opened += 1
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
                     return SourceFile(real, b"", "not read: it is not a regular file")
-                data = file.read(MAX_BYTES + 1)
+                data, size = file.read(MAX_BYTES + 1), status.st_size
         except OSError as error:
             return SourceFile(real, b"", f"not read: {error.strerror or 'it cannot be opened'}")
-        if len(data) > MAX_BYTES:
-            return SourceFile(real, b"", TOO_LARGE)
         self._size += len(data)
+        if len(data) > MAX_BYTES:
+            return SourceFile(real, b"", TOO_LARGE, data[:MAX_BYTES], size)
         return SourceFile(real, data)
 
     def find(self, folder: str, pattern: str, inside: Sequence[str]) -> list[str]:
         """Return the paths of the files in a folder that match a pattern, sorted.
+
+        Linked folders that may not be listed are returned, too. Reading them says why.
 
         Args:
             folder: The folder.
@@ -204,7 +215,8 @@ class SourceFiles:
             if name.count("/") < depth and globs.matches_file(name):
                 is_file = self.exists(os.path.join(top, name))
                 found = [one for one in found if one != name] + [name] * is_file
-        return [os.path.join(top, name) for name in sorted(found)]
+        found += self._outside[top, depth]
+        return [os.path.join(top, name) if name else top for name in sorted(found)]
 
     def _replaced_in(self, top: str) -> Iterator[str]:
         """Yield the relative paths of what stands for files in a folder and its subfolders."""
@@ -216,6 +228,7 @@ class SourceFiles:
     def _list(self, top: str, depth: int, inside: Sequence[str]) -> tuple[str, ...]:
         key = top, depth
         if key not in self._found:
+            self._outside[key] = []
             self._found[key] = tuple(islice(self._walk(top, depth, inside), MAX_ENTRIES))
             if self.is_inside(top, inside):
                 self.folders[top] = max(self.folders.get(top, 0), len(self._found[key]))
@@ -227,7 +240,11 @@ class SourceFiles:
         while waiting:
             folder, level = waiting.pop()
             path = os.path.join(top, folder)
-            if self.real(path) in seen or not self.is_inside(path, inside):
+            if self.real(path) in seen:
+                continue
+            if not self.is_inside(path, inside):
+                if os.path.isdir(path):
+                    self._outside[top, depth].append(folder)
                 continue
             seen.add(self.real(path))
             try:
@@ -236,6 +253,8 @@ class SourceFiles:
             except (OSError, ValueError):
                 continue
             listed += len(some)
+            if listed >= MAX_ENTRIES:
+                self.partly_listed.add(top)
             self.listed += len(some)
             inner = []
             for entry in some:

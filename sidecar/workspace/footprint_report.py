@@ -108,7 +108,7 @@ class AgentFootprint(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     method: Method
     error_percent: float | None
     is_lower_bound: bool = False
-    """Whether the size of a part is unknown, and not included."""
+    """Whether the size of a part is unknown, and not included, or not all files were looked at."""
     parts: list[FootprintPart]
     """In the order of the request."""
     measured: MeasuredRequest | None = None
@@ -187,10 +187,11 @@ def agent_footprint(
         tokens=before.tokens,
         method=before.method,
         error_percent=before.error_percent,
-        is_lower_bound=not is_measured and None in [part.tokens for part in (system, *files)],
+        is_lower_bound=bool(footprint.limits)
+        or (not is_measured and None in [part.tokens for part in (system, *files)]),
         parts=[system, *files, *([_message_part(message_tokens)] if message_tokens else [])],
         measured=measured,
-        notes=[*notes, *losses],
+        notes=[*notes, *footprint.limits, *losses],
         has_losses=bool(losses),
     )
     return msgspec.structs.replace(found, text="\n".join(agent_lines(found)))

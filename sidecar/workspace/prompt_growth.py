@@ -50,6 +50,8 @@ class _Prompt(NamedTuple):
     parts: tuple[_SentPart, ...]
     unread: tuple[Part, ...]
     """The files of which it is unknown what is sent."""
+    limits: tuple[str, ...] = ()
+    """What was not looked at, because there is too much."""
 
 
 class _Size(NamedTuple):
@@ -179,7 +181,9 @@ def find_prompt_growth(
             model: [_find_prompt(agent, root, places, files, model) for files in (before, now)]
             for model in models.get(agent, [settings.model])
         }
-        if all(old_prompt == prompt for old_prompt, prompt in prompts.values()):
+        limits = (note for pair in prompts.values() for one in pair[::-1] for note in one.limits)
+        limit = next(limits, "")
+        if not limit and all(old_prompt == prompt for old_prompt, prompt in prompts.values()):
             continue
         model = next(iter(prompts))
         unread = tuple(
@@ -187,8 +191,11 @@ def find_prompt_growth(
             for one, is_old in zip(prompts[model], (True, False), strict=True)
             for part in one.unread
         )[::-1]
+        is_unknown = bool(unread or limit)
         changes = {
-            model: _Change(*(_measure(() if unread else one.parts, model, count) for one in pair))
+            model: _Change(
+                *(_measure(() if is_unknown else one.parts, model, count) for one in pair)
+            )
             for model, pair in prompts.items()
         }
         old_size, size = changes[model]
@@ -201,12 +208,13 @@ def find_prompt_growth(
             method=max(old_size.method, size.method, key=METHODS.index),
             base=base,
             days=usage.profile.days,
-            price=None if unread else usage.price(agent, changes),
+            price=None if is_unknown else usage.price(agent, changes),
             unread=unread,
+            limit=limit,
         )
-        if unread or any(change.before != change.after for change in changes.values()):
+        if is_unknown or any(change.before != change.after for change in changes.values()):
             found.append(growth)
-    return tuple(sorted(found, key=lambda growth: (not growth.unread, -growth.added)))
+    return tuple(sorted(found, key=lambda growth: (not growth.is_unknown, -growth.added)))
 
 
 def find_sent_files(
@@ -249,10 +257,12 @@ def find_sent_files(
 
 
 def _find_prompt(agent: str, root: Path, places: Places, files: SourceFiles, model: str) -> _Prompt:
-    parts = find_for_model(agent, root, places, files, model).parts
+    footprint = find_for_model(agent, root, places, files, model)
+    parts = footprint.parts
     return _Prompt(
         tuple(_SentPart(one.text, one.is_repeated_by_sub_agents) for one in parts if one.is_sent),
         tuple(one for one in parts if one.is_unread),
+        footprint.limits,
     )
 
 

@@ -18,6 +18,7 @@ from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.usage_profile import AgentUsage, PrefixCalls, UsageProfile
+from sidecar.project import footprint
 from tests.unit.cost_calls import call_of
 
 BASE = "Use short sentences.\n"
@@ -440,3 +441,20 @@ def test_a_file_that_stays_unread_makes_no_growth(repository: Path) -> None:
     commit()
     Path("notes.md").write_text(MORE)
     assert growth() == {}
+
+
+def test_growth_is_unknown_if_not_all_files_are_looked_at(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprint, "MAX_PARTS", 3)
+    Path(".claude/rules").mkdir(parents=True)
+    for number in range(6):
+        Path(f".claude/rules/{number}.md").write_text(f"Rule {number}.")
+    commit()
+    Path(".claude/rules/5.md").write_text("Another rule, which is not looked at.")
+    write_profile("usage-profile.json", claude_code=1)
+    sentence = run().stdout
+    (one,) = json.loads(run("--json").stdout)["promptGrowth"]
+    assert (one["before"], one["tokens"], one["added"]) == (None, None, None)
+    assert "unknown growth" in sentence
+    assert "not looked at, because only 3 are" in sentence

@@ -16,6 +16,7 @@ from benchmarks.agents.claude import ClaudeHome, Transcript
 from benchmarks.agents.truth import Tokens
 from sidecar.cli import main
 from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.project import footprint
 from sidecar.project.loading_rules import loading_rules
 from sidecar.workspace.footprint_report import MOST_NOTES, MOST_ROWS
 
@@ -451,3 +452,17 @@ def test_a_deleted_current_folder_is_an_error(root: Path) -> None:
     result = run()
     assert (result.exit_code, result.stdout) == (2, "")
     assert "the current folder was deleted" in result.stderr
+
+
+def test_rules_that_are_not_looked_at_make_the_total_a_lower_bound(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprint, "MAX_PARTS", 10)
+    for number in range(25):
+        write(root / f".claude/rules/{number}.md", f"Rule {number}.")
+    (agent,) = found("--agent", "claude-code")["agents"]
+    assert agent["isLowerBound"]
+    (note,) = [one for one in agent["notes"] if "not looked at" in one]
+    lines = run("--agent", "claude-code").stdout.splitlines()
+    assert "≥~" in lines[0]
+    assert f"  {note}" in lines

@@ -284,3 +284,64 @@ def test_bytes_that_are_not_utf8_are_replaced(world: FootprintWorld) -> None:
     (problem,) = world.problems("claude-code", "import-skipped")
     data = (world.root / "CLAUDE.md").read_bytes()
     assert data[problem.range.start : problem.range.end] == b"@docs/a.md,"
+
+
+@pytest.mark.parametrize("name", [".claude", ".claude/rules", ".claude/rules/linked"])
+def test_a_folder_that_links_out_of_the_root_is_shown(world: FootprintWorld, name: str) -> None:
+    outside = world.home.parent / "outside"
+    (outside / "rules").mkdir(parents=True)
+    (outside / "rules/x.md").write_text(PLANTED)
+    (world.root / name).parent.mkdir(parents=True, exist_ok=True)
+    (world.root / name).symlink_to(outside)
+    rules = [part for part in world.footprint("claude-code").parts if part.kind == "rule"]
+    shown = name if "rules" in name else ".claude/rules"
+    assert [(os.path.relpath(part.path, world.root), part.reason) for part in rules] == [
+        (shown, OUTSIDE)
+    ]
+    assert rules[0].is_unread
+
+
+def test_rules_that_are_not_looked_at_are_counted(
+    world: FootprintWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprints, "MAX_PARTS", 30)
+    world.write({f".claude/rules/{number}.md": "x" for number in range(30)})
+    assert world.footprint("claude-code").limits == ()
+    world.write({f".claude/rules/{number}.md": "x" for number in range(200)})
+    (limit,) = world.footprint("claude-code").limits
+    assert limit.startswith("170 files are not looked at")
+
+
+def test_a_folder_that_is_listed_in_part_is_said(
+    world: FootprintWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_files, "MAX_ENTRIES", 50)
+    world.write({f".claude/rules/{number}.md": "x" for number in range(200)})
+    (limit,) = world.footprint("claude-code").limits
+    assert limit.startswith(".claude/rules: only ")
+    assert world.footprint("codex").limits == ()
+
+
+def test_imports_that_are_not_looked_at_are_counted(
+    world: FootprintWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprints, "MAX_IMPORTS", 10)
+    world.write({f"{number}.md": f"text {number}" for number in range(25)})
+    world.write({"CLAUDE.md": "".join(f"@{number}.md\n" for number in range(25))})
+    footprint = world.footprint("claude-code")
+    assert len(footprint.parts) == 11
+    assert footprint.limits == ("CLAUDE.md: its last 15 `@path` mentions are not looked at.",)
+
+
+def test_of_a_large_file_the_part_that_is_sent_is_read(
+    world: FootprintWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_files, "MAX_BYTES", 40_000)
+    world.write({"AGENTS.md": "x" * 50_000})
+    (part,) = world.footprint("codex").parts
+    assert (part.state, len(part.text), part.is_unread) == ("cut", 32_768, False)
+    (problem,) = world.problems("codex", "instructions-cut")
+    assert (problem.range.start, problem.range.end) == (32_768, 50_000)
+    assert "the last 17,232 of 50,000 bytes" in problem.message
+    (unlimited,) = world.footprint("opencode").parts
+    assert unlimited.is_unread
