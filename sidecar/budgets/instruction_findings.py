@@ -41,7 +41,6 @@ def check_instructions(
     files: SourceFiles,
     *,
     windows: Mapping[str, int] | None = None,
-    in_editor: bool = False,
 ) -> dict[str, list[FileProblem]]:
     """Return the problems to show in a root, by the path of their file. This function blocks.
 
@@ -50,12 +49,11 @@ def check_instructions(
         settings: The root's settings.
         files: Reads the files.
         windows: The context windows of agents in tokens, as far as they are known.
-        in_editor: Whether agents that are not used on this machine are of no interest.
     """
     if not settings.footprint.diagnostics:
         return {}
     places = Places.of(settings.agents, projects=[root])
-    agents = choose_agents(root, settings, places, in_editor=in_editor)
+    agents = choose_agents(root, settings, places)
     footprints = find_all_footprints(root, places, files, agents=agents, windows=windows)
     return problems_by_path(footprints, settings.footprint)
 
@@ -63,7 +61,10 @@ def check_instructions(
 def choose_agents(
     root: Path, settings: Settings, places: Places, *, in_editor: bool = False
 ) -> tuple[str, ...]:
-    """Return the agents to check: those that the settings name, that are used here, or all."""
+    """Return the agents to check: those that the settings name, that are used here, or all.
+
+    If `in_editor` is set, agents that are not used on this machine are of no interest.
+    """
     known, named = loading_rules(), settings.footprint.agents
     if named is not None:
         return tuple(agent for agent in named if agent in known)

@@ -12,7 +12,6 @@ from typing import Literal
 import msgspec
 
 from sidecar import typed
-from sidecar.text.globs import PathGlobs
 
 Kind = Literal[
     "instructions",
@@ -307,10 +306,11 @@ def loading_rules() -> dict[str, AgentRules]:
     return typed.read_table("sidecar.project", "loading_rules.toml", dict[str, AgentRules])
 
 
-def _names(*where: Where) -> list[str]:
-    """Return the names and patterns of files that are looked for in some places, or in any."""
-    files = [one for rules in loading_rules().values() for one in rules.files]
-    groups = [group for one in files if not where or {*where} & {*one.where} for group in one.files]
+def _names() -> list[str]:
+    """Return the names and patterns of all files that are looked for."""
+    groups = [
+        group for rules in loading_rules().values() for one in rules.files for group in one.files
+    ]
     return [name for one in groups for name in ((one,) if isinstance(one, str) else one)]
 
 
@@ -321,17 +321,3 @@ def prompt_file_names() -> frozenset[str]:
     They reveal nothing about the user, so they may be sent to a collector.
     """
     return frozenset(name.rpartition("/")[2] for name in _names())
-
-
-@cache
-def _project_globs() -> PathGlobs:
-    names = _names("chain", "between", "root", "start")
-    return PathGlobs([f"**/{name}" for name in names if name[0] not in "~${"])
-
-
-def is_prompt_file(relative: str) -> bool:
-    """Return whether an agent may send the file with this path in a project before the first word.
-
-    Files that another file or an agent's settings name are not included.
-    """
-    return _project_globs().matches_file(relative)

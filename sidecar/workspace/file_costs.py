@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 
-from sidecar.project.footprint import Footprint, SentFile, find_all_footprints, sent_files
+from sidecar.project.footprint import SentFile, sent_files
 from sidecar.project.loading_rules import prompt_file_names
-from sidecar.workspace.instruction_checks import BufferTexts
 
 DAYS = 30
 
@@ -51,14 +50,9 @@ async def file_costs(
     """
     if workspace.path is None:
         return []
-    footprints = await find_root_footprints(services, workspace)
-    return await costs_of(services, workspace, sent_files(footprints), params, reported=reported)
-
-
-async def find_root_footprints(services: Services, workspace: Workspace) -> list[Footprint]:
-    """Return the footprint of each agent, with open documents as they are in the editor."""
-    opened, windows = services.instructions.open_files(), services.agent_windows(workspace)
-    return await services.workers.run(partial(_find_footprints, workspace, opened, windows))
+    found = await services.instructions.read_root(workspace)
+    files = sent_files(found.footprints)
+    return await costs_of(services, workspace, files, params, reported=reported)
 
 
 async def costs_of(
@@ -116,18 +110,6 @@ class _FileCounts(NamedTuple):
     main: Count | None
     """The size for the agent with most calls, or None if the file could not be read."""
     by_agent: Mapping[str, Count]
-
-
-def _find_footprints(
-    workspace: Workspace, opened: Mapping[str, Snapshot], windows: Mapping[str, int]
-) -> list[Footprint]:
-    from sidecar.agents.folders import Places
-    from sidecar.project.source_files import SourceFiles
-
-    settings = workspace.settings.agents
-    places = Places.of(settings) if settings.enabled else None
-    files = SourceFiles(BufferTexts.of(opened), below=opened)
-    return find_all_footprints(workspace.path or Path(), places, files, windows=windows)
 
 
 def _uri_of(file: SentFile) -> str:

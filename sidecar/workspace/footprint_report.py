@@ -32,7 +32,8 @@ _STATE_COLUMNS = 30
 """The least width of states. Longer names of parts are shortened."""
 ELSEWHERE = "The newest session started in another worktree, whose files differ"
 _LOSSES = frozenset(("instructions-cut", "instructions-hidden", "import-skipped", "skill-lost"))
-_STATE_TEXTS: dict[State, str] = {
+NAME_AND_DESCRIPTION = "name and description"
+STATE_TEXTS: dict[State, str] = {
     "sent": "sent",
     "cut": "cut",
     "name-only": "name only",
@@ -301,7 +302,7 @@ def _mcp_label(server: str) -> str:
 def _with_session_size(part: FootprintPart, size: Measure, at: str) -> FootprintPart:
     return msgspec.structs.replace(
         part,
-        state_text=f"{_STATE_TEXTS[part.state]}, as in the request of {at}",
+        state_text=f"{STATE_TEXTS[part.state]}, as in the request of {at}",
         tokens=size.tokens,
         method=size.method,
         error_percent=size.error_percent,
@@ -395,7 +396,7 @@ def state_text(state: State, reason: str, hidden_by: str, lost: int) -> str:
         lost: How many bytes the agent never sees.
     """
     is_described = state == "name-only" and not lost and not reason
-    text = "name and description" if is_described else _STATE_TEXTS[state]
+    text = NAME_AND_DESCRIPTION if is_described else STATE_TEXTS[state]
     if state == "hidden" and hidden_by:
         return f"{text} by {hidden_by}"
     if state == "cut" and lost:

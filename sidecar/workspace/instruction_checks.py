@@ -1,4 +1,4 @@
-"""Finds what coding agents lose of the instructions in open documents.
+"""Finds what coding agents send of a root's files, and lose of those that are open.
 
 The text of an open document counts as if it was saved, also for the findings of other files. All
 other files count as they are on disk.
@@ -23,6 +23,7 @@ from sidecar.workspace.workspace import Event, Workspace, Workspaces, path_of
 if TYPE_CHECKING:
     from sidecar.budgets.instruction_findings import InstructionFinding
     from sidecar.config.settings import Settings
+    from sidecar.project.footprint import Footprint
 
 
 class LocatedFindings(NamedTuple):
@@ -33,19 +34,23 @@ class LocatedFindings(NamedTuple):
 
 
 class RootFindings(NamedTuple):
-    """The findings in a root's open documents."""
+    """What agents send in a root, and the findings in its open documents."""
 
+    footprints: tuple[Footprint, ...] = ()
+    """The footprint of each agent."""
+    used: tuple[str, ...] = ()
+    """The agents that are used here, or that the settings name."""
     files: frozenset[str] = frozenset()
-    """The files that decide the findings. They may not exist."""
+    """The files that decide the rest. They may not exist."""
     folders: frozenset[str] = frozenset()
-    """The folders of which all files may decide the findings."""
+    """The folders of which all files may decide the rest."""
     watched: frozenset[str] = frozenset()
     """The files and folders to watch for changes on disk."""
     by_path: Mapping[str, LocatedFindings] = {}
     """The findings of each open document that has any."""
 
     def depends_on(self, path: str) -> bool:
-        """Return whether a file may decide the findings."""
+        """Return whether a file may decide what agents send."""
         above = PurePath(path).parents
         return path in self.files or any(str(folder) in self.folders for folder in above)
 
@@ -56,7 +61,7 @@ MAX_WATCHED = 1_000
 
 
 class InstructionChecks:
-    """Checks the instructions of each root, and keeps the findings of open documents."""
+    """Keeps what agents send in each root, and the findings of open documents."""
 
     def __init__(
         self,
@@ -106,14 +111,31 @@ class InstructionChecks:
                 found |= dict.fromkeys(located.findings)
         return list(found)
 
+    async def read_root(self, root: Workspace) -> RootFindings:
+        """Return what agents send in a root, with open documents as they are in the editor."""
+        await self.check_if_stale(root)
+        return self._found.get(root, _NOTHING)
+
+    async def read_document(self, uri: str) -> list[tuple[Workspace, str, RootFindings]]:
+        """Return the roots whose agents may send a document, and its path there.
+
+        The root that contains the document is first.
+        """
+        own = self._roots.of_document(uri)
+        likely = list(self._roots) if own.path is None else [own]
+        for root in dict.fromkeys((*likely, *(root for root, _ in self._concerned(uri)))):
+            await self.check_if_stale(root)
+        concerned = sorted(self._concerned(uri), key=lambda pair: pair[0] is not own)
+        return [(root, path, self._found[root]) for root, path in concerned]
+
     async def check_if_stale(self, root: Workspace) -> None:
-        """Check a root, and publish the open documents whose findings have changed."""
+        """Check a root, and publish the root and the documents whose findings have changed."""
         while self.is_stale(root) and root in self._roots:
             await self._running.run(root, partial(self._check, root))
 
     async def _check(self, root: Workspace) -> None:
         changes, found, snapshots = self._changes[root], _NOTHING, self.open_files()
-        if root.path is not None and root.settings.footprint.diagnostics:
+        if root.path is not None:
             work = partial(
                 find_in_root, root.path, root.settings, snapshots, self._windows_of(root)
             )
@@ -127,6 +149,7 @@ class InstructionChecks:
             return
         before = self._found.get(root, _NOTHING).by_path
         self._found[root], self._checked[root] = found, changes
+        self._publish(Event("instructions", root))
         for path, snapshot in snapshots.items():
             if before.get(path) != found.by_path.get(path):
                 self._publish(Event("instructions", root, snapshot.uri))
@@ -162,7 +185,7 @@ class InstructionChecks:
 def find_in_root(
     root: Path, settings: Settings, snapshots: Mapping[str, Snapshot], windows: Mapping[str, int]
 ) -> RootFindings:
-    """Check what agents lose of a root's instructions. This function blocks.
+    """Return what agents send of a root's files, and lose of open ones. This function blocks.
 
     Args:
         root: The root folder.
@@ -170,16 +193,25 @@ def find_in_root(
         snapshots: The open documents, by path.
         windows: The context windows of agents in tokens, as far as they are known.
     """
-    from sidecar.budgets.instruction_findings import check_instructions, locate
+    from sidecar.agents.folders import Places
+    from sidecar.budgets.instruction_findings import choose_agents, locate, problems_by_path
+    from sidecar.project.footprint import find_all_footprints
     from sidecar.project.source_files import SourceFiles
 
+    places = Places.of(settings.agents, projects=[root])
+    used = choose_agents(root, settings, places, in_editor=True)
     real = {path: os.path.realpath(path) for path in snapshots}
     texts = BufferTexts.of(snapshots)
     files = SourceFiles(texts, below=snapshots)
-    problems = check_instructions(root, settings, files, windows=windows, in_editor=True)
+    own = places if settings.agents.enabled else None
+    footprints = find_all_footprints(root, own, files, windows=windows)
+    checked = [one for one in footprints if one.agent in used and settings.footprint.diagnostics]
+    problems = problems_by_path(checked, settings.footprint)
     small = (folder for folder, files_in_it in files.folders.items() if files_in_it <= MAX_WATCHED)
     watched = [path for path in sorted({*files.looked_up, *small}) if _is_watched(path, root)]
     return RootFindings(
+        footprints=tuple(footprints),
+        used=used,
         files=files.looked_up,
         folders=frozenset(files.folders),
         watched=frozenset(watched[:MAX_WATCHED]),

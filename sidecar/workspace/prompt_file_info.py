@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.cost.cost_protocol import CostFilesParams
 from sidecar.errors import SidecarError
-from sidecar.project.footprint import Footprint, Part, sent_files
-from sidecar.project.loading_rules import State, is_prompt_file, loading_rules
+from sidecar.project.footprint import Part, sent_files
+from sidecar.project.loading_rules import State, loading_rules
 from sidecar.text.printable import first_names, printable
-from sidecar.workspace.file_costs import costs_of, find_root_footprints
-from sidecar.workspace.footprint_report import short_forms, short_path, state_text
+from sidecar.workspace.file_costs import costs_of
+from sidecar.workspace.footprint_report import (
+    NAME_AND_DESCRIPTION,
+    STATE_TEXTS,
+    short_forms,
+    short_path,
+    state_text,
+)
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
@@ -41,41 +47,43 @@ class PromptFileInfo(NamedTuple):
 
 
 async def describe_prompt_file(services: Services, uri: str) -> PromptFileInfo:
-    """Describe a prompt file. Other files have no description."""
-    workspace = services.roots.of_document(uri)
-    below = workspace.path_below(uri)
-    if workspace.path is None or below is None or not is_prompt_file(below.as_posix()):
-        return PromptFileInfo()
-    path = workspace.path / below  # the document may be open through a link
-    footprints = await find_root_footprints(services, workspace)
-    work = partial(
-        _loading_lines, footprints, path, workspace.path, workspace.settings,
-        services.documents.snapshot(uri).text,
-    )  # fmt: skip
-    loading = await services.workers.run(work)
-    params = CostFilesParams(uris=[path.as_uri()])
-    try:
-        rows = await costs_of(services, workspace, sent_files(footprints), params)
-    except SidecarError:  # the error is shown in cost reports
-        rows = []
-    return PromptFileInfo(rows[0].text if rows else "", loading)
+    """Describe a file that agents send. Other files have no description."""
+    for root, path, found in await services.instructions.read_document(uri):
+        parts = {
+            one.agent: part for one in found.footprints for part in one.parts if part.path == path
+        }
+        if not parts or root.path is None:
+            continue
+        shown = {agent: parts[agent] for agent in parts if agent in found.used} or parts
+        text = services.documents.snapshot(uri).text
+        work = partial(_loading_lines, shown, root.path, root.settings, text)
+        loading = await services.workers.run(work)
+        params = CostFilesParams(uris=[Path(path).as_uri()])
+        try:
+            rows = await costs_of(services, root, sent_files(found.footprints), params)
+        except SidecarError:  # the error is shown in cost reports
+            rows = []
+        return PromptFileInfo(rows[0].text if rows else "", loading)
+    return PromptFileInfo()
 
 
 def _loading_lines(
-    footprints: Iterable[Footprint], path: Path, root: Path, settings: Settings, text: str
+    parts: Mapping[str, Part], root: Path, settings: Settings, text: str
 ) -> list[str]:
-    """Return a line for each state in which agents that are used here have a file."""
+    """Return a line for each state in which agents have a file.
+
+    Args:
+        parts: The file as part of each agent's footprint.
+        root: The root folder.
+        settings: The root's settings.
+        text: The file's text.
+    """
     from sidecar.agents.folders import Places
-    from sidecar.budgets.instruction_findings import choose_agents
 
     places = Places.of(settings.agents, projects=[root])
-    used = choose_agents(root, settings, places, in_editor=True)
-    parts = {one.agent: part for one in footprints for part in one.parts if part.path == str(path)}
-    shown = [agent for agent in parts if agent in used] or list(parts)
     folders = short_forms(root, root, places.home)
     agents: dict[tuple[State, str], list[str]] = {}
-    for agent in shown:
-        part = parts[agent]
+    for agent, part in parts.items():
         hidden_by = short_path(part.hidden_by, folders) if part.hidden_by else ""
         lost = sum(each.end - each.start for each in part.lost)
         detail = state_text(part.state, part.reason, hidden_by, lost) + _lost_lines(part, text)
@@ -83,9 +91,14 @@ def _loading_lines(
     states = list(_SENTENCES)
     lines = sorted(agents.items(), key=lambda line: states.index(line[0][0]))
     return [
-        printable(_SENTENCES[state].format(first_names(names)) + detail.removeprefix(state))
-        for (state, detail), names in lines
+        printable(_sentence(state, detail, first_names(names))) for (state, detail), names in lines
     ]
+
+
+def _sentence(state: State, detail: str, names: str) -> str:
+    if detail == NAME_AND_DESCRIPTION:
+        return f"Listed with its description by {names}"
+    return _SENTENCES[state].format(names) + detail.removeprefix(STATE_TEXTS[state])
 
 
 def _lost_lines(part: Part, text: str) -> str:

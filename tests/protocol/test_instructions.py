@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sidecar.project import footprint
+from sidecar.project.loading_rules import loading_rules
 from sidecar.text.document import TextDocument
 from sidecar.text.positions import Position
 from tests.protocol.client import Client, edit, until
@@ -320,6 +323,80 @@ async def test_an_edit_elsewhere_checks_nothing_again(bare: Client, tmp_path: Pa
     bare.change({"text": "Be brief.\n"}, uri=prompt)
     await until(lambda: instructions.is_stale(workspace))
     await until(lambda: not instructions.is_stale(workspace))
+
+
+async def hover(editor: Editor, uri: str) -> str:
+    at = {"textDocument": {"uri": uri}, "position": {"line": 0, "character": 0}}
+    text: str = (await editor.client.request("textDocument/hover", at))["contents"]["value"]
+    return text
+
+
+async def test_hovers_lenses_and_costs_find_no_footprint_again(
+    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Counter[str]()
+    find = footprint.find_footprint
+
+    def find_and_count(agent: str, *arguments: Any, **named: Any) -> Any:
+        found[agent] += 1
+        return find(agent, *arguments, **named)
+
+    monkeypatch.setattr(footprint, "find_footprint", find_and_count)
+    bare.server.watcher.start_seconds = 3600
+    root = tmp_path / "project"
+    (root / ".git").mkdir(parents=True)
+    (tmp_path / "home" / ".claude").mkdir()
+    (root / "CLAUDE.md").write_text("@docs/gone.md\n")
+    await bare.initialize(root.as_uri(), initializationOptions={"codeLens": True})
+    editor = Editor(bare, root, tmp_path / "home", "utf-16")
+    bare.ignore("status/update", "textDocument/publishDiagnostics")
+    editor.open("CLAUDE.md")
+    services, uri = bare.server.services, editor.uri("CLAUDE.md")
+    await until(lambda: bool(found) and not services.instructions.is_stale(services.roots.default))
+    once = Counter(found)
+    assert set(once) == set(loading_rules())
+    for _ in range(3):
+        shown = await hover(editor, uri)
+        lenses = await bare.request("textDocument/codeLens", {"textDocument": {"uri": uri}})
+        (row,) = await bare.request("cost/files", {})
+        assert f"Sent with every request: {row['text']}" in shown.replace("\\", "")
+        assert row["text"] in [lens["command"]["title"] for lens in lenses]
+    assert found == once
+    bare.change({"text": "Be brief.\n"}, uri=uri)
+    await hover(editor, uri)
+    await hover(editor, uri)
+    assert found == once + Counter(loading_rules().keys())
+
+
+async def test_every_file_that_is_sent_has_a_hover(editor: Editor) -> None:
+    own = editor.home / ".claude" / "CLAUDE.md"
+    own.write_text("Be kind.\n")
+    skill = ".claude/skills/s/SKILL.md"
+    editor.write(skill, "---\nname: s\ndescription: Do this.\n---\nBody.\n")
+    editor.write("CLAUDE.md", "@docs/style.md\n")
+    editor.write("docs/style.md", "Be brief.\n")
+    editor.write("README.md", "Read me.\n")
+    for name in (skill, "CLAUDE.md", "docs/style.md", "README.md"):
+        editor.open(name)
+    editor.client.open("Be kind.\n", own.as_uri())
+    assert "Sent by Claude Code" in await hover(editor, own.as_uri())
+    assert "Sent by Claude Code" in await hover(editor, editor.uri("docs/style.md"))
+    assert "Listed with its description by Claude Code" in await hover(editor, editor.uri(skill))
+    assert "Claude" not in await hover(editor, editor.uri("README.md"))
+
+
+async def test_hovers_follow_files_without_diagnostics(editor: Editor) -> None:
+    section = {"tokenSidecar": {"footprint": {"diagnostics": False}}}
+    editor.client.notify("workspace/didChangeConfiguration", {"settings": section})
+    editor.client.ignore("textDocument/publishDiagnostics")
+    editor.write("CLAUDE.md", "Rules.\n")
+    editor.write("AGENTS.md", "Rules for all.\n")
+    editor.open("AGENTS.md")
+    assert "Hidden from Claude Code" in await hover(editor, editor.uri("AGENTS.md"))
+    (editor.root / "CLAUDE.md").unlink()
+    async with asyncio.timeout(60):
+        while "Hidden from Claude Code" in await hover(editor, editor.uri("AGENTS.md")):
+            await asyncio.sleep(0.05)
 
 
 async def test_a_document_that_is_open_through_a_link_has_the_findings(editor: Editor) -> None:

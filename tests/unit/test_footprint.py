@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.project.footprint import ByteRange
-from sidecar.project.loading_rules import is_prompt_file, loading_rules
+from sidecar.project.loading_rules import loading_rules
 from tests.loading_rules_page import page
 from tests.unit.footprint_world import FootprintWorld
 
@@ -414,22 +414,6 @@ def test_the_page_of_loading_rules_is_generated() -> None:
     path = Path(__file__).parents[2] / "docs/reference/loading-rules.md"
     command = "python -m tests.loading_rules_page > docs/reference/loading-rules.md"
     assert path.read_text("utf-8") == f"{page().rstrip()}\n", f"run: {command}"
-
-
-@pytest.mark.parametrize(
-    ("path", "is_one"),
-    [
-        ("CLAUDE.md", True),
-        ("pkg/AGENTS.md", True),
-        (".claude/rules/deep/a.md", True),
-        (".github/instructions/a.instructions.md", True),
-        ("README.md", False),
-        ("rules/a.md", False),
-        ("docs/CLAUDE.md.txt", False),
-    ],
-)
-def test_prompt_files_are_known_by_their_paths(path: str, is_one: bool) -> None:
-    assert is_prompt_file(path) is is_one
 
 
 def test_gemini_sends_the_memory_of_the_start_folder(world: FootprintWorld) -> None:

@@ -16,7 +16,7 @@ CHECK_SECONDS = 0.5
 
 
 class InstructionUpdates(Feature):
-    """Checks all roots while a document is open, and watches the files that decide the findings."""
+    """Checks all roots while a document is open, and watches the files that agents send."""
 
     def __init__(self, services: Services, scheduler: Scheduler, watcher: FileWatcher) -> None:
         self._services, self._scheduler, self._watcher = services, scheduler, watcher
@@ -26,6 +26,8 @@ class InstructionUpdates(Feature):
         services = self._services
         if event.what == "document" and event.uri is not None:
             services.instructions.document_changed(event.uri)
+        elif event.what == "instructions" and event.workspace is not None:
+            self._watch(event.workspace)
         elif event.what == "settings":
             for root in services.roots:
                 services.instructions.mark_stale(root)
@@ -43,7 +45,6 @@ class InstructionUpdates(Feature):
     async def _check(self, root: Workspace) -> None:
         await self._services.configured.wait()
         await self._services.instructions.check_if_stale(root)
-        self._watch(root)
 
     def _watch(self, root: Workspace) -> None:
         """Watch the files that decide a root's findings, if they are others than before."""
