@@ -61,6 +61,8 @@ class SentFile(NamedTuple):
     text: str
     old_text: str | None = None
     """What it sent in the revision to compare with, or None without a revision."""
+    problem: str = ""
+    """Why the file could not be read, so that its text is unknown."""
 
 
 class Checker:
@@ -96,6 +98,7 @@ class Checker:
         self.unsent_rules: list[str] = []
         """The keys of `always-loaded` rules whose agent sends no file of the project."""
         self._has_sent_files = False
+        self._unread_files: list[Unchecked] = []
         self.has_changed = False
         """Whether the cache has changed and must be saved."""
         fingerprint = self._settings_fingerprint()
@@ -209,6 +212,8 @@ class Checker:
                 self.unsent_rules.append(rule.key)
                 continue
             self._has_sent_files = True
+            unread = [file for file in files if file.problem]
+            self._unread_files += [Unchecked(file.path, file.problem, True) for file in unread]
             counts = [(file.name, self.reader().measure(file.text, model)) for file in files]
             added = {
                 file.name: own.tokens - self.count_tokens(file.old_text, model)
@@ -274,7 +279,10 @@ class Checker:
             files=files,
             distinct_findings=find_distinct(files),
             growth=growth,
-            skipped=tuple(Unchecked(file.path, file.reason, budget) for file, budget in skipped),
+            skipped=(
+                *(Unchecked(file.path, file.reason, budget) for file, budget in skipped),
+                *self._unread_files,
+            ),
             budgets=len(self._all_rules),
             has_matching_budget=self._has_sent_files or any(map(self.has_budget, targets)),
             has_unreadable=any(file.failed and not budget for file, budget in skipped),

@@ -239,7 +239,7 @@ def find_sent_files(
     places = Places.of(settings.agents)
     top = str(find_top(root) or root)
     sent = [
-        [part for part in footprint.parts if part.is_sent and not part.is_own]
+        [one for one in footprint.parts if (one.is_sent or one.is_unread) and not one.is_own]
         for footprint in (
             find_for_model(agent, root, places, SourceFiles(replaced), settings.model)
             for replaced in (texts, *([] if old is None else [old]))
@@ -252,7 +252,9 @@ def find_sent_files(
         is_above = name.startswith("../") and part.path.startswith(os.path.join(top, ""))
         if name in listed or is_above:
             old_text = None if old is None else old_texts.get(part.path, "")
-            found.append(SentFile(os.path.relpath(part.path), name, part.text, old_text))
+            problem = part.reason.removeprefix("not read: ") if part.is_unread else ""
+            path = os.path.relpath(part.path)
+            found.append(SentFile(path, name, part.text, old_text, problem))
     return found
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from sidecar.cli.check import check
 from sidecar.config.load import load
+from sidecar.project.source_files import MAX_BYTES
 
 LINE = "Use short sentences.\n"
 TOKENS = 4
@@ -151,6 +152,23 @@ def test_a_file_outside_of_a_sparse_checkout_is_counted_once(root: Path) -> None
     git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "y")
     git("sparse-checkout", "set", "src")
     assert "1 file with a budget is not in this sparse checkout" in run(".").stderr
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_budget_is_not_passed_because_a_sent_file_is_unread(root: Path, *, is_link: bool) -> None:
+    Path("CLAUDE.md").unlink()
+    outside = root.parent / "outside.md"
+    outside.write_text("words\n")
+    if is_link:
+        Path("CLAUDE.md").symlink_to(outside)
+    else:
+        Path("CLAUDE.md").write_bytes(bytes(MAX_BYTES + 1))
+    result = run(".")
+    assert result.exit_code == 1
+    reason = "it is outside the project" if is_link else "it is larger than 4 MB"
+    assert f"CLAUDE.md: {reason}, so its budget was not checked" in result.stderr
+    skipped = json.loads(run("--json", ".").stdout)["skipped"]
+    assert {"path": "CLAUDE.md", "reason": reason, "budget": True} in skipped
 
 
 def test_the_users_files_and_ignored_files_do_not_count(root: Path) -> None:
