@@ -125,7 +125,7 @@ def entry_limit_text(limit: EntryLimit) -> str:
     """Return the limit of the list of skills in words."""
     most = f"{limit.characters:,} characters" if limit.characters is not None else ""
     if limit.window_share is not None:
-        most = f"{limit.window_share:.0%} of the window"
+        most = f"{limit.window_share:.0%} of the window" + _list_unit(limit)
     lost = {
         "descriptions": "Beyond it, whole descriptions are lost, last of the most used entries",
         "lengths": "Beyond it, all descriptions are shortened to one length",
@@ -133,6 +133,19 @@ def entry_limit_text(limit: EntryLimit) -> str:
     }[limit.loses]
     variable = f" `{limit.variable}` replaces it." if limit.variable else ""
     return f"The list of skills and commands has at most {most}. {lost}.{variable}"
+
+
+def _list_unit(limit: EntryLimit) -> str:
+    """Return what a token of the window is in the list, and what of the list is taken."""
+    if limit.loses == "lengths":
+        return ", in tokens of four characters"
+    (most, number), *larger = limit.per_token
+    unit = f", at {number:g} characters a token"
+    for _, other in larger:
+        unit += f" ({other:g} in windows over {most:,} tokens)"
+    if limit.reserved:
+        unit += f", of which the agent's own entries take {limit.reserved:,} characters"
+    return unit
 
 
 def details(files: Files) -> Iterator[str]:
