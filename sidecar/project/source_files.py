@@ -6,6 +6,7 @@ not make this process read a file outside of it, or read without an end.
 
 from __future__ import annotations
 
+import codecs
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ MAX_BELOW = 100_000
 """Maximum number of the project's files among which those that are sent later are looked for."""
 
 
+# The little-endian mark of UTF-32 begins with that of UTF-16.
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 _DOTS = ("", ".", "..")
 
 
@@ -43,6 +46,8 @@ class SourceFile(NamedTuple):
     real: str
     """The path with all links resolved."""
     data: bytes
+    """The contents. UTF-16 and UTF-32 with a byte order mark are converted to UTF-8, because it is
+    not known what agents make of them."""
     note: str = ""
     head: bytes = b""
     """The beginning of a file that is too large to be read."""
@@ -190,7 +195,7 @@ class SourceFiles:
         self._size += len(data)
         if len(data) > MAX_BYTES:
             return SourceFile(real, b"", TOO_LARGE, data[:MAX_BYTES], size)
-        return SourceFile(real, data)
+        return SourceFile(real, _as_utf8(data))
 
     def find(self, folder: str, pattern: str, inside: Sequence[str]) -> list[str]:
         """Return the paths of the files in a folder that match a pattern, sorted.
@@ -294,7 +299,17 @@ class SourceFiles:
 def _stand_in(real: str, contents: Contents) -> SourceFile:
     if isinstance(contents, Unread):
         return SourceFile(real, b"", contents.note)
-    return SourceFile(real, contents or b"")
+    return SourceFile(real, _as_utf8(contents or b""))
+
+
+def _as_utf8(data: bytes) -> bytes:
+    """Convert UTF-16 and UTF-32 with a byte order mark to UTF-8, as when files are counted."""
+    if not data.startswith(_WIDE_MARKS):
+        return data
+    from sidecar.project.files import decode
+
+    decoded = decode(data)
+    return data if decoded is None else decoded.text.encode("utf-8", "replace")
 
 
 def _walk_project(start: str) -> Iterator[str]:

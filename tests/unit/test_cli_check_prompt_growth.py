@@ -317,6 +317,19 @@ def test_each_model_is_priced_by_its_own_tokenizer(repository: Path) -> None:
     assert found(*usages) == found(*usages[::-1])
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_another_encoding_is_no_growth(repository: Path, encoding: str) -> None:
+    Path("CLAUDE.md").write_text(BASE, encoding=encoding)
+    assert growth() == {}
+    Path("CLAUDE.md").write_text(MORE, encoding=encoding)
+    assert growth()["claude-code"] == (4, 4 + ADDED)
+    git("checkout", "-q", "-b", "wide")
+    commit()
+    git("branch", "-f", "main")
+    Path("CLAUDE.md").write_text(BASE)
+    assert growth()["claude-code"] == (4 + ADDED, 4)
+
+
 def grown(*arguments: str) -> tuple[int, str]:
     """Return the exit code, and the growth of CLAUDE.md or the error."""
     result = CliRunner().invoke(check, ["--json", *arguments, "."])
