@@ -51,7 +51,7 @@ MAX_MATCHES = 100_000
 _NO_STAMP = (0, 0, 0, 0)
 
 
-class SentFile(NamedTuple):
+class AlwaysLoadedFile(NamedTuple):
     """What an agent sends of a file with every call."""
 
     path: str
@@ -185,7 +185,7 @@ class Checker:
     def add_always_loaded(
         self,
         checked: Sequence[Checked],
-        find_sent_files: Callable[[str], Sequence[SentFile]],
+        find_always_loaded: Callable[[str], Sequence[AlwaysLoadedFile]],
         base: str = "",
     ) -> list[Checked]:
         """Check what agents send with every call, and return the results with the findings.
@@ -195,19 +195,19 @@ class Checker:
 
         Args:
             checked: The results.
-            find_sent_files: Returns what an agent sends of the project's files.
+            find_always_loaded: Returns what an agent sends of the project's files.
             base: The revision that files are compared with.
         """
         from sidecar.project.loading_rules import loading_rules
 
         new_findings: dict[str, list[ReportedFinding]] = {}
         checked_names = {result.target.relative for result in checked if result.report}
-        unchecked: dict[str, SentFile] = {}
+        unchecked: dict[str, AlwaysLoadedFile] = {}
         for rule in self._rules.written:
             agent = rule.budget.always_loaded
             if agent is None:
                 continue
-            files, model = find_sent_files(agent), rule.budget.model or self._model
+            files, model = find_always_loaded(agent), rule.budget.model or self._model
             if not files:
                 self.unsent_rules.append(rule.key)
                 continue
@@ -234,7 +234,7 @@ class Checker:
             for result in (*checked, *map(self._check_sent_file, unchecked.values()))
         ]
 
-    def _check_sent_file(self, file: SentFile) -> Checked:
+    def _check_sent_file(self, file: AlwaysLoadedFile) -> Checked:
         """Return the result of a file without findings, which is not one of those to check."""
         target = Target(file.path, file.name)
         (result,) = self._check([target])

@@ -299,6 +299,11 @@ class AgentRules(
         found = (one for one in self.constants if one.model and model.startswith(one.model))
         return next(found, self.constants[-1] if self.constants else None)
 
+    @property
+    def measured_model(self) -> str:
+        """The model that the constants were measured with. Empty if there are none."""
+        return self.constants[0].model if self.constants else ""
+
 
 @cache
 def loading_rules() -> dict[str, AgentRules]:

@@ -291,13 +291,13 @@ def _add_always_loaded(
     if not any(budget.always_loaded for budget in settings.budgets):
         return checked
     from sidecar.project.files import Targets
-    from sidecar.workspace.prompt_growth import find_sent_files
+    from sidecar.workspace.prompt_growth import find_always_loaded
 
     listed = {target.relative for target in Targets(root).of([str(root)])}
     if texts is not None:
         listed.update(result.target.relative for result in checked)
-    sent_files = partial(find_sent_files, root, settings, listed, old, texts)
-    return checker.add_always_loaded(checked, sent_files, base or "")
+    find_files = partial(find_always_loaded, root, settings, listed, old, texts)
+    return checker.add_always_loaded(checked, find_files, base or "")
 
 
 def _add_instructions(

@@ -249,8 +249,7 @@ def _model_of(agent: str, use: AgentUse | None, chosen: str | None, settings: Se
     """Return the model of an agent: the used one, the chosen one, or the one that was measured."""
     first = use.first if use else None
     used = first.model if first else use.model if use else None
-    constants = loading_rules()[agent].constants
-    return used or chosen or (constants[0].model if constants else "") or settings.model
+    return used or chosen or loading_rules()[agent].measured_model or settings.model
 
 
 def find_for_model(

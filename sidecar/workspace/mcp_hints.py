@@ -93,8 +93,7 @@ def _make_hints(
 
     def sent(server: McpServer, agent: str) -> ServerTools:
         entry = msgspec.structs.replace(server, agent=agent)
-        constants = loading_rules()[agent].constants
-        model = models.get(agent) or (constants[0].model if constants else "")
+        model = models.get(agent) or loading_rules()[agent].measured_model
         return sent_tools([entry], model, kept, places.env)[0]
 
     hints = []

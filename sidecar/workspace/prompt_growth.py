@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sidecar.agents.folders import Places
 from sidecar.budgets.check_report import PromptGrowth, UnreadFile
-from sidecar.budgets.check_run import SentFile
+from sidecar.budgets.check_run import AlwaysLoadedFile
 from sidecar.budgets.instruction_findings import choose_agents
 from sidecar.cost.change_price import ChangedCalls, ChangePrice, price_change
 from sidecar.counting.count_result import METHODS, Measure, Method
@@ -217,14 +217,14 @@ def find_prompt_growth(
     return tuple(sorted(found, key=lambda growth: (not growth.is_unknown, -growth.added)))
 
 
-def find_sent_files(
+def find_always_loaded(
     root: Path,
     settings: Settings,
     listed: Container[str],
     old: Mapping[str, Contents] | None,
     texts: Mapping[str, bytes] | None,
     agent: str,
-) -> list[SentFile]:
+) -> list[AlwaysLoadedFile]:
     """Return what an agent sends of a repository's files with every call.
 
     Args:
@@ -254,7 +254,7 @@ def find_sent_files(
             old_text = None if old is None else old_texts.get(part.path, "")
             problem = part.reason.removeprefix("not read: ") if part.is_unread else ""
             path = os.path.relpath(part.path)
-            found.append(SentFile(path, name, part.text, old_text, problem))
+            found.append(AlwaysLoadedFile(path, name, part.text, old_text, problem))
     return found
 
 

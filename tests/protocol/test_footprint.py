@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / ".git").mkdir()
     (root / "CLAUDE.md").write_text("Rules for this project. " * 30)
     (root / "AGENTS.md").write_text("Be brief.")
-    session = ClaudeHome(tmp_path / "home" / ".claude").session(root)
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime(2039, 1, 1, tzinfo=UTC)  # after the files were written
+    session = home.session(root)
     session.user()
     session.reply()
     monkeypatch.chdir(root)
