@@ -164,6 +164,8 @@ def check_agents(names: Sequence[str], known: Collection[str] | None = None) -> 
         names: The names to check.
         known: The known agents. By default, those whose sessions can be read.
     """
+    if not names:  # so that the file of known agents is not read
+        return None
     known = all_agents() if known is None else known
     unknown = [(position, name) for position, name in enumerate(names, 1) if name not in known]
     if not unknown:

@@ -215,7 +215,8 @@ class _Resolver:
             self._report_agents(path, "paths", tuple(table.paths))
             return msgspec.structs.replace(table, **known_agents(table))
         if isinstance(table, FootprintSettings):
-            self._report_agents(path, "agents", table.agents or (), agent_names())
+            if table.agents:
+                self._report_agents(path, "agents", table.agents, agent_names())
             for code in unknown_codes(table):
                 problem = f"unknown code; known codes: {', '.join(get_args(InstructionCode))}"
                 self._report_at(path, "severity", problem, code)

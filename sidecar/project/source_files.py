@@ -183,7 +183,7 @@ class SourceFiles:
         if self._size > MAX_TEXT:
             return SourceFile(real, b"", TOO_MUCH)
         try:
-            descriptor = open_to_read(real, NO_FOLLOW | getattr(os, "O_NONBLOCK", 0))
+            descriptor = open_to_read(real, NO_FOLLOW)
             with open(descriptor, "rb") as file:
                 self.opened += 1
                 status = os.fstat(descriptor)
