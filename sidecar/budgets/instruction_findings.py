@@ -58,20 +58,24 @@ def check_instructions(
     return problems_by_path(footprints, settings.footprint)
 
 
-def choose_agents(
-    root: Path, settings: Settings, places: Places, *, in_editor: bool = False
-) -> tuple[str, ...]:
-    """Return the agents to check: those that the settings name, that are used here, or all.
+def choose_agents(root: Path, settings: Settings, places: Places) -> tuple[str, ...]:
+    """Return the agents to check: those of `find_used_agents`, or all if there are none.
 
-    If `in_editor` is set, agents that are not used on this machine are of no interest.
+    In CI, where folders show nothing about the users, all are checked unless settings name some.
     """
+    used = find_used_agents(root, settings, places)
+    is_ci = places.variable("CI").lower() not in ("", "0", "false")
+    is_certain = settings.footprint.agents is not None or (used and not is_ci)
+    return used if is_certain else tuple(loading_rules())
+
+
+def find_used_agents(root: Path, settings: Settings, places: Places) -> tuple[str, ...]:
+    """Return the agents that the settings name or, if they name none, that are used here."""
     known, named = loading_rules(), settings.footprint.agents
     if named is not None:
         return tuple(agent for agent in named if agent in known)
     readable = (settings.agents.sources or known) if settings.agents.enabled else ()
-    used = tuple(agent for agent in known if agent in readable and _is_used(agent, root, places))
-    is_ci = places.variable("CI").lower() not in ("", "0", "false")
-    return used if in_editor or (used and not is_ci) else tuple(known)
+    return tuple(agent for agent in known if agent in readable and _is_used(agent, root, places))
 
 
 def _is_used(agent: str, root: Path, places: Places) -> bool:

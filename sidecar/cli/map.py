@@ -179,7 +179,7 @@ def _relative_counts(report: Report, folder: Path) -> list[tuple[str, int, Metho
 def _list_prompt_files(report: Report, folder: Path, model: str) -> list[PromptFileEntry]:
     """Return the files of the map that agents send, with the tokens that they send of each."""
     from sidecar.agents.folders import Places
-    from sidecar.budgets.instruction_findings import choose_agents
+    from sidecar.budgets.instruction_findings import find_used_agents
     from sidecar.config.load import find_root, load
     from sidecar.project.footprint import find_sent_files
     from sidecar.workspace.footprints import known_window
@@ -187,7 +187,7 @@ def _list_prompt_files(report: Report, folder: Path, model: str) -> list[PromptF
     root = find_root(folder.absolute())
     settings = load(root).settings
     places = Places.of(settings.agents, projects=[root])
-    used = choose_agents(root, settings, places, in_editor=True)
+    used = find_used_agents(root, settings, places)
     files = {os.path.realpath(file.path): file for file in report.files}
     own = places if settings.agents.enabled else None
     sent = find_sent_files(root, own, partial(known_window, model))

@@ -194,12 +194,12 @@ def find_in_root(
         windows: The context windows of agents in tokens, as far as they are known.
     """
     from sidecar.agents.folders import Places
-    from sidecar.budgets.instruction_findings import choose_agents, locate, problems_by_path
+    from sidecar.budgets.instruction_findings import find_used_agents, locate, problems_by_path
     from sidecar.project.footprint import find_all_footprints
     from sidecar.project.source_files import SourceFiles
 
     places = Places.of(settings.agents, projects=[root])
-    used = choose_agents(root, settings, places, in_editor=True)
+    used = find_used_agents(root, settings, places)
     real = {path: os.path.realpath(path) for path in snapshots}
     texts = BufferTexts.of(snapshots)
     files = SourceFiles(texts, below=snapshots)
