@@ -34,6 +34,8 @@ from sidecar.text.printable import (
 from sidecar.text.tables import markdown_table
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from sidecar.cost.change_price import ChangePrice
 
 SARIF_SCHEMA = (
@@ -182,6 +184,10 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The revision, as given on the command line."""
     price: ChangePrice | None = None
     """None if no calls of the agent are known."""
+    has_profile: bool = False
+    """Whether calls are read from a usage profile."""
+    is_other_model: bool = False
+    """Whether the files of the report are counted for another model."""
     days: int = 30
     """The number of days in which the calls of `price` were made."""
     unread: tuple[UnreadFile, ...] = ()
@@ -212,7 +218,13 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         before, after = (number_text(count, self.method) for count in (self.before, self.tokens))
         sign = "+" if self.added >= 0 else "-"
         added = f"{method_mark(self.method)}{sign}{counted(abs(self.added), 'token')}"
-        size = f"{added} ({before} → {after})"
+        model = f" for {self.model}" if self.is_other_model else ""
+        size = f"{added}{model} ({before} → {after})"
+        if self.price is None and self.has_profile:
+            return (
+                f"{size}. The usage profile has no such calls; to see the price, write it again "
+                "with `token-sidecar cost profile`."
+            )
         if self.price is None:
             return (
                 f"{size}. No calls are known; to see the price, write a profile with "
@@ -221,9 +233,7 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         calls = f"at {counted(self.price.calls, 'call')} in the last {counted(self.days, 'day')}"
         if self.price.usd is None:
             return f"{size}; {calls}, unpriced. Add a [[price]] for {self.model} to see the price."
-        text = f"{size}; {calls} about {sign}{usd_text(abs(self.price.usd))} a month"
-        if self.price.usd:
-            text += f", {percent_text(self.price.read_percent)} of it cache reads"
+        text = f"{size}; {calls} {_cost_text(self.price.usd, self.price.read_percent)}"
         if self.price.unpriced_calls:
             text += f"; {counted(self.price.unpriced_calls, 'call')} unpriced"
         return f"{text}."
@@ -238,6 +248,19 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         if file.is_in_base:
             return text
         return f"{text} To see the growth, make it a file of at most 4 MB in the project."
+
+
+def _cost_text(usd: Decimal, read_percent: float) -> str:
+    """Format the cost of a month, and the share of it for cache reads."""
+    amount = usd_text(abs(usd))
+    if not usd:
+        return f"{amount} a month"
+    if amount.startswith("<"):
+        return f"less than {amount[1:]} a month"
+    text = f"about {'+' if usd > 0 else '-'}{amount} a month"
+    # If sub-agents send less and the others more, parts have different signs.
+    is_share = 1 <= read_percent <= 100
+    return f"{text}, {percent_text(read_percent)} of it cache reads" if is_share else text
 
 
 class Unchecked(msgspec.Struct, frozen=True):

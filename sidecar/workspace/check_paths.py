@@ -252,7 +252,7 @@ def _root_report(
         growth = tuple(find_growth(checker, checker.old_texts, base, reports, deleted))
         old = read_old_files(root, base)
         measure = checker.reader().measure
-        prompt_growth = find_prompt_growth(root, old, base, settings, measure, profile)
+        prompt_growth = find_prompt_growth(root, old, base, settings, measure, model, profile)
     checked = _add_always_loaded(checker, checked, root, settings, old, base)
     if use_cache and checker.has_changed:
         checker.update_cache(targets)

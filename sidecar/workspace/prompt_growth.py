@@ -80,6 +80,7 @@ class KnownUsage(NamedTuple):
 
     profile: UsageProfile
     prices: Prices
+    is_from_file: bool = False
 
     def price(self, agent: str, changes: Mapping[str, _Change]) -> ChangePrice | None:
         """Return the price of a change, or None if no calls of the agent are known.
@@ -88,7 +89,8 @@ class KnownUsage(NamedTuple):
             agent: The agent.
             changes: The change by model.
         """
-        calls, now = self.profile.of(agent), datetime.now(UTC)
+        calls = [usage for usage in self.profile.of(agent) if usage.calls]
+        now = datetime.now(UTC)
 
         def unit_of(usage: AgentUsage) -> UnitPrices | None:
             tariff = self.prices.tariff(usage.model, usage.provider)
@@ -105,7 +107,7 @@ class KnownUsage(NamedTuple):
         for usage in self.profile.agents:
             calls[usage.agent, usage.model] += usage.calls
         models: dict[str, list[str]] = {}
-        for agent, model in sorted(calls, key=lambda key: (-calls[key], key)):
+        for agent, model in sorted(+calls, key=lambda key: (-calls[key], key)):
             models.setdefault(agent, []).append(model)
         return models
 
@@ -133,7 +135,7 @@ def find_usage(root: Path, settings: Settings, file: Path | None = None) -> Know
         if file is None and files.exists(own) and files.is_inside(own, (str(root),)):
             file = Path(own)
         if file is not None:
-            return KnownUsage(read_profile(file), book.prices)
+            return KnownUsage(read_profile(file), book.prices, is_from_file=True)
         return KnownUsage(profile_workspace(book, root), book.prices)
     except ValueError as error:
         raise BadParamsError(str(error)) from error
@@ -149,6 +151,7 @@ def find_prompt_growth(
     base: str,
     settings: Settings,
     count: CountText,
+    default_model: str,
     file: Path | None = None,
 ) -> tuple[PromptGrowth, ...]:
     """Return how much more each agent sends than in a revision, unknown and large growth first.
@@ -162,6 +165,7 @@ def find_prompt_growth(
         base: The revision.
         settings: The project's settings.
         count: Counts texts.
+        default_model: The model for which files are counted, and agents without known calls.
         file: See `find_usage`.
 
     Raises:
@@ -174,12 +178,11 @@ def find_prompt_growth(
     places, before, now = Places.of(settings.agents), SourceFiles(old), SourceFiles()
     folders = short_forms(root, root, places.home)
     found = []
-    for agent in models or choose_agents(root, settings, places):
-        if agent not in known:
-            continue
+    agents = [agent for agent in models if agent in known]
+    for agent in agents or choose_agents(root, settings, places):
         prompts = {
             model: [_find_prompt(agent, root, places, files, model) for files in (before, now)]
-            for model in models.get(agent, [settings.model])
+            for model in models.get(agent, [default_model])
         }
         limits = (note for pair in prompts.values() for one in pair[::-1] for note in one.limits)
         limit = next(limits, "")
@@ -209,6 +212,8 @@ def find_prompt_growth(
             base=base,
             days=usage.profile.days,
             price=None if is_unknown else usage.price(agent, changes),
+            has_profile=usage.is_from_file,
+            is_other_model=model != default_model,
             unread=unread,
             limit=limit,
         )

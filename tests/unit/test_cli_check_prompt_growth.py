@@ -317,6 +317,31 @@ def test_each_model_is_priced_by_its_own_tokenizer(repository: Path) -> None:
     assert found(*usages) == found(*usages[::-1])
 
 
+@pytest.mark.parametrize("agents", [{}, {"claude_code": 0}, {"my_own": 5}])
+def test_a_profile_without_calls_of_known_agents_is_said_to_have_none(
+    repository: Path, agents: dict[str, int]
+) -> None:
+    write_profile("team.json", **agents)
+    commit()
+    Path("CLAUDE.md").write_text(MORE)
+    text = run("--profile", "team.json").stdout
+    assert f" +{ADDED} tokens (4 → {4 + ADDED}). The usage profile has no such calls;" in text
+
+
+def test_another_model_than_that_of_the_report_is_named(repository: Path) -> None:
+    write_profile("usage-profile.json", claude_code=5)
+    commit()
+    Path("CLAUDE.md").write_text(MORE)
+    assert f"call: +{ADDED} tokens (4" in run().stdout
+    assert f"call: +{ADDED} tokens for gpt-5 (4" in run("--model", "gpt-4").stdout
+
+
+def test_agents_without_calls_are_counted_for_the_named_model(repository: Path) -> None:
+    Path("CLAUDE.md").write_text(MORE)
+    found = json.loads(run("--json", "--model", "gpt-4").stdout)["promptGrowth"]
+    assert {one["model"] for one in found} == {"gpt-4"}
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
 def test_another_encoding_is_no_growth(repository: Path, encoding: str) -> None:
     Path("CLAUDE.md").write_text(BASE, encoding=encoding)

@@ -56,7 +56,12 @@ def growth_of(**fields: Any) -> PromptGrowth:
             "days about +$4.20 a month, 90 % of it cache reads.",
         ),
         (
-            {"tokens": 3_600, "method": "estimate", "days": 1},
+            {
+                "tokens": 3_600,
+                "method": "estimate",
+                "days": 1,
+                "price": ChangePrice(calls=4_210, reads=Decimal("-3.78"), writes=Decimal("-0.42")),
+            },
             "Every Claude Code call: ~-1 token (~3,601 → ~3,600); at 4,210 calls in the last 1 day "
             "about -$4.20 a month, 90 % of it cache reads.",
         ),
@@ -76,9 +81,25 @@ def growth_of(**fields: Any) -> PromptGrowth:
             "about +$0.0040 a month, 100 % of it cache reads; 2 calls unpriced.",
         ),
         (
+            {"price": ChangePrice(calls=12, reads=Decimal("0.0004"))},
+            "Every Claude Code call: +317 tokens (3,601 → 3,918); at 12 calls in the last 30 days "
+            "less than $0.001 a month.",
+        ),
+        (
+            {"price": ChangePrice(calls=12, uncached=Decimal("3.20"))},
+            "Every Claude Code call: +317 tokens (3,601 → 3,918); at 12 calls in the last 30 days "
+            "about +$3.20 a month.",
+        ),
+        (
+            {"price": None, "has_profile": True, "is_other_model": True},
+            "Every Claude Code call: +317 tokens for claude-sonnet-5 (3,601 → 3,918). The usage "
+            "profile has no such calls; to see the price, write it again with "
+            "`token-sidecar cost profile`.",
+        ),
+        (
             {"price": ChangePrice(calls=12)},
             "Every Claude Code call: +317 tokens (3,601 → 3,918); at 12 calls in the last 30 days "
-            "about +$0.00 a month.",
+            "$0.00 a month.",
         ),
     ],
 )
