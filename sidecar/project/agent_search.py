@@ -66,6 +66,7 @@ class AgentSearch:
         self._rules = rules
         self._places = places
         self._files = files
+        self._excluded_files: list[FoundFile] = []
         self._own: set[str] = set()
         """The user's files, which are not read again where the project lies below their folder."""
 
@@ -155,11 +156,18 @@ class AgentSearch:
                 found += self._files.find(folder, inner, inside)
             elif self._files.exists(path := os.path.join(folder, inner)):
                 found.append(path)
-        found = [path for path in found if not self.is_excluded(path)]
+        excluded = [path for path in found if self.is_excluded(path)]
+        self._excluded_files += [FoundFile(path, place, name) for path in excluded]
+        found = [path for path in found if path not in excluded] if excluded else found
         if place.is_own:
             self._own.update(found)
             return found
         return [path for path in found if path not in self._own]
+
+    def take_excluded(self) -> list[FoundFile]:
+        """Return the files that settings have excluded since the last call."""
+        excluded, self._excluded_files = self._excluded_files, []
+        return excluded
 
     @cached_property
     def _placeholders(self) -> dict[str, str]:

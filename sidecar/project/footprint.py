@@ -290,6 +290,8 @@ class _Finder:
         self._sent: dict[str, str] = {}
         """The path of the part that sends a file or a text, by its real path or its text."""
         self._imported: set[str] = set()
+        self._skipped: set[str] = set()
+        """The paths of imports that are hidden."""
         self._mentions = 0
         self._left_out = 0
         """The number of parts beyond `MAX_PARTS`."""
@@ -365,6 +367,17 @@ class _Finder:
         """Add the files that one entry of the rules describes."""
         places, groups = self._search.folders(rules), self._search.names_of(rules)
         found = [[self._find_group(place, group) for group in groups] for place in places]
+        for file in self._search.take_excluded():
+            key = self._search.setting_key("excludes")
+            self._append(
+                Part(
+                    kind=rules.kind or ("rule" if file.is_rule else "instructions"),
+                    path=file.path,
+                    state="hidden",
+                    is_own=file.place.is_own,
+                    reason=f"`{key}` excludes it",
+                )
+            )
         standing = self._standing(rules, found)
         budget = Budget(self._search.limit_of(rules))
         names: dict[str, FoundFile] = {}
@@ -760,6 +773,7 @@ class _Finder:
                 message = f"{self._name} does not import this file: {reason}."
                 fix = self._separate_import(text, mention, span, imported, imports)
                 self._report("import-skipped", file.path, span, message, fix)
+                self._hide_import(imported, reason)
             elif reason == "" and len(self._parts) >= MAX_PARTS:
                 self._left_out += 1
             elif reason == "":
@@ -798,6 +812,19 @@ class _Finder:
             )
         )
         self._add_imports(imported, rules, imports, (*above, source.real))
+
+    def _hide_import(self, imported: FoundFile, reason: str) -> None:
+        if imported.path not in self._skipped:
+            self._skipped.add(imported.path)
+            self._append(
+                Part(
+                    kind="import",
+                    path=imported.path,
+                    state="hidden",
+                    is_own=imported.place.is_own,
+                    reason=f"not imported: {reason}",
+                )
+            )
 
     def _resolve(self, file: FoundFile, name: str, imports: Imports) -> FoundFile:
         named = str(self._places.expand(name)) if name.startswith("~") else name

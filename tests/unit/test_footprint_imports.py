@@ -286,3 +286,27 @@ def test_an_import_of_a_file_that_is_sent_anyway(world: FootprintWorld) -> None:
     (problem,) = world.problems("qwen-code", "import-twice")
     assert (world.name(problem.path), problem.range) == ("QWEN.md", ByteRange(3, 13))
     assert "it also sends AGENTS.md by itself" in problem.message
+
+
+def test_imports_that_are_skipped_are_hidden_parts(world: FootprintWorld) -> None:
+    world.write({"CLAUDE.md": "@docs/a.md\n@nowhere.md\n@nowhere.md\n", "docs/a.md": "a"})
+    hidden = world.parts(world.footprint("claude-code"), "hidden")
+    assert [(one.kind, world.name(one.path), one.text) for one in hidden] == [
+        ("import", "nowhere.md", "")
+    ]
+    assert hidden[0].reason.startswith("not imported: the file does not exist")
+
+
+def test_an_import_that_another_file_imports_is_not_hidden(world: FootprintWorld) -> None:
+    world.write({"CLAUDE.md": "<!-- @docs/a.md -->\n@docs/a.md\n", "docs/a.md": "a"})
+    assert world.parts(world.footprint("claude-code"), "hidden") == []
+
+
+def test_excluded_files_are_hidden_parts(world: FootprintWorld) -> None:
+    settings = '{"claudeMdExcludes": ["**/root/CLAUDE.md", "**/rules/x.md"]}'
+    world.write({".claude/settings.json": settings, "CLAUDE.md": "a", ".claude/rules/x.md": "x"})
+    hidden = world.parts(world.footprint("claude-code"), "hidden")
+    assert [(one.kind, one.reason) for one in hidden] == [
+        ("instructions", "`claudeMdExcludes` excludes it"),
+        ("rule", "`claudeMdExcludes` excludes it"),
+    ]
