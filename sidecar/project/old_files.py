@@ -88,13 +88,13 @@ def _read_blobs(top: Path, ids: Iterable[bytes]) -> dict[bytes, bytes | Unread]:
     )
     left, small = MAX_TEXT, []
     found: dict[bytes, bytes | Unread] = {}
-    for blob, size in zip(wanted, sizes, strict=False):
-        if not size.isdigit():
-            continue
-        if int(size) > min(MAX_BYTES, left):
-            found[blob.strip()] = Unread(TOO_LARGE if int(size) > MAX_BYTES else TOO_MUCH)
+    sized = zip(sizes, wanted, strict=False)
+    # Small files come first, because instructions are small.
+    for size, blob in sorted((int(size), blob) for size, blob in sized if size.isdigit()):
+        if size > min(MAX_BYTES, left):
+            found[blob.strip()] = Unread(TOO_LARGE if size > MAX_BYTES else TOO_MUCH)
         else:
-            left -= int(size)
+            left -= size
             small.append(blob)
     answer = git.run(top, "cat-file", "--batch", stdin=b"".join(small)) if small else b""
     at = 0
