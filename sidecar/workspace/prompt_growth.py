@@ -186,7 +186,7 @@ def find_prompt_growth(
         }
         limits = (note for pair in prompts.values() for one in pair[::-1] for note in one.limits)
         limit = next(limits, "")
-        if not limit and all(old_prompt == prompt for old_prompt, prompt in prompts.values()):
+        if not limit and not any(_has_changed(one, two, old) for one, two in prompts.values()):
             continue
         model = next(iter(prompts))
         unread = tuple(
@@ -271,6 +271,11 @@ def _find_prompt(agent: str, root: Path, places: Places, files: SourceFiles, mod
         tuple(one for one in parts if one.is_unread),
         footprint.limits,
     )
+
+
+def _has_changed(before: _Prompt, now: _Prompt, old: Container[str]) -> bool:
+    """Return whether what an agent sends has changed, or a file of unknown contents has."""
+    return before != now or any(part.path in old for part in now.unread)
 
 
 def _measure(parts: Sequence[_SentPart], model: str, count: CountText) -> _Size:

@@ -479,6 +479,8 @@ def test_a_file_that_stays_unread_makes_no_growth(repository: Path) -> None:
     commit()
     Path("notes.md").write_text(MORE)
     assert growth() == {}
+    Path("CLAUDE.md").write_text(TOO_LARGE + MORE)
+    assert "CLAUDE.md was not read: it is larger than 4 MB" in unknown()["message"]
 
 
 def test_growth_is_unknown_if_not_all_files_are_looked_at(
