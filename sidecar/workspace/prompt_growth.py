@@ -243,19 +243,24 @@ def find_always_loaded(
     """
     places = Places.of(settings.agents)
     top = str(find_top(root) or root)
+    footprints = [
+        find_for_model(agent, root, places, SourceFiles(replaced), settings.model)
+        for replaced in (texts, *([] if old is None else [old]))
+    ]
     sent = [
         [one for one in footprint.parts if (one.is_sent or one.is_unread) and not one.is_own]
-        for footprint in (
-            find_for_model(agent, root, places, SourceFiles(replaced), settings.model)
-            for replaced in (texts, *([] if old is None else [old]))
-        )
+        for footprint in footprints
     ]
     old_texts = {part.path: part.text for parts in sent[1:] for part in parts}
-    found = []
+    found = [
+        AlwaysLoadedFile(os.path.relpath(root), ".", "", "", limit.rstrip("."))
+        for limit in footprints[0].limits
+    ]
     for part in sent[0]:
         name = Path(os.path.relpath(part.path, root)).as_posix()
         is_above = name.startswith("../") and part.path.startswith(os.path.join(top, ""))
-        if name in listed or is_above:
+        is_linked_folder = part.is_unread and os.path.isdir(part.path)  # git lists no such links
+        if name in listed or is_above or is_linked_folder:
             old_text = None if old is None else old_texts.get(part.path, "")
             problem = part.reason.removeprefix("not read: ") if part.is_unread else ""
             path = os.path.relpath(part.path)

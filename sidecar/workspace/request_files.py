@@ -36,8 +36,13 @@ class KeptPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
 def digest_files(footprint: Footprint, start: Path) -> str:
     """Return a digest of what is sent of the files, with paths relative to a folder."""
+    top = str(_up_to_root(start)[-1])
     sent = [
-        (part.path if part.is_own else os.path.relpath(part.path, start), part.state, part.text)
+        (
+            part.path if part.is_own else os.path.relpath(part.path, start),
+            part.state,
+            part.text.replace(top, ""),  # lists of skills contain their paths
+        )
         for part in footprint.parts
         if part.state not in ("later", "hidden")
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from sidecar.cli.check import check
 from sidecar.config.load import load
+from sidecar.project import footprint
 from sidecar.project.source_files import MAX_BYTES
 
 LINE = "Use short sentences.\n"
@@ -169,6 +171,27 @@ def test_a_budget_is_not_passed_because_a_sent_file_is_unread(root: Path, *, is_
     assert f"CLAUDE.md: {reason}, so its budget was not checked" in result.stderr
     skipped = json.loads(run("--json", ".").stdout)["skipped"]
     assert {"path": "CLAUDE.md", "reason": reason, "budget": True} in skipped
+
+
+def test_a_budget_is_not_passed_because_a_folder_leads_outside(root: Path) -> None:
+    (root.parent / "rules").mkdir()
+    shutil.rmtree(".claude/rules")
+    Path(".claude/rules").symlink_to(root.parent / "rules")
+    result = run(".")
+    assert result.exit_code == 1
+    assert ".claude/rules: it is outside the project, so its budget" in result.stderr
+
+
+def test_a_budget_is_not_passed_because_files_are_not_looked_at(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_budget(1_000_000)
+    assert run(".").exit_code == 0
+    monkeypatch.setattr(footprint, "MAX_PARTS", 1)
+    Path("CLAUDE.local.md").write_text(LINE)
+    result = run(".")
+    assert result.exit_code == 1
+    assert "not looked at" in result.stderr
 
 
 def test_the_users_files_and_ignored_files_do_not_count(root: Path) -> None:
