@@ -41,12 +41,21 @@ def config() -> None:
 def init(root: Path, user: bool, as_json: bool) -> None:
     """Create a sample configuration with comments. Existing files are never overwritten.
 
-    Exit codes: 0; 2 if the file already exists or cannot be written.
+    Exit codes: 0; 2 if the file already exists or cannot be written, or if the project is
+    configured in `pyproject.toml`.
     """
+    from sidecar.config.load import has_section
     from sidecar.config.paths import config_file, project_files
     from sidecar.config.sample import sample
 
-    path = config_file() if user else project_files(root)[0]
+    own, pyproject = project_files(root)
+    path = config_file() if user else own
+    if not user and has_section(pyproject):
+        warn(
+            f"{pyproject} has settings in [tool.token-sidecar], which {path.name} would replace; "
+            "add yours there"
+        )
+        sys.exit(2)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:

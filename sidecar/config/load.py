@@ -22,7 +22,13 @@ from sidecar.config.options import (
     Source,
     format_key,
 )
-from sidecar.config.paths import LIMIT_VARIABLE, PYPROJECT, config_file, project_files
+from sidecar.config.paths import (
+    LIMIT_VARIABLE,
+    PROJECT_FILE,
+    PYPROJECT,
+    config_file,
+    project_files,
+)
 from sidecar.config.safe_files import RefusedError, read_file
 from sidecar.config.toml import InvalidTomlError, KeyPath, find_spans, parse
 
@@ -30,6 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+NO_EFFECT = (
+    f"[tool.token-sidecar] has no effect beside a {PROJECT_FILE}; move its settings to that file"
+)
 NO_FILE = (
     "no such file (set by TOKEN_SIDECAR_CONFIG); `token-sidecar config init --user` creates it"
 )
@@ -94,7 +103,7 @@ def has_configuration(folder: Path) -> bool:
     """Return whether a folder contains a project configuration. Never raises."""
     # Unlike pathlib, os.path does not raise for overlong or inaccessible paths.
     own, pyproject = project_files(folder)
-    return os.path.isfile(own) or (os.path.isfile(pyproject) and _has_section(pyproject))
+    return os.path.isfile(own) or (os.path.isfile(pyproject) and has_section(pyproject))
 
 
 class _Files:
@@ -119,6 +128,8 @@ class _Files:
         own, pyproject = project_files(root)
         if not self._read("project", own, (), root):
             self._read("project", pyproject, _SECTION, root)
+        elif has_section(pyproject):
+            self.problems.append(Problem(pyproject, "", None, NO_EFFECT, "warning", "project"))
 
     def _read(self, source: Source, path: Path, prefix: KeyPath, root: Path | None = None) -> bool:
         is_shared = root is not None and path.name == PYPROJECT
@@ -202,7 +213,7 @@ def _apply_limit(environ: Mapping[str, str], loaded: Loaded) -> Loaded:
     )
 
 
-def _has_section(pyproject: Path) -> bool:
+def has_section(pyproject: Path) -> bool:
     """Return whether a `pyproject.toml` has a `[tool.token-sidecar]` section.
 
     Returns True for an invalid file that mentions the section, so that its error is reported.

@@ -80,19 +80,18 @@ async def test_a_file_in_a_subfolder_says_that_it_is_sent_later(bare: Client, ro
     assert told.startswith("Sent later by Claude Code: ")
 
 
-async def test_lenses_read_each_file_once_and_nothing_for_other_documents(
+async def test_lenses_read_no_file_again_and_nothing_for_other_documents(
     bare: Client, root: Path
 ) -> None:
-    """The lens of an open prompt file used to read the other prompt files twice."""
     for name in ("CLAUDE.md", "CLAUDE.local.md", "notes.md"):
         (root / name).write_text("Be brief.\n")
     await start(bare, root)
     prompt = opened_in(bare, root / "CLAUDE.md", "Be brief.\n")
     notes = opened_in(bare, root / "notes.md", "Be brief.\n")
-    await lenses(bare, prompt)  # reads the settings and rules
+    await lenses(bare, prompt)  # finds the footprints
     with recorded_opens(root) as opened:
         assert await lenses(bare, prompt)
-    assert opened.count(str(root / "CLAUDE.local.md")) == 1
+    assert str(root / "CLAUDE.local.md") not in opened
     with recorded_opens(root) as opened:
         await lenses(bare, notes)
     assert opened == []

@@ -35,6 +35,14 @@ def uncommented(text: str) -> str:
     return keys.sub("", text)
 
 
+def test_sample_does_not_replace_the_settings_in_pyproject(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.token-sidecar]\nmodel = "gpt-4o"\n')
+    result = run("init", "--workspace", str(tmp_path))
+    assert result.exit_code == 2
+    assert "pyproject.toml has settings in [tool.token-sidecar]" in result.stderr
+    assert not (tmp_path / PROJECT_FILE).exists()
+
+
 @pytest.mark.parametrize("user", [False, True])
 def test_sample_is_valid_and_changes_no_setting(user: bool, tmp_path: Path) -> None:
     arguments = ["--workspace", str(tmp_path), *(["--user"] if user else [])]

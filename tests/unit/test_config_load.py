@@ -135,7 +135,13 @@ def test_own_file_is_preferred_to_pyproject(root: Path, env: dict[str, str]) -> 
     assert load(root, None, env).settings.model == "pyproject"
     assert str(load(root, None, env).origins["model"]).endswith("pyproject.toml:2")
     (root / ".token-sidecar.toml").write_text('model = "own"\n')
-    assert load(root, None, env).settings.model == "own"
+    loaded = load(root, None, env)
+    assert loaded.settings.model == "own"
+    (problem,) = loaded.problems
+    assert problem.severity == "warning"
+    assert "[tool.token-sidecar] has no effect" in problem.message
+    (root / "pyproject.toml").write_text('[tool.other]\nmodel = "token-sidecar"\n')
+    assert load(root, None, env).problems == ()
 
 
 def test_pyproject_without_our_section_is_ignored(root: Path, env: dict[str, str]) -> None:
