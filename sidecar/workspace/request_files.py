@@ -85,6 +85,8 @@ def describe_changes(footprint: Footprint, start: Path, since_ms: int) -> str:
     """
     since_ns = since_ms * 1_000_000
     files = {part.path for part in footprint.parts if part.text or part.kind == "rule"}
+    # A file without a part is empty now, but may have had text.
+    files |= set(_named_files(footprint.agent, start)) - {part.path for part in footprint.parts}
     changed = sum(_changed_ns(path) > since_ns for path in files)
     if changed:
         return "1 file has changed" if changed == 1 else f"{changed:,} files have changed"
@@ -110,14 +112,24 @@ def _mtime_ns(folder: str) -> int:
 
 def _folders(agent: str, start: Path) -> Iterator[str]:
     """Yield the project's folders in which the agent looks for files."""
-    rules = loading_rules()[agent]
-    names = [name for one in rules.entries for name in one.files]
-    for one in rules.files:
-        for group in one.files:
-            names += [group] if isinstance(group, str) else group
+    names = [name for one in loading_rules()[agent].entries for name in one.files]
+    names += _names(agent)
     inner = {os.path.dirname(name.partition("*")[0]) for name in names if name[0] not in "~${"}
     for top in _up_to_root(start):
         yield from (os.path.join(top, name) for name in inner)
+
+
+def _named_files(agent: str, start: Path) -> Iterator[str]:
+    """Yield the paths of the project's instructions, which may not exist."""
+    for top in _up_to_root(start):
+        for name in _names(agent):
+            if "*" not in name and name[0] not in "~${":
+                yield os.path.join(top, name)
+
+
+def _names(agent: str) -> list[str]:
+    groups = (group for one in loading_rules()[agent].files for group in one.files)
+    return [name for one in groups for name in ([one] if isinstance(one, str) else one)]
 
 
 def _up_to_root(start: Path) -> list[Path]:

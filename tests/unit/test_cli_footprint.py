@@ -201,6 +201,15 @@ def test_a_deleted_file_may_have_been_sent(root: Path) -> None:
     assert agent["notes"][0].startswith("Files may have been added or deleted since the request")
 
 
+def test_a_file_that_is_empty_now_may_have_had_text(root: Path) -> None:
+    write(root / "CLAUDE.local.md", "")
+    session(root, 23_700)
+    os.utime(root / "CLAUDE.local.md", (LATER, LATER))
+    (agent,) = found()["agents"]
+    assert usual(agent)
+    assert agent["notes"][0].startswith("1 file has changed")
+
+
 def test_a_system_prompt_that_was_measured_is_kept(root: Path) -> None:
     session(root, 23_700)
     (before,) = found()["agents"]
