@@ -151,8 +151,10 @@ def test_the_costs_of_a_prompt_file_are_shown_in_lens_and_hover(
     assert markdown(row["text"]) in hover["contents"]["value"]
     assert row["text"].endswith(f" · counted for {session.model}")
     lenses = server.request("textDocument/codeLens", {"textDocument": {"uri": row["uri"]}})
-    assert lenses[0]["command"]["title"] == row["text"]
-    assert [lens["range"]["start"]["line"] for lens in lenses] == [0, 4], "no count is repeated"
+    titles = [lens["command"]["title"] for lens in lenses]
+    assert titles[0] == row["text"]
+    assert titles[1] == "Sent by Claude Code"
+    assert [lens["range"]["start"]["line"] for lens in lenses] == [0, 0, 4], "no count is repeated"
     assert server.request("cost/files", {"uris": [f"{server.root}/other.md"]}) == []
     server.close()
     server.end_streams()

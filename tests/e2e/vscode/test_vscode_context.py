@@ -56,8 +56,8 @@ def test_the_context_view_shows_the_rows_of_context_usage(talking: Window) -> No
     talking.host("await vscode.commands.executeCommand('tokenSidecar.resetContext')")
     wait_for(lambda: "No conversation" in talking.context(), "the view to be empty")
     talking.show("CLAUDE.md", TEXT)
-    wait_for(lambda: "What your agent loads" in talking.context(), "the footprint")
-    assert "CLAUDE.md" in talking.context()
+    wait_for(lambda: "CLAUDE.md" in talking.context(), "the footprint")
+    assert "What your agent loads" in talking.context()
     assert_sound(audit(talking.browser, CONTEXT))
     talking.screenshot("footprint-in-context")
 
@@ -88,13 +88,14 @@ def test_a_warning_is_shown_in_the_language_status(talking: Window) -> None:
 
 def test_a_selected_model_counts_at_once(talking: Window) -> None:
     """Selecting a model changes no files."""
+    before = sorted(talking.root.iterdir())
     talking.host("void vscode.commands.executeCommand('tokenSidecar.selectModel')")
     talking.page("await page.locator('.quick-input-list-entry').first().waitFor()")
     talking.page("await page.keyboard.type('gpt-4')")
     named = "page.locator('.label-name').filter({hasText: /^gpt-4$/})"
     talking.page(f"await {named}.first().click()")
     talking.wait_status(CL100K)
-    assert sorted(path.name for path in talking.root.iterdir()) == ["notes.md"]
+    assert sorted(talking.root.iterdir()) == before
     inspect = "return vscode.workspace.getConfiguration('tokenSidecar').inspect('model')"
     assert "globalValue" not in talking.host(inspect)
     talking.host("await vscode.commands.executeCommand('tokenSidecar.selectModel', 'gpt-5')")

@@ -2,7 +2,10 @@
 local is_refreshing = false
 
 local function refresh()
-  vim.schedule(function() require('lualine').refresh({ force = true, place = { 'statusline', 'winbar' } }) end)
+  vim.schedule(function()
+    local lualine = package.loaded.lualine -- a component may be in use without it
+    if lualine then lualine.refresh({ force = true, place = { 'statusline', 'winbar' } }) end
+  end)
 end
 
 ---@param text fun(): string
