@@ -39,7 +39,7 @@ LONGEST_SECONDS = 0.1
 Changes = frozenset[str] | None
 """The changed paths, or None if any path may have changed."""
 FindPaths = Callable[[], Collection[str]]
-"""Returns the paths to follow. Runs on a thread of its own and may block.
+"""A function that returns the paths to follow. It runs on its own thread and may block.
 
 A path can be a file, a folder (followed recursively), or a path that does not exist yet.
 """
