@@ -173,7 +173,7 @@ def test_a_claude_md_without_text_hides_nothing(world: FootprintWorld, text: str
 
 def test_an_excluded_claude_md_hides_nothing(world: FootprintWorld) -> None:
     world.write({"CLAUDE.md": "x", "AGENTS.md": "words"})
-    settings = '{"claudeMdExcludes": ["**/root/CLAUDE.md"]}'
+    settings = '{"claudeMdExcludes": ["**/CLAUDE.md"]}'
     world.write({".claude/settings.local.json": settings})
     assert world.sent("claude-code") == ["AGENTS.md"]
 

@@ -303,7 +303,7 @@ def test_an_import_that_another_file_imports_is_not_hidden(world: FootprintWorld
 
 
 def test_excluded_files_are_hidden_parts(world: FootprintWorld) -> None:
-    settings = '{"claudeMdExcludes": ["**/root/CLAUDE.md", "**/rules/x.md"]}'
+    settings = '{"claudeMdExcludes": ["**/CLAUDE.md", "**/rules/x.md"]}'
     world.write({".claude/settings.json": settings, "CLAUDE.md": "a", ".claude/rules/x.md": "x"})
     hidden = world.parts(world.footprint("claude-code"), "hidden")
     assert [(one.kind, one.reason) for one in hidden] == [
