@@ -22,7 +22,7 @@ NO_PLACES = Places(Path(os.devnull))
 _PLACEHOLDERS = ("{slug}", "{name}", "{style}")
 
 
-class Place(NamedTuple):
+class SearchFolder(NamedTuple):
     """A folder in which an agent looks for files."""
 
     folder: str
@@ -37,7 +37,7 @@ class FoundFile(NamedTuple):
     """A file that exists in a place."""
 
     path: str
-    place: Place
+    place: SearchFolder
     name: str
     """The name or the pattern in the rules."""
 
@@ -92,18 +92,20 @@ class AgentSearch:
         return (self._root or self.start,)
 
     @cached_property
-    def _own_folders(self) -> tuple[Place, ...]:
+    def _own_folders(self) -> tuple[SearchFolder, ...]:
         homes = (
             *self._places.from_settings(self._agent),
             *self._places.in_use(self._rules.home),
         )
         folders = [str(home) for home in dict.fromkeys(homes)] or [""]
         return tuple(
-            Place(one, (*filter(None, [one]), str(self._places.home)), True, one == folders[0])
+            SearchFolder(
+                one, (*filter(None, [one]), str(self._places.home)), True, one == folders[0]
+            )
             for one in folders
         )
 
-    def _chain(self, above: str) -> list[Place]:
+    def _chain(self, above: str) -> list[SearchFolder]:
         """Return the folders down to the start, outermost first."""
         root = self._root
         folders = [self.start]
@@ -116,12 +118,14 @@ class AgentSearch:
             outermost = {"always": 0, "one": max(first - 1, 0)}.get(above, first)
         if self._places is NO_PLACES:  # folders above the project are the user's
             outermost = first
-        outer = [Place(one, (one, str(self._places.home))) for one in folders[outermost:first]]
-        return [*outer, *(Place(one, self.project) for one in folders[first:])]
+        outer = [
+            SearchFolder(one, (one, str(self._places.home))) for one in folders[outermost:first]
+        ]
+        return [*outer, *(SearchFolder(one, self.project) for one in folders[first:])]
 
-    def folders(self, rules: Files) -> list[Place]:
+    def folders(self, rules: Files) -> list[SearchFolder]:
         """Return the folders that an entry of the rules names, in the order of the request."""
-        found: list[Place] = []
+        found: list[SearchFolder] = []
         for where in rules.where:
             if where == "user":
                 found += self._own_folders
@@ -131,11 +135,11 @@ class AgentSearch:
                 found += self._chain("never")[1:-1]
             else:
                 folder = self.project[0] if where == "root" else self.start
-                found.append(Place(folder, self.project))
+                found.append(SearchFolder(folder, self.project))
         places = list({one.folder: one for one in found}.values())
         return places[::-1] if rules.innermost_first else places
 
-    def paths(self, place: Place, name: str) -> list[str]:
+    def paths(self, place: SearchFolder, name: str) -> list[str]:
         """Return the files in a place that a name or a pattern stands for."""
         for mark in _PLACEHOLDERS:
             if mark in name:

@@ -9,13 +9,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from sidecar.agents.folders import Places
-from sidecar.project.agent_search import NO_PLACES, AgentSearch, FoundFile, Place
+from sidecar.config.settings import InstructionCode
+from sidecar.project.agent_search import NO_PLACES, AgentSearch, FoundFile, SearchFolder
 from sidecar.project.entry_lists import Entry, fit_descriptions, read_entry
 from sidecar.project.loading_rules import (
     AgentRules,
@@ -28,7 +29,7 @@ from sidecar.project.loading_rules import (
     loading_rules,
 )
 from sidecar.project.sent_text import (
-    Budget,
+    RemainingLimit,
     description_of,
     scope_state,
     text_as_sent,
@@ -41,14 +42,6 @@ from sidecar.text.prompt_markdown import (
     read_front_matter,
 )
 
-Code = Literal[
-    "instructions-cut",
-    "instructions-hidden",
-    "import-skipped",
-    "import-twice",
-    "skill-lost",
-    "rule-always-loaded",
-]
 Window = int | Callable[[], int | None] | None
 """A context window in tokens, or a function that is called if a list depends on it."""
 LARGEST_WINDOW = 1_000_000
@@ -117,7 +110,7 @@ class ProblemFix(msgspec.Struct, frozen=True, kw_only=True):
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """A fact about an agent that the author of a file may not expect."""
 
-    code: Code
+    code: InstructionCode
     agent: str
     path: str
     range: ByteRange
@@ -379,7 +372,7 @@ class _Finder:
                 )
             )
         standing = self._standing(rules, found)
-        budget = Budget(self._search.limit_of(rules))
+        remaining = RemainingLimit(self._search.limit_of(rules))
         names: dict[str, FoundFile] = {}
         first = len(self._parts)
         for group in (one for per_place in found for one in per_place):
@@ -396,7 +389,7 @@ class _Finder:
                     self._hide(file, _Hider(names[base], is_expected=False), rules)
                 else:
                     chosen = names[base] = file
-                    self._add_file(file, rules, budget)
+                    self._add_file(file, rules, remaining)
         self._find_unscoped_rules(first, rules)
         if rules.below == "later":
             self._add_below(rules, groups, standing)
@@ -412,7 +405,7 @@ class _Finder:
             is_own = not self._files.is_inside(top, self._search.project)
             top = os.path.join("/", "") if os.path.isabs(path) else top
             inside = (str(self._places.home),) if is_own else self._search.project
-            place = Place(top, inside, is_own)
+            place = SearchFolder(top, inside, is_own)
             named = os.path.normpath(path.lstrip("/"))
             if "*" in named:
                 paths = self._files.find(top, named, inside)
@@ -420,7 +413,7 @@ class _Finder:
                 paths = [one for one in [os.path.join(top, named)] if self._files.exists(one)]
             for one in paths:
                 if one not in {part.path for part in self._parts}:
-                    self._add_file(FoundFile(one, place, named), rules, Budget(None))
+                    self._add_file(FoundFile(one, place, named), rules, RemainingLimit(None))
 
     def add_entries(self, window: int | Callable[[], int | None] | None) -> None:
         """Add the skills, commands and sub-agents, of which only a line each is sent."""
@@ -565,7 +558,7 @@ class _Finder:
         self._report("skill-lost", entry.path, lost, message)
         return lost
 
-    def _find_group(self, place: Place, names: Sequence[str]) -> list[FoundFile]:
+    def _find_group(self, place: SearchFolder, names: Sequence[str]) -> list[FoundFile]:
         return [
             FoundFile(path, place, name)
             for name in names
@@ -630,7 +623,7 @@ class _Finder:
                 fix = ProblemFix(title=f"Delete the empty {self._search.short(by)}", deletes=by)
             self._report("instructions-hidden", file.path, span, message, fix)
 
-    def _add_file(self, file: FoundFile, rules: Files, budget: Budget) -> None:
+    def _add_file(self, file: FoundFile, rules: Files, remaining: RemainingLimit) -> None:
         source = self._read(file)
         kind: Kind = rules.kind or ("rule" if file.is_rule else "instructions")
         part = Part(kind=kind, path=file.path, state="sent", is_own=file.place.is_own)
@@ -656,7 +649,7 @@ class _Finder:
             self._append(replace(part, state="hidden", reason=reason, hidden_by=by))
             return
         self._sent[key] = file.path
-        end = budget.apply(source.data)
+        end = remaining.apply(source.data)
         text = whole
         if end < len(source.data):
             part, text = self._cut(part, source, end, rules), text_as_sent(source, end, rules)
@@ -697,7 +690,7 @@ class _Finder:
             folder = relative[: -len(name)].rstrip("/") if name else ""
             path = os.path.join(self._start, relative)
             if folder and path not in known and not self._search.is_excluded(path):
-                place = Place(os.path.join(self._start, folder), self._search.project)
+                place = SearchFolder(os.path.join(self._start, folder), self._search.project)
                 by_folder.setdefault(folder, []).append(FoundFile(path, place, name))
         for found in by_folder.values():
             found.sort(key=lambda file: names[file.name])
@@ -886,7 +879,12 @@ class _Finder:
             self._left_out += 1
 
     def _report(
-        self, code: Code, path: str, span: ByteRange, message: str, fix: ProblemFix | None = None
+        self,
+        code: InstructionCode,
+        path: str,
+        span: ByteRange,
+        message: str,
+        fix: ProblemFix | None = None,
     ) -> None:
         self._problems.append(
             Problem(code=code, agent=self._agent, path=path, range=span, message=message, fix=fix)

@@ -17,7 +17,7 @@ from sidecar.text.prompt_markdown import (
 )
 
 
-class Budget:
+class RemainingLimit:
     """What is left of a limit."""
 
     def __init__(self, limit: Limit | None) -> None:

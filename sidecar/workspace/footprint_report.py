@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -33,13 +33,7 @@ _STATE_COLUMNS = 30
 ELSEWHERE = "The newest session started in another worktree, whose files differ"
 _LOSSES = frozenset(("instructions-cut", "instructions-hidden", "import-skipped", "skill-lost"))
 NAME_AND_DESCRIPTION = "name and description"
-STATE_TEXTS: dict[State, str] = {
-    "sent": "sent",
-    "cut": "cut",
-    "name-only": "name only",
-    "later": "later",
-    "hidden": "hidden",
-}
+STATE_TEXTS = {state: state.replace("-", " ") for state in get_args(State)}
 
 
 class FootprintParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
