@@ -124,6 +124,7 @@ def bare_connection(path: Path) -> sqlite3.Connection:
 def fill(folder: Path, count: int) -> None:
     """Write the same events to both files."""
     ours = Ledger(folder / "ledger.db", UTC)
+    ours.prices.load()
     ours.record_many(events(count))
     ours.close()
     bare = bare_connection(folder / "bare.db")

@@ -69,6 +69,7 @@ def _event(number: int) -> LedgerEvent:
 def _measure_shipping(folder: Path) -> None:
     collector, book = Collector(), CostBook(folder)
     collector.keeps_bodies = False
+    book.prices.load()
     book.ledger.record_many(map(_event, range(SHIPPED)))
     queue = open_queue(book, Settings(ledger=LedgerSettings(otel_endpoint=collector.url)))
     assert queue is not None

@@ -237,7 +237,7 @@ class SessionIndex:
                 for one in some:
                     _save_reading(connection, one)
 
-            batch = self._ledger.record_many(events, amend=True, also=also, can_wait=False)
+            batch = self._ledger.record_many(events, amend=True, also=also)
             done = IngestResult(
                 done.calls + len(batch.new),
                 done.refused + batch.refused,

@@ -293,10 +293,6 @@ def _event_statements() -> Iterator[str]:
 
 
 _ADDED_TABLES = (
-    # A call that forks have copied belongs to several sessions. `event` names its owner, and this
-    # table names the others.
-    "CREATE TABLE copy (event INTEGER NOT NULL, session INTEGER NOT NULL, "
-    "PRIMARY KEY (event, session)) WITHOUT ROWID",
     # `sidecar.cost.repricing` explains these columns.
     "CREATE TABLE pricing (fingerprint TEXT NOT NULL, first INTEGER NOT NULL, "
     "last INTEGER NOT NULL)",
@@ -646,7 +642,7 @@ class Ledger:
                 merged, buckets=seen.buckets, reported_cost=reported, agent_cost=own
             )
             columns += _AMENDED
-        if self._add_session(connection, number, known, seen):
+        if _is_owner(seen, known):
             owned = {name: getattr(seen, name) for name in _OWNED_FIELDS}
             merged = msgspec.structs.replace(merged, **owned)
             columns += (*_OWNED, *PRICED)
@@ -659,43 +655,22 @@ class Ledger:
                 {**values, "id": number},
             )
 
-    def _add_session(
-        self, connection: sqlite3.Connection, number: int, known: LedgerEvent, seen: LedgerEvent
-    ) -> bool:
-        """Store that another session also has a call. Return whether it becomes the call's owner.
-
-        The result does not depend on the order in which the sessions are read.
-        """
-        if seen.rank is None or known.agent == PROTOCOL:  # a client has reported the call
-            return False
-        owner, other = self._session_id(connection, known), self._session_id(connection, seen)
-        is_earlier = _owner_order(seen) < _owner_order(known)
-        if is_earlier:
-            owner, other = other, owner
-        if owner != other:
-            connection.execute("INSERT OR IGNORE INTO copy VALUES (?, ?)", (number, other))
-            connection.execute("DELETE FROM copy WHERE event = ? AND session = ?", (number, owner))
-        return is_earlier
-
     def record_many(
         self,
         events: Iterable[LedgerEvent],
         *,
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
-        can_wait: bool = True,
     ) -> RecordedBatch:
         """Record many calls in one transaction. Calls with invalid values are skipped.
+
+        If the price list is not loaded yet, the calls are priced later (`sidecar.cost.repricing`).
 
         Args:
             events: The calls.
             amend: Whether to update calls that have already been recorded (see `record`).
             also: Called in the same transaction, for example to store how far a file has been read.
-            can_wait: Whether to wait until the price list is loaded. Otherwise, the calls are
-                priced later (`sidecar.cost.repricing`) if the list is not loaded yet.
         """
-        if can_wait:
-            self.prices.load()
         with self.transaction() as connection, large_cache(connection):
             before = connection.total_changes
             calls, refused = self._rows_of(connection, events)
@@ -956,6 +931,16 @@ def _amended_values(event: LedgerEvent, cost: Cost | None) -> tuple[Any, ...]:
     """Return the values of the columns `_AMENDED`."""
     costs = _pico(event.reported_cost), _pico(event.agent_cost)
     return *msgspec.structs.astuple(event.buckets), *costs, *price_columns(cost)
+
+
+def _is_owner(seen: LedgerEvent, known: LedgerEvent) -> bool:
+    """Return whether the session of `seen` becomes the owner of the recorded call.
+
+    The result does not depend on the order in which the sessions are read.
+    """
+    if seen.rank is None or known.agent == PROTOCOL:  # a client has reported the call
+        return False
+    return _owner_order(seen) < _owner_order(known)
 
 
 def _owner_order(event: LedgerEvent) -> tuple[float, str]:

@@ -79,6 +79,7 @@ def open_book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenB
 
     def opened(entries: tuple[Price, ...] = ()) -> CostBook:
         books.append(CostBook(tmp_path, entries, zone=UTC))
+        books[-1].prices.load()
         return books[-1]
 
     yield opened
@@ -227,7 +228,7 @@ def test_calls_recorded_before_the_list_is_loaded_are_priced_later(
     book = open_book(own("2"))
     with monkeypatch.context() as patched:
         patched.setattr(Prices, "is_loaded", False)
-        book.ledger.record_many(map(call, range(6)), can_wait=False)
+        book.ledger.record_many(map(call, range(6)))
         queue = open_queue(book, Settings(ledger=LedgerSettings(otel_endpoint="http://a:9")))
         assert queue is not None
         assert queue.next_batch().calls == [], "calls without a price are not shipped"
@@ -249,9 +250,7 @@ def amend_unpriced(
         patched.setattr(Prices, "is_loaded", False)
         for event in map(call, numbers):
             more = Buckets(input=1_000_000, output=1)
-            book.ledger.record_many(
-                [msgspec.structs.replace(event, buckets=more)], amend=True, can_wait=False
-            )
+            book.ledger.record_many([msgspec.structs.replace(event, buckets=more)], amend=True)
 
 
 @pytest.mark.parametrize("numbers", [(0,), (4, 1), (0, 2, 3, 5), tuple(range(6))])
@@ -297,7 +296,7 @@ def test_amendment_during_pricing_is_kept(
     book, other = open_book(own("2")), open_book((*own("2"), *own("3", "gpt-5")))
     with monkeypatch.context() as patched:
         patched.setattr(Prices, "is_loaded", False)
-        book.ledger.record_many(map(call, range(2)), can_wait=False)
+        book.ledger.record_many(map(call, range(2)))
     transaction, amended = book.ledger.transaction, Buckets(input=3_000_000, output=1)
 
     @contextmanager
@@ -321,7 +320,7 @@ def test_report_is_made_while_the_ledger_cannot_be_written(
     book.ledger.record_many([call(0)])
     with monkeypatch.context() as patched:
         patched.setattr(Prices, "is_loaded", False)
-        book.ledger.record_many([call(1)], can_wait=False)
+        book.ledger.record_many([call(1)])
     book.ledger._open().execute("PRAGMA query_only = ON")
     totals = book.detail(CostDetailParams()).totals
     assert (totals.calls, totals.cost_usd) == (2, 2)
@@ -420,7 +419,7 @@ def test_new_ledger_does_not_say_that_prices_have_changed(
     book, notes = open_book(own("2")), set[str]()
     with monkeypatch.context() as patched:
         patched.setattr(Prices, "is_loaded", False)
-        book.ledger.record_many(map(call, range(calls)), can_wait=False)
+        book.ledger.record_many(map(call, range(calls)))
     notes.add(book.detail(CostDetailParams()).note)
     price_calls(book.ledger, progress=lambda _: notes.add(book.detail(CostDetailParams()).note))
     assert notes == {""}
@@ -476,7 +475,7 @@ def test_call_of_an_old_ledger_gets_its_owner(old_ledger: Path, open_book: OpenB
     for event in before.values():
         if event.request_id is not None:
             moved = msgspec.structs.replace(event, session="zz", agent="codex", rank=9)
-            book.ledger.record_many([moved], amend=True, can_wait=False)
+            book.ledger.record_many([moved], amend=True)
     after = {event.request_id: event for event in read_events(book.ledger, Scope())}
     owners = {(before[name].agent, one.session == "zz") for name, one in after.items() if name}
     assert owners == {("codex", True), ("protocol", False)}

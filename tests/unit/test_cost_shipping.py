@@ -76,6 +76,7 @@ def collector() -> Iterator[Collector]:
 @pytest.fixture
 def book() -> Iterator[CostBook]:
     book = CostBook(state_dir())
+    book.prices.load()
     yield book
     book.close()
 

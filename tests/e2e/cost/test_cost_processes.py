@@ -141,6 +141,7 @@ def house_call(number: int) -> LedgerEvent:
 def test_killed_pricing_is_continued_by_the_next_process(tmp_path: Path, seed: int) -> None:
     """Processes that price 1,000 calls are killed at random times, while calls are recorded."""
     rng, book = random.Random(seed), CostBook(tmp_path)
+    book.prices.load()
     book.ledger.record_many(map(house_call, range(WRITES)))
     recorded, is_done = WRITES, False
     while not is_done:
@@ -167,6 +168,7 @@ def test_killed_pricing_is_continued_by_the_next_process(tmp_path: Path, seed: i
 
 def test_two_processes_price_the_same_ledger(tmp_path: Path) -> None:
     book = CostBook(tmp_path)
+    book.prices.load()
     book.ledger.record_many(map(house_call, range(WRITES)))
     arguments = [sys.executable, "-m", "tests.e2e.cost.pricer", str(tmp_path), "3"]
     pricers = [subprocess.Popen(arguments, stdout=subprocess.DEVNULL) for _ in range(2)]

@@ -80,6 +80,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
     store = ClickHouse(folder / "store")
     for user in range(3):
         book = CostBook(folder / str(user))
+        book.prices.load()
         book.ledger.record_many(events(user))
         queue = queue_of(book, user)
         insert(store, queue.next_batch().calls, queue.identity.resource())

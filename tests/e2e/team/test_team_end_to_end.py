@@ -116,6 +116,7 @@ class Team:
 
     def record(self, user: Path, events: list[LedgerEvent]) -> None:
         book = CostBook(user / "state")
+        book.prices.load()
         book.ledger.record_many(events, amend=True)
         book.close()
 
@@ -366,6 +367,7 @@ def ledger(
 
 def record(user: Path, *events: LedgerEvent) -> None:
     book = CostBook(user / "state")
+    book.prices.load()
     book.ledger.record_many(events, amend=True)
     book.close()
 

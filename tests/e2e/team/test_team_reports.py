@@ -106,6 +106,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
     store = ClickHouse(folder / "store", PASSWORD)
     for user in range(3):
         book = CostBook(folder / str(user))
+        book.prices.load()
         book.ledger.record_many(events(user))
         queue = queue_of(book, user)
         insert(store, queue.next_batch().calls, queue.identity.resource())
@@ -132,6 +133,7 @@ def accepted_queue(
     book: CostBook, calls: list[LedgerEvent]
 ) -> tuple[ShippingQueue, list[QueuedCall]]:
     """Record calls, and mark them as accepted by the collector. Return the queue and the calls."""
+    book.prices.load()
     book.ledger.record_many(calls)
     queue = queue_of(book, 0)
     batch = queue.next_batch()
@@ -174,6 +176,7 @@ def test_the_team_report_has_the_numbers_of_one_ledger_with_all_calls(
 ) -> None:
     configure(store, monkeypatch)
     book = CostBook(state_dir(), zone=UTC)
+    book.prices.load()
     book.ledger.record_many(event for user in range(3) for event in events(user))
     expected = book.detail(CostDetailParams(by=by))
     book.close()
@@ -330,6 +333,7 @@ def test_calls_that_the_collector_rejects_are_never_verified(
     own_store: ClickHouse, tmp_path: Path
 ) -> None:
     book = CostBook(state_dir())
+    book.prices.load()
     book.ledger.record_many(events(0))
     book.close()
     collector, rejected = Collector(), set[str]()
