@@ -286,6 +286,18 @@ class UsageBlock(Result, frozen=True, kw_only=True):
     """Whether a call, or part of a call, has no known price and is excluded from `cost_usd`."""
 
 
+CacheEnd = Literal["exact", "earliest", "typical"]
+
+
+class PriceUntil(Result, frozen=True, kw_only=True):
+    """The price of a session's next input, and until when it is valid."""
+
+    usd: float | None
+    """The price in USD; null if it is unknown."""
+    until: str | None = None
+    """Null if the price does not change any more."""
+
+
 class Forecast(Result, frozen=True, kw_only=True):
     """A session's forecast, based on the calls recorded in the last 24 hours."""
 
@@ -299,7 +311,15 @@ class Forecast(Result, frozen=True, kw_only=True):
     next_input_uncached_usd: float | None = None
     """Price of the next call's input in USD if nothing is read from a cache."""
     cached_until: str | None = None
-    """When the vendor's cache expires; null if unknown."""
+    """When the first part of the vendor's cache expires; null if unknown."""
+    cache_end: CacheEnd | None = None
+    """What is known about `cachedUntil`: the cache expires exactly then, at the earliest then, or
+    usually by then.
+    """
+    next_input_prices: list[PriceUntil] = []
+    """The price of the next call's input over time, if no call is made before. It rises whenever a
+    part of the cache expires. Empty if `cachedUntil` is null.
+    """
     cache_hit_percent: float | None = None
     """Percentage of all prompt tokens that the vendor read from its cache."""
     usd_per_hour: float | None = None

@@ -25,6 +25,7 @@ from sidecar.text.printable import (
     cost_text,
     counted,
     duration_text,
+    local_time_text,
     markdown,
     percent_text,
     printable,
@@ -34,7 +35,13 @@ from sidecar.text.tables import align_columns, draw_bar, markdown_table
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Show
-    from sidecar.conversations.context_protocol import ContextUsage, Forecast, PlanLimit
+    from sidecar.conversations.context_protocol import (
+        CacheEnd,
+        ContextUsage,
+        Forecast,
+        PlanLimit,
+        PriceUntil,
+    )
     from sidecar.counting.count_result import Method
 
 UNKNOWN = "?"
@@ -181,6 +188,7 @@ def forecast_cells(usage: ContextUsage, now: datetime) -> list[tuple[str, str]]:
     return [
         ("Calls left", "" if left is None else f"about {left:,}" if left else "none"),
         ("Next input", next_input_text(forecast, now, usage.method or "exact")),
+        ("Cache", cache_text(forecast, now, usage.method or "exact").removeprefix("cache ")),
         ("Cache hits", "" if hits is None else percent_text(hits)),
         ("Cost per hour", "" if rate is None else usd_text(rate)),
         ("5-hour block", block_text(forecast, now)),
@@ -227,12 +235,75 @@ def next_input_text(forecast: Forecast, now: datetime, method: Method = "exact")
     if forecast.next_input_usd is None:
         return uncached
     cached = input_cost_text(forecast.next_input_usd, method)
-    if forecast.cached_until is None:
+    step = current_step(forecast, now)
+    if step is None or (step.until is not None and forecast.cache_end != "exact"):
         return f"{cached} from the cache, {uncached} without it"
-    until = datetime.fromisoformat(forecast.cached_until)
-    if until <= now:
-        return f"{uncached} (the cache has expired)"
-    return f"{cached} from the cache, {uncached} after {until.astimezone():%H:%M}"
+    if step.until is None:
+        return f"{uncached} (the cache has {_PROBABLY[forecast.cache_end]}expired)"
+    if step is not forecast.next_input_prices[0] and step.usd is not None:
+        cached = f"{input_cost_text(step.usd, method)} partly"
+    later = forecast.next_input_prices[forecast.next_input_prices.index(step) + 1].usd
+    uncached = uncached if later is None else input_cost_text(later, method)
+    return f"{cached} from the cache, {uncached} after {_time_text(step.until, now)}"
+
+
+_PROBABLY: dict[CacheEnd | None, str] = {
+    "exact": "",
+    "earliest": "probably ",
+    "typical": "probably ",
+    None: "",
+}
+_WARM: dict[CacheEnd | None, str] = {
+    "exact": "cache until",
+    "earliest": "cache warm until at least",
+    "typical": "cache probably cold after",
+}
+
+
+def current_step(forecast: Forecast, now: datetime) -> PriceUntil | None:
+    """Return the price of the next input at this time, or None if no cache is known to expire."""
+    return next(
+        (
+            step
+            for step in forecast.next_input_prices
+            if step.until is None or datetime.fromisoformat(step.until) > now
+        ),
+        None,
+    )
+
+
+def cold_extra_usd(forecast: Forecast, now: datetime) -> float | None:
+    """Return how much more the next input costs in USD, because a part of the cache has expired.
+
+    Returns None if nothing has expired, or if a price is unknown.
+    """
+    step, cached = current_step(forecast, now), forecast.next_input_usd
+    if step is None or step is forecast.next_input_prices[0] or None in (step.usd, cached):
+        return None
+    return (step.usd or 0.0) - (cached or 0.0)
+
+
+def cache_text(forecast: Forecast, now: datetime, method: Method = "exact") -> str:
+    """Say until when the vendor's cache lasts, or what its expiry adds to the next input's price.
+
+    Examples are `cache until 14:32` and `cold: next input $4.10 instead of $0.41`. The text is
+    empty if the lifetime is unknown. See `next_input_text` for the arguments.
+    """
+    step, end = current_step(forecast, now), forecast.cache_end
+    if step is None or forecast.cached_until is None:
+        return ""
+    first = forecast.next_input_prices[0]
+    if step is first:
+        return f"{_WARM[end]} {_time_text(forecast.cached_until, now)}"
+    cold = f"{_PROBABLY[end] if step.until is None else 'partly '}cold"
+    if step.usd is None or first.usd is None:
+        return f"cache {cold} since {_time_text(forecast.cached_until, now)}"
+    usd, cached = input_cost_text(step.usd, method), input_cost_text(first.usd, method)
+    return f"{cold}: next input {usd} instead of {cached}"
+
+
+def _time_text(at: str, now: datetime) -> str:
+    return local_time_text(datetime.fromisoformat(at), now)
 
 
 def part_rows(usage: ContextUsage) -> list[ViewRow]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import msgspec
+
+from sidecar import typed
 from sidecar.cost.days import TimeRange
 from sidecar.cost.export import read_events
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.sums import Scope
+from sidecar.models.names import compiled, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +31,54 @@ _SHORTEST_PACE = timedelta(minutes=5)
 _STEPS = 20
 """The average growth is based on at most this many calls."""
 _LEAST_STEPS = 2
-_FIVE_MINUTES, _HOUR = timedelta(minutes=5), timedelta(hours=1)
+_HOUR = timedelta(hours=1)
+
+CacheEnd = Literal["exact", "earliest", "typical"]
+"""What is known about the time until which a prompt is cached: when exactly it is deleted, until
+when it is kept at least, or until when it is usually kept.
+"""
+
+
+class CacheLifetime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a vendor keeps a prompt, as in `cache_lifetimes.toml`."""
+
+    models: str
+    minutes: int
+    end: CacheEnd
+    agents: frozenset[str] = frozenset()
+    """The agents that request this lifetime, or an empty set if it is the vendor's default."""
+
+
+@cache
+def _lifetimes() -> tuple[CacheLifetime, ...]:
+    table = typed.read_table(
+        "sidecar.cost", "cache_lifetimes.toml", dict[str, tuple[CacheLifetime, ...]]
+    )
+    return table["lifetime"]
+
+
+def cache_lifetime(model: str, agent: str) -> CacheLifetime | None:
+    """Return how long an agent's prompts to a model stay cached, or None if it is unknown."""
+    bare = parse(model).bare
+    return next(
+        (
+            lifetime
+            for lifetime in _lifetimes()
+            if compiled(lifetime.models).match(bare)
+            and (not lifetime.agents or agent in lifetime.agents)
+        ),
+        None,
+    )
+
+
+class PriceUntil(NamedTuple):
+    """The price of a session's next input in USD, and until when it is valid.
+
+    `until` is None if the price does not change any more.
+    """
+
+    usd: Decimal | None
+    until: datetime | None
 
 
 class NextInput(NamedTuple):
@@ -38,9 +90,13 @@ class NextInput(NamedTuple):
     compacted, or the session uses no cache.
     """
     uncached_usd: Decimal | None
-    """The price if there is no cache, or after the cache has expired."""
-    cached_until: datetime | None
-    """When the cache expires, or None if unknown."""
+    """The price if nothing is read from a cache."""
+    prices: tuple[PriceUntil, ...]
+    """The price over time, if no further call is made. It rises whenever a part of the cache
+    expires. Empty if it is unknown when the cache expires.
+    """
+    cache_end: CacheEnd | None
+    """What is known about the times in `prices`, or None if there are none."""
 
 
 def session_calls(ledger: Ledger, session: str, agent: str, newest: datetime) -> list[LedgerEvent]:
@@ -84,7 +140,7 @@ def next_input(
     """Return the size and price of a session's next input, or None if no calls are recorded.
 
     The forecast assumes that the next call sends the same context, and that everything the last
-    call read or wrote is still cached.
+    call read or wrote is still cached, until its lifetime ends. Each read restarts the lifetime.
 
     Args:
         calls: The session's calls, oldest first.
@@ -98,28 +154,63 @@ def next_input(
     if not main:
         return None
     last = main[-1]
-    writer = next((call for call in reversed(main) if call.buckets.cache_writes), None)
+    user = next((call for call in reversed(main) if _uses_cache(call)), None)
     is_cut = is_compacted and context < last.buckets.prompt
-    uses_cache = not is_cut and any(
-        call.buckets.cache_read or call.buckets.cache_writes for call in main
-    )
-    cached = min(context, last.buckets.prompt) if uses_cache else 0
-    lives_an_hour = writer is not None and writer.buckets.cache_write_1h > 0
-    bucket = "input"
-    if writer is not None:
-        bucket = "cache_write_1h" if lives_an_hour else "cache_write_5m"
+    if user is None or is_cut:
+        cached = kept = 0
+    else:
+        cached = min(context, last.buckets.prompt)
+        kept = min(cached, _kept_for_an_hour(main))
+    bucket = _write_bucket(main)
 
     def price(read: int) -> Decimal | None:
-        buckets = Buckets(**{"cache_read": read, bucket: context - read})
+        hour = max(0, kept - read) if bucket != "cache_write_1h" else 0
+        written = {"cache_write_1h": hour, bucket: context - read - hour}
+        buckets = Buckets(cache_read=read, **written)
         return prices.price(buckets, last.model, last.provider, now, last.tier)
 
-    lifetime = _HOUR if lives_an_hour else _FIVE_MINUTES
-    return NextInput(
-        context,
-        price(cached) if uses_cache else None,
-        price(0),
-        None if writer is None or is_cut else last.at + lifetime,
-    )
+    uncached = price(0)
+    if not cached or user is None:
+        return NextInput(context, None, uncached, (), None)
+    steps, end = list[PriceUntil](), None
+    if lifetime := cache_lifetime(last.model, last.agent):
+        end = lifetime.end
+        # Where vendors report no writes, they store every prompt.
+        used_at = user.at if end == "exact" else last.at
+        reads = [(cached, used_at + timedelta(minutes=lifetime.minutes))] if kept < cached else []
+        reads += [(kept, used_at + _HOUR)] if kept else []
+        steps = [PriceUntil(price(read), until) for read, until in reads]
+        steps.append(PriceUntil(uncached, None))
+    return NextInput(context, price(cached), uncached, tuple(steps), end)
+
+
+def _uses_cache(call: LedgerEvent) -> bool:
+    return bool(call.buckets.cache_read or call.buckets.cache_writes)
+
+
+def _kept_for_an_hour(main: Sequence[LedgerEvent]) -> int:
+    """Return how many tokens of the last prompt, from its start, are cached for an hour.
+
+    A part that is written for an hour follows the part that is read, and is stored together with
+    it. Prompts that a call does not read or write again are not part of the next prompt.
+    """
+    kept = 0
+    for call in main:
+        read, hour = call.buckets.cache_read, call.buckets.cache_write_1h
+        kept = read + hour if hour else min(kept, read)
+    if kept and kept >= main[-1].buckets.cache_read + main[-1].buckets.cache_writes:
+        return main[-1].buckets.prompt  # the few uncached tokens at the end do not count
+    return kept
+
+
+def _write_bucket(main: Sequence[LedgerEvent]) -> str:
+    """Return the bucket that the end of the next prompt is billed in."""
+    writer = next((call.buckets for call in reversed(main) if call.buckets.cache_writes), None)
+    if writer is None:
+        return "input"
+    if writer.cache_write_5m or writer.cache_write:
+        return "cache_write_5m"
+    return "cache_write_1h"
 
 
 def cache_hit_rate(calls: Sequence[LedgerEvent]) -> float | None:

@@ -113,9 +113,9 @@ def first_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
-def local_time_text(at: datetime) -> str:
+def local_time_text(at: datetime, now: datetime | None = None) -> str:
     """Format a time as local time, such as `14:02`, or `26 Nov 14:02` if it is not today."""
-    at, today = at.astimezone(), datetime.now().date()  # noqa: DTZ005
+    at, today = at.astimezone(), (now.astimezone() if now else datetime.now()).date()  # noqa: DTZ005
     return f"{at:%H:%M}" if at.date() == today else f"{at:%d %b %H:%M}"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.agents.session_events import StoredSession
-from sidecar.conversations.context_protocol import Forecast, PlanLimit, UsageBlock
+from sidecar.conversations.context_protocol import Forecast, PlanLimit, PriceUntil, UsageBlock
 from sidecar.errors import SidecarError
 from sidecar.workspace.context_breakdown import label_parts
 from sidecar.workspace.sessions import PROTOCOL
@@ -95,12 +95,16 @@ def forecast(
     calls_left, room = None, _room_to_grow(usage)
     if growth is not None and room is not None:
         calls_left = ceil(max(0, room) / growth)
-    until = following.cached_until if following else None
+    steps = following.prices if following else ()
     return Forecast(
         calls_left=calls_left,
         next_input_usd=_as_float(following.cached_usd if following else None),
         next_input_uncached_usd=_as_float(following.uncached_usd if following else None),
-        cached_until=_as_iso(until),
+        cached_until=_as_iso(steps[0].until) if steps else None,
+        cache_end=following.cache_end if following else None,
+        next_input_prices=[
+            PriceUntil(usd=_as_float(usd), until=_as_iso(until)) for usd, until in steps
+        ],
         cache_hit_percent=None if hits is None else round(100 * hits, 1),
         usd_per_hour=_as_float(rate),
         limits=[

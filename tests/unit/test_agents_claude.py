@@ -125,6 +125,21 @@ def test_cache_writes_are_split_by_lifetime(world: World, home: ClaudeHome) -> N
     assert [call.cache_write_5m_tokens for call in world.calls] == [30, 30]
 
 
+@pytest.mark.parametrize(
+    ("requested", "hour", "minutes"), [("1h", 80, 0), ("5m", 0, 80), (None, 0, 0)]
+)
+def test_a_line_may_say_how_long_its_cache_writes_live(
+    world: World, home: ClaudeHome, requested: str | None, hour: int, minutes: int
+) -> None:
+    session = home.session(world.root)
+    numbers = usage(Tokens(1, 0, 80, 0, 2), cache_creation=None)
+    message = session.message("msg_a", Tokens(), usage=numbers)
+    session.write(session.line("assistant", message=message, promptCacheRequested=requested))
+    session.took("msg_a", Tokens(1, 0, 80, hour, 2))
+    world.check(home.truth)
+    assert [call.cache_write_5m_tokens for call in world.calls] == [minutes]
+
+
 def test_message_with_several_calls_is_billed_as_their_total(
     world: World, home: ClaudeHome
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,11 +17,25 @@ from sidecar.agents.claude_statusline import Quota, RateLimits, StatuslineInput,
 from sidecar.agents.plan_limits import current_limits
 from sidecar.agents.session_events import ReportedLimit
 from sidecar.config.settings import Agents
-from sidecar.conversations.context_protocol import ContextUsage, Forecast, PlanLimit, SessionInfo
-from sidecar.conversations.context_rows import block_text, context_rows, limit_name, next_input_text
+from sidecar.conversations.context_protocol import (
+    ContextUsage,
+    Forecast,
+    PlanLimit,
+    PriceUntil,
+    SessionInfo,
+)
+from sidecar.conversations.context_rows import (
+    block_text,
+    cache_text,
+    context_rows,
+    limit_name,
+    next_input_text,
+)
 from sidecar.cost.book import CostBook
 from sidecar.cost.forecast import growth_per_call, session_calls
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
+from sidecar.models.catalogue import provider_of
+from sidecar.text.printable import local_time_text
 from sidecar.workspace.usage_details import forecast
 from tests.unit.cost_calls import call_of
 
@@ -167,6 +182,81 @@ def test_the_next_input_costs_what_the_next_call_pays(book: CostBook, hour: bool
     assert prediction.cached_until == until.isoformat().replace("+00:00", "Z")
 
 
+def calls_with_cache(
+    book: CostBook, *minutes_and_buckets: tuple[float, dict[str, int]], **fields: Any
+) -> datetime:
+    """Record main calls at these minutes. Returns the time of the last call."""
+    at = START
+    for number, (minute, buckets) in enumerate(minutes_and_buckets):
+        at = START + timedelta(minutes=minute)
+        call = {"model": MODEL, "provider": "anthropic", "session": "s", **fields}
+        book.ledger.record(
+            call_of(
+                **{"agent": "claude-code", **call},
+                at=at,
+                request_id=str(number),
+                buckets=Buckets(**buckets),
+            )
+        )
+    return at
+
+
+def test_parts_written_for_an_hour_stay_cached_when_the_others_expire(book: CostBook) -> None:
+    at = calls_with_cache(
+        book,
+        (0, {"input": 4, "cache_write_1h": 80_000, "cache_write_5m": 10_000}),
+        (2, {"input": 4, "cache_read": 90_000, "cache_write_5m": 10_000}),
+        (3, {"input": 4, "cache_read": 100_000}),  # a read restarts both lifetimes
+    )
+    usage = usage_of(100_004, at)
+    found = predict(book, usage, at)
+    # Per million tokens: read $0.30, written for five minutes $3.75, for an hour $6.
+    assert [step.usd for step in found.next_input_prices] == pytest.approx(
+        [0.030, 0.099, 0.555], abs=1e-4
+    )
+    ends = [step.until for step in found.next_input_prices]
+    assert ends == ["2026-11-20T09:08:00Z", "2026-11-20T10:03:00Z", None]
+    assert (found.cached_until, found.cache_end) == ("2026-11-20T09:08:00Z", "exact")
+    local = (START + timedelta(hours=1, minutes=3)).astimezone()
+    texts = [
+        (minute, next_input_text(found, START + timedelta(minutes=minute)))
+        for minute in (7.9, 8, 62.9, 63)
+    ]
+    assert [text.partition(" after")[0] for _, text in texts] == [
+        "$0.030 from the cache, $0.099",
+        "$0.099 partly from the cache, $0.56",
+        "$0.099 partly from the cache, $0.56",
+        "$0.56 (the cache has expired)",
+    ]
+    assert texts[1][1].endswith(f" after {local:%H:%M}")
+
+
+@pytest.mark.parametrize(
+    ("model", "agent", "warm", "minutes", "cold"),
+    [
+        (MODEL, "claude-code", "cache until", 5, "cold: next input $"),
+        ("gpt-5.2", "opencode", "cache probably cold after", 10, "probably cold: next input $"),
+        ("gpt-5.2-codex", "codex", "cache probably cold after", 1440, "probably cold: next"),
+        ("gpt-5.6", "codex", "cache warm until at least", 30, "probably cold: next input"),
+        ("gemini-2.5-pro", "gemini-cli", "cache probably cold after", 60, "probably cold: next"),
+        ("qwen3-coder-plus", "qwen-code", "", 0, ""),
+    ],
+)
+def test_only_anthropics_cache_is_counted_down(
+    book: CostBook, model: str, agent: str, warm: str, minutes: int, cold: str
+) -> None:
+    calls = (0, {"cache_read": 50_000, "input": 1_000}), (1, {"cache_read": 51_000, "input": 900})
+    at = calls_with_cache(book, *calls, model=model, provider=provider_of(model), agent=agent)
+    usage = msgspec.structs.replace(usage_of(51_900, at), session=SessionInfo.of("s", agent, at))
+    found = predict(book, usage, at)
+    until = at + timedelta(minutes=minutes)
+    before, after = (cache_text(found, until + timedelta(seconds=each)) for each in (-1, 0))
+    time = local_time_text(until, until - timedelta(seconds=1)) if warm else ""
+    assert before == f"{warm} {time}".strip()
+    assert after.startswith(cold)
+    assert bool(after) == bool(cold)
+
+
 def test_next_input_after_a_compaction_is_not_from_the_cache(book: CostBook) -> None:
     at = record(book, [(50_000, 10), (60_000, 10), (70_000, 10)])
     usage = msgspec.structs.replace(usage_of(15_000, at), method="estimate", compacted=True)
@@ -223,6 +313,11 @@ def test_the_view_says_until_when_the_cache_lasts(minutes: int, text: str) -> No
         next_input_usd=0.04,
         next_input_uncached_usd=0.31,
         cached_until="2026-11-20T09:05:00Z",
+        cache_end="exact",
+        next_input_prices=[
+            PriceUntil(usd=0.04, until="2026-11-20T09:05:00Z"),
+            PriceUntil(usd=0.31),
+        ],
         cache_hit_percent=92.4,
         usd_per_hour=3.1,
     )

@@ -586,6 +586,8 @@ export interface Forecast {
   nextInputUsd: number | null;
   nextInputUncachedUsd: number | null;
   cachedUntil: string | null;
+  cacheEnd: "earliest" | "exact" | "typical" | null;
+  nextInputPrices: PriceUntil[];
   cacheHitPercent: number | null;
   usdPerHour: number | null;
   limits: PlanLimit[];
@@ -692,6 +694,14 @@ export interface PreflightResult {
   estimatedCostUsd: number | null;
   reasons: Reason[];
   alternatives: Alternative[];
+}
+
+/**
+ * The price of a session's next input, and until when it is valid.
+ */
+export interface PriceUntil {
+  usd: number | null;
+  until: string | null;
 }
 
 /**

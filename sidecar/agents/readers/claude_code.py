@@ -120,6 +120,14 @@ class MessageUsage(PartUsage):
     server_tool_use: _Searches | None = None
     iterations: list[PartUsage] | None = None
 
+    def with_lifetime(self, requested: str | None) -> MessageUsage:
+        """Return a copy that says how long the cache writes live, if only the line says so."""
+        if self.cache_creation is not None or requested not in ("5m", "1h"):
+            return self
+        written = self.cache_creation_input_tokens
+        split = _Split(**{f"ephemeral_{requested}_input_tokens": written})
+        return msgspec.structs.replace(self, cache_creation=split)
+
     @property
     def searches(self) -> int:
         return (self.server_tool_use and self.server_tool_use.web_search_requests) or 0
@@ -180,6 +188,8 @@ class TranscriptLine(CamelRecord):
     session_kind: str | None = None
     forked_from: _Origin | None = None
     request_id: str | None = None
+    prompt_cache_requested: str | None = None
+    """The lifetime that the request asked for, `5m` or `1h`."""
     cwd: str | None = None
     git_branch: str | None = None
     is_sidechain: bool | None = None
@@ -236,7 +246,9 @@ class TranscriptLine(CamelRecord):
         message = self.message
         if self.type != "assistant" or message is None or message.usage is None:
             return None
-        return None if message.model == _SYNTHETIC else (message, message.usage)
+        if message.model == _SYNTHETIC:
+            return None
+        return message, message.usage.with_lifetime(self.prompt_cache_requested)
 
     def add_parts(self, sizes: ContextSizes) -> None:
         """Add the parts of the conversation in this line."""

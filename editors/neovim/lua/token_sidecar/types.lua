@@ -462,6 +462,8 @@
 ---@field nextInputUsd? number
 ---@field nextInputUncachedUsd? number
 ---@field cachedUntil? string
+---@field cacheEnd? "earliest"|"exact"|"typical"
+---@field nextInputPrices token_sidecar.PriceUntil[]
 ---@field cacheHitPercent? number
 ---@field usdPerHour? number
 ---@field limits token_sidecar.PlanLimit[]
@@ -538,6 +540,11 @@
 ---@field estimatedCostUsd? number
 ---@field reasons token_sidecar.Reason[]
 ---@field alternatives token_sidecar.Alternative[]
+
+--- The price of a session's next input, and until when it is valid.
+---@class token_sidecar.PriceUntil
+---@field usd? number
+---@field until? string
 
 --- Probe one endpoint, or all endpoints if `endpoint` is missing.
 ---@class token_sidecar.ProbeParams
