@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     )
     from sidecar.cost.export import ExportFormat
     from sidecar.cost.team import TeamStore
+    from sidecar.cost.vendor_bill import Vendor, VendorBill
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -421,6 +423,84 @@ def _workspace_paths(book: CostBook, workspace: Path | None) -> tuple[str, ...]:
     return () if workspace is None else repository_folders(book, workspace)
 
 
+@cost.command()
+@click.option(
+    "--from",
+    "reports",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A report of usage or costs that you exported from the vendor. Give both for tokens and "
+    "amounts.",
+)
+@click.option(
+    "--api",
+    "vendor",
+    type=click.Choice(["anthropic", "openai"]),
+    help="Request the reports from this vendor's admin API instead. The key is read from "
+    "ANTHROPIC_ADMIN_API_KEY or OPENAI_ADMIN_KEY.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 366),
+    default=30,
+    show_default=True,
+    help="Number of days to request with --api. Today is not included.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def reconcile(reports: tuple[Path, ...], vendor: Vendor | None, days: int, as_json: bool) -> None:
+    """Compare recorded calls with the bill of Anthropic or OpenAI, by UTC day and model.
+
+    Lists each day and model that differs, and how much of the difference is due to tokens that
+    only one side has.
+
+    Exit codes: 0 if everything agrees; 1 if anything differs; 2 if a report cannot be read or the
+    ledger is unreadable.
+    """
+    from sidecar.cost.vendor_bill import read_bill, read_recorded
+    from sidecar.cost.vendor_bill import reconcile as compare
+
+    if bool(reports) == bool(vendor):
+        raise click.UsageError("give either --from with a file, or --api with a vendor")
+    with open_ledger() as (book, loaded):
+        bill = (
+            _request_bill(vendor, days)
+            if vendor
+            else read_bill((str(path), _report_text(path)) for path in reports)
+        )
+        update_ledger(book, loaded.settings, None)
+        with book.report_reader() as connection:
+            found = compare(bill, read_recorded(connection, bill), book.prices)
+    if as_json:
+        print_json(found)
+    else:
+        print_lines(*found.text.splitlines())
+    sys.exit(0 if found.agrees else 1)
+
+
+def _report_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ValueError(f"cannot read {path}: {reason}") from error
+
+
+def _request_bill(vendor: Vendor, days: int) -> VendorBill:
+    from sidecar.cost.days import local_day
+    from sidecar.cost.vendor_bill import APIS, request_bill
+
+    api = APIS[vendor]
+    key = os.environ.get(api.variable, "").strip()
+    if not key:
+        raise ValueError(
+            f"the environment variable {api.variable} is not set; set it to your organization's "
+            "admin key, or export a report and use --from"
+        )
+    today = local_day(datetime.now(UTC), UTC)
+    return request_bill(vendor, key, today - days, today - 1, api.base)
+
+
 @cost.command("update-prices")
 @click.option(
     "--url", help="Address of another price list to download, in the JSON format of genai-prices."
@@ -429,8 +509,9 @@ def _workspace_paths(book: CostBook, workspace: Path | None) -> tuple[str, ...]:
 def update_prices(url: str | None, as_json: bool) -> None:
     """Download the latest price list from genai-prices.
 
-    The list is stored in the state folder. New prices also apply to past calls. No other command
-    uses the network unless your settings contain an endpoint, a collector or a team store.
+    The list is stored in the state folder. New prices also apply to past calls. Apart from
+    `cost reconcile --api`, no other command uses the network unless your settings contain an
+    endpoint, a collector or a team store.
     """
     from sidecar.config.paths import state_dir
     from sidecar.config.stored_prices import STORED_LIST

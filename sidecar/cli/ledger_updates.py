@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sidecar.cli.output import print_problems, warn
+from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
     from sidecar.config.options import Loaded
@@ -103,13 +104,8 @@ def open_ledger() -> Iterator[tuple[CostBook, Loaded]]:
 @contextmanager
 def exit_on_errors() -> Iterator[None]:
     """If an expected error occurs, print it and exit with code 2."""
-    from sidecar.cost.ledger import LedgerError
-    from sidecar.cost.price_updates import UpdateError
-    from sidecar.cost.shipping import ShippingError
-    from sidecar.cost.team import TeamStoreError
-
     try:
         yield
-    except (ValueError, LedgerError, ShippingError, TeamStoreError, UpdateError) as error:
+    except (ValueError, SidecarError) as error:
         warn(str(error))
         sys.exit(2)

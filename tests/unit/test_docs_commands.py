@@ -43,6 +43,9 @@ NOT_RUN = {
     "pipx install ~/src/token-sidecar": NETWORK,
     "pipx inject --force token-sidecar '.[mcp]'": NETWORK,
     "token-sidecar cost update-prices": NETWORK,
+    "token-sidecar cost reconcile --from claude_api_tokens_2026_11.csv --from "
+    "claude_api_cost_2026_11.csv": "needs a vendor's report; tests/unit/test_cost_vendor_bill.py",
+    "token-sidecar cost reconcile --api anthropic": NETWORK,
     "python3 editors/try/neovim.py": f"{NETWORK}; tests/e2e/neovim runs it after its installation",
     "python3 tests/run.py": "is the command that runs this test",
     "cd editors/vscode && npm ci && npm run package": VSCODE,
