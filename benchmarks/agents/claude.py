@@ -51,6 +51,7 @@ class Transcript:
     trap_every: int = 1
     """One in this many replies contains a trap for careless readers."""
     history: list[dict[str, Any]] = field(default_factory=list)
+    branch: str = "main"
 
     def __post_init__(self) -> None:
         self.clock = self.home.clock
@@ -78,7 +79,7 @@ class Transcript:
             "cwd": self.cwd,
             "sessionId": self.id,
             "version": "2.1.240",
-            "gitBranch": "main",
+            "gitBranch": self.branch,
             "type": kind,
         }
         self.parent = own

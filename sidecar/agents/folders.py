@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -108,7 +109,49 @@ def worktrees_beside(top: str) -> dict[str, str]:
     return dict.fromkeys(found, common)
 
 
-def _common_dir(folder: str) -> str | None:
+class Head(NamedTuple):
+    """What is checked out in a git worktree."""
+
+    branch: str
+    """The branch, or an empty string if HEAD is detached."""
+    since: datetime
+    """When git last changed HEAD. Since then, no other branch has been checked out."""
+
+    def branch_at(self, at: datetime) -> str | None:
+        """Return the branch that was checked out at a time, or None if it is unknown.
+
+        An empty string means that HEAD was detached.
+        """
+        aware = at if at.tzinfo else at.replace(tzinfo=UTC)
+        return self.branch if self.since <= aware else None
+
+
+def head_around(folder: str) -> Head | None:
+    """Return the HEAD of the git worktree that a folder belongs to, or None outside of git."""
+    path = Path(resolve(folder))
+    tops = (_git_dir(str(each)) for each in (path, *path.parents))
+    private = next(filter(None, tops), None)
+    if private is None:
+        return None
+    file = os.path.join(private, "HEAD")
+    try:
+        since = datetime.fromtimestamp(os.stat(file).st_mtime, UTC)
+    except (OSError, ValueError, OverflowError):
+        return None
+    target = _first_line(file)
+    if target is None or target == _REFTABLE_HEAD:
+        return None
+    is_branch = target.startswith(_BRANCH_PREFIX)
+    return Head(target.removeprefix(_BRANCH_PREFIX) if is_branch else "", since)
+
+
+_BRANCH_PREFIX = "ref: refs/heads/"
+_REFTABLE_HEAD = f"{_BRANCH_PREFIX}.invalid"
+"""The contents of HEAD in repositories that keep it elsewhere."""
+
+
+def _git_dir(folder: str) -> str | None:
+    """Return the path of a worktree's own git data, or None for other folders."""
     git = os.path.join(folder, ".git")
     if os.path.isdir(git):
         return os.path.realpath(git)
@@ -116,10 +159,16 @@ def _common_dir(folder: str) -> str | None:
     if pointer is None or not pointer.startswith("gitdir:"):
         return None
     private = os.path.join(folder, pointer.removeprefix("gitdir:").strip())
+    return resolve(private) if os.path.isdir(private) else None
+
+
+def _common_dir(folder: str) -> str | None:
+    private = _git_dir(folder)
+    if private is None:
+        return None
     shared = _first_line(os.path.join(private, "commondir"))
-    if shared is None:  # a submodule, or a repository whose data is elsewhere
-        return resolve(private) if os.path.isdir(private) else None
-    return resolve(os.path.join(private, shared))
+    # A submodule, or a repository whose data is elsewhere, has no such file.
+    return private if shared is None else resolve(os.path.join(private, shared))
 
 
 def _list_names(folder: str) -> list[str]:

@@ -59,6 +59,9 @@ class CallSize(msgspec.Struct, frozen=True, gc=False):
         return cls(usage.prompt_tokens, usage.output_tokens, model, window)
 
 
+DETACHED = "HEAD"
+"""What agents record instead of a branch if git's HEAD is detached."""
+
 NEVER = datetime.min.replace(tzinfo=UTC)
 """The update time of sessions that do not record it."""
 
@@ -160,6 +163,8 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The call's id in the agent's OpenTelemetry export, if known."""
     workspace: str = ""
     """The agent's working directory, or an empty string if unknown."""
+    branch: str | None = None
+    """The git branch that the agent recorded last before the call."""
     category: Category = "main"
     tier: str = ""
     cache_write_5m_tokens: int = 0

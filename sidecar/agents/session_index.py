@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -25,9 +25,10 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import time_from_ns
-from sidecar.agents.folders import Roots, resolve, worktrees_around
+from sidecar.agents.folders import Head, Roots, head_around, resolve, worktrees_around
 from sidecar.agents.reader_registry import reader_of
 from sidecar.agents.session_events import (
+    DETACHED,
     NEVER,
     CallFinished,
     Store,
@@ -52,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_VERSION = 6
+_VERSION = 7
 _CALLS_AT_ONCE = 2_000
 _STORES_AT_ONCE = 200
 _MAX_REST_SECONDS = 0.5
@@ -223,7 +224,8 @@ class SessionIndex:
         done, began = IngestResult(), time.monotonic()
         readings = _read_stores(by_agent, wanted, self._rows_of)
         for some in _batches(readings, control.stop):
-            events = [event for one in some for event in one.events()]
+            head_of = cache(head_around)
+            events = [event for one in some for event in one.events(head_of)]
 
             worktrees = _worktrees_of(some)
 
@@ -372,12 +374,13 @@ class _Reading(NamedTuple):
         """Whether the calls may already be in the ledger under other IDs."""
         return self.read.has_lost_state and self.before is not None
 
-    def events(self) -> Iterator[LedgerEvent]:
+    def events(self, head_of: Callable[[str], Head | None]) -> Iterator[LedgerEvent]:
         sessions = {session.id: session for session in self.read.sessions}
         for call in self.read.calls:
             if not (call.is_unread_past and self.has_recorded_calls):
                 rank = _rank_of_call(call, sessions.get(call.session))
-                yield make_ledger_event(call, self.store.agent, rank)
+                head = head_of(call.workspace) if os.path.isabs(call.workspace) else None
+                yield make_ledger_event(call, self.store.agent, rank, head)
 
 
 class _Row(NamedTuple):
@@ -727,7 +730,17 @@ def _rank_of_call(call: CallFinished, session: StoredSession | None) -> int:
     return level * _MOST_MILLISECONDS + since
 
 
-def make_ledger_event(call: CallFinished, agent: str, rank: int | None = None) -> LedgerEvent:
+def make_ledger_event(
+    call: CallFinished, agent: str, rank: int | None = None, head: Head | None = None
+) -> LedgerEvent:
+    """Return the ledger's form of a call.
+
+    Args:
+        call: The call.
+        agent: The agent's name.
+        rank: The rank of the call's session (`LedgerEvent.rank`).
+        head: What is checked out in the call's folder, or None if unknown.
+    """
     return LedgerEvent(
         rank=rank,
         at=call.at,
@@ -736,6 +749,7 @@ def make_ledger_event(call: CallFinished, agent: str, rank: int | None = None) -
         agent=agent,
         session=call.session,
         workspace=_folder_uri(call.workspace),
+        branch=_branch_of_call(call, head),
         request_id=call.request,
         telemetry_id=call.telemetry_id,
         tier=call.tier,
@@ -744,6 +758,16 @@ def make_ledger_event(call: CallFinished, agent: str, rank: int | None = None) -
         agent_cost=call.agent_cost_usd or None,  # agents write 0 if they do not know the price
         buckets=split(call.usage, call.cache_write_5m_tokens, web_searches=call.web_searches),
     )
+
+
+def _branch_of_call(call: CallFinished, head: Head | None) -> str:
+    """Return the branch that was checked out when a call was made, or an empty string.
+
+    Some agents record only the branch on which a session started.
+    """
+    branch = None if head is None else head.branch_at(call.at)
+    branch = call.branch if branch is None else branch
+    return "" if branch is None or branch == DETACHED or not _is_name(branch) else branch
 
 
 @lru_cache(maxsize=4096)

@@ -213,6 +213,7 @@ class SessionState(msgspec.Struct):
             usage=usage,
             request=request,
             workspace=(self.folder or "") if workspace is None else workspace,
+            branch=self.branch,
             category=category,
             cost_usd=cost_usd,
             agent_cost_usd=agent_cost_usd,

@@ -91,6 +91,11 @@ def scope_options(command: Command) -> Command:
             help="Only calls from this coding agent; `protocol` selects calls from editor plugins.",
         ),
         click.option(
+            "--branch",
+            metavar="NAME",
+            help="Only calls made while this git branch was checked out.",
+        ),
+        click.option(
             "--workspace",
             type=click.Path(file_okay=False, path_type=Path),
             metavar="DIR",
@@ -113,7 +118,7 @@ def scope_options(command: Command) -> Command:
     "--by",
     metavar="KEYS",
     help="How to group calls, separated by commas: model, category, session, day, week, month, "
-    "block (five hours), agent, workspace; with --team, also user and team "
+    "block (five hours), agent, workspace, branch; with --team, also user and team "
     "(default: model,category).",
 )
 @scope_options
@@ -144,8 +149,8 @@ def cost(
     """
     if context.invoked_subcommand is not None:
         return
-    if team and scope["workspace"]:
-        raise click.UsageError("--team cannot be combined with --workspace")
+    if team and (scope["workspace"] or scope["branch"]):
+        raise click.UsageError("--team cannot be combined with --workspace or --branch")
     with open_ledger() as (book, loaded):
         settings = loaded.settings
         params = _build_params(scope, by, team=team)
@@ -182,8 +187,9 @@ def _scope_text(scope: dict[str, Any], *, team: bool) -> str:
     workspace: Path | None = scope["workspace"]
     place = "all workspaces" if workspace is None else _path_text(workspace.resolve().as_uri())
     of_agent = f" of {scope['agent']}" if scope["agent"] else ""
+    on_branch = f" on branch {printable(scope['branch'])}" if scope["branch"] else ""
     period = range_text(scope["since"], scope["until"], UTC if team else None)
-    return f"Calls{of_agent} in {'the team' if team else place}, {period}."
+    return f"Calls{of_agent}{on_branch} in {'the team' if team else place}, {period}."
 
 
 def _read_ledger(
@@ -539,6 +545,7 @@ def _build_params(
     keys = DEFAULT_KEYS if by is None else [key.strip() for key in by.split(",")]
     return CostDetailParams(
         workspace=None if folder is None else folder.resolve().as_uri(),
+        branch=scope["branch"],
         since=scope["since"],
         until=scope["until"],
         by=tuple(ordered_keys(keys, team=team)),

@@ -114,6 +114,7 @@ class CostBook:
             category=params.category,
             tier=service_tier(raw),
             workspace=params.workspace or "",
+            branch=params.branch or "",
             session=params.session or "",
             request_id=params.request_id,
             estimated_tokens=params.estimated_tokens,
@@ -204,12 +205,16 @@ class CostBook:
             BadParamsError: A time or a name is invalid.
         """
         workspace = params.workspace
-        check_names(workspace=workspace or "", session=params.session or "", agent=agent or "")
+        names = {"session": params.session, "branch": params.branch, "agent": agent}
+        check_names(
+            workspace=workspace or "", **{name: value or "" for name, value in names.items()}
+        )
         return Scope(
             times=time_range(params.since, params.until, self._zone),
             workspace=None if workspace is None else workspace_key(workspace),
             folders=tuple(map(workspace_key, folders)),
             session=params.session,
+            branch=params.branch,
             agent=agent,
         )
 

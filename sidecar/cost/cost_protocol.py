@@ -13,7 +13,7 @@ from sidecar.messages.vendor_usage import Usage
 
 CostKey = Literal[
     "model", "category", "session", "day", "week", "month", "block", "agent", "workspace",
-    "user", "team",
+    "branch", "user", "team",
 ]  # fmt: skip
 _TEAM_ONLY: tuple[CostKey, ...] = ("user", "team")
 KEYS: tuple[CostKey, ...] = tuple(key for key in get_args(CostKey) if key not in _TEAM_ONLY)
@@ -47,6 +47,8 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     agent: str | UnsetType | None = UNSET
     """The coding agent that made the calls, or `protocol` for calls reported by a client."""
     workspace: str | UnsetType | None = UNSET
+    branch: str | UnsetType | None = UNSET
+    """The git branch that was checked out during the calls; null if unknown."""
     user: str | UnsetType | None = UNSET
     """A user's hash. Only set in reports with the scope `team`."""
     team: str | UnsetType | None = UNSET
@@ -157,6 +159,8 @@ class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     model: str
     category: str = "main"
     """`main`, `summary`, `subagent` or a category defined by the client."""
+    branch: str | None = None
+    """The git branch of the call; defaults to the one that is checked out in the workspace."""
     provider: str | None = None
     usage: dict[str, Any]
     """The usage, in any vendor's format or in the format of `Usage`."""
@@ -219,6 +223,8 @@ class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
 
     workspace: str | None = None
     session: str | None = None
+    branch: str | None = None
+    """Only calls on this git branch; an empty string selects calls whose branch is unknown."""
     scope: Literal["user", "team"] = "user"
     """`team` reports the calls in the team's store (`[team] store`)."""
     since: str | None = None

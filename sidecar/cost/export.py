@@ -66,6 +66,8 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """
     agent_cost_usd: float | None
     """The cost in USD that the agent computed from its price list."""
+    branch: str
+    """The git branch that was checked out, or an empty string if unknown."""
 
 
 _USES = frozenset({"web_searches", "file_searches", "other_tools"})
@@ -119,6 +121,7 @@ def exported(event: LedgerEvent) -> ExportedCall:
         cost_usd=None if cost.usd is None else float(cost.usd),
         cost_source=source_of(cost),
         agent_cost_usd=None if event.agent_cost is None else float(event.agent_cost),
+        branch=event.branch,
     )
 
 

@@ -184,7 +184,7 @@ def explained(error: Exception, path: Path) -> LedgerError:
     return LedgerError(f"the ledger {path} is damaged ({error}); move it away to start a new one")
 
 
-VERSION = 4
+VERSION = 5
 """The `PRAGMA user_version` of ledgers with this schema."""
 DAY_MS = 86_400_000
 FOLD_EVERY = 4096
@@ -226,7 +226,7 @@ class ForeignLedgerError(LedgerError):
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create a new ledger's tables, or add prices to the calls of a ledger of version 3.
+    """Create a new ledger's tables, or update those of version 3 or 4.
 
     Several processes can call this at the same time.
 
@@ -254,7 +254,10 @@ def _version_of(connection: sqlite3.Connection) -> int:
 
 def _statements_to_prepare(connection: sqlite3.Connection, version: int) -> Iterable[str]:
     if version == 3:
-        return [*_migration_statements(connection), *_sum_statements()]
+        migration = [*_migration_statements(connection), *_sum_statements()]
+        return [*migration, *_BRANCH_STATEMENTS]
+    if version == 4:
+        return _BRANCH_STATEMENTS
     if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
         return [*_creation_statements(), *_sum_statements()]
     raise ForeignLedgerError("it was not created by this version or by version 0.1.0")
@@ -262,10 +265,7 @@ def _statements_to_prepare(connection: sqlite3.Connection, version: int) -> Iter
 
 def _creation_statements() -> Iterator[str]:
     # Many calls have the same session, provider and kind, so each of these is stored only once.
-    yield (
-        "CREATE TABLE session (id INTEGER PRIMARY KEY, workspace TEXT NOT NULL, "
-        "name TEXT NOT NULL, agent TEXT NOT NULL, UNIQUE (name, workspace, agent))"
-    )
+    yield _SESSION_TABLE
     yield "CREATE TABLE provider (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)"
     yield (
         "CREATE TABLE kind (id INTEGER PRIMARY KEY, provider INTEGER NOT NULL, "
@@ -274,6 +274,24 @@ def _creation_statements() -> Iterator[str]:
     )
     yield from _event_statements()
     yield from _ADDED_TABLES
+
+
+_SESSION_TABLE = (
+    # One row for each workspace and git branch in which the session made calls.
+    "CREATE TABLE session (id INTEGER PRIMARY KEY, workspace TEXT NOT NULL, "
+    "name TEXT NOT NULL, agent TEXT NOT NULL, branch TEXT NOT NULL DEFAULT '', "
+    "UNIQUE (name, workspace, agent, branch))"
+)
+_BRANCH_STATEMENTS = (
+    # Not renamed, because SQLite would then also change the name in triggers.
+    "CREATE TEMPORARY TABLE old_session AS SELECT id, workspace, name, agent FROM session",
+    "DROP TABLE session",
+    _SESSION_TABLE,
+    "INSERT INTO session SELECT id, workspace, name, agent, '' FROM old_session",
+    "DROP TABLE old_session",
+    "DROP TABLE IF EXISTS copy",
+)
+"""Add the branch to the sessions of older ledgers. Sessions in agents' files are read again."""
 
 
 def _event_statements() -> Iterator[str]:
@@ -432,14 +450,14 @@ _KEYS_AFTER = "SELECT key FROM event WHERE id > ?"
 _OWNED = ("at", "day", "session", "kind", "telemetry", "rank")
 """The columns that a call has from the session that owns it."""
 _OWNED_FIELDS = (
-    *("at", "session", "workspace", "agent", "model", "provider", "category", "tier"),
+    *("at", "session", "workspace", "branch", "agent", "model", "provider", "category", "tier"),
     *("telemetry_id", "rank"),
 )
 _KEY_MASK = 2**62 - 1
 
 EVENT_COLUMNS = (
-    "at, workspace, session.name, agent, provider.name, model, category, tier, request, telemetry, "
-    f"rank, estimated, {', '.join(_AMENDED)}"
+    "at, workspace, branch, session.name, agent, provider.name, model, category, tier, request, "
+    f"telemetry, rank, estimated, {', '.join(_AMENDED)}"
 )
 """The columns to select from `EVENT_TABLES` for `event_of_row`."""
 EVENT_TABLES = (
@@ -450,7 +468,7 @@ EVENT_TABLES = (
 
 def event_of_row(row: tuple[Any, ...]) -> LedgerEvent:
     """Return the call in a row with the columns `EVENT_COLUMNS`."""
-    at, workspace, session, agent, provider, model, category, tier, request, *others = row
+    at, workspace, branch, session, agent, provider, model, category, tier, request, *others = row
     telemetry, rank, estimated, *numbers = others
     buckets = numbers[: len(BUCKETS)]
     reported, agent_cost, cost, listed, unpriced, whole, basis = numbers[len(BUCKETS) :]
@@ -466,6 +484,7 @@ def event_of_row(row: tuple[Any, ...]) -> LedgerEvent:
         category=category,
         tier=tier,
         workspace=workspace,
+        branch=branch,
         session=session,
         agent=agent,
         request_id=request,
@@ -632,9 +651,14 @@ class Ledger:
     ) -> None:
         """Merge another version of a recorded call into the ledger, and price the result.
 
-        A cost that was reported earlier is kept if the new version of the call has none.
+        A cost or branch that was recorded earlier is kept if the new version of the call has none.
         """
-        merged, columns = known, list[str]()
+        columns = list[str]()
+        if _session_of(seen) == _session_of(known):
+            branch = known.branch or seen.branch
+            columns += ["session"] * (branch != known.branch)
+            known, seen = (msgspec.structs.replace(one, branch=branch) for one in (known, seen))
+        merged = known
         if _size(seen) > _size(known):
             reported = known.reported_cost if seen.reported_cost is None else seen.reported_cost
             own = known.agent_cost if seen.agent_cost is None else seen.agent_cost
@@ -851,12 +875,13 @@ class Ledger:
         )
 
     def _session_id(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
-        key = ("session", event.workspace, event.session, event.agent)
+        key = ("session", event.workspace, event.session, event.agent, event.branch)
         if key not in self._ids:
-            check_names(workspace=event.workspace, session=event.session, agent=event.agent)
+            names = {"agent": event.agent, "branch": event.branch}
+            check_names(workspace=event.workspace, session=event.session, **names)
             workspace = workspace_key(event.workspace)
             self._ids[key] = _name_id(
-                connection, "session", workspace=workspace, name=event.session, agent=event.agent
+                connection, "session", workspace=workspace, name=event.session, **names
             )
         return self._ids[key]
 
@@ -931,6 +956,10 @@ def _amended_values(event: LedgerEvent, cost: Cost | None) -> tuple[Any, ...]:
     """Return the values of the columns `_AMENDED`."""
     costs = _pico(event.reported_cost), _pico(event.agent_cost)
     return *msgspec.structs.astuple(event.buckets), *costs, *price_columns(cost)
+
+
+def _session_of(event: LedgerEvent) -> tuple[str, str, str]:
+    return event.session, workspace_key(event.workspace), event.agent
 
 
 def _is_owner(seen: LedgerEvent, known: LedgerEvent) -> bool:

@@ -132,6 +132,8 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tier: str = ""
     """The service tier, such as `batch`, `flex` or `priority`; empty for the standard tier."""
     workspace: str = ""
+    branch: str = ""
+    """The git branch that was checked out in the workspace, or an empty string if unknown."""
     session: str = ""
     agent: str = PROTOCOL
     request_id: str | None = None

@@ -28,7 +28,7 @@ _EARLIEST_MS, _LATEST_MS = 14 * _HOUR_MS, 12 * _HOUR_MS
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects calls by time range, workspace, session and agent. None means all."""
+    """Selects calls by time range, workspace, session, agent and branch. None means all."""
 
     times: TimeRange = TimeRange()
     workspace: str | None = None
@@ -41,6 +41,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[str, ...] | None = None
     """If set, only sessions with these names are included."""
     agent: str | None = None
+    branch: str | None = None
+    """A git branch, or an empty string for calls whose branch is unknown."""
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -133,6 +135,7 @@ _KEY_SQL = {
     "session": "owner.name",
     "agent": "owner.agent",
     "workspace": "owner.workspace",
+    "branch": "owner.branch",
 }
 
 
@@ -157,7 +160,7 @@ def read_tallies(connection: sqlite3.Connection, scope: Scope, keys: Sequence[st
     Args:
         connection: The ledger.
         scope: The calls to add up.
-        keys: What to group by: `kind`, `day`, `session`, `agent` or `workspace`.
+        keys: What to group by: `kind`, `day`, `session`, `agent`, `workspace` or `branch`.
     """
     names = ", ".join(_KEY_SQL[key] for key in keys)
     sums = ", ".join(f"sum({name})" for name in SUMS)
@@ -260,7 +263,7 @@ def calls_condition(scope: Scope) -> tuple[str, tuple[object, ...]]:
 
 def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]:
     """Return an SQL condition for the sessions in scope, and the condition's parameters."""
-    wanted = {"name": scope.session, "agent": scope.agent}
+    wanted = {"name": scope.session, "agent": scope.agent, "branch": scope.branch}
     given = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
     terms: list[str] = list(given)
     values: list[object] = list(given.values())

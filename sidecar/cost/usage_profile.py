@@ -164,17 +164,18 @@ def profile_usage(ledger: Ledger, scope: Scope, days: int) -> UsageProfile:
     where, values = calls_condition(scope)
     rows: Counter[tuple[str, tuple[str, str, str], str, str]] = Counter()
     prompts, sessions = Counter[tuple[str, tuple[str, str, str]]](), Counter[object]()
-    conversations: dict[tuple[int, bool, str], _Conversations] = {}
-    begun: set[int] = set()
+    conversations: dict[tuple[tuple[str, str], bool, str], _Conversations] = {}
+    begun: set[tuple[str, str]] = set()
     with ledger.reader() as connection:
         kinds = kinds_in(connection)
         found = connection.execute(
-            f"SELECT event.session, agent, kind, {PROMPT_SQL}, cache_read, {_WRITTEN}, {_UNREAD} "  # noqa: S608
+            f"SELECT session.name, agent, kind, {PROMPT_SQL}, cache_read, {_WRITTEN}, {_UNREAD} "  # noqa: S608
             "FROM event JOIN session ON session.id = event.session "
             f"WHERE agent != ? AND {where} ORDER BY at, event.id",
             (PROTOCOL, *values),
         )
-        for session, agent, kind, prompt, read, written, unread in found:
+        for name, agent, kind, prompt, read, written, unread in found:
+            session = name, agent
             provider, model, category, tier = kinds[kind]
             key, is_sub = (agent, (model, provider, tier)), category == "subagent"
             calls = conversations.setdefault((session, is_sub, model), _Conversations())

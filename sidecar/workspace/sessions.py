@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from sidecar.agents.reader_registry import reader_of
-from sidecar.agents.session_events import Activity, StoredSession
+from sidecar.agents.session_events import DETACHED, Activity, StoredSession
 from sidecar.conversations.context_protocol import (
     ContextUsage,
     ContextWarning,
@@ -133,7 +133,7 @@ def label_of(session: Session) -> str:
         )
     if named := session.title or session.first_prompt:
         return " ".join(named.split())
-    branch = session.branch if session.branch not in (None, "HEAD") else session.source
+    branch = session.branch if session.branch not in (None, DETACHED) else session.source
     began = "" if session.began_at is None else local_time_text(session.began_at)
     return " · ".join(filter(None, (branch, began)))
 

@@ -261,7 +261,8 @@ class Spending:
             BadParamsError: The call has no usage, or its usage is in an unknown format.
             LedgerError: The ledger cannot be written.
         """
-        call = msgspec.structs.replace(params, workspace=self._uri)
+        branch = self._branch_at(params.at) if params.branch is None else params.branch
+        call = msgspec.structs.replace(params, workspace=self._uri, branch=branch)
         if reply is None:
             recorded = self.book.record(call)
         elif reply.usage is None:
@@ -269,6 +270,13 @@ class Spending:
         else:
             recorded = self.book.record_usage(call, reply.usage, raw, reply.cost)
         return recorded, self._spent_or_none(params.session or "")
+
+    def _branch_at(self, at: datetime | None = None) -> str | None:
+        """Return the branch that was checked out at a time, by default now, or None if unknown."""
+        from sidecar.agents.folders import head_around
+
+        head = None if self._path is None else head_around(str(self._path))
+        return None if head is None else head.branch_at(at or datetime.now(UTC))
 
     def detail(self, params: CostDetailParams, cancelled: Cancelled) -> CostReport:
         """Return a report about this workspace's costs.

@@ -382,6 +382,39 @@ def test_old_ledger_is_priced_once_and_keeps_all_calls(
     assert not list(old_ledger.glob("*.broken-*"))
 
 
+def test_ledger_without_branches_keeps_its_calls_prices_and_queue(open_book: OpenBook) -> None:
+    """Version 4 of the ledger had no branches."""
+    book = open_book()
+    book.ledger.record_many(map(call, range(9)))
+    price_calls(book.ledger)
+    collector = Settings(ledger=LedgerSettings(otel_endpoint="http://a:9"))
+    queue = open_queue(book, collector)
+    assert queue is not None
+    queue.accept(queue.next_batch(5))
+    before = list(read_events(book.ledger, Scope()))
+    book.close()
+    with sqlite3.connect(book.ledger.path) as connection:
+        connection.executescript(
+            "CREATE TABLE kept AS SELECT id, workspace, name, agent FROM session; "
+            "DROP TABLE session; "
+            "CREATE TABLE session (id INTEGER PRIMARY KEY, workspace TEXT NOT NULL, "
+            "name TEXT NOT NULL, agent TEXT NOT NULL, UNIQUE (name, workspace, agent)); "
+            "INSERT INTO session SELECT * FROM kept; DROP TABLE kept; PRAGMA user_version = 4"
+        )
+    connection.close()
+    again = open_book()
+    assert list(read_events(again.ledger, Scope())) == before
+    assert_exact(again.ledger)
+    queue = open_queue(again, collector)
+    assert queue is not None
+    assert len(queue.next_batch().calls) == 4
+    again.ledger.record(msgspec.structs.replace(call(9), branch="main"))
+    assert [row.branch for row in again.detail(CostDetailParams(by=("branch",))).rows] == [
+        None,
+        "main",
+    ]
+
+
 @pytest.mark.usefixtures("old_ledger")
 def test_first_prices_of_an_old_ledger_do_not_ship_its_calls_again(open_book: OpenBook) -> None:
     book = open_book()

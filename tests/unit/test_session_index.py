@@ -21,7 +21,7 @@ import pytest
 
 from benchmarks.agents import claude, codex
 from benchmarks.agents.claude import ClaudeHome
-from benchmarks.agents.codex import CodexHome
+from benchmarks.agents.codex import CodexHome, Rollout, everyday
 from benchmarks.agents.truth import Tokens
 from benchmarks.transcripts import recorded
 from sidecar.agents import session_index
@@ -102,6 +102,24 @@ class World:
         """Return the number of calls in each root folder."""
         found = [self.spending(root).detail(CostDetailParams(), lambda: False) for root in roots]
         return [one.totals.calls for one in found]
+
+    def branches(self, root: Path | None = None, **scope: Any) -> dict[str | None, int]:
+        """Return the number of calls on each branch, in a root folder or in all folders."""
+        params = CostDetailParams(by=("branch",), **scope)
+        if root is not None:
+            report = self.spending(root).detail(params, lambda: False)
+        else:
+            report = self.book.detail(params)
+        return {row.branch or None: row.calls for row in report.rows}
+
+    def codex_call_in(self, folder: Path, branch: str | None = None) -> None:
+        """Write and read a session that makes a call now and started on a branch."""
+        self.codex.clock.now = datetime.now(UTC)
+        thread = Rollout(self.codex, self.codex.thread_id(), str(folder))
+        thread.meta(**({"git": {"branch": branch}} if branch else {}))
+        thread.begin_turn()
+        thread.call()
+        self.read()
 
     def call_in(self, *folders: Path) -> None:
         """Write and read a session with one call in each of these folders."""
@@ -368,6 +386,78 @@ def make_worktree(world: World, tree: Path) -> None:
     git(world.root, "init", "-q")
     git(world.root, "commit", "-q", "--allow-empty", "-m", "a")
     git(world.root, "worktree", "add", "-q", str(tree))
+
+
+def test_a_call_counts_for_the_branch_on_its_line(world: World) -> None:
+    """A session that changes branches has calls on each of them, and on none while detached."""
+    git(world.root, "init", "-q")  # after the calls, so that HEAD does not tell their branches
+    session = world.claude.session(world.root)
+    for branch in ("main", "feature", "HEAD", "main", ""):
+        session.branch = branch
+        session.user()
+        session.reply()
+    world.read()
+    assert world.branches() == {"main": 3, "feature": 1, None: 1}
+    scopes = [CostDetailParams(branch=name) for name in ("main", "feature", "")]
+    parts = [world.book.detail(scope).totals.cost_usd for scope in scopes]
+    assert sum(parts) == pytest.approx(world.book.detail(CostDetailParams()).totals.cost_usd)
+
+
+def test_the_checked_out_branch_counts_until_the_next_checkout(world: World) -> None:
+    """Codex records only the branch on which a session started."""
+    root, nested, tree = world.root, world.root / "inner", world.home / "tree"
+    git(root, "init", "-q", "-b", "main")
+    git(root, "commit", "-q", "--allow-empty", "-m", "a")
+    world.codex_call_in(root, "start")
+    git(root, "switch", "-q", "-c", "feature")
+    world.codex_call_in(root, "start")
+    git(root, "branch", "-m", "renamed")
+    world.codex_call_in(root)
+    git(root, "worktree", "add", "-q", "-b", "other", str(tree))
+    world.codex_call_in(tree)
+    git(root, "switch", "-q", "--detach")
+    world.codex_call_in(root, "start")
+    git(root, "branch", "-D", "renamed")
+    git(root, "switch", "-q", "main")
+    nested.mkdir()
+    git(nested, "init", "-q", "-b", "main")
+    world.codex_call_in(nested)
+    found = {"main": 2, "feature": 1, "renamed": 1, "other": 1, None: 1}
+    assert world.branches(root) == world.branches(tree) == found
+    assert world.branches(nested) == {"main": 1}
+    world.codex.clock.now = datetime.now(UTC) - timedelta(hours=1)
+    everyday(world.codex, root, turns=1)
+    world.read()
+    assert world.branches(root) == found | {None: 4}, "main was checked out later"
+
+
+def test_a_branch_is_added_to_calls_that_were_recorded_without_it(world: World) -> None:
+    session = world.claude.session(world.root)
+    session.user()
+    session.reply()
+    world.read()
+    with world.ledger.transaction() as connection:
+        connection.execute("UPDATE session SET branch = ''")
+        connection.execute("UPDATE index_form SET version = 0")
+    world.ledger.close()
+    assert world.branches() == {None: 1}
+    world.read()
+    assert world.branches() == {"main": 1}
+
+
+def test_a_plugins_call_counts_for_the_checked_out_branch(world: World) -> None:
+    git(world.root, "init", "-q", "-b", "topic")
+    usage = {"input_tokens": 10, "output_tokens": 1}
+    hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    for fields in (
+        {},
+        {"branch": "given"},
+        {"at": hour_ago},
+        {"at": hour_ago.replace(tzinfo=None)},
+    ):
+        call = CostRecordParams(model="claude-opus-5", usage=usage, **fields)
+        world.spending(world.root).record(call)
+    assert world.branches(world.root) == {"topic": 1, "given": 1, None: 2}
 
 
 def test_calls_below_links_and_worktrees_belong_to_the_workspace(world: World) -> None:

@@ -232,7 +232,7 @@ export interface CostBar {
  * A bar chart of costs by day, model or agent. Days without calls are included.
  */
 export interface CostChart {
-  by: "agent" | "block" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace";
+  by: "agent" | "block" | "branch" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace";
   title: string;
   bars: CostBar[];
 }
@@ -243,10 +243,11 @@ export interface CostChart {
 export interface CostDetailParams {
   workspace?: string | null;
   session?: string | null;
+  branch?: string | null;
   scope?: "team" | "user";
   since?: string | null;
   until?: string | null;
-  by?: ("agent" | "block" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace")[];
+  by?: ("agent" | "block" | "branch" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace")[];
   charts?: boolean;
   width?: number | null;
 }
@@ -280,6 +281,7 @@ export interface CostRecordParams {
   session?: string | null;
   model: string;
   category?: string;
+  branch?: string | null;
   provider?: string | null;
   usage: Record<string, unknown>;
   estimatedTokens?: number | null;
@@ -327,6 +329,7 @@ export interface CostRow {
   block: string | null;
   agent: string | null;
   workspace: string | null;
+  branch: string | null;
   user: string | null;
   team: string | null;
   calls: number;

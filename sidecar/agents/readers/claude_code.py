@@ -727,6 +727,7 @@ def _calls_of_line(
         request=request,
         telemetry_id=entry.request_id,
         workspace=entry.cwd or "",
+        branch=entry.git_branch or session.branch,
         category="subagent" if entry.is_sidechain else "main",
         tier=tier_of(usage),
         cache_write_5m_tokens=five_minutes(numbers, usage),

@@ -180,7 +180,7 @@
 
 --- A bar chart of costs by day, model or agent. Days without calls are included.
 ---@class token_sidecar.CostChart
----@field by "agent"|"block"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace"
+---@field by "agent"|"block"|"branch"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace"
 ---@field title string
 ---@field bars token_sidecar.CostBar[]
 
@@ -188,10 +188,11 @@
 ---@class token_sidecar.CostDetailParams
 ---@field workspace? string
 ---@field session? string
+---@field branch? string
 ---@field scope? "team"|"user"
 ---@field since? string
 ---@field until? string
----@field by? ("agent"|"block"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace")[]
+---@field by? ("agent"|"block"|"branch"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace")[]
 ---@field charts? boolean
 ---@field width? integer
 
@@ -216,6 +217,7 @@
 ---@field session? string
 ---@field model string
 ---@field category? string
+---@field branch? string
 ---@field provider? string
 ---@field usage table
 ---@field estimatedTokens? integer
@@ -254,6 +256,7 @@
 ---@field block? string
 ---@field agent? string
 ---@field workspace? string
+---@field branch? string
 ---@field user? string
 ---@field team? string
 ---@field calls integer
