@@ -1,6 +1,7 @@
 """Lists the coding agents whose session files can be read.
 
-To add an agent, add a table to `known_agents.toml` and a reader in `sidecar.agents.readers`.
+To add an agent, add a table to `known_agents.toml`, and a reader in `sidecar.agents.readers` unless
+another agent's reader reads its files.
 Settings, costs and agents all use this module.
 """
 
@@ -27,12 +28,14 @@ class FolderSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     """A coding agent."""
 
+    reader: str | None = None
+    """The agent whose reader reads this agent's files, because they have the same format."""
     folders: tuple[str, ...] = ()
     """The folders that may contain the agent's files.
 
     `~` is the home folder, and `{data}` is a property of `agents.folders.Places`. A path may start
     with an environment variable (`$NAME`). If the variable is set, no other path is used. If it is
-    not set, the path is ignored.
+    not set, the path is ignored. `*` stands for any part of a name.
     """
     session_folders: tuple[str, ...] = ()
     """Variables that name a folder which contains nothing but sessions, in the same form."""
@@ -47,8 +50,8 @@ class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keb
     """The name of the agent's file in each project."""
     project_file_variable: str | None = None
     """The environment variable that names a different file."""
-    is_in_editors: bool = False
-    """Whether the agent is an extension that keeps files in the user data folders of editors."""
+    extension: str | None = None
+    """The id of the agent's extension, which keeps files in the user data folders of editors."""
     omits_calls: bool = False
     """Whether the agent's files omit some calls, so that its costs are a lower bound.
 

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from glob import glob
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -244,7 +246,12 @@ class Places(msgspec.Struct, frozen=True, eq=False):
         if name.startswith("$"):
             return tuple(one.joinpath(*inner) for one in self.folders_in(name[1:]))
         names = ("config", "xdg_config", "data", "local_data")
-        return self._in_projects(text.format_map({name: getattr(self, name) for name in names}))
+        paths = self._in_projects(text.format_map({name: getattr(self, name) for name in names}))
+        return (
+            tuple(map(Path, chain.from_iterable(map(glob, map(str, paths)))))
+            if "*" in text
+            else paths
+        )
 
     def _in_projects(self, text: str) -> tuple[Path, ...]:
         """Return a path. A relative path is returned for each project, where the agent runs."""
@@ -343,7 +350,7 @@ def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[st
     At least one of them exists once the agent has been used.
     """
     paths = [*agent_folders(places, agent), *session_folders(places, agent)]
-    paths += editor_folders(places, agent) if all_agents()[agent].is_in_editors else ()
+    paths += editor_folders(places, agent) if all_agents()[agent].extension else ()
     return (*dict.fromkeys(map(str, paths)), *project_files(places, agent, roots))
 
 

@@ -63,9 +63,10 @@ def agents_of(settings: Agents) -> list[str]:
 
 def reader_of(agent: str) -> StoreReader:
     """Import and return an agent's reader. This call blocks."""
-    name = _MODULES.get(agent, agent.replace("-", "_"))
+    of = all_agents()[agent].reader or agent
+    name = _MODULES.get(of, of.replace("-", "_"))
     reader: StoreReader = import_module(f"sidecar.agents.readers.{name}").READER
-    return reader
+    return reader if of == agent else reader.for_agent(agent)
 
 
 def paths_to_watch(

@@ -14,6 +14,7 @@ neither message text nor titles. A title is read from the agent's file only when
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
@@ -239,6 +240,12 @@ class StoreReader(Protocol):
     @property
     def agent(self) -> str:
         """The agent's name."""
+
+    def for_agent(self, agent: str) -> StoreReader:
+        """Return the reader for another agent, whose files have the same format."""
+        reader = copy(self)
+        reader.agent = agent  # type: ignore[misc]
+        return reader
 
     def folders(self, places: Places) -> tuple[str, ...]:
         """Return the files and folders to watch for changes. They may not exist yet.

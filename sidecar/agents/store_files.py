@@ -190,6 +190,9 @@ class TwoStores(StoreReader):
     def agent(self) -> str:
         return self._new.agent
 
+    def for_agent(self, agent: str) -> TwoStores:
+        return TwoStores(self._new.for_agent(agent), self._old.for_agent(agent), self._is_old)
+
     def folders(self, places: Places) -> tuple[str, ...]:
         return (*self._new.folders(places), *self._old.folders(places))
 

@@ -13,6 +13,7 @@ from sidecar.agents.session_events import CallFinished, Store, StoredSession, St
 from sidecar.agents.session_index import SessionIndex
 from sidecar.config.settings import Agents
 from sidecar.cost.ledger import Ledger
+from sidecar.known_agents import all_agents
 
 
 class RecordingReader:
@@ -26,6 +27,7 @@ class RecordingReader:
         self.limits, self.measure = reader.limits, reader.measure
         self.compacts_at, self.own_full = reader.compacts_at, reader.own_full
         self.made_call, self.mcp_texts = reader.made_call, reader.mcp_texts
+        self.for_agent = reader.for_agent
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         found = self._reader.read(store, state)
@@ -33,6 +35,11 @@ class RecordingReader:
         self._world.agent_of |= dict.fromkeys((call.request for call in found.calls), self.agent)
         self._world.skipped[store.path] += found.skipped
         return found
+
+
+def forks_of(reader: str) -> list[str]:
+    """Return the agents whose files another agent's reader reads."""
+    return [name for name, agent in all_agents().items() if agent.reader == reader]
 
 
 class World:
@@ -64,6 +71,13 @@ class World:
         self._recording = [RecordingReader(reader, self) for reader in self.readers]
         self.ledger = Ledger(home / "state" / "ledger.db")
         self.index = SessionIndex(self.ledger)
+
+    @property
+    def folder(self) -> Path:
+        """The default folder of the only agent, even if it does not exist yet."""
+        (agent,) = self.settings.sources or ()
+        (path,) = self.places.named_paths(all_agents()[agent].folders[-1].replace("*", "x"))
+        return path
 
     def ingest(self) -> int:
         """Read new data into the index, and return the number of bytes read."""

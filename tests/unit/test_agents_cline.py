@@ -1,4 +1,4 @@
-"""Tests the task readers for Cline, Roo Code and Kilo Code."""
+"""Tests the task reader for Cline and its forks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,11 @@ import pytest
 from benchmarks.agents.cline import ClineHome, everyday
 from sidecar.agents import session_index
 from sidecar.agents.stores import COMPACTED
-from tests.unit.agents_world import World
-
-EXTENSIONS = {
-    "cline": "saoudrizwan.claude-dev",
-    "roo-code": "rooveterinaryinc.roo-cline",
-    "kilo-code": "kilocode.kilo-code",
-}
+from sidecar.known_agents import all_agents
+from tests.unit.agents_world import World, forks_of
 
 
-@pytest.fixture(params=EXTENSIONS)
+@pytest.fixture(params=["cline", "kilo-code", *forks_of("cline")])
 def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
     return World(tmp_path, request.param)
 
@@ -30,7 +25,8 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
 def home(world: World) -> ClineHome:
     user = world.home / ".config" / "Code" / "User"
     agent = world.readers[0].agent
-    return ClineHome(user / "globalStorage" / EXTENSIONS[agent], own_items=agent != "cline")
+    extension = all_agents()[agent].extension or ""
+    return ClineHome(user / "globalStorage" / extension, own_items=agent != "cline")
 
 
 def test_every_call_counts_once(world: World, home: ClineHome) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.known_agents import all_agents
-from tests.e2e.agents.adapters import AGENTS
+from tests.agents_page import PAGE, page, texts
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,32 +56,15 @@ def test_scores_of_all_processes_are_printed(tmp_path: Path, processes: str) -> 
 
 
 def test_docs_list_every_agent_with_the_version_under_test() -> None:
-    page = (ROOT / "docs/reference/agents.md").read_text()
-    places = page.partition("| agent | where |")[2].partition("\n\n")[0]
-    listed = set(re.findall("^\\| `(.+?)`", places, re.MULTILINE))
-    assert listed == set(all_agents()), (
-        "update the table `What is read` of docs/reference/agents.md"
-    )
+    """The tables are generated from data."""
+    assert set(texts().agents) == set(all_agents()), "describe the agent in tests/agents_page.toml"
+    text = PAGE.read_text()
+    assert page(text) == text, "run python -m tests.agents_page"
     for name, agent in all_agents().items():
-        (row,) = re.findall(f"^\\| `{name}` .*", places, re.MULTILINE)
+        (row,) = re.findall(f"^\\| `{name}` \\(.*", text, re.MULTILINE)
         paths = [path for path in (*agent.folders, *agent.session_folders) if path[0] == "$"]
         named = [path[1:].partition("/")[0] for path in paths]
         named += [setting.key for setting in agent.settings]
         others = (agent.database_variable, agent.project_file, agent.project_file_variable)
         named += [one for one in others if one is not None]
         assert not [one for one in named if f"`{one}`" not in row], row
-    table = page.partition("| agent | tested version |")[2].partition("\n\n")[0]
-    versions: dict[str, str] = {}
-    for row in table.splitlines()[2:]:
-        _, names, version, *_ = row.split("|")
-        versions |= dict.fromkeys(re.findall("`(.+?)`", names), version.strip())
-    assert set(versions) == set(all_agents()), (
-        "update the table `What the files do not contain` of docs/reference/agents.md"
-    )
-    for name, version in versions.items():
-        if name in AGENTS:
-            assert AGENTS[name].package.version.startswith(version.split()[0])
-        else:
-            assert version in ("from its sources", "from their sources"), (
-                f"{name} is not an agent that tests/e2e/agents runs"
-            )

@@ -31,7 +31,7 @@ from sidecar.project.file_watcher import Changes, FileWatcher
 from sidecar.workspace import agent_sessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.state_folder import State
-from tests.unit.agents_world import World
+from tests.unit.agents_world import World, forks_of
 
 
 @pytest.fixture
@@ -100,6 +100,22 @@ def test_unchanged_files_are_not_opened_again(
     assert world.ingest() == sessions[2].path.stat().st_size - before
     assert set(opened) == {str(sessions[2].path)}
     assert world.sessions(root)[sessions[2].id].tokens == (claude.truth.context[sessions[2].id])
+
+
+@pytest.mark.parametrize("agent", [*forks_of("claude-code"), *forks_of("codex")])
+def test_forks_are_read_in_their_own_folders(tmp_path: Path, agent: str) -> None:
+    world = World(tmp_path, agent)
+    if all_agents()[agent].reader == "codex":
+        codex = CodexHome(world.folder)
+        codex.thread(world.root).call()
+        truth = codex.truth
+    else:
+        claude = ClaudeHome(world.folder)
+        claude_everyday(claude, world.root)
+        truth = claude.truth
+    world = World(tmp_path, agent)  # a folder that a pattern names is found once it exists
+    world.check(truth)
+    assert set(world.agent_of.values()) == {agent}
 
 
 @pytest.mark.parametrize("agent", ["claude-code", "codex", "pi"])

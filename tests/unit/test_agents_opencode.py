@@ -22,7 +22,7 @@ from sidecar.agents.readers.opencode import own_window
 from sidecar.agents.stores import COMPACTED
 from sidecar.config.settings import Agents
 from sidecar.project.file_watcher import Changes, FileWatcher
-from tests.unit.agents_world import World
+from tests.unit.agents_world import World, forks_of
 
 FORMS: tuple[Form, ...] = ("files", "first", "second")
 
@@ -189,7 +189,7 @@ def test_settings_of_the_project_override_the_users(world: World) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         models = {"gpt-5": {"limit": {"context": tokens}}}
         path.write_text(json.dumps({"provider": {"openai": {"models": models}}}))
-        assert own_window(places, "kilo", str(world.root), "gpt-5") == tokens
+        assert own_window(places, "kilo-code", str(world.root), "gpt-5") == tokens
 
     variables = {"HOME": str(world.home), "KILO_CONFIG": str(world.home / "named.json")}
     places = Places.of(world.settings, variables)
@@ -225,13 +225,14 @@ def test_placeholder_is_no_title(
     assert world.sessions()[made.id].title == shown
 
 
-def test_kilo_code_database_is_read(tmp_path: Path) -> None:
-    world = World(tmp_path, "kilo-code")
-    home = OpenHome(world.home / ".local" / "share" / "kilo", name="kilo")
+@pytest.mark.parametrize("agent", forks_of("opencode"))
+def test_databases_of_forks_are_read(tmp_path: Path, agent: str) -> None:
+    world = World(tmp_path, agent)
+    home = OpenHome(world.folder, name=world.folder.name)
     everyday(home, world.root, "first")
     check(world, home.truth)
     world.check_context(home.truth)
-    assert set(world.agent_of.values()) == {"kilo-code"}
+    assert set(world.agent_of.values()) == {agent}
     home.close()
 
 

@@ -17,18 +17,18 @@ from sidecar.agents.stores import COMPACTED
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams
 from sidecar.cost.export import exported, read_events
-from tests.unit.agents_world import World
+from tests.unit.agents_world import World, forks_of
 
 
 class Pi:
     """A session in Pi's format, with the expected calls and context sizes."""
 
-    def __init__(self, world: World, *, parent: Pi | None = None) -> None:
+    def __init__(self, world: World, *, parent: Pi | None = None, path: Path | None = None) -> None:
         self.clock: Clock = parent.clock if parent else Clock(3)
         self.truth: Truth = parent.truth if parent else Truth()
         self.leaf: str | None = parent.leaf if parent else None
         self.id = self.clock.uuid()
-        self.path = world.home / ".pi/agent/sessions/--x--" / f"{self.id}.jsonl"
+        self.path = path or world.folder / "sessions/--x--" / f"2026_{self.id}.jsonl"
         header: dict[str, Any] = {"type": "session", "version": 3, "id": self.id}
         self.lines = [{**header, "timestamp": self.clock.tick(), "cwd": str(world.root)}]
         if parent:
@@ -81,6 +81,58 @@ def test_pi_counts_each_call_once(pi_world: World, pi: Pi) -> None:
     pi_world.ingest()
     assert pi_world.ingest() == 0
     pi_world.check(pi.truth)
+
+
+@pytest.mark.parametrize("agent", forks_of("pi"))
+def test_forks_of_pi_are_read(tmp_path: Path, agent: str) -> None:
+    world = World(tmp_path, agent)
+    pi = Pi(world)
+    pi.reply(100)
+    world.check(pi.truth)
+    assert set(world.agent_of.values()) == {agent}
+
+
+def test_oh_my_pi_names_its_sessions_in_the_first_line(tmp_path: Path) -> None:
+    """The line is rewritten in place, padded to the same length."""
+    world = World(tmp_path, "oh-my-pi")
+    pi = Pi(world)
+    lines = pi.path.read_text()
+    for title in ("First", "Second name"):
+        head = {"type": "title", "v": 1, "title": title, "pad": " " * (20 - len(title))}
+        pi.path.write_text(json.dumps(head) + "\n" + lines)
+        (shown,) = world.sessions().values()
+        assert shown.title == title
+
+
+def test_oh_my_pi_reports_reasoning_and_the_lifetime_of_the_cache(tmp_path: Path) -> None:
+    world = World(tmp_path, "oh-my-pi")
+    lifetimes = {"cttl": {"ephemeral5m": 10, "ephemeral1h": 20}}
+    usage = {"input": 1, "output": 9, "cacheWrite": 30, "reasoningTokens": 4} | lifetimes
+    message = {"role": "assistant", "model": "claude-opus-5", "usage": usage, "stopReason": "stop"}
+    Pi(world).entry("message", message=message)
+    world.ingest()
+    (call,) = world.calls
+    assert call.usage.reasoning_tokens == 4
+    assert (call.usage.cache_write_tokens, call.usage.cache_write_1h_tokens) == (30, 20)
+
+
+def test_oh_my_pi_is_idle_after_its_exit(tmp_path: Path) -> None:
+    world = World(tmp_path, "oh-my-pi")
+    pi = Pi(world)
+    assert [one.active for one in world.shown()] == [True]
+    pi.entry("custom", customType="session_exit", data={"reason": "sigint"})
+    assert [one.active for one in world.shown()] == [False]
+
+
+def test_oh_my_pi_subagents_are_part_of_their_session(tmp_path: Path) -> None:
+    world = World(tmp_path, "oh-my-pi")
+    pi = Pi(world)
+    pi.reply(100)
+    child = Pi(world, path=pi.path.with_suffix("") / "Explore.jsonl")
+    child.reply(30)
+    assert list(world.sessions()) == [pi.id]
+    calls = {(call.session, call.category, call.usage.prompt_tokens) for call in world.calls}
+    assert calls == {(pi.id, "main", 150), (pi.id, "subagent", 80)}
 
 
 @pytest.mark.parametrize("end", ["", " ", "\0\0", "\n", "\r\n", " \0\n"])

@@ -506,7 +506,7 @@ class ClaudeCode(LineReader):
     pattern = r"[^/]+/([^/]+|[^/]+/subagents/(.*/)?agent-[^/]*)\.jsonl"
 
     def searched_folders(self, places: Places) -> tuple[str, ...]:
-        homes = agent_folders(places, AGENT)
+        homes = agent_folders(places, self.agent)
         return tuple(str(one if one.name == "projects" else one / "projects") for one in homes)
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
@@ -520,7 +520,7 @@ class ClaudeCode(LineReader):
 
     def make_store(self, path: str) -> Store | None:
         is_main = not os.path.basename(path).startswith("agent-")
-        return store_from_path(AGENT, path, live=is_main)
+        return store_from_path(self.agent, path, live=is_main)
 
     def _stores_of_project(self, folder: str, *, only_newest: bool) -> Iterator[Store]:
         """Yield the stores in a project's folder.

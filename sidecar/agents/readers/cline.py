@@ -1,4 +1,4 @@
-"""Reads Cline's sessions, and Roo Code's tasks, which use Cline's old format.
+"""Reads Cline's sessions, and the tasks of its forks, such as Roo Code, in Cline's old format.
 
 Cline 4 and later store sessions in `~/.cline/data/sessions/<id>/`, which the command-line tool and
 all editors share. The messages file is rewritten after each message. Each reply includes the usage
@@ -11,6 +11,7 @@ a JSON string that contains both the prompt and the usage of the call. Only the 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -37,6 +38,7 @@ from sidecar.agents.folders import editor_folders
 from sidecar.agents.session_events import CallFinished, CallSize, Store
 from sidecar.agents.store_files import TwoStores, store_from_path, with_size_of
 from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
+from sidecar.known_agents import all_agents
 
 if TYPE_CHECKING:
     from sidecar.agents.folders import Places
@@ -117,31 +119,28 @@ class _Item(CamelRecord):
 _numbers = typed.decoder(_Numbers)
 
 
+TASK_FILE = "ui_messages.json"
+
+
 class Tasks(DocumentReader):
-    """Reads an editor extension's tasks: Roo Code, Kilo Code, or Cline before version 4."""
+    """Reads the tasks of an editor extension: a fork of Cline, or Cline before version 4."""
 
-    agent = ""
-    pattern, levels = r"[^/]+/ui_messages\.json", 2
-
-    def __init__(self, agent: str, extension: str, *, has_repository: bool = False) -> None:
-        """Create a reader.
-
-        Args:
-            agent: The agent's name.
-            extension: The extension's id.
-            has_repository: Whether task folders contain a git repository. If so, they are not
-                watched.
-        """
-        self.agent = agent
-        self._extension, self._has_repository = extension, has_repository
+    agent = "cline"
+    pattern, levels = rf"[^/]+/{re.escape(TASK_FILE)}", 2
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return () if self._has_repository else self.searched_folders(places)
+        """Return the folders of tasks. Those of Cline's forks are not watched.
+
+        Each of their tasks contains a git repository.
+        """
+        return self.searched_folders(places) if self.agent == Tasks.agent else ()
 
     def searched_folders(self, places: Places) -> tuple[str, ...]:
+        extension = all_agents()[self.agent].extension
         return tuple(
-            os.path.join(user, "globalStorage", self._extension, "tasks")
+            os.path.join(user, "globalStorage", extension, "tasks")
             for user in editor_folders(places, self.agent)
+            if extension
         )
 
     def parse(self, store: Store, data: bytes) -> StoreContents:
@@ -300,8 +299,8 @@ class ClineSessions(DocumentReader):
         A change to a main conversation's manifest counts as a change to its store, too.
         """
         messages, session = Path(path), Path(path).parent.name
-        store = store_from_path(AGENT, path, live=messages.name.startswith(f"{session}."))
-        manifest = store_from_path(AGENT, messages.with_name(f"{session}.json"))
+        store = store_from_path(self.agent, path, live=messages.name.startswith(f"{session}."))
+        manifest = store_from_path(self.agent, messages.with_name(f"{session}.json"))
         return with_size_of(store, manifest) if store and store.live and manifest else store
 
     def parse(self, store: Store, data: bytes) -> StoreContents:
@@ -344,7 +343,7 @@ class ClineSessions(DocumentReader):
 
 READER = TwoStores(
     ClineSessions(),
-    Tasks(AGENT, "saoudrizwan.claude-dev"),
+    Tasks(),
     lambda path: not path.endswith(_MESSAGES),
 )
 

@@ -1,6 +1,7 @@
-"""Reads opencode's and Kilo Code's databases, and opencode's files before version 1.2.
+"""Reads the databases of opencode and its forks, and opencode's files before version 1.2.
 
-The databases are named `opencode*.db` or `kilo*.db`. The files are in `storage/`.
+A database's name starts with the program's, such as `opencode*.db` or `kilo*.db`. The files are in
+`storage/`. Before version 7, Kilo Code was a fork of Cline.
 
 Forks copy messages with new ids, and the migration to version 2 keeps the old tables. A call is
 therefore identified by fields that are the same in all copies: time, model and token counts.
@@ -37,9 +38,11 @@ from sidecar.agents.fields import (
 )
 from sidecar.agents.file_reading import cached_until_changed, open_quietly
 from sidecar.agents.folders import agent_folders, database_by_variable
+from sidecar.agents.readers.cline import TASK_FILE, Tasks
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRead
 from sidecar.agents.store_files import TwoStores, list_folder, store_from_path
 from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
+from sidecar.known_agents import all_agents
 from sidecar.models.catalogue import prompt_limit_of
 from sidecar.models.families import max_output_of
 from sidecar.models.names import parse
@@ -51,6 +54,9 @@ if TYPE_CHECKING:
     from sidecar.agents.folders import Places
     from sidecar.agents.session_events import McpToolCall, StoredSession
     from sidecar.messages.vendor_usage import Usage
+
+
+AGENT = "opencode"
 
 
 class _Cache(Record):
@@ -188,7 +194,8 @@ _decode_part = typed.decoder(_Part)
 _RUNNING = "running"
 
 
-_FOLDERS = {"opencode": (".opencode",), "kilo": (".kilo", ".kilocode")}
+_OLD_FOLDERS = {"kilo": (".kilocode",)}
+"""Earlier names of a program's settings folders."""
 _LEGACY_NAMES = ("opencode.jsonc", "opencode.json", "config.json")
 _LARGEST = 1 << 20
 
@@ -209,7 +216,12 @@ class _Settings(Record):
     provider: dict[str, _Provider] | None = None
 
 
-def own_window(places: Places, program: str, folder: str, model: str) -> int | None:
+def _program(agent: str) -> str:
+    """Return the program's name, which is the one of its folders and the prefix of its files."""
+    return all_agents()[agent].folders[0].rpartition("/")[2]
+
+
+def own_window(places: Places, agent: str, folder: str, model: str) -> int | None:
     """Return a model's context window according to the project's or the user's settings.
 
     Returns None if it is not set. If several providers offer the model, the smallest window is
@@ -217,11 +229,11 @@ def own_window(places: Places, program: str, folder: str, model: str) -> int | N
 
     Args:
         places: The agents' file locations.
-        program: `opencode`, or `kilo` for its fork.
+        agent: `opencode`, or a fork of it.
         folder: The session's folder, or an empty string if it is unknown.
         model: The model's name.
     """
-    for path in _settings_files(places, program, folder):
+    for path in _settings_files(places, _program(agent), folder):
         settings = _read_settings(path) or _Settings()
         models = ((one.models or {}).get(model) for one in (settings.provider or {}).values())
         windows = [one.limit.context for one in models if one and one.limit and one.limit.context]
@@ -241,7 +253,7 @@ def _settings_files(places: Places, program: str, folder: str) -> Iterator[str]:
         yield from files_in(named)
     project = _project_folders(folder) if folder else []
     for parent in (*project, str(places.home)):
-        for inner in _FOLDERS[program]:
+        for inner in (f".{program}", *_OLD_FOLDERS.get(program, ())):
             yield from files_in(os.path.join(parent, inner))
     for parent in project:
         yield from files_in(parent)
@@ -342,24 +354,21 @@ class _SessionFile(CamelRecord):
 
 
 class _Databases(OneDatabase):
-    """Reads opencode's or Kilo Code's databases."""
+    """Reads the databases of opencode and its forks."""
 
-    agent = ""
-
-    def __init__(self, agent: str, files: str) -> None:
-        self.agent, self._files = agent, files
+    agent = AGENT
 
     def paths(self, places: Places) -> tuple[Path, ...]:
         # Watch the default database even if it does not exist yet, so the first session is noticed.
         homes = agent_folders(places, self.agent)
-        paths = [home / f"{self._files}.db" for home in homes]
+        paths = [home / f"{_program(self.agent)}.db" for home in homes]
         entries = (entry for home in homes for entry in list_folder(home))
         paths += [Path(one.path) for one in entries if self._is_database(one.name)]
         own = database_by_variable(places, self.agent)
         return tuple(dict.fromkeys([*paths, own] if own else paths))
 
     def _is_database(self, name: str) -> bool:
-        return name.startswith(self._files) and name.endswith(".db")
+        return name.startswith(_program(self.agent)) and name.endswith(".db")
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_database(store, state, _State, self._events_of_rows)
@@ -372,7 +381,7 @@ class _Databases(OneDatabase):
             _measure(connection, session, sizes)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
-        return own_window(places, self._files, session.folder or "", session.model or "")
+        return own_window(places, self.agent, session.folder or "", session.model or "")
 
     def made_call(self, path: str, session: str, call: McpToolCall) -> bool:
         """Return whether the session's newest message has a running call of the tool.
@@ -433,12 +442,9 @@ class _Databases(OneDatabase):
 class _Files(DocumentReader):
     """Reads opencode's files before version 1.2."""
 
-    agent = ""
+    agent = AGENT
     inner = ("storage/session", "storage/message")
     pattern = r".*\.json"
-
-    def __init__(self, agent: str, files: str) -> None:
-        self.agent, self._files = agent, files
 
     def make_store(self, path: str) -> Store | None:
         is_session = os.path.join("storage", "session", "") in path
@@ -457,22 +463,14 @@ class _Files(DocumentReader):
         return _own_title(decode_file(store.path, _SessionFile).title)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
-        return own_window(places, self._files, session.folder or "", session.model or "")
+        return own_window(places, self.agent, session.folder or "", session.model or "")
 
 
-def opencode_reader(agent: str, files: str) -> TwoStores:
-    """Return the reader for opencode or Kilo Code.
-
-    Args:
-        agent: The agent's name.
-        files: The prefix of the database names.
-    """
-    return TwoStores(
-        _Databases(agent, files), _Files(agent, files), lambda path: path.endswith(".json")
-    )
-
-
-READER = opencode_reader("opencode", "opencode")
+READER = TwoStores(
+    TwoStores(_Databases(), _Files(), lambda path: path.endswith(".json")),
+    Tasks(),
+    lambda path: path.endswith(TASK_FILE),
+)
 
 
 def _read_sessions(connection: sqlite3.Connection) -> dict[str, _Row]:

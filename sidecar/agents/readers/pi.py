@@ -1,10 +1,12 @@
-"""Reads Pi's `sessions/--<folder>--/*.jsonl`.
+"""Reads the `sessions/--<folder>--/*.jsonl` of Pi and its forks.
 
-The entries in a file form a tree based on `id` and `parentId`.
+The entries in a file form a tree based on `id` and `parentId`. oh-my-pi keeps the files of a
+session's sub-agents in a folder beside the session's file, with the same name.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +28,7 @@ from sidecar.agents.fields import (
 )
 from sidecar.agents.folders import agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize, Category, Store, StoredSession
+from sidecar.agents.store_files import store_from_path
 from sidecar.agents.stores import (
     ContextTrack,
     LineReader,
@@ -45,6 +48,7 @@ AGENT = "pi"
 _FAILED = ("aborted", "error")
 _CONTINUED = (None, "toolUse", "deferred")
 """A turn goes on after a reply with one of these stop reasons."""
+_EXIT = "session_exit"
 _SUMMARIES = ("compaction", "branch_summary")
 _ROLES = ("user", "assistant", "toolResult")
 """The messages that belong to a turn. Commands that the user runs (`!`), for example, do not."""
@@ -57,13 +61,21 @@ class _Cost(CamelRecord):
     """Whether the provider reported `total`."""
 
 
+class _CacheLifetimes(CamelRecord):
+    """The tokens written to the cache by lifetime, as oh-my-pi writes them."""
+
+    ephemeral_1h: TokenCount = msgspec.field(name="ephemeral1h", default=None)
+
+
 class _Usage(CamelRecord):
     input: TokenCount = None
     output: TokenCount = None
     cache_read: TokenCount = None
     cache_write: TokenCount = None
     cache_write_1h: TokenCount = msgspec.field(name="cacheWrite1h", default=None)
+    cttl: _CacheLifetimes | None = None
     reasoning: TokenCount = None
+    reasoning_tokens: TokenCount = None
     cost: _Cost | None = None
 
     @property
@@ -73,8 +85,8 @@ class _Usage(CamelRecord):
             self.input,
             self.output,
             *cached,
-            self.reasoning,
-            written_1h=self.cache_write_1h,
+            self.reasoning or self.reasoning_tokens,
+            written_1h=self.cache_write_1h or (self.cttl and self.cttl.ephemeral_1h),
             includes_cached=False,
         )
 
@@ -105,6 +117,9 @@ class _Entry(CamelRecord):
     timestamp: str | None = None
     cwd: str | None = None
     name: str | None = None
+    title: str | None = None
+    """The session's name in the first line of an oh-my-pi file, which is written in place."""
+    custom_type: str | None = None
     model_id: str | None = None
     provider: str | None = None
     model: str | None = None
@@ -168,18 +183,24 @@ class Pi(LineReader):
     inner = ("sessions",)
     pattern = r".*\.jsonl"
 
+    def make_store(self, path: str) -> Store | None:
+        is_main = not os.path.exists(_file_of_parent(path))
+        return store_from_path(self.agent, path, live=is_main)
+
     def begin(self, store: Store) -> _Session:
         session = _Session(SessionState(Path(store.path).stem))
+        if not store.live:
+            session.parent = Path(_file_of_parent(store.path)).stem.rpartition("_")[2]
         session.steps = {}
         return session
 
     def title(self, store: Store, title_at: str) -> str | None:
         entry = record_at(store.path, title_at, _entry)
-        return entry.name if entry else None
+        return (entry.title if entry.type == "title" else entry.name) if entry else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:
         """Return the model's smallest context window in the user's settings, in tokens, or None."""
-        paths = (home / "models.json" for home in agent_folders(places, AGENT))
+        paths = (home / "models.json" for home in agent_folders(places, self.agent))
         files = [try_decode_file(path, _Settings) or _Settings() for path in paths]
         providers = (one for settings in files for one in (settings.providers or {}).values())
         windows = (one.window(session.model or "") for one in providers)
@@ -190,6 +211,11 @@ class Pi(LineReader):
 
 
 READER = Pi()
+
+
+def _file_of_parent(path: str) -> str:
+    """Return the path of the session's file if the file at `path` is one of its sub-agents'."""
+    return f"{os.path.dirname(path)}.jsonl"
 
 
 class _Node(msgspec.Struct, frozen=True):
@@ -245,6 +271,8 @@ class _Session(SessionLines, dict=True):
     has_header: bool = False
     """Whether the file is a session. Other files, such as pi-subagents', only repeat messages."""
     node: _Node = _Node()
+    parent: str | None = None
+    """The session that started this sub-agent, or None for a main conversation."""
 
     @property
     def steps(self) -> dict[str, _Step] | None:
@@ -261,12 +289,14 @@ class _Session(SessionLines, dict=True):
     def snapshots(self) -> Iterable[StoredSession]:
         if self.steps:
             self.session.sizes = _measure_branch(self.steps, self.tip)
-        return super().snapshots() if self.has_header else ()
+        return super().snapshots() if self.has_header and self.parent is None else ()
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
         for entry in lines.records(_entry):
             self.has_header |= entry.type == "session"
+            if entry.type == "title":
+                session.title_at = lines.position if entry.title else None
             is_event = entry.type != "message" and entry.message is not None
             if not self.has_header or is_event:
                 continue
@@ -354,7 +384,8 @@ class _Session(SessionLines, dict=True):
             f"{entry.id or self.session.id}/{entry.timestamp}",
             model,
             provider,
-            category=category,
+            session=self.parent,
+            category="subagent" if self.parent else category,
             cost_usd=usd if cost.total_from_provider else None,
             agent_cost_usd=None if cost.total_from_provider else usd,
         )
@@ -367,6 +398,8 @@ def _next_node(node: _Node, entry: _Entry) -> _Node:
         return replace(node, model=entry.model_id, provider=entry.provider)
     if entry.type == "compaction":
         return replace(node, track=node.track.compaction(), active=False)
+    if entry.custom_type == _EXIT:
+        return replace(node, active=False)
     if message is None or message.role not in _ROLES:
         return node
     is_over = message.role == "assistant" and message.stop_reason not in _CONTINUED
