@@ -187,7 +187,13 @@ def similar_agents(names: Sequence[str], known: Iterable[str] = ()) -> list[str]
     import difflib
 
     agents = list(known or all_agents())
-    matches = (difflib.get_close_matches(name[:60], agents, 1) for name in names)
+    longer = (
+        [agent for agent in agents if name and agent.startswith(f"{name}-")] for name in names
+    )
+    matches = (
+        one[:1] or difflib.get_close_matches(name[:60], agents, 1)
+        for one, name in zip(longer, names, strict=True)
+    )
     return list(dict.fromkeys(itertools.chain.from_iterable(matches)))
 
 
