@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sidecar.agents.session_events import ReportedLimit
     from sidecar.config.settings import Agents
 
-_BLOCK_MINUTES = 300
+BLOCK_MINUTES = 300
 
 
 def current_limits(
@@ -57,8 +57,8 @@ def block_end(agent: str, settings: Agents, state: Path) -> datetime | None:
 
 def end_of_block(limits: Iterable[ReportedLimit], now: datetime) -> datetime | None:
     """Return when the newest five-hour block ends, or None if no limit says so."""
-    latest = now + timedelta(minutes=_BLOCK_MINUTES)
-    ends = (limit.resets_at for limit in limits if limit.minutes == _BLOCK_MINUTES)
+    latest = now + timedelta(minutes=BLOCK_MINUTES)
+    ends = (limit.resets_at for limit in limits if limit.minutes == BLOCK_MINUTES)
     return next((end for end in ends if end is not None and end <= latest), None)
 
 

@@ -14,11 +14,13 @@ import msgspec
 
 from sidecar.cli.group import folder_option
 from sidecar.cli.output import print_json, print_styled
-from sidecar.text.printable import cost_text, duration_text, percent_text, printable, usd_text
+from sidecar.text.printable import cost_text, percent_text, printable, usd_text
 
 if TYPE_CHECKING:
-    from sidecar.agents.claude_statusline import RateLimits, StatuslineInput
-    from sidecar.agents.session_events import StoredSession
+    from collections.abc import Sequence
+
+    from sidecar.agents.claude_statusline import StatuslineInput
+    from sidecar.agents.session_events import ReportedLimit, StoredSession
     from sidecar.config.settings import Settings
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import Ledger
@@ -67,7 +69,6 @@ def statusline(folder: Path, chain: str | None, as_json: bool) -> None:
 
 def _claude_code_line(sent: StatuslineInput) -> str:
     from sidecar.agents.claude_statusline import save
-    from sidecar.agents.plan_limits import end_of_block
     from sidecar.agents.readers.claude_code import AGENT
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
@@ -82,20 +83,20 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     name = (named or sent.model_id or "")[:_MAX_NAME]
     if not (name or sent.session):
         return ""
-    settings, limits = load(root).settings, sent.rate_limits
+    settings = load(root).settings
+    limits = sent.rate_limits.reported() if sent.rate_limits else []
     with contextlib.closing(State()) as state:
         book = state.book(settings)
         session = _read_session(sent, settings, book.ledger)
         costs = _read_costs(state, settings, sent.session, root)
-        end = end_of_block(limits.reported(), datetime.now(UTC)) if limits else None
-        sums = _ledger_texts(book, AGENT, settings, end, is_behind=not costs.read)
+        sums = _ledger_texts(book, AGENT, settings, limits, is_behind=not costs.read)
     cost = format_session_cost(costs, SessionInfo.of(sent.session, AGENT, session.updated_at))
     if costs.session_usd(sent.session) is None:  # the ledger has no calls of this session
         own = sent.cost_usd
         cost = "" if own is None else f"{usd_text(own)} by Claude Code"
     size = _context_text(sent, session, settings)
     parts = [name, f"ctx {size}", cost, *sums, costs.caps_text.rstrip(".")]
-    return " · ".join([part for part in parts if part] + _quota_texts(limits))
+    return " · ".join(part for part in parts if part)
 
 
 def _existing_folder(path: str | None) -> Path | None:
@@ -161,37 +162,41 @@ def _ledger_texts(
     book: CostBook,
     agent: str,
     settings: Settings,
-    end: datetime | None = None,
+    limits: Sequence[ReportedLimit] | None = None,
     *,
     is_behind: bool,
 ) -> list[str]:
-    """Return today's cost, and the cost and remaining time of the current five-hour block.
+    """Return today's cost, the current five-hour block, and the subscription's limits.
 
-    The agent's files are searched for the block's end if `end` is None. The costs are lower bounds
-    if `is_behind` is true.
+    The limits are read from the agent's files if `limits` is None. The costs are lower bounds if
+    `is_behind` is true.
     """
-    from sidecar.agents.plan_limits import block_end
+    from sidecar.agents.plan_limits import block_end, current_limits, end_of_block
     from sidecar.config.paths import state_dir
+    from sidecar.conversations.context_rows import block_text, limit_name, limit_text
     from sidecar.cost.cost_protocol import CostDetailParams
     from sidecar.cost.ledger import LedgerError
+    from sidecar.workspace.usage_details import plan_limits, usage_block
 
-    texts = []
-    try:
+    texts, block, now = list[str](), None, datetime.now(UTC)
+    end = end_of_block(limits or (), now) or block_end(agent, settings.agents, state_dir())
+    with contextlib.suppress(LedgerError):
         today = book.detail(CostDetailParams(since="today", by=("agent",)))
+        block = usage_block(book, agent, end, now)
         if today.rows:
             is_unpriced = all(row.cost_usd is None for row in today.rows)
             cost = None if is_unpriced else today.totals.cost_usd
             is_partial = is_behind or any(row.partial for row in today.rows)
             texts.append(f"{cost_text(cost, is_partial=is_partial)} today")
-        end = end or block_end(agent, settings.agents, state_dir())
-        block = book.current_block(agent, end)
-    except LedgerError:
-        return []
-    if block is not None:
-        cost_so_far = cost_text(block.cost_usd, is_partial=is_behind or block.unpriced)
-        left = duration_text(block.ends_at - datetime.now(UTC))
-        texts.append(f"block {cost_so_far}, {left} left")
-    return texts
+        if block is not None:
+            texts.append(f"block {block_text(block, now, is_behind=is_behind)}")
+    if limits is None:
+        limits = current_limits(agent, settings.agents, state_dir(), now)
+    return texts + [
+        f"{limit_name(limit, is_short=True)}: {limit_text(limit, now)}"
+        for limit in plan_limits(limits, block, now)
+        if limit.resets_at is None or datetime.fromisoformat(limit.resets_at) > now
+    ]
 
 
 def _context_text(sent: StatuslineInput, session: StoredSession, settings: Settings) -> str:
@@ -213,13 +218,6 @@ def _context_text(sent: StatuslineInput, session: StoredSession, settings: Setti
     limit = find_window(session.model or sent.model_id or "", settings, named)
     limit = None if limit is None or limit.source == "default" else limit
     return short_text(stored_usage(session, limit, settings.context, None), "percent")
-
-
-def _quota_texts(limits: RateLimits | None) -> list[str]:
-    names = {300: "5h", 7 * 24 * 60: "7d"}
-    now, reported = datetime.now(UTC), limits.reported() if limits else []
-    current = [one for one in reported if one.resets_at is None or one.resets_at > now]
-    return [f"{names[one.minutes]} {percent_text(one.used_percent)}" for one in current]
 
 
 def _session_line(folder: Path) -> str:

@@ -273,6 +273,11 @@ class PlanLimit(Result, frozen=True, kw_only=True):
     """The limit's period in minutes, such as 300 for five hours."""
     used_percent: float
     resets_at: str | None = None
+    full_at: str | None = None
+    """When the limit is reached at this pace: the average since the period began or, in a five-hour
+    block, since its first call. Null if the limit resets before, is already reached, or if less
+    than five minutes have passed.
+    """
 
 
 class UsageBlock(Result, frozen=True, kw_only=True):
@@ -280,10 +285,15 @@ class UsageBlock(Result, frozen=True, kw_only=True):
 
     began_at: str
     ends_at: str
+    first_call_at: str
     cost_usd: float | None
     """Cost of the agent's calls in this period, in USD; null if no call has a price."""
     unpriced: bool = False
     """Whether a call, or part of a call, has no known price and is excluded from `cost_usd`."""
+    tokens_per_minute: int | None = None
+    """The average number of tokens per minute since the first call, including those read from a
+    cache. Null in the first five minutes.
+    """
 
 
 CacheEnd = Literal["exact", "earliest", "typical"]

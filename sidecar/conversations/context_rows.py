@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Forecast,
         PlanLimit,
         PriceUntil,
+        UsageBlock,
     )
     from sidecar.counting.count_result import Method
 
@@ -191,34 +192,53 @@ def forecast_cells(usage: ContextUsage, now: datetime) -> list[tuple[str, str]]:
         ("Cache", cache_text(forecast, now, usage.method or "exact").removeprefix("cache ")),
         ("Cache hits", "" if hits is None else percent_text(hits)),
         ("Cost per hour", "" if rate is None else usd_text(rate)),
-        ("5-hour block", block_text(forecast, now)),
+        ("5-hour block", block_text(forecast.block, now) if forecast.block else ""),
         *((limit_name(limit), limit_text(limit, now)) for limit in forecast.limits),
     ]
 
 
-def block_text(forecast: Forecast, now: datetime) -> str:
-    """Return the five-hour block's cost and remaining time as text: `$3.10, 2 h 14 min left`."""
-    block = forecast.block
-    if block is None:
-        return ""
+def block_text(block: UsageBlock, now: datetime, *, is_behind: bool = False) -> str:
+    """Format a five-hour block, for example `$3.10, 9,120 tokens/min, 2 h 14 min left`.
+
+    Args:
+        block: The block.
+        now: The current time.
+        is_behind: Whether the ledger lacks calls, so that the cost is a lower bound.
+    """
+    cost = cost_text(block.cost_usd, is_partial=is_behind or block.unpriced)
+    rate = block.tokens_per_minute
+    pace = "" if rate is None else f"{rate:,} tokens/min"
     left = duration_text(datetime.fromisoformat(block.ends_at) - now)
-    return f"{cost_text(block.cost_usd, is_partial=block.unpriced)}, {left} left"
+    return ", ".join(filter(None, (cost, pace, f"{left} left")))
 
 
-def limit_name(limit: PlanLimit) -> str:
-    """Format a limit's name, for example `30-minute limit`, `5-hour limit` or `7-day limit`."""
+def limit_name(limit: PlanLimit, *, is_short: bool = False) -> str:
+    """Format a limit's name, for example `30-minute limit`, `5-hour limit` or `7-day limit`.
+
+    The short names are `30 min`, `5 h` and `7 d`.
+    """
     hours, minutes = divmod(limit.minutes, 60)
     if minutes:
-        return f"{limit.minutes}-minute limit"
-    return f"{hours // 24}-day limit" if hours and hours % 24 == 0 else f"{hours}-hour limit"
+        number, unit, short = limit.minutes, "minute", "min"
+    elif hours and hours % 24 == 0:
+        number, unit, short = hours // 24, "day", "d"
+    else:
+        number, unit, short = hours, "hour", "h"
+    return f"{number} {short}" if is_short else f"{number}-{unit} limit"
 
 
 def limit_text(limit: PlanLimit, now: datetime) -> str:
-    """Format how much of a limit is used, for example `23 % used, resets in 2 h 14 min`."""
-    used = f"{percent_text(limit.used_percent)} used"
-    if limit.resets_at is None:
-        return used
-    return f"{used}, resets in {duration_text(datetime.fromisoformat(limit.resets_at) - now)}"
+    """Format how much of a limit is used, and when it is full and reset.
+
+    An example is `62 %, full at 16:40 at this pace, resets 17:10`.
+    """
+    full, reset = limit.full_at, limit.resets_at
+    parts = (
+        percent_text(limit.used_percent),
+        full and f"full at {_time_text(full, now)} at this pace",
+        reset and f"resets {_time_text(reset, now)}",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def next_input_text(forecast: Forecast, now: datetime, method: Method = "exact") -> str:

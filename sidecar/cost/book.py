@@ -57,6 +57,9 @@ class BlockCost(NamedTuple):
     """The cost in USD, or None if no call has a price."""
     unpriced: bool
     """Whether a call, or part of a call, has no known price."""
+    tokens: int
+    """The tokens of all calls, including those read from a cache."""
+    first_call_at: datetime
 
 
 class CostBook:
@@ -247,22 +250,23 @@ class CostBook:
         Raises:
             LedgerError: Reading failed.
         """
-        from sidecar.cost.five_hour_blocks import current_block, scope_of_block
+        from sidecar.cost.five_hour_blocks import current_block, first_call_ms, scope_of_block
 
         with self.report_reader() as connection:
             block = current_block(connection, agent, ends_at, now)
             if block is None:
                 return None
-            total = read_total(connection, scope_of_block(Scope(), agent, block))
-        return (
-            BlockCost(
-                began_at=datetime.fromtimestamp(block.begin_ms / 1000, UTC),
-                ends_at=datetime.fromtimestamp(block.end_ms / 1000, UTC),
-                cost_usd=total.cost_usd,
-                unpriced=total.is_partial,
-            )
-            if total.calls
-            else None
+            scope = scope_of_block(Scope(), agent, block)
+            total, first_ms = read_total(connection, scope), first_call_ms(connection, scope)
+        if first_ms is None:
+            return None
+        return BlockCost(
+            began_at=datetime.fromtimestamp(block.begin_ms / 1000, UTC),
+            ends_at=datetime.fromtimestamp(block.end_ms / 1000, UTC),
+            cost_usd=total.cost_usd,
+            unpriced=total.is_partial,
+            tokens=total.buckets.prompt + total.buckets.completion,
+            first_call_at=datetime.fromtimestamp(first_ms / 1000, UTC),
         )
 
     def preflight(

@@ -109,6 +109,14 @@ def current_block(
     return next((block for block in blocks if block.begin_ms <= at), None)
 
 
+def first_call_ms(connection: sqlite3.Connection, scope: Scope) -> int | None:
+    """Return the time of the first call in scope, in milliseconds since 1970, if there is one."""
+    where, values = calls_condition(scope)
+    row = connection.execute(f"SELECT min(at) FROM event WHERE {where}", values)  # noqa: S608
+    first: int | None = row.fetchone()[0]
+    return first
+
+
 def scope_of_block(scope: Scope, agent: str, block: FiveHourBlock) -> Scope:
     """Return a scope restricted to an agent's calls in a block."""
     return msgspec.structs.replace(scope, agent=agent, times=block.within(scope.times))

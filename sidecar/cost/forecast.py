@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 SPAN = timedelta(hours=24)
 """How far back a forecast looks for calls, counted from the session's last update."""
 PACE_SPAN = timedelta(hours=1)
-_SHORTEST_PACE = timedelta(minutes=5)
-"""The cost per hour is computed only for sessions that are at least this long."""
+SHORTEST_PACE = timedelta(minutes=5)
+"""A pace is computed only if at least this much time has passed."""
 _STEPS = 20
 """The average growth is based on at most this many calls."""
 _LEAST_STEPS = 2
@@ -234,7 +234,7 @@ def usd_per_hour(calls: Sequence[LedgerEvent], now: datetime) -> Decimal | None:
     began = max(calls[0].at, now - PACE_SPAN)
     recent = [call for call in calls if call.at >= began]
     hours = Decimal((now - began) / timedelta(hours=1))
-    if not recent or now - began < _SHORTEST_PACE:
+    if not recent or now - began < SHORTEST_PACE:
         return None
     costs = [call.cost.usd for call in recent if call.cost is not None and call.cost.whole]
     known = [usd for usd in costs if usd is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from sidecar.workspace.context_breakdown import label_parts
 from sidecar.workspace.sessions import PROTOCOL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sidecar.agents.session_events import ReportedLimit
     from sidecar.conversations.context_protocol import ContextUsage
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _SMALL_WINDOW = 100_000
 """In smaller windows, agents do not compact at less than half of the window."""
+_FULL = 100.0
+_MINUTE = timedelta(minutes=1)
 
 
 async def add_forecast(
@@ -68,6 +70,7 @@ def forecast(
         now: The current time.
         limits: The subscription's limits.
     """
+    from sidecar.agents.plan_limits import end_of_block
     from sidecar.cost.forecast import (
         cache_hit_rate,
         growth_per_call,
@@ -96,6 +99,10 @@ def forecast(
     if growth is not None and room is not None:
         calls_left = ceil(max(0, room) / growth)
     steps = following.prices if following else ()
+    block, ends_at = None, end_of_block(limits, now)
+    if ends_at is not None:
+        with suppress(SidecarError):
+            block = usage_block(book, session.source, ends_at, now)
     return Forecast(
         calls_left=calls_left,
         next_input_usd=_as_float(following.cached_usd if following else None),
@@ -107,16 +114,39 @@ def forecast(
         ],
         cache_hit_percent=None if hits is None else round(100 * hits, 1),
         usd_per_hour=_as_float(rate),
-        limits=[
-            PlanLimit(
-                minutes=limit.minutes,
-                used_percent=limit.used_percent,
-                resets_at=_as_iso(limit.resets_at),
-            )
-            for limit in limits
-        ],
-        block=_current_block(book, session.source, limits, now),
+        limits=plan_limits(limits, block, now),
+        block=block,
     )
+
+
+def plan_limits(
+    limits: Iterable[ReportedLimit], block: UsageBlock | None, now: datetime
+) -> list[PlanLimit]:
+    """Return an agent's limits, and when they are reached at this pace."""
+    return [
+        PlanLimit(
+            minutes=limit.minutes,
+            used_percent=limit.used_percent,
+            resets_at=_as_iso(limit.resets_at),
+            full_at=_as_iso(_full_at(limit, block, now)),
+        )
+        for limit in limits
+    ]
+
+
+def _full_at(limit: ReportedLimit, block: UsageBlock | None, now: datetime) -> datetime | None:
+    from sidecar.agents.plan_limits import BLOCK_MINUTES
+    from sidecar.cost.forecast import SHORTEST_PACE
+
+    if limit.resets_at is None or not 0 < limit.used_percent < _FULL:
+        return None
+    began = limit.resets_at - timedelta(minutes=limit.minutes)
+    if block is not None and limit.minutes == BLOCK_MINUTES:
+        began = max(began, datetime.fromisoformat(block.first_call_at))
+    if now - began < SHORTEST_PACE:
+        return None
+    full = now + (now - began) * ((_FULL - limit.used_percent) / limit.used_percent)
+    return full if full < limit.resets_at else None
 
 
 def _room_to_grow(usage: ContextUsage) -> int | None:
@@ -144,22 +174,35 @@ def tokens_until_compaction(usage: ContextUsage) -> int | None:
     return end - tokens
 
 
-def _current_block(
-    book: CostBook, agent: str, limits: Sequence[ReportedLimit], now: datetime
+def usage_block(
+    book: CostBook, agent: str, ends_at: datetime | None, now: datetime
 ) -> UsageBlock | None:
-    from sidecar.agents.plan_limits import end_of_block
+    """Return an agent's current five-hour block, or None if it has no calls.
 
-    ends_at = end_of_block(limits, now)
-    if ends_at is None:
+    Args:
+        book: The ledger and its prices.
+        agent: The agent.
+        ends_at: When the block ends, if the agent reports it.
+        now: The current time.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    from sidecar.cost.forecast import SHORTEST_PACE
+
+    block = book.current_block(agent, ends_at, now)
+    if block is None:
         return None
-    with suppress(SidecarError):
-        block = book.current_block(agent, ends_at, now)
-        if block is not None:
-            began, ends = _as_iso(block.began_at) or "", _as_iso(block.ends_at) or ""
-            return UsageBlock(
-                began_at=began, ends_at=ends, cost_usd=block.cost_usd, unpriced=block.unpriced
-            )
-    return None
+    passed = now - block.first_call_at
+    pace = None if passed < SHORTEST_PACE else round(block.tokens / (passed / _MINUTE))
+    return UsageBlock(
+        began_at=_as_iso(block.began_at) or "",
+        ends_at=_as_iso(block.ends_at) or "",
+        first_call_at=_as_iso(block.first_call_at) or "",
+        cost_usd=block.cost_usd,
+        unpriced=block.unpriced,
+        tokens_per_minute=pace,
+    )
 
 
 def _as_iso(at: datetime | None) -> str | None:

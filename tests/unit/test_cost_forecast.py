@@ -29,6 +29,7 @@ from sidecar.conversations.context_rows import (
     cache_text,
     context_rows,
     limit_name,
+    limit_text,
     next_input_text,
 )
 from sidecar.cost.book import CostBook
@@ -332,16 +333,17 @@ def test_the_view_says_until_when_the_cache_lasts(minutes: int, text: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("minutes", "name"),
+    ("minutes", "name", "short"),
     [
-        (30, "30-minute limit"),
-        (90, "90-minute limit"),
-        (300, "5-hour limit"),
-        (10_080, "7-day limit"),
+        (30, "30-minute limit", "30 min"),
+        (90, "90-minute limit", "90 min"),
+        (300, "5-hour limit", "5 h"),
+        (10_080, "7-day limit", "7 d"),
     ],
 )
-def test_limits_are_named_after_their_period(minutes: int, name: str) -> None:
-    assert limit_name(PlanLimit(minutes=minutes, used_percent=1.0, resets_at=None)) == name
+def test_limits_are_named_after_their_period(minutes: int, name: str, short: str) -> None:
+    limit = PlanLimit(minutes=minutes, used_percent=1.0, resets_at=None)
+    assert (limit_name(limit), limit_name(limit, is_short=True)) == (name, short)
 
 
 def test_limits_and_block_are_those_of_claude_codes_status_line(tmp_path: Path) -> None:
@@ -364,8 +366,49 @@ def test_limits_and_block_are_those_of_claude_codes_status_line(tmp_path: Path) 
     assert prediction.block.cost_usd == pytest.approx(float(sum(prices)))
     rows = context_rows(msgspec.structs.replace(usage, forecast=prediction), now=at)
     shown = {row.label: row.value for row in rows}
-    assert shown["5-hour limit"] == "23 % used, resets in 2 h 59 min"
+    assert shown["5-hour limit"] == f"23 %, resets {local_time_text(ends, at)}"
     assert shown["5-hour block"].endswith(", 2 h 59 min left")
+
+
+@pytest.mark.parametrize(
+    ("minutes", "used", "passed", "full"),
+    [
+        # The first call was half an hour after the period began.
+        (300, 62.0, 120, 120 + 120 * 38 / 62),
+        (300, 62.0, 4, None),  # too early to tell
+        (300, 20.0, 120, None),  # the limit resets before it is full
+        (300, 100.0, 120, None),
+        (300, 0.0, 120, None),
+        # The week began six days before the block, and 150 minutes later it is two thirds full.
+        (10_080, 96.0, 120, 120 + (6 * 1440 + 150) * 4 / 96),
+        (10_080, 50.0, 120, None),
+    ],
+)
+def test_a_limit_is_full_at_the_average_pace(
+    book: CostBook, minutes: int, used: float, passed: float, full: float | None
+) -> None:
+    record(book, [(20_000, 1_000), (22_000, 1_000)])
+    now, end = START + timedelta(minutes=passed), START + timedelta(hours=4.5)
+    limits = [
+        ReportedLimit(300, used if minutes == 300 else 1.0, end),
+        ReportedLimit(10_080, used, START - timedelta(days=6, minutes=30) + timedelta(days=7)),
+    ]
+    found = predict(book, usage_of(22_000, now), now, limits)
+    limit = next(one for one in found.limits if one.minutes == minutes)
+    assert found.block is not None
+    if passed >= 5:
+        # Two calls of 21,000 and 23,000 tokens.
+        assert found.block.tokens_per_minute == round(44_000 / passed)
+        assert f", {44_000 / passed:,.0f} tokens/min, " in block_text(found.block, now)
+    if full is None:
+        assert (limit.full_at, "full" in limit_text(limit, now)) == (None, False)
+        return
+    expected = START + timedelta(minutes=full)
+    assert limit.full_at is not None
+    assert abs(datetime.fromisoformat(limit.full_at) - expected) < timedelta(seconds=1)
+    times = (local_time_text(at, now) for at in (expected, limits[minutes > 300].resets_at or now))
+    text = "{:.0f} %, full at {} at this pace, resets {}".format(used, *times)
+    assert limit_text(limit, now) == text
 
 
 def test_block_with_unpriced_calls_is_a_lower_bound(book: CostBook) -> None:
@@ -373,7 +416,8 @@ def test_block_with_unpriced_calls_is_a_lower_bound(book: CostBook) -> None:
     book.ledger.record(call_of("claude-code", at=at, model="acme-coder", provider="acme"))
     limit = ReportedLimit(300, 1.0, at + timedelta(hours=3))
     prediction = predict(book, usage_of(20_000, at), at, [limit])
-    assert block_text(prediction, at).startswith("≥$0.075, ")
+    assert prediction.block is not None
+    assert block_text(prediction.block, at).startswith("≥$0.075, ")
 
 
 def test_limits_of_codex_are_those_of_its_newest_lines(tmp_path: Path) -> None:

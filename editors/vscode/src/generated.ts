@@ -662,6 +662,7 @@ export interface PlanLimit {
   minutes: number;
   usedPercent: number;
   resetsAt: string | null;
+  fullAt: string | null;
 }
 
 /**
@@ -945,8 +946,10 @@ export interface Usage {
 export interface UsageBlock {
   beganAt: string;
   endsAt: string;
+  firstCallAt: string;
   costUsd: number | null;
   unpriced: boolean;
+  tokensPerMinute: number | null;
 }
 
 /**

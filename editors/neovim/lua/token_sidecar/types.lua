@@ -517,6 +517,7 @@
 ---@field minutes integer
 ---@field usedPercent number
 ---@field resetsAt? string
+---@field fullAt? string
 
 --- A zero-based line, and a character offset in code units of the negotiated encoding.
 ---@class token_sidecar.Position
@@ -728,8 +729,10 @@
 ---@class token_sidecar.UsageBlock
 ---@field beganAt string
 ---@field endsAt string
+---@field firstCallAt string
 ---@field costUsd? number
 ---@field unpriced boolean
+---@field tokensPerMinute? integer
 
 --- Requests the size and the parts of a context.
 ---@class token_sidecar.UsageParams
