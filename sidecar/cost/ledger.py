@@ -289,7 +289,6 @@ _BRANCH_STATEMENTS = (
     _SESSION_TABLE,
     "INSERT INTO session SELECT id, workspace, name, agent, '' FROM old_session",
     "DROP TABLE old_session",
-    "DROP TABLE IF EXISTS copy",
 )
 """Add the branch to the sessions of older ledgers. Sessions in agents' files are read again."""
 
@@ -311,6 +310,10 @@ def _event_statements() -> Iterator[str]:
 
 
 _ADDED_TABLES = (
+    # A call that forks have copied belongs to several sessions. `event` names its owner, and this
+    # table names the others.
+    "CREATE TABLE copy (event INTEGER NOT NULL, session INTEGER NOT NULL, "
+    "PRIMARY KEY (event, session)) WITHOUT ROWID",
     # `sidecar.cost.repricing` explains these columns.
     "CREATE TABLE pricing (fingerprint TEXT NOT NULL, first INTEGER NOT NULL, "
     "last INTEGER NOT NULL)",
@@ -666,7 +669,7 @@ class Ledger:
                 merged, buckets=seen.buckets, reported_cost=reported, agent_cost=own
             )
             columns += _AMENDED
-        if _is_owner(seen, known):
+        if self._add_session(connection, number, known, seen):
             owned = {name: getattr(seen, name) for name in _OWNED_FIELDS}
             merged = msgspec.structs.replace(merged, **owned)
             columns += (*_OWNED, *PRICED)
@@ -678,6 +681,24 @@ class Ledger:
                 f"UPDATE event SET {changes} WHERE id = :id",  # noqa: S608
                 {**values, "id": number},
             )
+
+    def _add_session(
+        self, connection: sqlite3.Connection, number: int, known: LedgerEvent, seen: LedgerEvent
+    ) -> bool:
+        """Store that another session also has a call. Return whether it becomes the call's owner.
+
+        The result does not depend on the order in which the sessions are read.
+        """
+        if seen.rank is None or known.agent == PROTOCOL:  # a client has reported the call
+            return False
+        owner, other = self._session_id(connection, known), self._session_id(connection, seen)
+        is_earlier = _owner_order(seen) < _owner_order(known)
+        if is_earlier:
+            owner, other = other, owner
+        if owner != other:
+            connection.execute("INSERT OR IGNORE INTO copy VALUES (?, ?)", (number, other))
+            connection.execute("DELETE FROM copy WHERE event = ? AND session = ?", (number, owner))
+        return is_earlier
 
     def record_many(
         self,
@@ -960,16 +981,6 @@ def _amended_values(event: LedgerEvent, cost: Cost | None) -> tuple[Any, ...]:
 
 def _session_of(event: LedgerEvent) -> tuple[str, str, str]:
     return event.session, workspace_key(event.workspace), event.agent
-
-
-def _is_owner(seen: LedgerEvent, known: LedgerEvent) -> bool:
-    """Return whether the session of `seen` becomes the owner of the recorded call.
-
-    The result does not depend on the order in which the sessions are read.
-    """
-    if seen.rank is None or known.agent == PROTOCOL:  # a client has reported the call
-        return False
-    return _owner_order(seen) < _owner_order(known)
 
 
 def _owner_order(event: LedgerEvent) -> tuple[float, str]:

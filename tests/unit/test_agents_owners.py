@@ -195,15 +195,19 @@ FAMILIES: list[tuple[str, Callable[[Path], Owners]]] = [
 
 
 def rows(ledger: Ledger) -> list[tuple[Any, ...]]:
-    """Return the calls with their owners, without row ids."""
+    """Return the calls with their owners and other sessions, without row ids."""
     with ledger.reader() as connection:
-        return sorted(
-            connection.execute(
-                "SELECT request, session.name, workspace, category, at, input, output "
-                "FROM event JOIN session ON session.id = event.session "
-                "JOIN kind ON kind.id = event.kind"
-            )
-        )
+        calls = connection.execute(
+            "SELECT request, session.name, workspace, category, at, input, output, event.id "
+            "FROM event JOIN session ON session.id = event.session "
+            "JOIN kind ON kind.id = event.kind"
+        ).fetchall()
+        others = connection.execute(
+            "SELECT event, name FROM copy JOIN session ON session.id = session ORDER BY name"
+        ).fetchall()
+    return sorted(
+        (*row, tuple(name for event, name in others if event == at)) for *row, at in calls
+    )
 
 
 def summed(ledger: Ledger) -> list[tuple[Any, ...]]:
@@ -232,6 +236,15 @@ def test_a_call_belongs_to_the_earliest_session_in_any_order(
         ledger.close()
     assert {row[0]: row[1] for row in found[0][0]} == owners
     assert all(one == found[0] for one in found)
+
+
+def test_a_copied_call_keeps_all_its_sessions(tmp_path: Path) -> None:
+    qwen_forks(tmp_path)
+    world = World(tmp_path, "qwen-code")
+    world.ingest()
+    others = {row[0]: row[-1] for row in rows(world.ledger)}
+    assert others == {"q1": ("three", "two"), "q2": ("three", "two"), "q3": ("three",),
+                      "q4": (), "q9": ()}  # fmt: skip
 
 
 def test_a_new_owner_moves_the_call_in_the_daily_sums(
