@@ -8,6 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.config.paths import state_dir
+from sidecar.counting.model_tokenizers import LazyTokenizer
 from sidecar.counting.saved_calibrations import CalibrationStore
 from sidecar.counting.tokenizer_choice import CounterChoice, CounterChooser
 from sidecar.operating_system import count_cores
@@ -57,11 +58,12 @@ def needs_endpoint(settings: Settings, models: Iterable[str]) -> bool:
 def local_counters(settings: Settings) -> tuple[CounterChooser, ChooseCounter]:
     chooser = CounterChooser(CalibrationStore(state_dir()))
     loaded: set[str] = set()
-    loading = Lock()  # so that only one thread reads the vocabulary
+    loading = Lock()  # so that only one thread reads the calibrations
 
     def load(model: str) -> None:
         tokenizer = chooser.tokenizers(settings).for_model(model)
-        tokenizer.count("a")  # loads the vocabulary; until then, the method is unknown
+        if isinstance(tokenizer, LazyTokenizer):
+            tokenizer.load()  # until then, the method is unknown
         if tokenizer.method != "exact":
             chooser.calibrations.loaded()
         loaded.add(model)

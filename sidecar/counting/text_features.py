@@ -10,6 +10,7 @@ the whole text.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal, get_args
 
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS
@@ -166,7 +167,11 @@ _STAMP = re.compile(r"\d\d?:\d\d:\d\d|\d{4}-\d\d-\d\d|\d+\.\d+\.\d+\.\d+")
 
 def kind_of(text: str) -> Kind:
     """Return the text's kind, judging by its first characters. An empty string is `prose`."""
-    sample = text[:SAMPLE_CHARACTERS]
+    return _kind_of_sample(text[:SAMPLE_CHARACTERS])
+
+
+@lru_cache(maxsize=16)  # the calibration and the error band of a count ask one after the other
+def _kind_of_sample(sample: str) -> Kind:
     classes = classes_of(sample)
     script = None if sample.isascii() else _kind_by_script(sample, classes)
     return script or _kind_by_signs(sample, classes)

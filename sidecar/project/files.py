@@ -15,7 +15,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -248,25 +248,32 @@ def encoding_of(data: bytes) -> str | None:
     return encoding
 
 
-def walk(top: str) -> Iterator[_Entry]:
+def walk(top: str, names: Container[str] | None = None) -> Iterator[_Entry]:
     """Yield the files and links in a folder and its subfolders, sorted by name.
 
     Not recursive, because folders may be nested deeper than Python's recursion limit.
+
+    Args:
+        top: The folder.
+        names: The names that the caller looks for. Files of other names that git lists are left
+            out, and not looked at.
     """
-    stack = [_list_folder(_Folder(top, []), is_top=True)]
+    stack = [_list_folder(_Folder(top, []), names, is_top=True)]
     seen: set[_Entry] = set()
     while stack:
         entry = next(stack[-1], None)
         if entry is None:
             stack.pop()
         elif isinstance(entry, _Folder):
-            stack.append(_list_folder(entry, is_top=False))
+            stack.append(_list_folder(entry, names, is_top=False))
         elif entry not in seen:
             seen.add(entry)
             yield entry
 
 
-def _list_folder(folder: _Folder, *, is_top: bool) -> Iterator[_Entry | _Folder]:
+def _list_folder(
+    folder: _Folder, names: Container[str] | None, *, is_top: bool
+) -> Iterator[_Entry | _Folder]:
     from sidecar.project.git import GitError, list_files
 
     listing = None
@@ -277,14 +284,16 @@ def _list_folder(folder: _Folder, *, is_top: bool) -> Iterator[_Entry | _Folder]
             reason = f"git cannot list its files ({error})"
             yield SkippedPath(folder.path, reason, failed=True)
             return
-    if listing is None:
-        yield from _search_folder(folder, is_top=is_top)
-    elif not listing.is_ignored:
-        yield from _git_entries(folder.path, listing.files)
-    else:
+    if listing is None or listing.is_ignored:
         # The user named an ignored folder, so git's rules must not exclude its files.
         yield from _search_folder(folder, is_top=is_top)
-        yield from _git_entries(folder.path, listing.files)
+    if listing is not None:
+        wanted = (one for one in listing.files if _is_wanted(one.path, names))
+        yield from _git_entries(folder.path, wanted)
+
+
+def _is_wanted(path: str, names: Container[str] | None) -> bool:
+    return names is None or os.path.basename(path) in names
 
 
 def _git_entries(folder: str, files: Iterable[GitFile]) -> Iterator[_Entry]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -96,6 +96,7 @@ class SourceFiles:
         self._exists: dict[str, bool] = {}
         self._real: dict[str, str] = {}
         self._real_folders: dict[str, str] = {}
+        self._real_tops: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._below: dict[str, tuple[str, ...]] = {}
         self._found: dict[tuple[str, int], tuple[str, ...]] = {}
         self._outside: dict[tuple[str, int], list[str]] = {}
@@ -149,9 +150,10 @@ class SourceFiles:
 
     def is_inside(self, path: str, folders: Iterable[str]) -> bool:
         """Return whether a path is inside one of some folders, after all links are resolved."""
-        real = self.real(path)
-        tops = (self.real(folder).rstrip(os.sep) for folder in folders)
-        return any(real == top or real.startswith(top + os.sep) for top in tops)
+        key = tuple(folders)
+        if key not in self._real_tops:
+            self._real_tops[key] = tuple(os.path.join(self.real(one), "") for one in key)
+        return os.path.join(self.real(path), "").startswith(self._real_tops[key])
 
     def read(self, path: str, inside: Sequence[str]) -> SourceFile:
         """Read a file that exists, if it is inside one of some folders."""
@@ -184,12 +186,14 @@ class SourceFiles:
             return SourceFile(real, b"", TOO_MUCH)
         try:
             descriptor = open_to_read(real, NO_FOLLOW)
-            with open(descriptor, "rb") as file:
+            with open(descriptor, "rb", buffering=0) as file:
                 self.opened += 1
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
                     return SourceFile(real, b"", "not read: it is not a regular file")
-                data, size = file.read(MAX_BYTES + 1), status.st_size
+                size = status.st_size
+                # A buffer for the largest file would take longer than most files.
+                data = file.read(min(max(size, 1 << 16), MAX_BYTES) + 1)
         except OSError as error:
             return SourceFile(real, b"", f"not read: {error.strerror or 'it cannot be opened'}")
         self._size += len(data)
@@ -245,13 +249,14 @@ class SourceFiles:
         while waiting:
             folder, level = waiting.pop()
             path = os.path.join(top, folder)
-            if self.real(path) in seen:
+            real = self.real(path)
+            if real in seen:
                 continue
             if not self.is_inside(path, inside):
                 if os.path.isdir(path):
                     self._outside[top, depth].append(folder)
                 continue
-            seen.add(self.real(path))
+            seen.add(real)
             try:
                 with os.scandir(path) as entries:
                     some = sorted(islice(entries, MAX_ENTRIES - listed), key=_name_of)
@@ -261,6 +266,7 @@ class SourceFiles:
             if listed >= MAX_ENTRIES:
                 self.partly_listed.add(top)
             self.listed += len(some)
+            self._keep_real(path, real, some)
             inner = []
             for entry in some:
                 name = f"{folder}/{entry.name}" if folder else entry.name
@@ -270,11 +276,19 @@ class SourceFiles:
                     inner.append((name, level + 1))
             waiting += reversed(inner)
 
+    def _keep_real(self, path: str, real: str, entries: Iterable[os.DirEntry[str]]) -> None:
+        """Keep the real paths of what is listed in a folder, so that it is not looked at again."""
+        for entry in entries:
+            if not entry.is_symlink():
+                self._real[os.path.join(path, entry.name)] = os.path.join(real, entry.name)
+
     def below(self, start: str) -> tuple[str, ...]:
         """Return the relative paths of the prompt files in a project, as git lists its files."""
         if start not in self._below:
             names, prefix = prompt_file_names(), start.rstrip(os.sep) + os.sep
-            entries = _walk_project(start) if self._below_paths is None else self._below_paths
+            entries = (
+                _walk_project(start, names) if self._below_paths is None else self._below_paths
+            )
             paths = [one for one in entries if os.path.basename(one) in names]
             if self._below_paths is None:
                 replaced = (os.path.join(start, one) for one in self._replaced_in(start))
@@ -312,10 +326,10 @@ def _as_utf8(data: bytes) -> bytes:
     return data if decoded is None else decoded.text.encode("utf-8", "replace")
 
 
-def _walk_project(start: str) -> Iterator[str]:
+def _walk_project(start: str, names: Container[str]) -> Iterator[str]:
     from sidecar.project.files import walk
 
-    for entry in islice(walk(start), MAX_BELOW):
+    for entry in islice(walk(start, names), MAX_BELOW):
         yield entry if isinstance(entry, str) else getattr(entry, "path", "")
 
 
