@@ -6,10 +6,11 @@ A fix edits the document or the settings, or creates a new file. All functions b
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from sidecar.budgets import fixes
 from sidecar.budgets.checked_text import Subject, make_text_counter
@@ -40,10 +41,21 @@ def propose_fixes(
     place: SettingsOrigins,
     choices: Mapping[str, CounterChoice],
 ) -> list[Fix]:
-    """Return all fixes for a document's findings, most useful first."""
+    """Return all fixes for a document's findings, most useful first.
+
+    Several budgets may be exceeded at once. Different fixes then have different titles.
+    """
     counter = make_text_counter(subject, choices)
+    budgets: dict[Fix, int] = {}
+    for finding in findings:
+        for fix in _fixes_of(subject, finding, place, counter, choices):
+            budgets.setdefault(fix, finding.budget)
+    titles = Counter(fix.title for fix in budgets)
     return [
-        fix for finding in findings for fix in _fixes_of(subject, finding, place, counter, choices)
+        fix
+        if titles[fix.title] == 1
+        else replace(fix, title=f"{fix.title} (budget of {budget:,} tokens)")
+        for fix, budget in budgets.items()
     ]
 
 
@@ -104,4 +116,4 @@ def _propose_raise(finding: Finding, place: SettingsOrigins, text: str) -> Fix |
     except (OSError, ValueError):
         return None
     fix = fixes.raise_fix(finding, written, origin.path, origin.file.name, text)
-    return fix and msgspec.structs.replace(fix, target=FixTarget(origin.file.as_uri(), written))
+    return fix and replace(fix, target=FixTarget(origin.file.as_uri(), written))

@@ -16,9 +16,11 @@ from sidecar.cli.output import print_json, print_lines, warn
 from sidecar.text.tables import align_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from sidecar.config.options import Loaded
+    from sidecar.config.settings import Settings
 
 _WORKSPACE = workspace_option("Workspace folder")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -104,18 +106,30 @@ def show(root: Path, as_json: bool, key: str | None) -> None:
 @_WORKSPACE
 @_JSON
 def check(root: Path, as_json: bool) -> None:
-    """Report problems in the configuration and in its tokenizer files.
+    """Report problems in the configuration and in its tokenizer files, and unknown models.
 
-    Exit codes: 0 if there are no problems; 2 otherwise.
+    Exit codes: 0 if there are no problems, even if a model is unknown; 2 otherwise.
     """
     from sidecar.config.load import load
 
-    problems = list_problems(load(root))
+    loaded = load(root)
+    problems, warnings = list_problems(loaded), list(_unknown_models(loaded.settings))
     if as_json:
-        print_json({"problems": problems})
+        print_json({"problems": problems, "warnings": warnings})
     else:
-        print_lines(*(problems or ("No problems.",)))
+        lines = [*problems, *(f"warning: {text}" for text in warnings)]
+        print_lines(*(lines or ("No problems.",)))
     sys.exit(2 if problems else 0)
+
+
+def _unknown_models(settings: Settings) -> Iterator[str]:
+    """Yield a warning for each model in the settings that is not known."""
+    from sidecar.workspace.views import unknown_model_text
+
+    named = (settings.model, *(budget.model for budget in settings.budgets if budget.model))
+    for model in dict.fromkeys(named):
+        if text := unknown_model_text(model, settings):
+            yield text
 
 
 def list_problems(loaded: Loaded) -> list[str]:

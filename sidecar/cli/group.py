@@ -52,15 +52,8 @@ def workspace_option(description: str) -> Callable[[Any], Any]:
 
 
 def absolute_folder(folder: Path) -> Path:
-    """Return a folder's absolute path, without resolving links.
-
-    Raises:
-        click.UsageError: The path is relative, and the current folder was deleted.
-    """
-    try:
-        return Path(os.path.abspath(folder))
-    except FileNotFoundError:
-        raise click.UsageError("the current folder was deleted; change to another folder") from None
+    """Return a folder's absolute path, without resolving links."""
+    return Path(os.path.abspath(folder))
 
 
 def folder_option(parameter: str, description: str, **attributes: Any) -> Callable[[Any], Any]:
@@ -79,11 +72,25 @@ def folder_option(parameter: str, description: str, **attributes: Any) -> Callab
 @contextlib.contextmanager
 def _formatting_errors() -> Iterator[None]:
     try:
-        yield
+        try:
+            yield
+        except FileNotFoundError:
+            if _has_current_folder():
+                raise
+            message = "the current folder was deleted; change to another folder"
+            raise click.UsageError(message) from None
     except click.ClickException as error:
         if not isinstance(error, _HELP_ERROR):
             error.show = partial(print_error, error)  # type: ignore[method-assign]
         raise
+
+
+def _has_current_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class LazyGroup(click.Group):

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from sidecar.cli.group import folder_option
-from sidecar.cli.output import print_json, print_styled
+from sidecar.cli.output import print_json, print_styled, warn
 from sidecar.text.printable import cost_text, percent_text, printable, usd_text
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def statusline(folder: Path, chain: str | None, as_json: bool) -> None:
     session. Its window, percentage and plan limits are also stored for editors. Without input,
     the line shows the workspace's current session.
 
-    Exit code: always 0. If there is nothing to show, the line is empty.
+    Exit code: always 0. If there is nothing to show, the line is empty. If the input names no
+    session, standard error says so.
     """
     from sidecar.agents.claude_statusline import read_input
 
@@ -58,6 +59,8 @@ def statusline(folder: Path, chain: str | None, as_json: bool) -> None:
     if data.strip():
         sent = read_input(data)
         own = "" if sent is None else _claude_code_line(sent)  # never another session's line
+        if not own:
+            warn("the input names no session of Claude Code, so there is nothing to show")
     else:
         own = _session_line(folder)
     line = " · ".join(part for part in (chained, printable(own)) if part)

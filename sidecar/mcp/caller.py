@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sidecar.conversations.context_protocol import SessionRow
 
 _SDK_DEFAULT = "mcp"
-"""The name of clients that keep the Python SDK's default, as Vibe does."""
+"""The name of clients that keep the Python SDK's default. Vibe does, and so may any other."""
 _TOOL_CALL_KEY = "claudecode/toolUseId"
 _SESSION_KEYS = frozenset({"session_id", "sessionid", "thread_id", "threadid", "conversation_id"})
 _DEPTH = 3
@@ -34,8 +34,6 @@ class Caller(NamedTuple):
     def agent(self) -> str | None:
         """The agent's name, or None if the client is unknown."""
         name = self.name.lower()
-        if name == _SDK_DEFAULT:
-            return "vibe"
         clients = {one.mcp_client or agent: agent for agent, one in all_agents().items()}
         names = clients | {agent: agent for agent in all_agents()}
         known = [
@@ -44,6 +42,11 @@ class Caller(NamedTuple):
             if name.startswith(start) and not name[len(start) : len(start) + 1].isalnum()
         ]
         return names[max(known, key=len)] if known else None
+
+    @property
+    def possible_agent(self) -> str | None:
+        """The agent, or the only one that is known to keep the SDK's default name."""
+        return "vibe" if self.name.lower() == _SDK_DEFAULT else self.agent
 
 
 class FoundSession(NamedTuple):
@@ -96,7 +99,7 @@ def find_session(rows: Sequence[SessionRow], caller: Caller) -> FoundSession | N
 
     If the call does not name its session, the agent's newest running session is used. If none is
     running, the agent's newest session is used, preferably one that has not ended. For an unknown
-    client, the newest running session of any agent is used.
+    client, the newest running session of any agent is used, if possible one of its possible agent.
 
     Args:
         rows: The sessions in the folder, newest first.
@@ -106,12 +109,10 @@ def find_session(rows: Sequence[SessionRow], caller: Caller) -> FoundSession | N
     named = next((by_id[name] for name in caller.session_ids if name in by_id), None)
     if named is not None:
         return FoundSession(named)
-    own = [row for row in rows if row.source == caller.agent]
+    own = [row for row in rows if row.source == caller.possible_agent]
     running = [row for row in own if row.state == "running"]
-    candidates = running or [row for row in own if row.state != "ended"][:1] or own[:1]
-    if candidates:
-        return FoundSession(candidates[0], len(candidates) - 1)
-    if caller.agent is not None and caller.name.lower() != _SDK_DEFAULT:
-        return None
-    guesses = [row for row in rows if row.state == "running"]
+    if caller.agent is not None:
+        candidates = running or [row for row in own if row.state != "ended"][:1] or own[:1]
+        return FoundSession(candidates[0], len(candidates) - 1) if candidates else None
+    guesses = running or [row for row in rows if row.state == "running"]
     return FoundSession(guesses[0], len(guesses) - 1, is_callers=False) if guesses else None

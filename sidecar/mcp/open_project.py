@@ -141,7 +141,9 @@ class Project:
         """
         await self._read_sessions()
         found = find_session(self.services.sessions(self.workspace).rows(), caller)
-        is_certain = found is None or found.row.id in caller.session_ids or not found.is_callers
+        is_named = found is not None and found.row.id in caller.session_ids
+        is_certain = is_named or caller.possible_agent is None
+        is_certain = is_certain or (found is None and caller.agent is not None)
         if is_certain and caller.tool_call is None:
             return found
         waits = caller.tool_call is not None or (found is not None and found.others > 0)
@@ -163,7 +165,9 @@ class Project:
     async def _find_call(self, caller: Caller, ends: dict[str, int]) -> str | None:
         """Return the id of the only session that has the call in its files, or None."""
         sessions = self.services.sessions(self.workspace)
-        found = (sessions.find(row.id) for row in sessions.rows() if row.source == caller.agent)
+        found = (
+            sessions.find(row.id) for row in sessions.rows() if row.source == caller.possible_agent
+        )
         stored = [session for session in found if isinstance(session, StoredSession)]
         if caller.tool_call is not None:
             paths = {session.id: session.path for session in stored if session.path}

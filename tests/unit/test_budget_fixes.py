@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.budgets.budget_rules import Rules
+from sidecar.budgets.checked_text import Subject, findings
 from sidecar.budgets.findings import Finding, RestOfGroup, TextCounter, evaluate
 from sidecar.budgets.fixes import (
     Fix,
@@ -21,9 +23,14 @@ from sidecar.budgets.fixes import (
     raise_fix,
     raised_limit,
 )
+from sidecar.budgets.proposed_fixes import SettingsOrigins, propose_fixes
+from sidecar.config.load import load
+from sidecar.config.paths import PROJECT_FILE
 from sidecar.config.settings import Budget, Settings
 from sidecar.counting.exact_engines import engine
 from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.open_documents import Snapshot
+from sidecar.counting.tokenizer_choice import CounterChoice
 
 TOKENIZER = engine("o200k_base")
 TOKENIZER.count("a")
@@ -213,6 +220,25 @@ def test_raising_the_budget_keeps_the_formatting(name: str, old: str) -> None:
     assert raise_fix(finding, "", entry, "pyproject.toml", text) is None
 
 
+def test_fixes_of_two_budgets_have_different_titles(tmp_path: Path) -> None:
+    budget = '[[budget]]\nfiles = "*.md"\nmax-tokens = {}\n'
+    (tmp_path / PROJECT_FILE).write_text(budget.format(100) + budget.format(200))
+    loaded = load(tmp_path)
+    rules = tuple(Rules(loaded.settings).of("a.md"))
+    subject = Subject("a.md", Snapshot(text=SECTIONS), rules, "gpt-5")
+    choices = {"gpt-5": CounterChoice("gpt-5", TOKENIZER)}
+    place = SettingsOrigins(tmp_path, loaded.origins)
+    titles = [
+        fix.title for fix in propose_fixes(subject, findings(subject, choices), place, choices)
+    ]
+    assert len(titles) == len(set(titles))
+    assert [title.partition(" (")[2] for title in titles if title.startswith("Raise")] == [
+        "budget of 100 tokens)",
+        "budget of 200 tokens)",
+    ]
+    assert titles.count("Ignore budgets in this file") == 1
+
+
 def test_raising_a_regions_mark() -> None:
     (finding,) = find(REGION)
     fix = raise_fix(finding, "", (), "", REGION)
@@ -222,9 +248,9 @@ def test_raising_a_regions_mark() -> None:
 
 @pytest.mark.parametrize(
     ("tokens", "number"),
-    [(5, 6), (99, 100), (431, 440), (2431, 2500), (2500, 2600), (43_100, 44_000)],
+    [(4, 5), (99, 120), (431, 520), (2431, 3000), (2500, 3100), (43_100, 52_000)],
 )
-def test_raised_limit_is_a_round_number(tokens: int, number: int) -> None:
+def test_raised_limit_is_a_round_number_with_room(tokens: int, number: int) -> None:
     assert raised_limit(tokens) == number
 
 

@@ -148,6 +148,23 @@ def test_check_reports_a_missing_tokenizer_file(tmp_path: Path) -> None:
     assert "nowhere.json" in result.output
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'model = "claude-sonet-5"\n',
+        '[[budget]]\nfiles = ["*.md"]\nmax-tokens = 9\nmodel = "claude-sonet-5"\n',
+    ],
+)
+def test_check_warns_of_an_unknown_model(tmp_path: Path, setting: str) -> None:
+    (tmp_path / PROJECT_FILE).write_text(setting)
+    result = run("check", "--workspace", str(tmp_path))
+    assert result.exit_code == 0
+    assert result.stdout.startswith("warning: claude-sonet-5 is not a known model; did you mean ")
+    assert "claude-sonnet-5" in result.stdout
+    told = json.loads(run("check", "--workspace", str(tmp_path), "--json").stdout)
+    assert [told["problems"], len(told["warnings"])] == [[], 1]
+
+
 def test_check_reports_each_tokenizer_file_of_overlapping_globs(tmp_path: Path) -> None:
     entries = [("*", "first"), ("org/mine-*", "second"), ("a[bc]*", "third")]
     config_file().write_text(

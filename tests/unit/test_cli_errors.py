@@ -155,3 +155,25 @@ def test_a_tokenizer_name_with_line_ends_is_printed_on_one_line(tmp_path: Path) 
     for output in (result.stdout, result.stderr):
         (line,) = output.splitlines()
         assert r"a\n::error::forged: No such file" in line
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not delete the current folder")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "."), ("config", "check"), ("cost",), ("cost", "export"), ("count", "."),
+        ("footprint",), ("map",), ("map", "--json"), ("mcp", "--install", "vscode"), ("usage",),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_deleted_current_folder_is_an_error(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "state"))
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = CliRunner().invoke(main, arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    last = result.stderr.splitlines()[-1]
+    assert last == "token-sidecar: the current folder was deleted; change to another folder"

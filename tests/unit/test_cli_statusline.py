@@ -57,7 +57,7 @@ def run(*arguments: str, told: Any = "") -> str:
     text = told if isinstance(told, str) else json.dumps(told)
     result = CliRunner().invoke(main, arguments, input=text)
     assert result.exit_code == 0, result.output
-    return result.output.rstrip("\n")
+    return result.stdout.rstrip("\n")
 
 
 def later(**span: float) -> int:
@@ -170,6 +170,8 @@ def test_concurrent_status_lines_keep_each_others_windows(tmp_path: Path) -> Non
 def test_line_of_a_broken_input_is_empty(root: Path, home: ClaudeHome, broken: str) -> None:
     home.session(root).reply()
     assert run("statusline", told=broken) == "", "not the folder's session"
+    stderr = CliRunner().invoke(main, ["statusline"], input=broken).stderr
+    assert "the input names no session of Claude Code" in stderr
 
 
 def test_without_input_the_current_session_is_shown(root: Path, home: ClaudeHome) -> None:

@@ -41,7 +41,7 @@ def row(name: str, source: str, state: Literal["running", "idle", "ended"] = "id
         # Only whole words are names.
         ("kilo", "kilo-code"),
         ("@cline/core", "cline"),
-        ("mcp", "vibe"),
+        ("mcp", None),
         ("mcp-inspector", None),
         ("pipeline-runner", None),
         ("pi-mcp-adapter", "pi"),
@@ -136,6 +136,14 @@ def test_unknown_client_gets_the_newest_running_session(client: str) -> None:
     assert session is not None
     assert (session.row.id, session.others, session.is_callers) == ("b", 1, False)
     assert find_session([row("c", "pi"), row("d", "codex", "ended")], Caller(client)) is None
+
+
+def test_a_client_with_the_default_name_may_be_vibe() -> None:
+    rows = [row("b", "pi", "running"), row("a", "vibe", "running"), row("z", "vibe")]
+    session = find_session(rows, Caller("mcp"))
+    assert session is not None
+    assert (session.row.id, session.others, session.is_callers) == ("a", 0, False)
+    assert find_session(rows, Caller("mcp", ("z",))) == (rows[2], 0, True)
 
 
 def test_search_for_a_call_reads_only_what_was_appended(tmp_path: Path) -> None:
