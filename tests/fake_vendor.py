@@ -7,6 +7,7 @@ lists the usage that was reported for each call. Tests compare this usage with t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import socket
@@ -157,6 +158,84 @@ class Script:
         return "main", Reply()
 
 
+class PromptCache:
+    """A vendor's prompt cache: it finds the longest prefix of a request that it has seen.
+
+    A request's prefixes are its tools and system prompt, and then one more message each. A read
+    starts the lifetime of all prefixes of the request anew. The clock moves only by `wait`.
+    """
+
+    def __init__(self, lifetime_seconds: float = 300.0) -> None:
+        self.lifetime_seconds = lifetime_seconds
+        self._now = 0.0
+        self._expires: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, without waiting."""
+        self._now += seconds
+
+    def forget(self) -> None:
+        """Drop everything, as vendors do without a reason that a client could know."""
+        self._expires.clear()
+
+    def usage(self, call: VendorCall) -> Usage:
+        """Return a call's usage, and keep its prefixes."""
+        digest, prompt, read = hashlib.sha256(call.model.encode()), 0, 0
+        with self._lock:
+            for block in _CACHE_BLOCKS[call.request.api](call.request.body):
+                text = _without_marks(block)
+                prompt += len(text) // 4
+                digest.update(text.encode())
+                name = digest.hexdigest()
+                read = prompt if self._expires.get(name, -1.0) >= self._now else read
+                self._expires[name] = self._now + self.lifetime_seconds
+        output = 300 + 11 * call.number
+        fresh = prompt - read
+        if call.request.api == "anthropic":
+            hour = fresh if '"ttl": "1h"' in json.dumps(call.request.body) else 0
+            return Usage(0, read, fresh, output, 0, hour)
+        return Usage(fresh, read, 0, output, 60 + call.number)
+
+
+def _without_marks(block: object) -> str:
+    """Return a block as JSON without `cache_control`, which is not part of the prompt."""
+    return re.sub(r', "cache_control": \{[^}]*\}', "", json.dumps(block))
+
+
+def _anthropic_blocks(body: Event) -> Iterator[object]:
+    yield body.get("tools")
+    yield body.get("system")
+    yield [body.get("thinking"), body.get("output_config")]
+    yield from body["messages"]
+
+
+def _responses_blocks(body: Event) -> Iterator[object]:
+    yield (body.get("reasoning") or {}).get("effort")
+    yield body.get("instructions")
+    yield body.get("tools")
+    yield from body["input"] if isinstance(body["input"], list) else [body["input"]]
+
+
+def _chat_blocks(body: Event) -> Iterator[object]:
+    yield body.get("reasoning_effort")
+    yield body.get("tools")
+    yield from body["messages"]
+
+
+def _gemini_blocks(body: Event) -> Iterator[object]:
+    yield [body.get("systemInstruction"), body.get("tools")]
+    yield from body["contents"]
+
+
+_CACHE_BLOCKS: dict[Api, Callable[[Event], Iterator[object]]] = {
+    "anthropic": _anthropic_blocks,
+    "responses": _responses_blocks,
+    "chat": _chat_blocks,
+    "gemini": _gemini_blocks,
+}
+
+
 SIDE_TEXT = "A short note"
 """The reply to side calls."""
 SUMMARY_TEXT = f"<analysis>{SIDE_TEXT}</analysis>\n<summary>{SIDE_TEXT}</summary>"
@@ -177,6 +256,8 @@ class FakeVendor:
             reply_seconds: How long each reply takes.
         """
         self.script, self.reply_seconds = script, reply_seconds
+        self.cache: PromptCache | None = None
+        """If set, calls have the usage that this cache results in, instead of invented usage."""
         self.calls: list[VendorCall] = []
         self.receive_logs: Callable[[Mapping[str, str], bytes], None] | None = None
         """Called with the headers and body of each OpenTelemetry log request from an agent."""
@@ -536,7 +617,8 @@ class _Handler(BaseHTTPRequestHandler):
         if kind := call.reply.after:
             self.server.vendor.wait_until(lambda _: bool(self.server.vendor.billed(kind)), 10)
         time.sleep(self.server.vendor.reply_seconds)
-        usage = _usage(call)
+        cache = self.server.vendor.cache
+        usage = _usage(call) if cache is None else cache.usage(call)
         whole, events = _WRITERS[request.api](call, usage)
         try:
             if call.reply.hangs:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from sidecar.cost.cache_losses import CacheLoss
 from sidecar.messages.vendor_usage import Usage
 
 if TYPE_CHECKING:
@@ -178,6 +179,11 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether the call was copied from another session, according to the store.
 
     This is the case if the line says so, or if the call is older than the session.
+    """
+    loss: CacheLoss | None = None
+    """Whether and why the call did not read what the previous one had cached.
+
+    None if the call is not part of a main conversation, or if its file tells nothing of caches.
     """
     is_unread_past: bool = False
     """Whether this is the total of several calls that the store no longer lists individually.

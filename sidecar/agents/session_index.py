@@ -757,6 +757,7 @@ def make_ledger_event(
         reported_cost=call.cost_usd,
         agent_cost=call.agent_cost_usd or None,  # agents write 0 if they do not know the price
         buckets=split(call.usage, call.cache_write_5m_tokens, web_searches=call.web_searches),
+        loss=call.loss,
     )
 
 

@@ -58,7 +58,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
-from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -77,6 +77,7 @@ from sidecar.agents.session_events import (
     StoreRead,
 )
 from sidecar.agents.store_files import FileStores
+from sidecar.cost.cache_losses import CacheChain, CacheFacts, ChainCall
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
@@ -158,6 +159,28 @@ class SessionState(msgspec.Struct):
     ended: bool = False
     rank: int = 0
     sizes: ContextSizes = msgspec.field(default_factory=ContextSizes)
+    facts: CacheFacts = CacheFacts()
+    """What is known about the next call that can explain a lost cache."""
+    chain: CacheChain = CacheChain()
+    """The newest calls of the conversation, to notice a lost cache."""
+
+    def note(self, **facts: Any) -> None:
+        """Update `facts`. None is ignored."""
+        known = {name: value for name, value in facts.items() if value is not None}
+        if known:
+            self.facts = msgspec.structs.replace(self.facts, **known)
+
+    def judge(self, call: CallFinished, facts: CacheFacts) -> CallFinished:
+        """Return the call with the verdict whether it lost its cache.
+
+        Calls of the main conversation must be passed in order. Other calls stay as they are.
+        """
+        if call.category != "main" or call.session != self.id:
+            return call
+        self.chain, loss = self.chain.judge(
+            ChainCall.of(call.request, call.at, call.model, call.usage, facts)
+        )
+        return msgspec.structs.replace(call, loss=loss)
 
     def touch(self, at: datetime | None) -> None:
         """Update the times of the first and last line. None is ignored."""
@@ -221,7 +244,10 @@ class SessionState(msgspec.Struct):
             tier=tier,
             is_copy=self.began is not None and at < self.began,
         )
-        return [call]
+        if category != "main":
+            return [call]
+        facts, self.facts = self.facts, self.facts.after_call()
+        return [self.judge(call, facts)]
 
     def snapshot(
         self, quality: Quality = "exact", error_percent: float = 0.0, note: str | None = None

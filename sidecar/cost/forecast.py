@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from decimal import Decimal
-from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from sidecar import typed
+from sidecar.cost.cache_lifetimes import CacheEnd, cache_lifetime
 from sidecar.cost.days import TimeRange
 from sidecar.cost.export import read_events
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.sums import Scope
-from sidecar.models.names import compiled, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,43 +28,6 @@ _STEPS = 20
 """The average growth is based on at most this many calls."""
 _LEAST_STEPS = 2
 _HOUR = timedelta(hours=1)
-
-CacheEnd = Literal["exact", "earliest", "typical"]
-"""What is known about the time until which a prompt is cached: when exactly it is deleted, until
-when it is kept at least, or until when it is usually kept.
-"""
-
-
-class CacheLifetime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long a vendor keeps a prompt, as in `cache_lifetimes.toml`."""
-
-    models: str
-    minutes: int
-    end: CacheEnd
-    agents: frozenset[str] = frozenset()
-    """The agents that request this lifetime, or an empty set if it is the vendor's default."""
-
-
-@cache
-def _lifetimes() -> tuple[CacheLifetime, ...]:
-    table = typed.read_table(
-        "sidecar.cost", "cache_lifetimes.toml", dict[str, tuple[CacheLifetime, ...]]
-    )
-    return table["lifetime"]
-
-
-def cache_lifetime(model: str, agent: str) -> CacheLifetime | None:
-    """Return how long an agent's prompts to a model stay cached, or None if it is unknown."""
-    bare = parse(model).bare
-    return next(
-        (
-            lifetime
-            for lifetime in _lifetimes()
-            if compiled(lifetime.models).match(bare)
-            and (not lifetime.agents or agent in lifetime.agents)
-        ),
-        None,
-    )
 
 
 class PriceUntil(NamedTuple):

@@ -25,8 +25,10 @@ import msgspec
 
 from sidecar.config.paths import LEDGER_FILES
 from sidecar.config.safe_files import create, locked, make_folder, set_aside
+from sidecar.cost.cache_losses import CacheLoss, LossCause
 from sidecar.cost.days import local_day
 from sidecar.cost.ledger_events import (
+    LOST_FROM,
     PROTOCOL,
     Buckets,
     Cost,
@@ -184,7 +186,7 @@ def explained(error: Exception, path: Path) -> LedgerError:
     return LedgerError(f"the ledger {path} is damaged ({error}); move it away to start a new one")
 
 
-VERSION = 5
+VERSION = 6
 """The `PRAGMA user_version` of ledgers with this schema."""
 DAY_MS = 86_400_000
 FOLD_EVERY = 4096
@@ -192,7 +194,7 @@ FOLD_EVERY = 4096
 
 BUCKETS = Buckets.__struct_fields__
 """A call's token count columns."""
-PRICED = ("cost", "listed", "unpriced", "whole", "basis")
+PRICED = ("cost", "listed", "unpriced", "whole", "basis", "lost_cost")
 """A call's columns for its `Cost`. Amounts are in USD * 10**12.
 
 `unpriced` is the number of tokens without a price. `basis` is `none` if nothing has a price, and
@@ -226,7 +228,7 @@ class ForeignLedgerError(LedgerError):
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create a new ledger's tables, or update those of version 3 or 4.
+    """Create a new ledger's tables, or update those of version 3, 4 or 5.
 
     Several processes can call this at the same time.
 
@@ -255,11 +257,12 @@ def _version_of(connection: sqlite3.Connection) -> int:
 def _statements_to_prepare(connection: sqlite3.Connection, version: int) -> Iterable[str]:
     if version == 3:
         migration = [*_migration_statements(connection), *_sum_statements()]
-        return [*migration, *_BRANCH_STATEMENTS]
-    if version == 4:
-        return _BRANCH_STATEMENTS
+        return [*migration, *_BRANCH_STATEMENTS, *_loss_statements()]
+    if version in (4, 5):
+        columns = (f"ALTER TABLE event ADD COLUMN {column}" for column in _LOSS_COLUMNS)
+        return [*(_BRANCH_STATEMENTS if version == 4 else ()), *columns, *_loss_statements()]
     if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
-        return [*_creation_statements(), *_sum_statements()]
+        return [*_creation_statements(), *_sum_statements(), *_loss_statements()]
     raise ForeignLedgerError("it was not created by this version or by version 0.1.0")
 
 
@@ -293,6 +296,9 @@ _BRANCH_STATEMENTS = (
 """Add the branch to the sessions of older ledgers. Sessions in agents' files are read again."""
 
 
+_LOSS_COLUMNS = ("loss INTEGER", "lost INTEGER NOT NULL DEFAULT 0", "lost_cost INTEGER")
+
+
 def _event_statements() -> Iterator[str]:
     # `at` is in ms since 1970. `day` is the call's date in the time zone of the machine that
     # recorded it. `key` is a hash of the request id. Indexing hashes instead of ids makes the index
@@ -303,7 +309,7 @@ def _event_statements() -> Iterator[str]:
         f"kind INTEGER NOT NULL, {', '.join(f'{name} INTEGER NOT NULL' for name in BUCKETS)}, "
         "estimated INTEGER, reported INTEGER, telemetry TEXT, rank INTEGER, agent_cost INTEGER, "
         "cost INTEGER, listed INTEGER, unpriced INTEGER NOT NULL DEFAULT 0, "
-        "whole INTEGER NOT NULL DEFAULT 0, basis TEXT)"
+        f"whole INTEGER NOT NULL DEFAULT 0, basis TEXT, {', '.join(_LOSS_COLUMNS)})"
     )
     yield "CREATE UNIQUE INDEX event_key ON event (key) WHERE key IS NOT NULL"
     yield "CREATE INDEX event_at ON event (at)"
@@ -419,6 +425,27 @@ def _sum_statements() -> Iterator[str]:
         )
 
 
+def _loss_statements() -> Iterator[str]:
+    """Yield the statements that create the view of the calls that lost their cache.
+
+    The view has the columns of `event_sums`, but only for the tokens that were lost and for what
+    they cost more than a cache read. Such calls are few, so they need no daily sums.
+    """
+    sums, left = dict.fromkeys(SUMS, "0"), "lost"
+    for name in LOST_FROM:
+        sums[name], left = f"min({name}, {left})", f"max(0, {left} - {name})"
+    sums |= {
+        "calls": "1",
+        "cost": "coalesce(lost_cost, 0)",
+        "priced_calls": "lost_cost IS NOT NULL",
+    }
+    yield "CREATE INDEX event_loss ON event (loss) WHERE loss > 0"
+    yield (
+        "CREATE VIEW loss_sums AS SELECT id, at, day, session, kind, loss, "  # noqa: S608
+        f"{', '.join(f'{sql} AS {name}' for name, sql in sums.items())} FROM event WHERE loss > 0"
+    )
+
+
 _DAILY_KEYS = ("day", "session", "kind")
 _DAILY_COLUMNS = ", ".join((*_DAILY_KEYS, *SUMS))
 
@@ -440,8 +467,13 @@ _PICO = Decimal(10) ** 12
 
 _EventRow = tuple[Any, ...]
 _AMENDED = (*BUCKETS, "reported", "agent_cost", *PRICED)
+_LOSS = ("loss", "lost")
+"""The cause of a lost cache, and the tokens that were lost. A cause of 0 stands for no loss, and
+NULL for an unknown verdict.
+"""
 _EVENT_COLUMNS = (
     *("key", "request", "at", "day", "session", "kind", "estimated", "telemetry", "rank"),
+    *_LOSS,
     *_AMENDED,
 )
 _MARKS = ", ".join("?" * len(_EVENT_COLUMNS))
@@ -450,17 +482,17 @@ _INSERT = (
     "ON CONFLICT (key) WHERE key IS NOT NULL DO NOTHING"
 )
 _KEYS_AFTER = "SELECT key FROM event WHERE id > ?"
-_OWNED = ("at", "day", "session", "kind", "telemetry", "rank")
+_OWNED = ("at", "day", "session", "kind", "telemetry", "rank", *_LOSS)
 """The columns that a call has from the session that owns it."""
 _OWNED_FIELDS = (
     *("at", "session", "workspace", "branch", "agent", "model", "provider", "category", "tier"),
-    *("telemetry_id", "rank"),
+    *("telemetry_id", "rank", "loss"),
 )
 _KEY_MASK = 2**62 - 1
 
 EVENT_COLUMNS = (
     "at, workspace, branch, session.name, agent, provider.name, model, category, tier, request, "
-    f"telemetry, rank, estimated, {', '.join(_AMENDED)}"
+    f"telemetry, rank, estimated, {', '.join((*_LOSS, *_AMENDED))}"
 )
 """The columns to select from `EVENT_TABLES` for `event_of_row`."""
 EVENT_TABLES = (
@@ -472,13 +504,14 @@ EVENT_TABLES = (
 def event_of_row(row: tuple[Any, ...]) -> LedgerEvent:
     """Return the call in a row with the columns `EVENT_COLUMNS`."""
     at, workspace, branch, session, agent, provider, model, category, tier, request, *others = row
-    telemetry, rank, estimated, *numbers = others
+    telemetry, rank, estimated, loss, lost, *numbers = others
     buckets = numbers[: len(BUCKETS)]
-    reported, agent_cost, cost, listed, unpriced, whole, basis = numbers[len(BUCKETS) :]
+    reported, agent_cost, cost, listed, unpriced, whole, basis, lost_cost = numbers[len(BUCKETS) :]
     priced = None
     if basis is not None:
         basis = None if basis == _NO_PRICE else basis
-        priced = Cost(_usd(cost), unpriced, bool(whole), basis, _usd(listed))
+        amounts = _usd(listed), _usd(lost_cost)
+        priced = Cost(_usd(cost), unpriced, bool(whole), basis, *amounts)
     return LedgerEvent(
         at=datetime.fromtimestamp(at / 1000, UTC),
         model=model,
@@ -496,6 +529,7 @@ def event_of_row(row: tuple[Any, ...]) -> LedgerEvent:
         reported_cost=_usd(reported),
         agent_cost=_usd(agent_cost),
         rank=rank,
+        loss=None if loss is None else CacheLoss(lost, LossCause(loss) if loss else None),
         cost=priced,
     )
 
@@ -506,9 +540,9 @@ _NO_PRICE = "none"
 def price_columns(cost: Cost | None) -> tuple[Any, ...]:
     """Return the values of the columns `PRICED` for a cost, or for a call without a price yet."""
     if cost is None:
-        return None, None, 0, False, None
-    basis = cost.basis or _NO_PRICE
-    return _pico(cost.usd), _pico(cost.listed), cost.unpriced_tokens, cost.whole, basis
+        return None, None, 0, False, None, None
+    basis, lost = cost.basis or _NO_PRICE, _pico(cost.lost)
+    return _pico(cost.usd), _pico(cost.listed), cost.unpriced_tokens, cost.whole, basis, lost
 
 
 class Recorded(NamedTuple):
@@ -673,6 +707,9 @@ class Ledger:
             owned = {name: getattr(seen, name) for name in _OWNED_FIELDS}
             merged = msgspec.structs.replace(merged, **owned)
             columns += (*_OWNED, *PRICED)
+        elif seen.loss not in (None, known.loss) and _session_of(seen) == _session_of(known):
+            merged = msgspec.structs.replace(merged, loss=seen.loss)
+            columns += (*_LOSS, *PRICED)
         if columns:
             row = self._row_of(connection, msgspec.structs.replace(merged, cost=None))
             values = dict(zip(_EVENT_COLUMNS, row, strict=True))
@@ -892,6 +929,7 @@ class Ledger:
             event.estimated_tokens,
             event.telemetry_id,
             event.rank,
+            *((None, 0) if event.loss is None else (int(event.loss.cause or 0), event.loss.tokens)),
             *_amended_values(event, cost),
         )
 

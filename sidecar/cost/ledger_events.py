@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from sidecar.cost.cache_losses import CacheLoss
 from sidecar.errors import BadParamsError
 from sidecar.messages.vendor_usage import (
     FIRST_YEAR,
@@ -36,6 +37,10 @@ PROTOCOL = "protocol"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LATEST_MS = 253_402_300_800_000  # the year 10000
+
+
+LOST_FROM = ("cache_write_1h", "cache_write_5m", "cache_write", "input")
+"""The buckets in which the tokens of a lost cache are billed, in the order of a prompt."""
 
 
 class Buckets(msgspec.Struct, frozen=True, gc=False):
@@ -81,6 +86,19 @@ class Buckets(msgspec.Struct, frozen=True, gc=False):
     def __sub__(self, other: Buckets) -> Buckets:
         return Buckets.of(map(sub, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
+    def with_cached(self, tokens: int) -> Buckets:
+        """Return buckets in which this many more tokens were read from the cache.
+
+        They are taken from the buckets `LOST_FROM`, in order.
+        """
+        numbers = {"cache_read": self.cache_read + tokens}
+        for name in LOST_FROM:
+            taken = min(tokens, getattr(self, name))
+            numbers[name] = getattr(self, name) - taken
+            tokens -= taken
+        numbers["cache_read"] -= tokens
+        return msgspec.structs.replace(self, **numbers)
+
     @property
     def cache_writes(self) -> int:
         return self.cache_write_5m + self.cache_write_1h + self.cache_write
@@ -114,6 +132,10 @@ class Cost(NamedTuple):
     """None if nothing has a price, and for the sum of several costs."""
     listed: Decimal | None = None
     """The list price of a call with a reported cost, or None if unknown."""
+    lost: Decimal | None = None
+    """What the tokens that a lost cache made the agent send again cost more than a cache read, in
+    USD at list prices. None if no cache was lost, or if the price is unknown.
+    """
 
 
 class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -153,6 +175,8 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     None if a client reported the call.
     """
+    loss: CacheLoss | None = None
+    """Whether the call lost its cache, or None if that is unknown."""
     cost: Cost | None = None
     """The call's cost, or None if the call has not been priced yet. The ledger sets it."""
 

@@ -105,7 +105,7 @@ class Prices:
         """
         buckets = event.buckets
         cost = self._cost_by_tariff(buckets, event.model, event.provider, event.at, event.tier)
-        usd, unpriced, whole, basis, listed = cost
+        usd, unpriced, whole, basis, listed, _ = cost
         if usd is not None and usd > MOST_USD:  # a wrong price or a damaged token count
             usd, unpriced, whole, basis = None, buckets.prompt + buckets.completion, False, None
         if event.reported_cost is not None:
@@ -113,7 +113,20 @@ class Prices:
             usd, unpriced, whole, basis = event.reported_cost, 0, True, "reported"
         elif usd is None and event.agent_cost:
             usd, unpriced, whole, basis = event.agent_cost, 0, True, "agent"
-        return Cost(_rounded(usd), unpriced, whole, basis, _rounded(listed))
+        return Cost(
+            _rounded(usd), unpriced, whole, basis, _rounded(listed), _rounded(self._lost(event))
+        )
+
+    def _lost(self, event: LedgerEvent) -> Decimal | None:
+        """Return what a lost cache cost: the price of the call less the one with a cache read."""
+        if event.loss is None or not event.loss.tokens:
+            return None
+        cached = event.buckets.with_cached(event.loss.tokens)
+        paid, otherwise = (
+            self.price(buckets, event.model, event.provider, event.at, event.tier)
+            for buckets in (event.buckets, cached)
+        )
+        return None if paid is None or otherwise is None else max(Decimal(0), paid - otherwise)
 
     def price(
         self,
