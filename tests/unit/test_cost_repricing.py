@@ -382,8 +382,8 @@ def test_old_ledger_is_priced_once_and_keeps_all_calls(
     assert not list(old_ledger.glob("*.broken-*"))
 
 
-def test_ledger_without_branches_keeps_its_calls_prices_and_queue(open_book: OpenBook) -> None:
-    """Version 4 of the ledger had no branches."""
+def test_ledger_of_version_4_keeps_its_calls_prices_and_queue(open_book: OpenBook) -> None:
+    """It had neither branches nor lost caches."""
     book = open_book()
     book.ledger.record_many(map(call, range(9)))
     price_calls(book.ledger)
@@ -399,7 +399,10 @@ def test_ledger_without_branches_keeps_its_calls_prices_and_queue(open_book: Ope
             "DROP TABLE session; "
             "CREATE TABLE session (id INTEGER PRIMARY KEY, workspace TEXT NOT NULL, "
             "name TEXT NOT NULL, agent TEXT NOT NULL, UNIQUE (name, workspace, agent)); "
-            "INSERT INTO session SELECT * FROM kept; DROP TABLE kept; PRAGMA user_version = 4"
+            "INSERT INTO session SELECT * FROM kept; DROP TABLE kept; "
+            "DROP VIEW loss_sums; DROP INDEX event_loss; ALTER TABLE event DROP COLUMN loss; "
+            "ALTER TABLE event DROP COLUMN lost; ALTER TABLE event DROP COLUMN lost_cost; "
+            "PRAGMA user_version = 4"
         )
     connection.close()
     again = open_book()
