@@ -332,6 +332,8 @@ class Forecast(Result, frozen=True, kw_only=True):
     """
     cache_hit_percent: float | None = None
     """Percentage of all prompt tokens that the vendor read from its cache."""
+    running: bool = False
+    """Whether the agent is working on a turn."""
     usd_per_hour: float | None = None
     """Cost of the last hour in USD. It is extrapolated if the session is less than an hour old."""
     limits: list[PlanLimit] = []

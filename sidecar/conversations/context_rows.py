@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 UNKNOWN = "?"
 
 _BAR = 18
+_HALF = 50
+_FEW_CALLS = 20
 
 PARTS = {
     "system": "System prompt",
@@ -190,6 +192,7 @@ def forecast_cells(usage: ContextUsage, now: datetime) -> list[tuple[str, str]]:
         ("Calls left", "" if left is None else f"about {left:,}" if left else "none"),
         ("Next input", next_input_text(forecast, now, usage.method or "exact")),
         ("Cache", cache_text(forecast, now, usage.method or "exact").removeprefix("cache ")),
+        ("Compacting", compacting_text(usage, now)),
         ("Cache hits", "" if hits is None else percent_text(hits)),
         ("Cost per hour", "" if rate is None else usd_text(rate)),
         ("5-hour block", block_text(forecast.block, now) if forecast.block else ""),
@@ -273,6 +276,7 @@ _PROBABLY: dict[CacheEnd | None, str] = {
     "typical": "probably ",
     None: "",
 }
+_ABOUT: dict[CacheEnd | None, str] = {"exact": "", "earliest": "", "typical": "about ", None: ""}
 _WARM: dict[CacheEnd | None, str] = {
     "exact": "cache until",
     "earliest": "cache warm until at least",
@@ -320,6 +324,42 @@ def cache_text(forecast: Forecast, now: datetime, method: Method = "exact") -> s
         return f"cache {cold} since {_time_text(forecast.cached_until, now)}"
     usd, cached = input_cost_text(step.usd, method), input_cost_text(first.usd, method)
     return f"{cold}: next input {usd} instead of {cached}"
+
+
+def compacting_text(usage: ContextUsage, now: datetime) -> str:
+    """Say when compacting costs least: `costs least before 14:32: $0.41 of input, then $4.10`.
+
+    Compacting reads the whole context, so its input costs as much as the next input. While the
+    cache holds the context, that is best done before it expires, but not during a turn. Afterwards,
+    it is best done instead of a prompt, which would read the whole context as well.
+
+    The text is empty if a price or the lifetime is unknown, or if compacting can wait: less than
+    half of the window is used, and more than 20 calls are left.
+    """
+    forecast, method = usage.forecast, usage.method or "exact"
+    step = None if forecast is None else current_step(forecast, now)
+    if forecast is None or step is None or step.usd is None:
+        return ""
+    left = forecast.calls_left
+    is_half_full = usage.percent is not None and usage.percent >= _HALF
+    if not is_half_full and (left is None or left > _FEW_CALLS):
+        return ""
+    usd = input_cost_text(step.usd, method)
+    if step.until is None:
+        text = f"costs least before the next prompt: {usd} of input, which that prompt costs anyway"
+    else:
+        later = forecast.next_input_prices[forecast.next_input_prices.index(step) + 1].usd
+        if later is None:
+            return ""
+        after_turn = "after this turn and " if forecast.running else ""
+        time = f"{_ABOUT[forecast.cache_end]}{_time_text(step.until, now)}"
+        then = f"{_PROBABLY[forecast.cache_end]}{input_cost_text(later, method)}"
+        text = f"costs least {after_turn}before {time}: {usd} of input, then {then}"
+    return text if left is None else f"{text}; {_calls_left_text(left)} left"
+
+
+def _calls_left_text(left: int) -> str:
+    return f"about {counted(left, 'call')}" if left else "no calls"
 
 
 def _time_text(at: str, now: datetime) -> str:

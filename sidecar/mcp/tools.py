@@ -242,6 +242,7 @@ class Tools:
             data.pop(key, None)
         if left is not None:
             data["tokensUntilCompaction"] = max(0, left)
+        data |= {row.label.lower(): row.value for row in shown_rows if row.label == "Compacting"}
         return Answer(text, data | ({"notes": notes} if notes else {}))
 
     async def _footprint(self, call: Call) -> Answer:

@@ -45,10 +45,15 @@ async def add_forecast(
 
     book, state = services.spending(workspace).book, services.state.folder
     source, settings = usage.session.source, workspace.settings.agents
-    is_agents = isinstance(session, StoredSession)
+    now, is_agents = datetime.now(UTC), isinstance(session, StoredSession)
+    is_running = isinstance(session, StoredSession) and session.state(now) == "running"
     found = await services.workers.run(
         lambda: forecast(
-            book, usage, limits=current_limits(source, settings, state) if is_agents else ()
+            book,
+            usage,
+            now,
+            limits=current_limits(source, settings, state) if is_agents else (),
+            is_running=is_running,
         )
     )
     return msgspec.structs.replace(usage, forecast=found)
@@ -59,6 +64,8 @@ def forecast(
     usage: ContextUsage,
     now: datetime | None = None,
     limits: Sequence[ReportedLimit] = (),
+    *,
+    is_running: bool = False,
 ) -> Forecast | None:
     """Return a forecast for a session, or None if it has no recorded calls.
 
@@ -69,6 +76,7 @@ def forecast(
         usage: The session's context usage.
         now: The current time.
         limits: The subscription's limits.
+        is_running: Whether the agent is working on a turn.
     """
     from sidecar.agents.plan_limits import end_of_block
     from sidecar.cost.forecast import (
@@ -113,6 +121,7 @@ def forecast(
             PriceUntil(usd=_as_float(usd), until=_as_iso(until)) for usd, until in steps
         ],
         cache_hit_percent=None if hits is None else round(100 * hits, 1),
+        running=is_running,
         usd_per_hour=_as_float(rate),
         limits=plan_limits(limits, block, now),
         block=block,

@@ -27,6 +27,7 @@ from sidecar.conversations.context_protocol import (
 from sidecar.conversations.context_rows import (
     block_text,
     cache_text,
+    compacting_text,
     context_rows,
     limit_name,
     limit_text,
@@ -256,6 +257,47 @@ def test_only_anthropics_cache_is_counted_down(
     assert before == f"{warm} {time}".strip()
     assert after.startswith(cold)
     assert bool(after) == bool(cold)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "percent", "growth", "running", "model", "text"),
+    [
+        (1, 60, 0, False, MODEL, "costs least before {5}: $0.030 of input, then $0.38"),
+        (1, 60, 0, True, MODEL, "costs least after this turn and before {5}: $0.030 of input"),
+        (5, 60, 0, False, MODEL, "costs least before the next prompt: $0.38 of input, which "),
+        (1, 10, 9_000, False, MODEL, "then $0.38; about 12 calls left"),
+        (1, 60, 0, False, "gpt-5.2", "before about {10}: $0.018 of input, then probably $0.18"),
+        (1, 60, 0, False, "gpt-5.6", "before {30}: "),
+        (1, 10, 100, False, MODEL, ""),  # many calls are left
+        (1, 10, 0, False, MODEL, ""),
+        (1, 60, 0, False, "qwen3-coder-plus", ""),  # unknown lifetime
+        (1, 60, 0, False, "claude-unpriced", ""),
+    ],
+)
+def test_the_view_says_when_compacting_costs_least(
+    book: CostBook,
+    minutes: int,
+    percent: int,
+    growth: int,
+    running: bool,
+    model: str,
+    text: str,
+) -> None:
+    first = 100_000 - 2 * growth
+    written = {"cache_write_5m": 5_000} if model.startswith("claude") else {"input": 5_000}
+    calls = [
+        (0, {"cache_read": first - 5_000, **written}),
+        (0, {"cache_read": first + growth - 5_000, **written}),
+        (0, {"cache_read": first + 2 * growth - 5_000, **written}),
+    ]
+    at = calls_with_cache(book, *calls, model=model, provider=provider_of(model))
+    now = at + timedelta(minutes=minutes)
+    usage = msgspec.structs.replace(usage_of(100_000, at), percent=percent)
+    found = forecast(book, usage, now, is_running=running)
+    told = compacting_text(msgspec.structs.replace(usage, forecast=found), now)
+    times = [local_time_text(at + timedelta(minutes=each), now) for each in range(31)]
+    assert text.format(*times) in told
+    assert bool(text) == bool(told)
 
 
 def test_next_input_after_a_compaction_is_not_from_the_cache(book: CostBook) -> None:

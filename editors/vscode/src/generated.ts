@@ -592,6 +592,7 @@ export interface Forecast {
   cacheEnd: "earliest" | "exact" | "typical" | null;
   nextInputPrices: PriceUntil[];
   cacheHitPercent: number | null;
+  running: boolean;
   usdPerHour: number | null;
   limits: PlanLimit[];
   block: UsageBlock | null;

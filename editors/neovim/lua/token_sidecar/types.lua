@@ -468,6 +468,7 @@
 ---@field cacheEnd? "earliest"|"exact"|"typical"
 ---@field nextInputPrices token_sidecar.PriceUntil[]
 ---@field cacheHitPercent? number
+---@field running boolean
 ---@field usdPerHour? number
 ---@field limits token_sidecar.PlanLimit[]
 ---@field block? token_sidecar.UsageBlock
