@@ -32,8 +32,7 @@ def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -
     stores: dict[object, Store] = {}
     try:
         for store in reader.find(places, roots):
-            same_file = (store.inode, store.size, store.mtime_ns) if store.inode else store.path
-            stores.setdefault(same_file, store)
+            stores.setdefault(store.stamp if store.inode else store.path, store)
     except Exception as exc:
         log_defect(exc, f"{reader.agent} session files")
         return []

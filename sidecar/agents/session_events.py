@@ -146,6 +146,11 @@ class Store(msgspec.Struct, frozen=True, gc=False):
     live: bool = True
     """Whether the store may contain a main conversation, as opposed to a sub-agent's."""
 
+    @property
+    def stamp(self) -> tuple[int, int, int]:
+        """What changes when the store is written or replaced."""
+        return self.inode, self.size, self.mtime_ns
+
 
 class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A completed model call, to be recorded in the ledger.

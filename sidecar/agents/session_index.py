@@ -15,7 +15,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -37,7 +36,8 @@ from sidecar.agents.session_events import (
     StoreReader,
 )
 from sidecar.agents.stores import REWOUND
-from sidecar.cost.ledger import create_folder, save_worktrees, translated, with_known_worktrees
+from sidecar.config.safe_files import locked
+from sidecar.cost.ledger import save_worktrees, translated, with_known_worktrees
 from sidecar.cost.ledger_events import LedgerEvent, split
 from sidecar.errors import log_defect
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
@@ -91,18 +91,11 @@ class StoreRow(NamedTuple):
     """A row in the `store` table."""
 
     id: int
-    path: str
     agent: str
-    inode: int
-    size: int
-    mtime_ns: int
+    stamp: tuple[int, int, int]
+    """The store's stamp when it was last read completely."""
     state: bytes = b""
     """The reader's state, which can be large. Left empty when all rows are loaded at once."""
-
-    def is_current(self, store: Store) -> bool:
-        """Return whether the store has been read completely."""
-        seen = (self.inode, self.size, self.mtime_ns)
-        return seen == (store.inode, store.size, store.mtime_ns)
 
 
 class Unread(NamedTuple):
@@ -162,9 +155,7 @@ class SessionIndex:
         few = len(stores) <= _STORES_AT_ONCE
         with self._ledger.reader() as connection:
             rows = _store_rows(connection, [one.path for one in stores] if few else None)
-        found = (
-            one for one in stores if not (row := rows.get(one.path)) or not row.is_current(one)
-        )
+        found = (one for one in stores if not (row := rows.get(one.path)) or row.stamp != one.stamp)
         newest = sorted(found, key=lambda one: -one.mtime_ns)
         if max_bytes is None:
             return newest
@@ -365,8 +356,8 @@ class SessionIndex:
 
 class _Reading(NamedTuple):
     store: Store
-    before: StoreRow | None
-    """The store's row before it was read, or None for a new store."""
+    before: bytes | None
+    """The reader's state before the store was read, or None for a new store."""
     read: StoreRead
 
     @property
@@ -407,22 +398,17 @@ def _read_stores(
                 log_defect(exc, f"{store.agent} session file")
                 # Mark the store as read, so it is not read again until it changes.
                 failed = StoreRead(calls=(), sessions=(), state=row.state if row else b"")
-                yield _Reading(store, row, failed)
+                yield _Reading(store, row and row.state, failed)
 
 
-def _read_in_steps(
-    reader: StoreReader, store: Store, before: StoreRow | None
-) -> Iterator[_Reading]:
-    if before is not None and before.is_current(store):
+def _read_in_steps(reader: StoreReader, store: Store, row: StoreRow | None) -> Iterator[_Reading]:
+    if row is not None and row.stamp == store.stamp:
         return
-    state = before.state if before else b""
-    while True:
-        read = reader.read(store, state)
+    before, is_complete = row and row.state, False
+    while not is_complete:
+        read = reader.read(store, before or b"")
         yield _Reading(store, before, read)
-        if read.is_complete:
-            return
-        number, state = before.id if before else 0, read.state
-        before = StoreRow(number, store.path, store.agent, 0, 0, 0, state)
+        before, is_complete = read.state, read.is_complete
 
 
 def _worktrees_of(readings: Iterable[_Reading]) -> dict[str, str]:
@@ -461,16 +447,14 @@ def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
     """Save what was read from a store, unless another process has updated the store."""
     store, read = one.store, one.read
     known = _store_rows(connection, [store.path]).get(store.path)
-    expected = one.before.state if one.before else b""
-    if (known.state if known else b"") != expected:
+    if (known.state if known else b"") != (one.before or b""):
         return
-    is_current = read.is_complete and read.is_settled
-    seen = (store.inode, store.size, store.mtime_ns) if is_current else (0, 0, 0)
+    stamp = store.stamp if read.is_complete and read.is_settled else (0, 0, 0)
     connection.execute(
         "INSERT INTO store (path, agent, inode, size, mtime_ns, live, state) "
         "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET inode = excluded.inode, "
         "size = excluded.size, mtime_ns = excluded.mtime_ns, state = excluded.state",
-        (store.path, store.agent, *seen, store.live, read.state),
+        (store.path, store.agent, *stamp, store.live, read.state),
     )
     (number,) = connection.execute("SELECT id FROM store WHERE path = ?", (store.path,)).fetchone()
     if read.restarted:
@@ -556,13 +540,13 @@ def _store_rows(
 ) -> dict[str, StoreRow]:
     if not _has_tables(connection):
         return {}
-    query = "SELECT id, path, agent, inode, size, mtime_ns{} FROM store"
+    query = "SELECT path, id, agent, inode, size, mtime_ns{} FROM store"
     if paths is None:
         rows = connection.execute(query.format("")).fetchall()
     else:
         with_state = query.format(", state") + " WHERE path = ?"
         rows = [row for path in paths for row in connection.execute(with_state, (path,))]
-    return {row[1]: StoreRow(*row) for row in rows}
+    return {row[0]: StoreRow(row[1], row[2], row[3:6], *row[6:]) for row in rows}
 
 
 def _is_utf8(path: str) -> bool:
@@ -802,7 +786,8 @@ def read_all(
         LedgerError: The ledger cannot be written.
     """
     index, stores = SessionIndex(book.ledger), sources.stores(mine=mine)
-    with _try_process_lock(book.ledger.path) as alone:
+    path = book.ledger.path
+    with translated(path), locked(path.with_name(LOCK_NAME), 0.0) as alone:
         result = IngestResult()
         if alone:
             if not mine:
@@ -813,38 +798,3 @@ def read_all(
                 return result
     unread = index.find_unread(stores)
     return result._replace(is_complete=unread is None, unread=unread)
-
-
-_thread_lock = threading.Lock()
-
-
-@contextmanager
-def _try_process_lock(ledger: Path) -> Iterator[bool]:
-    """Try to become the only process that reads session files. Yields True on success.
-
-    The operating system releases the lock when the process exits. Raises LedgerError.
-    """
-    if not _thread_lock.acquire(blocking=False):
-        yield False
-        return
-    try:
-        create_folder(ledger)
-        with translated(ledger):
-            lock = ledger.with_name(LOCK_NAME)
-            connection = sqlite3.connect(lock, timeout=0, isolation_level=None)
-    except BaseException:
-        _thread_lock.release()
-        raise
-    try:
-        yield _lock_exclusively(connection)
-    finally:
-        connection.close()
-        _thread_lock.release()
-
-
-def _lock_exclusively(connection: sqlite3.Connection) -> bool:
-    try:
-        connection.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError:
-        return False
-    return True
