@@ -25,11 +25,99 @@ class FolderSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder of the sessions inside the named folder."""
 
 
+Names = str | tuple[str, ...]
+"""The place of a value in a record, with a dot between the levels; the first of several counts.
+
+A list on the way stands for its last item that has the value. In a table, the first name is a
+column; if it contains JSON, the others are in this JSON.
+"""
+
+
+class CallFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """Where an agent's files have a record of each call, or of the totals of a session."""
+
+    files: tuple[str, ...]
+    """The files in the agent's folders.
+
+    `*` is any part of a name, and `{id}` the part that is the session's id.
+
+    Each line of a `.jsonl` file (or `.zst`) is a record. A `.json` file is written as a whole, and
+    is a record or has a list of them. Any other file is a SQLite database.
+    """
+    input: Names
+    """The number of prompt tokens. All numbers may be missing."""
+    output: Names
+    """The number of output tokens. A record without any tokens is not a call."""
+    rows: str = ""
+    """The place of the list in a `.json` file, or the table of a database."""
+    cache_read: Names = ()
+    cache_write: Names = ()
+    reasoning: Names = ()
+    input_includes_cache: bool = False
+    output_includes_reasoning: bool = True
+    id: Names = ()
+    """What identifies a call, or the total in a session. All names count.
+
+    Defaults to the call's time and numbers, which copies share.
+    """
+    at: Names = ()
+    """The time, in ISO 8601 or in seconds or milliseconds since 1970.
+
+    Defaults to the time of the file.
+    """
+    has_local_times: bool = False
+    """Whether times without a time zone are local, instead of UTC."""
+    model: Names = ()
+    provider: Names = ()
+    session: Names = ()
+    """The session's id. Defaults to `{id}` in `files`."""
+    beside: Names = ()
+    """Not empty for calls beside the conversation, such as those that make titles."""
+    window: Names = ()
+    """The context window in tokens."""
+    cost: Names = ()
+    """The billed amount in USD."""
+    agent_cost: Names = ()
+    """The amount in USD according to the agent's own price list."""
+    has_totals: bool = False
+    """Whether the numbers are totals of a session that grow with each call.
+
+    What is added between two reads is recorded as one call.
+    """
+    count: Names = ()
+    """The number of calls in a total. If it grows by one, the size of the context is known."""
+
+
+class SessionFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """Where an agent's files describe a session. All values may be missing."""
+
+    file: str = ""
+    """A file in the same folder, in which `{id}` is the session's id, or the table of a database.
+
+    It may be in JSON, JSON Lines or TOML. By default, the values are in the lines of a `.jsonl`
+    file, or in a `.json` file outside of its list.
+    """
+    id: str = "id"
+    """The column of the table."""
+    folder: Names = ()
+    title: Names = ()
+    """A title that the agent or the user gave, not the first prompt."""
+    model: Names = ()
+    branch: Names = ()
+    began: Names = ()
+    ended: Names = ()
+    """Not empty after the end of the session."""
+
+
 class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     """A coding agent."""
 
     reader: str | None = None
     """The agent whose reader reads this agent's files, because they have the same format."""
+    calls: CallFields | None = None
+    """Where the records of calls are, for agents without a reader of their own."""
+    sessions: SessionFields = SessionFields()
+    """Where the sessions of these calls are described."""
     folders: tuple[str, ...] = ()
     """The folders that may contain the agent's files.
 

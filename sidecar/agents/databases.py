@@ -144,6 +144,8 @@ class OneDatabase(StoreReader):
 
     table: str
     """The name of the sessions table."""
+    key = "id"
+    """The column with the sessions' ids."""
 
     def paths(self, places: Places) -> tuple[Path, ...]:
         """Return the agent's database paths."""
@@ -187,9 +189,10 @@ class OneDatabase(StoreReader):
     ) -> StoreContents:
         state.skipped, state.is_settled = 0, True
         calls = [*self.changes(path, connection, state)]
-        if state.sessions:
-            has_ids = "id" in columns(connection, self.table)
-            ids = connection.execute(f"SELECT id FROM {self.table}") if has_ids else ()  # noqa: S608
+        if state.sessions and self.table:
+            has_ids = self.key in columns(connection, self.table)
+            query = f'SELECT "{self.key}" FROM {self.table}'  # noqa: S608
+            ids = connection.execute(query) if has_ids else ()
             known = {str(row[0]) for row in ids}
             state.sessions = {name: one for name, one in state.sessions.items() if name in known}
         sessions = [session.snapshot() for session in state.sessions.values()]

@@ -122,7 +122,7 @@ _TAIL = 32 << 10
 def open_quietly(path: str) -> IO[bytes]:
     """Open a file for unbuffered reading, without changing its access time if possible.
 
-    `.zst` files are decompressed on the fly.
+    `.zst` and `.zstd` files are decompressed on the fly.
 
     Raises:
         OSError: The file cannot be opened or is not a regular file.
@@ -137,7 +137,7 @@ def open_quietly(path: str) -> IO[bytes]:
     if not stat.S_ISREG(os.fstat(number).st_mode):
         plain.close()
         raise OSError(errno.EINVAL, "is not a regular file", path)
-    return _open_compressed(plain) if path.endswith(".zst") else plain
+    return _open_compressed(plain) if path.endswith((".zst", ".zstd")) else plain
 
 
 def _open_compressed(plain: IO[bytes]) -> IO[bytes]:

@@ -62,6 +62,9 @@ def agents_of(settings: Agents) -> list[str]:
 
 def reader_of(agent: str) -> StoreReader:
     """Import and return an agent's reader. This call blocks."""
+    if all_agents()[agent].calls:
+        made: StoreReader = import_module("sidecar.agents.record_reader").reader_by_fields(agent)
+        return made
     of = all_agents()[agent].reader or agent
     name = _MODULES.get(of, of.replace("-", "_"))
     reader: StoreReader = import_module(f"sidecar.agents.readers.{name}").READER

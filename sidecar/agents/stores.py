@@ -128,7 +128,7 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
         return ContextTrack(why=REWOUND, model=self.model)
 
 
-_COMPRESSED = ".zst"
+_COMPRESSED = (".zst", ".zstd")
 _STEP = 8 << 20
 """The number of bytes per step. Larger files are read in several steps."""
 _HEAD = 4096

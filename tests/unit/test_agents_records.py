@@ -1,0 +1,239 @@
+"""Tests the agents whose files are described by fields in `known_agents.toml`."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.agents.truth import Tokens, append
+from sidecar.agents.record_reader import NO_CONTEXT
+from sidecar.known_agents import Agent, CallFields, SessionFields, all_agents
+from tests.unit.agents_world import World
+
+AT = "2026-11-20T10:00:0{}Z"
+SECONDS = 1_795_000_000
+
+
+def calls_of(world: World) -> list[tuple[str, Tokens]]:
+    """Return the sessions and numbers of the recorded calls."""
+    world.ingest()
+    return sorted(world.recorded().values(), key=lambda one: one[1].fresh)
+
+
+class Database:
+    """An agent's database, to which it adds rows."""
+
+    def __init__(self, path: Path, tables: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        with closing(sqlite3.connect(path)) as db:
+            db.executescript(tables)
+
+    def write(self, table: str, **row: object) -> None:
+        with closing(sqlite3.connect(self._path)) as db:
+            names, marks = ", ".join(row), ", ".join("?" * len(row))
+            db.execute(f"REPLACE INTO {table} ({names}) VALUES ({marks})", [*row.values()])  # noqa: S608
+            db.commit()
+
+
+def write_devin(world: World) -> None:
+    database = Database(
+        world.folder / "sessions.db",
+        "CREATE TABLE sessions (id TEXT PRIMARY KEY, working_directory, model, created_at);"
+        "CREATE TABLE message_nodes (row_id INTEGER PRIMARY KEY, session_id, chat_message,"
+        " created_at, metadata);",
+    )
+    database.write("sessions", id="s", working_directory=str(world.root), model="adaptive")
+    metrics = {"input_tokens": 100, "output_tokens": 7, "cache_read_tokens": 40}
+    reply = {"generation_model": "glm-5", "metrics": metrics | {"cache_creation_tokens": None}}
+    for row, metadata in enumerate((None, reply), 1):
+        text = json.dumps({"content": "text", "metadata": metadata})
+        database.write(
+            "message_nodes", row_id=row, session_id="s", chat_message=text, created_at=SECONDS + row
+        )
+
+
+def write_zcode(world: World) -> None:
+    database = Database(
+        world.folder / "db.sqlite",
+        "CREATE TABLE session (id TEXT PRIMARY KEY, directory);"
+        "CREATE TABLE model_usage (id TEXT PRIMARY KEY, session_id, model_id, input_tokens,"
+        " output_tokens, reasoning_tokens, cache_creation_input_tokens, cache_read_input_tokens,"
+        " started_at, completed_at);",
+    )
+    database.write("session", id="s", directory=str(world.root))
+    numbers = {"input_tokens": 140, "output_tokens": 7, "cache_read_input_tokens": 40}
+    database.write(
+        "model_usage",
+        id="u",
+        session_id="s",
+        model_id="glm-5",
+        started_at=SECONDS * 1000,
+        **numbers,
+    )
+
+
+def write_gptme(world: World) -> None:
+    folder = world.folder / "logs" / "s"
+    usage = {"input_tokens": 100, "output_tokens": 7, "cache_read_tokens": 40}
+    metadata = {"model": "local/glm-5", "served_model": "glm-5", "usage": usage}
+    append(
+        folder / "conversation.jsonl",
+        {"role": "user", "content": "text", "timestamp": AT.format(1)[:-1]},
+        {"role": "assistant", "content": "x", "timestamp": AT.format(2)[:-1], "metadata": metadata},
+        {"role": "assistant", "content": "x", "timestamp": AT.format(3)[:-1], "metadata": {}},
+    )
+    (folder / "config.toml").write_text(
+        f'[chat]\nname = "Named"\nmodel = "glm-5"\nworkspace = "{world.root.as_posix()}"\n'
+    )
+
+
+def write_auggie(world: World) -> None:
+    usage = {"input_tokens": 100, "output_tokens": 7, "cache_read_input_tokens": 40}
+    nodes = [{"type": 0}, {"type": 10, "token_usage": usage}]
+    folders = [{"folder_root": str(world.root), "repository_root": "/elsewhere"}]
+    request = [{"type": 0}, {"ide_state_node": {"workspace_folders": folders}}]
+    exchange = {"model_id": "glm-5", "request_id": "r", "response_nodes": nodes}
+    turn = {"finishedAt": AT.format(2), "exchange": exchange | {"request_nodes": request}}
+    path = world.folder / "sessions" / "s.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"sessionId": "s", "created": AT.format(1), "chatHistory": [turn]}))
+
+
+def write_harness(world: World) -> None:
+    usage = {"inputTokens": 100, "outputTokens": 7, "cacheReadTokens": 40}
+    message = {"source": {"kind": "llm", "model": "glm-5"}, "content": "text"}
+    append(
+        world.folder / "sessions" / "--p--" / "s" / "session.jsonl",
+        {"type": "session", "version": 0, "cwd": str(world.root), "createdAt": SECONDS * 1000},
+        {
+            "type": "assistant/message",
+            "seq": 3,
+            "time": SECONDS * 1000,
+            "data": {"message": message, "usage": usage},
+        },
+    )
+
+
+CALLS = {
+    "devin": write_devin,
+    "zcode": write_zcode,
+    "gptme": write_gptme,
+    "auggie": write_auggie,
+    "deepseek-harness": write_harness,
+}
+
+
+@pytest.mark.parametrize("agent", CALLS)
+def test_calls_are_read_by_their_fields(tmp_path: Path, agent: str) -> None:
+    world = World(tmp_path, agent)
+    CALLS[agent](world)
+    assert calls_of(world) == [("s", Tokens(100, 40, output=7))]
+    assert [one.model for one in world.calls] == ["glm-5"]
+    assert {one.workspace for one in world.calls} == {str(world.root)}
+    (shown,) = world.shown()
+    assert (shown.tokens, shown.model, shown.quality) == (147, "glm-5", "exact")
+    assert world.ingest() == 0
+
+
+@pytest.fixture
+def hermes(tmp_path: Path) -> tuple[World, Database]:
+    world = World(tmp_path, "hermes")
+    database = Database(
+        world.folder / "state.db",
+        "CREATE TABLE sessions (id TEXT PRIMARY KEY, cwd, git_branch, title, model, started_at,"
+        " ended_at);"
+        "CREATE TABLE session_model_usage (session_id, model, billing_provider, task,"
+        " input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens,"
+        " api_call_count, PRIMARY KEY (session_id, model, billing_provider, task)) WITHOUT ROWID;",
+    )
+    row = {"id": "s", "cwd": str(world.root), "title": "Named", "started_at": SECONDS + 0.5}
+    database.write("sessions", **row, git_branch="main")
+    return world, database
+
+
+def total(database: Database, count: int, size: int, output: int, task: str = "") -> None:
+    row: dict[str, Any] = {"session_id": "s", "model": "gpt-5", "billing_provider": "openai"}
+    row |= {"task": task, "input_tokens": size, "output_tokens": output}
+    database.write("session_model_usage", **row, api_call_count=count, cache_read_tokens=0)
+
+
+def test_totals_are_recorded_by_what_was_added(hermes: tuple[World, Database]) -> None:
+    """One added call is exact, and so is the context. Of several, only the sum is known."""
+    world, database = hermes
+    total(database, 1, 100, 5)
+    assert [(one.tokens, one.title, one.branch) for one in world.shown()] == [
+        (105, "Named", "main")
+    ]
+    total(database, 2, 350, 8)
+    total(database, 1, 9, 9, "title_generation")
+    assert [one.tokens for one in world.shown()] == [253]
+    total(database, 5, 1350, 20)
+    assert [one.tokens for one in world.shown()] == [None]
+    sizes = [(one[1].fresh, one[1].output) for one in calls_of(world)]
+    assert sizes == [(9, 9), (100, 5), (250, 3), (1000, 12)]
+    assert world.ingest() == 0
+
+
+def test_totals_that_start_again_lose_no_call(hermes: tuple[World, Database]) -> None:
+    world, database = hermes
+    total(database, 3, 300, 5)
+    world.ingest()
+    total(database, 1, 40, 2)
+    assert [one[1].fresh for one in calls_of(world)] == [40, 300]
+
+
+def test_totals_count_once_when_the_state_is_lost(hermes: tuple[World, Database]) -> None:
+    world, database = hermes
+    for count in (1, 2):
+        total(database, count, 100 * count, 5 * count)
+        world.ingest()
+    with world.ledger.transaction() as connection:
+        connection.execute("UPDATE store SET state = x'00', size = 0")
+    assert [one[1].fresh for one in calls_of(world)] == [100, 100]
+
+
+def test_droid_totals_are_beside_its_sessions(tmp_path: Path) -> None:
+    world = World(tmp_path, "droid")
+    folder = world.folder / "sessions" / "-p"
+    start = {"type": "session_start", "id": "s", "title": "text", "cwd": str(world.root)}
+    append(folder / "s.jsonl", start, {"type": "message", "id": "m", "message": {"content": "x"}})
+    for size in (100, 250):
+        usage = {"inputTokens": size, "outputTokens": size // 10, "cacheReadTokens": 3}
+        document = {"model": "claude-opus-4-8", "tokenUsage": usage}
+        new = folder / "new"
+        new.write_text(json.dumps(document))
+        new.replace(folder / "s.settings.json")
+        (shown,) = world.shown()
+        assert (shown.id, shown.tokens, shown.note) == ("s", None, NO_CONTEXT)
+    assert [one[1].fresh for one in calls_of(world)] == [100, 150]
+
+
+def made_up(calls: CallFields, sessions: SessionFields) -> Agent:
+    return Agent(calls=calls, sessions=sessions, folders=("~/.made-up",))
+
+
+LINE = {"in": 100, "out": 7, "who": {"dir": ""}, "t": SECONDS}
+
+
+def test_agent_without_a_reader_is_added_by_its_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fields may have another type, and a number may be text."""
+    calls = CallFields(files=("{id}/log.jsonl",), input=("in", "prompt"), output="out", at="t")
+    row = made_up(calls, SessionFields(folder="who.dir"))
+    monkeypatch.setitem(all_agents(), "pi", row)
+    world = World(tmp_path, "pi")
+    path = world.folder / "s" / "log.jsonl"
+    here = {"who": {"dir": str(world.root)}}
+    append(path, LINE | here, {"in": [], "t": SECONDS + 1}, {"prompt": "30", "t": SECONDS + 2})
+    assert calls_of(world) == [("s", Tokens(30)), ("s", Tokens(100, output=7))]
+    append(path, {"in": 50, "t": "bad"}, {"who": 5, "in": 60})
+    path.write_bytes(path.read_bytes() + b"broken\n")
+    assert len(calls_of(world)) == 4
+    assert world.skipped[str(path)] == 3
