@@ -38,6 +38,12 @@ INVALID = 2
     help="With --diff, price changes of agents' instructions by this file of `cost profile` "
     "(default: usage-profile.json of the project, else your own calls).",
 )
+@click.option(
+    "--branch-cost",
+    is_flag=True,
+    help="With --format markdown, end with what your calls on the checked-out git branch have "
+    "cost.",
+)
 @click.option("--model", help="Model for budgets without a model (default: the `model` setting).")
 @click.option(
     "--stdin-name",
@@ -66,6 +72,7 @@ def check(
     as_json: bool,
     base: str | None,
     profile: Path | None,
+    branch_cost: bool,
     model: str | None,
     stdin_name: str,
     config: Path | None,
@@ -85,8 +92,12 @@ def check(
     the configuration are invalid.
     """
     from sidecar.budgets import check_report as formats
+    from sidecar.config.load import find_root
     from sidecar.workspace.check_paths import check_paths
 
+    form = "json" if as_json else form
+    if branch_cost and form != "markdown":
+        raise click.UsageError("--branch-cost requires --format markdown")
     try:
         report, problems = check_paths(
             paths,
@@ -110,11 +121,28 @@ def check(
         "sarif": formats.as_sarif,
         "github": formats.as_github,
         "markdown": formats.as_markdown,
-    }["json" if as_json else form]
+    }[form]
     if written := write(report):
         echo(written)
+    if branch_cost:
+        _print_branch_cost(find_root((root or Path(paths[0])).resolve()))
     warn(*map(formats.skipped_text, report.skipped), *report.notes)
     if has_errors:
         warn("budgets affected by the configuration errors above were not checked")
     is_invalid = report.has_unreadable or has_errors
     sys.exit(INVALID if is_invalid else EXCEEDED if report.is_exceeded else 0)
+
+
+def _print_branch_cost(root: Path) -> None:
+    """Print the cost of the branch that is checked out, as Markdown, or warn if it has none."""
+    from sidecar.cli.ledger_updates import open_ledger, update_ledger
+    from sidecar.workspace.spending import branch_cost
+    from sidecar.workspace.views import format_branch_cost
+
+    with open_ledger() as (book, loaded):
+        update_ledger(book, loaded.settings, root)
+        cost = format_branch_cost(branch_cost(book, root))
+    if cost:
+        echo(f"\nThis branch has cost {cost}.")
+    else:
+        warn("no calls are recorded for a checked-out git branch")

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from sidecar.config.settings import Truncation
+from sidecar.cost.cost_protocol import BranchCost
 from sidecar.counting.count_result import Method
 from sidecar.messages.replies import ReplyFormat
 from sidecar.messages.turns import Turn
@@ -374,6 +375,10 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     compacted: bool | None = None
     calibration: CalibrationInfo | None = None
     cost_usd: float | None = None
+    branch: BranchCost | None = None
+    """The cost of the git branch that is checked out in the workspace. Present only in answers to
+    `context/usage`.
+    """
     forecast: Forecast | None = None
     """Present only in answers to `context/usage`."""
     note: str | None = None

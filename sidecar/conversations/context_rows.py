@@ -147,6 +147,7 @@ def context_rows(
     usage: ContextUsage,
     *,
     cost: str = "",
+    branch: str = "",
     cap: str = "",
     updated: str = "",
     now: datetime | None = None,
@@ -156,6 +157,7 @@ def context_rows(
     Args:
         usage: The context.
         cost: The session's cost as text.
+        branch: The name and the cost of the branch that is checked out, as text.
         cap: The exceeded spending caps as text.
         updated: How long ago the session was last used, as text.
         now: The current time.
@@ -167,6 +169,7 @@ def context_rows(
     free = usage.available
     details = [
         ("Cost", cost),
+        ("This branch", branch),
         ("Cap", cap),
         (
             "Over by" if free is not None and free < 0 else "Free",

@@ -12,9 +12,16 @@ from datetime import UTC, datetime, tzinfo
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from sidecar.config.stored_prices import STORED_LIST
 from sidecar.cost.caps import CostVerdict, SpentAmounts, has_caps, judge, spend_so_far
-from sidecar.cost.cost_protocol import CostDetailParams, CostRecorded, CostRecordParams
+from sidecar.cost.cost_protocol import (
+    BranchCost,
+    CostDetailParams,
+    CostRecorded,
+    CostRecordParams,
+)
 from sidecar.cost.days import time_range
 from sidecar.cost.ledger import (
     FILE_NAME,
@@ -29,7 +36,7 @@ from sidecar.cost.ledger_events import Buckets, LedgerEvent, buckets_of, check_n
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
 from sidecar.cost.repricing import price_new_calls
-from sidecar.cost.sums import Scope, read_total
+from sidecar.cost.sums import Scope, Tally, nested_repositories, read_tallies, read_total
 from sidecar.errors import BadParamsError
 from sidecar.messages.vendor_usage import reported_cost, service_tier
 from sidecar.models.catalogue import provider_name, provider_of
@@ -204,21 +211,48 @@ class CostBook:
     ) -> Scope:
         """Return the scope that the params select.
 
+        The calls of a branch exclude those of other repositories inside the workspace.
+
         Raises:
             BadParamsError: A time or a name is invalid.
+            LedgerError: Reading failed.
         """
         workspace = params.workspace
         names = {"session": params.session, "branch": params.branch, "agent": agent}
         check_names(
             workspace=workspace or "", **{name: value or "" for name, value in names.items()}
         )
-        return Scope(
+        scope = Scope(
             times=time_range(params.since, params.until, self._zone),
             workspace=None if workspace is None else workspace_key(workspace),
             folders=tuple(map(workspace_key, folders)),
             session=params.session,
             branch=params.branch,
             agent=agent,
+        )
+        if not scope.branch or workspace is None:
+            return scope
+        with self.ledger.reader() as connection:
+            return msgspec.structs.replace(
+                scope, without=tuple(nested_repositories(connection, scope))
+            )
+
+    def branch_cost(self, workspace: str, branch: str, folders: Iterable[str] = ()) -> BranchCost:
+        """Return the cost of a workspace's calls on a git branch.
+
+        Raises:
+            LedgerError: Reading failed.
+        """
+        scope = self.scope(CostDetailParams(workspace=workspace, branch=branch), folders=folders)
+        with self.report_reader() as connection:
+            tallies = read_tallies(connection, scope, ("session",))
+        total = sum(tallies.values(), Tally())
+        return BranchCost(
+            name=branch,
+            calls=total.calls,
+            sessions=sum(bool(session) for (session,) in tallies),
+            cost_usd=total.cost_usd,
+            partial=total.is_partial,
         )
 
     def estimate(

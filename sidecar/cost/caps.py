@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from sidecar.config.settings import Caps
+    from sidecar.cost.cost_protocol import BranchCost
     from sidecar.cost.ledger_events import Cost
     from sidecar.models.window import Severity
 
@@ -54,6 +55,8 @@ class SpendingSums(NamedTuple):
     """The number of tokens in this workspace's calls."""
     caps: tuple[CapReason, ...] = ()
     """The exceeded caps."""
+    branch: BranchCost | None = None
+    """The cost of the branch that is checked out, or None if none is."""
 
 
 class SpentAmounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,6 +81,19 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The cost as it appears at the end of `text`: `$0.000219`, `unpriced` or both."""
 
 
+class BranchCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The cost of the calls on a git branch."""
+
+    name: str
+    calls: int
+    sessions: int
+    """The number of sessions with calls on the branch."""
+    cost_usd: float | None
+    """The cost of all calls with a price; null if no call has a price."""
+    partial: bool = False
+    """Whether `cost_usd` is a lower bound: calls have no price, or the agent's files omit calls."""
+
+
 class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A report's totals. `cost_usd` excludes the tokens in `unpriced_tokens`."""
 

@@ -29,6 +29,7 @@ from sidecar.cost.sums import (
     Tallies,
     Tally,
     kinds_in,
+    nested_repositories,
     priced_kinds,
     read_tallies,
 )
@@ -87,6 +88,8 @@ def tally_calls(
     models = {number: prices.priced_name(kind[1], kind[0]) for number, kind in kinds.items()}
     columns = list(dict.fromkeys(_COLUMNS.get(key, key) for key in keys if key != "block"))
     columns = columns or ["agent"]
+    nested = nested_repositories(connection, scope) if "branch" in keys else {}
+    columns += ["workspace"] if nested and "workspace" not in columns else []
     tallies: Tallies = {}
 
     def value(key: CostKey, row: Mapping[str, Any], block: str) -> str | None:
@@ -96,6 +99,15 @@ def tally_calls(
             return models[row["kind"]]
         if key == "category":
             return kinds[row["kind"]][2]
+        if key == "branch" and row[key]:
+            return next(
+                (
+                    f"{row[key]} ({name})"
+                    for top, name in nested.items()
+                    if f"{row['workspace']}/".startswith(f"{top}/")
+                ),
+                row[key],
+            )
         return SPANS[key](row["day"]) if key in SPANS else row[key] or None
 
     for block, part in parts:

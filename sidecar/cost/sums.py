@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sidecar.cost.days import END_MS, LAST_DAY, TimeRange
-from sidecar.cost.ledger import BUCKETS, DAY_MS, SUMS, usd
+from sidecar.cost.ledger import (
+    BUCKETS,
+    DAY_MS,
+    SUMS,
+    folder_name,
+    usd,
+    workspace_key,
+    worktree_rows,
+)
 from sidecar.cost.ledger_events import Buckets, Cost
 from sidecar.known_agents import lower_bound_agents
 
@@ -281,6 +289,32 @@ def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]
         return "", ()
     sessions = f"SELECT id FROM session WHERE {' AND '.join(terms)}"  # noqa: S608
     return f" AND {column} IN ({sessions})", tuple(values)
+
+
+def nested_repositories(connection: sqlite3.Connection, scope: Scope) -> dict[str, str]:
+    """Return the URIs and names of other repositories' folders inside a scope's workspace.
+
+    Their branches may have the same names as those of the workspace's own repository.
+    """
+    if scope.workspace is None:
+        return {}
+    places = [_with_slash(place) for place in (scope.workspace, *scope.folders)]
+    tops = {_with_slash(workspace_key(path)): one for path, one in worktree_rows(connection)}
+    around = {
+        top: repository
+        for top, repository in tops.items()
+        if any(place.startswith(top) for place in places)
+    }
+    own = {tops[max(around, key=len)]} if around else set[str]()
+    return {
+        top.rstrip("/"): folder_name(top)
+        for top, repository in tops.items()
+        if repository not in own and any(top.startswith(place) for place in places)
+    }
+
+
+def _with_slash(uri: str) -> str:
+    return uri.rstrip("/") + "/"
 
 
 _IN_FOLDER = "workspace = ? OR substr(workspace, 1, ?) = ?"

@@ -8,13 +8,12 @@ import stat
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sidecar.agents.reader_registry import reader_of
-from sidecar.agents.session_events import McpToolCall, StoredSession
+from sidecar.agents.session_events import DETACHED, McpToolCall, StoredSession
 from sidecar.agents.session_index import IngestControl, read_all
 from sidecar.budgets.budget_rules import Rules
 from sidecar.config.load import find_root, load
@@ -22,7 +21,6 @@ from sidecar.conversations.context_protocol import ContextUsage
 from sidecar.cost.caps import SpendingSums
 from sidecar.cost.repricing import price_calls
 from sidecar.errors import BadParamsError, SidecarError
-from sidecar.known_agents import lower_bound_agents
 from sidecar.mcp.caller import Caller, FoundSession, find_session
 from sidecar.models import catalogue
 from sidecar.tasks import SharedTasks, backoff
@@ -35,6 +33,7 @@ from sidecar.workspace.workspace import SettingsChange, Workspace
 if TYPE_CHECKING:
     from sidecar.agents.reader_registry import Sources
     from sidecar.cost.book import CostBook
+    from sidecar.cost.cost_protocol import BranchCost
 
 BEING_READ = "The session's calls are still being read. Ask again later for the cost."
 HISTORY_SECONDS = 3.0
@@ -47,17 +46,6 @@ _FIRST_POLL_SECONDS = 0.02
 _END_BYTES = 1 << 20
 _MOST_CALLERS = 20
 """How many of the agent's newest sessions may have made a call that names no session."""
-
-
-class BranchCost(NamedTuple):
-    """The cost of the sessions on a git branch, in USD."""
-
-    name: str
-    sessions: int
-    """The number of sessions with calls."""
-    usd: Decimal
-    is_whole: bool
-    """Whether the price of every call is known."""
 
 
 class Project:
@@ -217,31 +205,21 @@ class Project:
         return spent, None if is_complete else BEING_READ
 
     async def branch_cost(self, found: FoundSession) -> BranchCost | None:
-        """Return the cost of the sessions on the session's git branch, or None if it is unknown.
+        """Return the cost of the git branch that is checked out, or None if it is unknown.
 
-        A session counts for the branch that its agent recorded last.
+        Without git, the branch is the one that the session's agent recorded last.
 
         Raises:
             LedgerError: The ledger cannot be read.
         """
         services = self.services
-        await services.agents.ensure_older_sessions(self.workspace)
-        sessions = services.sessions(self.workspace).snapshot(every=True).sessions
-        own = sessions.get(found.row.id)
-        if own is None or own.branch in (None, "HEAD"):
-            return None
-        on_branch = {name: each for name, each in sessions.items() if each.branch == own.branch}
-        sum_up = partial(services.spending(self.workspace).cost_by_session, list(on_branch))
-        costs = await services.workers.run(sum_up)
-        return BranchCost(
-            own.branch or "",
-            len(costs),
-            sum((cost.usd for cost in costs.values() if cost.usd is not None), Decimal(0)),
-            is_whole=all(
-                cost.whole and on_branch[name].source not in lower_bound_agents()
-                for name, cost in costs.items()
-            ),
-        )
+        spending = services.spending(self.workspace)
+        branch = await services.workers.run(spending.branch_at)
+        if branch is None:
+            own = services.sessions(self.workspace).find(found.row.id)
+            recorded = own.branch if isinstance(own, StoredSession) else None
+            branch = "" if recorded in (None, DETACHED) else recorded
+        return await services.workers.run(partial(spending.branch_cost, branch))
 
     async def footprint(self, caller: Caller) -> AgentFootprint | None:
         """Return what the caller sends before the first word, or None if it is unknown."""

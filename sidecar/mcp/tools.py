@@ -40,7 +40,7 @@ from sidecar.text.printable import (
 )
 from sidecar.workspace.check_paths import check_paths
 from sidecar.workspace.usage_details import tokens_until_compaction
-from sidecar.workspace.views import add_view_to_usage
+from sidecar.workspace.views import add_view_to_usage, format_branch_cost
 
 if TYPE_CHECKING:
     from sidecar.mcp.caller import Caller, FoundSession
@@ -314,12 +314,12 @@ class Tools:
                     amounts[f"{name}CapUsd"] = float(cap)
             lines.append(line)
             data[span] = amounts
-        if problem is None and (branch := await project.branch_cost(found)) is not None:
-            cost = cost_text(branch.usd, is_partial=not branch.is_whole)
-            lines.append(f"Branch {branch.name}: {cost} in {counted(branch.sessions, 'session')}")
+        branch = await project.branch_cost(found) if problem is None else None
+        if branch is not None and branch.calls:
+            lines.append(f"Branch {branch.name}: {format_branch_cost(branch)}")
             data["branch"] = {
-                "name": branch.name, "sessions": branch.sessions, "usd": float(branch.usd)
-            } | ({} if branch.is_whole else {"isLowerBound": True})  # fmt: skip
+                "name": branch.name, "sessions": branch.sessions, "usd": branch.cost_usd
+            } | ({"isLowerBound": True} if branch.partial else {})  # fmt: skip
         data = _without_nulls(data)
         text, _ = await self._shorten([*lines, *notes])
         return Answer(text, data | ({"notes": notes} if notes else {}))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sidecar.cost.book import Cancelled, CostBook
     from sidecar.cost.caps import CapReason, CapSpan, CostVerdict, SpendingSums
     from sidecar.cost.cost_protocol import (
+        BranchCost,
         CostDetailParams,
         CostKey,
         CostRecorded,
@@ -84,6 +85,8 @@ class Costs:
     """The exceeded caps, with the amounts."""
     partial: frozenset[CapSpan] = frozenset()
     """See `SpendingSums.partial`."""
+    branch: BranchCost | None = None
+    """The cost of the branch that is checked out, or None if none is."""
     sessions: dict[str, Cost] = field(default_factory=dict)
     read: bool = False
     """Whether all calls in agents' session files are in the ledger."""
@@ -155,7 +158,7 @@ class Costs:
         if spent.read_number >= self._read_number:
             self._read_number = spent.read_number
             self.today, self.workspace, self.severity = spent.today, spent.workspace, spent.severity
-            self.caps = spent.caps
+            self.caps, self.branch = spent.caps, spent.branch
             self.partial, recorded = spent.partial, (spent.calls, spent.tokens)
             self.revision += recorded != self._recorded
             self._recorded = recorded
@@ -211,6 +214,20 @@ def repository_folders(book: CostBook, folder: Path) -> tuple[str, ...]:
     return book.folders_of(worktrees_beside(real) or {real: ""})
 
 
+def branch_cost(book: CostBook, folder: Path) -> BranchCost | None:
+    """Return the cost of the git branch that is checked out in a workspace folder.
+
+    Returns None if there is no branch.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    from sidecar.agents.folders import head_around
+
+    head, folders = head_around(str(folder)), repository_folders(book, folder)
+    return book.branch_cost(folder.as_uri(), head.branch, folders) if head and head.branch else None
+
+
 def profile_workspace(book: CostBook, folder: Path, days: int = RECENT.days) -> UsageProfile:
     """Return how agents have called models in a workspace folder and its worktrees.
 
@@ -261,7 +278,7 @@ class Spending:
             BadParamsError: The call has no usage, or its usage is in an unknown format.
             LedgerError: The ledger cannot be written.
         """
-        branch = self._branch_at(params.at) if params.branch is None else params.branch
+        branch = self.branch_at(params.at) if params.branch is None else params.branch
         call = msgspec.structs.replace(params, workspace=self._uri, branch=branch)
         if reply is None:
             recorded = self.book.record(call)
@@ -271,12 +288,27 @@ class Spending:
             recorded = self.book.record_usage(call, reply.usage, raw, reply.cost)
         return recorded, self._spent_or_none(params.session or "")
 
-    def _branch_at(self, at: datetime | None = None) -> str | None:
-        """Return the branch that was checked out at a time, by default now, or None if unknown."""
+    def branch_at(self, at: datetime | None = None) -> str | None:
+        """Return the branch that was checked out in the workspace at a time, by default now.
+
+        The result is None if it is unknown, and an empty string if HEAD was detached.
+        """
         from sidecar.agents.folders import head_around
 
         head = None if self._path is None else head_around(str(self._path))
         return None if head is None else head.branch_at(at or datetime.now(UTC))
+
+    def branch_cost(self, branch: str | None = None) -> BranchCost | None:
+        """Return the cost of a git branch, or None if no branch is named or checked out.
+
+        Args:
+            branch: The branch. Defaults to the one that is checked out.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        branch = self.branch_at() if branch is None else branch
+        return self.book.branch_cost(self._uri, branch, self._folders) if branch else None
 
     def detail(self, params: CostDetailParams, cancelled: Cancelled) -> CostReport:
         """Return a report about this workspace's costs.
@@ -437,6 +469,7 @@ class Spending:
             spend.calls,
             spend.tokens,
             verdict.reasons,
+            self.branch_cost(),
         )
 
     def stored_sums(self, session: str = "") -> SpendingSums | None:

@@ -27,6 +27,7 @@ from sidecar.text.tables import align_columns, draw_gauge, markdown_table
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.conversations.context_protocol import FitResult, Removed
+    from sidecar.cost.cost_protocol import BranchCost
     from sidecar.text.pages import Page
     from sidecar.workspace.spending import Costs
 
@@ -154,6 +155,25 @@ def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
     return BEING_READ if costs.reading else NOT_READ
 
 
+def format_branch_cost(branch: BranchCost | None, *, is_unread: bool = False) -> str:
+    """Return a branch's cost, such as `$12.40 (3 sessions)`, or "" if it has no calls.
+
+    Args:
+        branch: The branch's cost.
+        is_unread: Whether some calls have not been read yet.
+    """
+    if branch is None or not branch.calls:
+        return ""
+    cost = cost_text(branch.cost_usd, is_partial=branch.partial or is_unread)
+    return f"{cost} ({counted(branch.sessions, 'session')})" if branch.sessions else cost
+
+
+def branch_cell(costs: Costs) -> str:
+    """Return the name and the cost of the branch that is checked out, or an empty string."""
+    cost = format_branch_cost(costs.branch, is_unread=costs.unread is not None)
+    return f"{cost} on {costs.branch.name}" if costs.branch and cost else ""
+
+
 def add_view_to_usage(
     usage: ContextUsage | None, costs: Costs, now: datetime | None = None
 ) -> ContextUsage:
@@ -162,8 +182,16 @@ def add_view_to_usage(
     session = usage.session
     updated = format_age(session.updated_at, now) if session else ""
     cost = format_session_cost(costs, session)
-    rows = context_rows(usage, cost=cost, cap=costs.caps_text, updated=updated, now=now)
-    return msgspec.structs.replace(usage, rows=rows, text=rows_text(rows) if rows else NO_CONTEXT)
+    rows = context_rows(
+        usage,
+        cost=cost,
+        branch=branch_cell(costs),
+        cap=costs.caps_text,
+        updated=updated,
+        now=now,
+    )
+    text = rows_text(rows) if rows else NO_CONTEXT
+    return msgspec.structs.replace(usage, branch=costs.branch, rows=rows, text=text)
 
 
 def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -> Page:

@@ -443,7 +443,7 @@ async def test_spend_adds_up_the_sessions_on_the_callers_branch(
     usd = pytest.approx(rows[own] + rows[sessions["main"]])
     assert found["branch"] == {"name": "main", "sessions": 2, "usd": usd}
     assert found["project"]["usd"] == pytest.approx(sum(rows.values()))
-    assert re.search(r"^Branch main: \$[\d.]+ in 2 sessions$", text_of(result), re.MULTILINE)
+    assert re.search(r"^Branch main: \$[\d.]+ \(2 sessions\)$", text_of(result), re.MULTILINE)
 
 
 def add_session(home: ClaudeHome, project: Path, branch: str) -> str:

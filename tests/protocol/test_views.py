@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,12 +68,16 @@ SHOWN = {
     "cost": {
         "status": rf"{COST}$",
         "tooltip": rf"\| This session \| {COST} at",
+        "tooltip, branch": rf"\| This branch \| {COST} \(1 session\) on main \|",
         "view and float": rf"^Cost +{COST}",
+        "view and float, branch": rf"^This branch +{COST} \(1 session\) on main$",
         "page": rf" · {COST} · \d+ min ago",
         "list in an editor": rf" · {COST} · ",
         "list in VS Code": rf" · {COST}$",
         "list in a terminal": rf"  {COST}  \d+ min ago",
         "usage": rf"^Cost +{COST}",
+        "usage, branch": rf"^This branch +{COST} \(1 session\) on main$",
+        "check": rf"^This branch has cost {COST} \(1 session\)\.$",
         "statusline": rf" · {COST} · [^·]* today",
         "statusline, today": rf" · {COST} today",
         "statusline, block": rf" · block {COST}, ",
@@ -80,10 +85,12 @@ SHOWN = {
         "report": rf"^[0-9a-f-]{{36}} .* {COST}$",
         "report, by day": rf"^[0-9-]{{10}} +{COST}",
         "report, by agent": rf"^claude-code +{COST}",
+        "report by branch": rf"^main .* {COST}$",
         "report's page": rf"\|Cost\|{COST}\|",
         "report's page by session": rf"\|main · [\d:]+ · claude-code\|[^$≥]*{COST}\|",
         "MCP context_usage": rf"^Cost: {COST}",
         "MCP spend": rf"^Session: {COST}",
+        "MCP spend, branch": rf"^Branch main: {COST} \(1 session\)$",
         "MCP spend, project": rf"^Project: {COST}",
         "MCP spend, today": rf"^Today, all projects: {COST}",
     },
@@ -129,6 +136,7 @@ def write_world(root: Path, *, is_marked: bool) -> claude.Transcript:
         root: The project's folder.
         is_marked: Whether the context is an estimate, and the costs are lower bounds.
     """
+    subprocess.run(["git", "init", "-q", "-b", "main", root], check=True)
     (root / FILE).write_text("Rules for this project. " * 299 + "Rules.")
     home = ClaudeHome(root.parents[1] / ".claude")
     home.clock.now = datetime.now(UTC) - timedelta(minutes=20)
@@ -160,6 +168,7 @@ async def texts_in_editor(client: Client, root: Path) -> dict[str, str]:
     usage = await client.request("context/usage", where | {"contents": True})
     (row,) = await client.request("context/sessions", where | {"all": True})
     by_session = where | {"by": ["session"], "charts": True}
+    by_branch = where | {"by": ["branch"], "charts": True}
     at = {"line": 0, "character": 0}
     hover = await client.request("textDocument/hover", {"textDocument": document, "position": at})
     (file,) = await client.request("cost/files", where)
@@ -181,6 +190,7 @@ async def texts_in_editor(client: Client, root: Path) -> dict[str, str]:
         "list in VS Code": row["figures"],
         "list in a terminal": row["text"],
         "report": (await client.request("cost/detail", by_session))["overview"],
+        "report by branch": (await client.request("cost/detail", by_branch))["overview"],
         "hover": hover["contents"]["value"],
         "prompt files": file["text"],
         "comparison": count["text"],
@@ -205,6 +215,7 @@ def texts_in_terminal(session: claude.Transcript) -> dict[str, str]:
         "count": re.sub(r"(\d)(?=\d{3} )", r"\1,", run("count", FILE, "--model", MODEL)),
         "map": run("map", "--model", MODEL),
         "cost files": run("cost", "files"),
+        "check": run("check", ".", "--format", "markdown", "--branch-cost"),
         "footprint": run("footprint"),
     }
 

@@ -112,6 +112,37 @@ def test_without_a_profile_the_own_calls_count(repository: Path) -> None:
     assert found["uncachedUsd"] == pytest.approx(3 * ADDED * 1.25e-6)
 
 
+def test_markdown_can_end_with_what_the_branch_has_cost(repository: Path) -> None:
+    book = CostBook(state_dir())
+    for session, branch, agent in (
+        ("a", "main", "claude-code"),
+        ("b", "main", "claude-code"),
+        ("b", "topic", "claude-code"),
+        ("c", "main", "aider"),
+    ):
+        book.ledger.record(
+            call_of(
+                agent,
+                tokens=2_000_000,
+                workspace=repository.as_uri(),
+                session=session,
+                branch=branch,
+            )
+        )
+    book.close()
+    options = ("--format", "markdown", "--branch-cost")
+    assert run(*options).stdout.endswith("\n\nThis branch has cost $7.50 (3 sessions).\n")
+    git("switch", "-q", "-c", "topic")
+    assert run(*options).stdout.endswith("\n\nThis branch has cost $2.50 (1 session).\n")
+    git("switch", "-q", "--detach")
+    detached = run(*options)
+    assert (detached.exit_code, "has cost" in detached.stdout) == (0, False)
+    assert "no calls are recorded for a checked-out git branch" in detached.stderr
+    wrong = run("--branch-cost")
+    assert wrong.exit_code == 2
+    assert "--branch-cost requires --format markdown" in wrong.stderr
+
+
 def test_without_known_calls_each_agent_has_a_sentence_without_a_price(repository: Path) -> None:
     Path("AGENTS.md").write_text(MORE)
     Path("CLAUDE.md").write_text(MORE)

@@ -70,6 +70,7 @@ def book(tmp_path: Path) -> Iterator[CostBook]:
                 model=model,
                 usage=usage,
                 workspace=(tmp_path / folder).as_uri(),
+                branch="topic" if folder == "one" else None,
                 session="s",
                 at=at,
                 estimated_tokens=estimate,
@@ -206,6 +207,8 @@ def test_options_select_calls(tmp_path: Path) -> None:
     assert calls("--until", "yesterday") == 1
     assert calls("--since", "7d") == calls("--since", "48h") == 3
     assert calls("--workspace", str(tmp_path / "two")) == 2
+    assert calls("--branch", "topic") == 1
+    assert calls("--branch", "") == 2
     assert calls("--agent", "protocol") == 3
     assert calls("--agent", "claude-code") == 0
 

@@ -422,9 +422,22 @@ def test_the_checked_out_branch_counts_until_the_next_checkout(world: World) -> 
     nested.mkdir()
     git(nested, "init", "-q", "-b", "main")
     world.codex_call_in(nested)
-    found = {"main": 2, "feature": 1, "renamed": 1, "other": 1, None: 1}
+    found = {"main": 1, "feature": 1, "renamed": 1, "other": 1, "main (inner)": 1, None: 1}
     assert world.branches(root) == world.branches(tree) == found
     assert world.branches(nested) == {"main": 1}
+    assert world.branches() == {"main": 2, "feature": 1, "renamed": 1, "other": 1, None: 1}
+    checked_out = [world.spending(folder).branch_cost() for folder in (root, tree, nested)]
+    assert [(cost.name, cost.calls, cost.sessions) for cost in checked_out if cost] == [
+        ("main", 1, 1),
+        ("other", 1, 1),
+        ("main", 1, 1),
+    ]
+    by_branch = world.spending(root).detail(CostDetailParams(by=("branch",)), lambda: False)
+    for row in by_branch.rows:
+        if row.branch and "(" not in row.branch:
+            cost = world.spending(root).branch_cost(row.branch)
+            assert cost is not None
+            assert (cost.calls, cost.cost_usd) == (row.calls, row.cost_usd)
     world.codex.clock.now = datetime.now(UTC) - timedelta(hours=1)
     everyday(world.codex, root, turns=1)
     world.read()

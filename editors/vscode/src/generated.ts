@@ -91,6 +91,17 @@ export interface AssembledSection {
 }
 
 /**
+ * The cost of the calls on a git branch.
+ */
+export interface BranchCost {
+  name: string;
+  calls: number;
+  sessions: number;
+  costUsd: number | null;
+  partial: boolean;
+}
+
+/**
  * The size of a context by category, in tokens. The values add up to the context's size.
  *
  * `overhead` includes the request's markup, and reported tokens that fit no other category.
@@ -201,6 +212,7 @@ export interface ContextUsage {
   compacted: boolean | null;
   calibration: CalibrationInfo | null;
   costUsd: number | null;
+  branch: BranchCost | null;
   forecast: Forecast | null;
   note: string | null;
   severity: "error" | "ok" | "warning";

@@ -73,6 +73,14 @@
 ---@field tokens integer
 ---@field trimmed boolean
 
+--- The cost of the calls on a git branch.
+---@class token_sidecar.BranchCost
+---@field name string
+---@field calls integer
+---@field sessions integer
+---@field costUsd? number
+---@field partial boolean
+
 --- The size of a context by category, in tokens. The values add up to the context's size.
 ---
 --- `overhead` includes the request's markup, and reported tokens that fit no other category.
@@ -158,6 +166,7 @@
 ---@field compacted? boolean
 ---@field calibration? token_sidecar.CalibrationInfo
 ---@field costUsd? number
+---@field branch? token_sidecar.BranchCost
 ---@field forecast? token_sidecar.Forecast
 ---@field note? string
 ---@field severity "error"|"ok"|"warning"
