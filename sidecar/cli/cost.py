@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from sidecar.cli.group import workspace_option
+from sidecar.cli.group import also_option, workspace_option
 from sidecar.cli.ledger_updates import (
     exit_on_errors,
     open_ledger,
     try_to_update_costs,
     update_ledger,
+    updated_book,
 )
 from sidecar.cli.output import (
     flush_output,
@@ -129,6 +130,7 @@ def scope_options(command: Command) -> Command:
     help="Write the report to FILE, as a page with charts.",
 )
 @click.option("--team", is_flag=True, help="Report the calls in your team's store ([team] store).")
+@also_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def cost(
@@ -137,6 +139,7 @@ def cost(
     by: str | None,
     html: str | None,
     team: bool,
+    also: tuple[Path, ...],
     as_json: bool,
     **scope: Any,
 ) -> None:
@@ -149,23 +152,23 @@ def cost(
     """
     if context.invoked_subcommand is not None:
         return
-    if team and (scope["workspace"] or scope["branch"]):
-        raise click.UsageError("--team cannot be combined with --workspace or --branch")
+    if team and (scope["workspace"] or scope["branch"] or also):
+        raise click.UsageError("--team cannot be combined with --workspace, --branch or --also")
     with open_ledger() as (book, loaded):
         settings = loaded.settings
         params = _build_params(scope, by, team=team)
-        if html is not None:
-            if team:
-                page = _team_page(settings, scope)
-            else:
-                page = _ledger_page(book, settings, params, scope)
-            write_page(page, html)
+        if team and html is not None:
+            write_page(_team_page(settings, scope), html)
             return
         if team:
             report = _read_team(settings, params, scope["agent"])
         else:
-            with_labels = sys.stdout.isatty() and not as_json
-            report = _read_ledger(book, settings, params, scope, with_labels=with_labels)
+            with updated_book(book, settings, scope["workspace"], also) as calls:
+                if html is not None:
+                    write_page(_ledger_page(calls, settings, params, scope), html)
+                    return
+                with_labels = sys.stdout.isatty() and not as_json
+                report = _read_ledger(calls, settings, params, scope, with_labels=with_labels)
     if as_json:
         print_json({"rows": report.rows, "totals": report.totals})
     elif not report.rows and team:
@@ -203,7 +206,6 @@ def _read_ledger(
     from sidecar.agents.plan_limits import block_ends
     from sidecar.config.paths import state_dir
 
-    update_ledger(book, settings, scope["workspace"])
     folders = _workspace_paths(book, scope["workspace"])
     ends = block_ends(params.by, settings.agents, state_dir())
     report = book.detail(params, agent=scope["agent"], folders=folders, block_ends=ends)
@@ -309,20 +311,22 @@ def _check_agent(name: str | None) -> None:
     metavar="FILE",
     help="Write to FILE instead of standard output.",
 )
+@also_option
 @scope_options
-def export(form: ExportFormat, output: Path | None, **scope: Any) -> None:
+def export(form: ExportFormat, output: Path | None, also: tuple[Path, ...], **scope: Any) -> None:
     """Export individual calls as CSV or JSON Lines.
 
     The rows contain numbers, ids and times, but no text.
     """
     from sidecar.cost.export import read_events, write_calls
 
-    with open_ledger() as (book, loaded):
-        update_ledger(book, loaded.settings, scope["workspace"])
-        wanted = book.scope(
-            _build_params(scope), scope["agent"], _workspace_paths(book, scope["workspace"])
-        )
-        events = read_events(book.ledger, wanted)
+    with (
+        open_ledger() as (book, loaded),
+        updated_book(book, loaded.settings, scope["workspace"], also) as calls,
+    ):
+        folders = _workspace_paths(book, scope["workspace"])
+        wanted = calls.scope(_build_params(scope), scope["agent"], folders)
+        events = read_events(calls.ledger, wanted)
         if output is None:
             with flush_output():
                 write_calls(events, sys.stdout, form)
@@ -453,8 +457,15 @@ def _workspace_paths(book: CostBook, workspace: Path | None) -> tuple[str, ...]:
     show_default=True,
     help="Number of days to request with --api. Today is not included.",
 )
+@also_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def reconcile(reports: tuple[Path, ...], vendor: Vendor | None, days: int, as_json: bool) -> None:
+def reconcile(
+    reports: tuple[Path, ...],
+    vendor: Vendor | None,
+    days: int,
+    also: tuple[Path, ...],
+    as_json: bool,
+) -> None:
     """Compare recorded calls with the bill of Anthropic or OpenAI, by UTC day and model.
 
     Lists each day and model that differs, and how much of the difference is due to tokens that
@@ -474,9 +485,11 @@ def reconcile(reports: tuple[Path, ...], vendor: Vendor | None, days: int, as_js
             if vendor
             else read_bill((str(path), _report_text(path)) for path in reports)
         )
-        update_ledger(book, loaded.settings, None)
-        with book.report_reader() as connection:
-            found = compare(bill, read_recorded(connection, bill), book.prices)
+        with (
+            updated_book(book, loaded.settings, None, also) as calls,
+            calls.report_reader() as connection,
+        ):
+            found = compare(bill, read_recorded(connection, bill), calls.prices)
     if as_json:
         print_json(found)
     else:
@@ -559,7 +572,6 @@ def _ledger_page(
     from sidecar.cost.cost_page import LedgerSource, whole_page
 
     workspace: Path | None = scope["workspace"]
-    update_ledger(book, settings, workspace)
     files: dict[Period, list[FileCost]] = {}
     if workspace is None:
         labels = _labels_of_all_workspaces(book, settings, params, scope["agent"])

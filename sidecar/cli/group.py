@@ -93,6 +93,15 @@ def _has_current_folder() -> bool:
     return True
 
 
+also_option = click.option(
+    "--also",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Add the calls of another machine: a copy of its ledger.db, or a file from `cost export`.",
+)
+
+
 class LazyGroup(click.Group):
     """A command group. Each command's module is imported only when the command is used."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,29 @@ def update_ledger(book: CostBook, settings: Settings, workspace: Path | None) ->
     """
     _ingest_agents(book, settings, workspace)
     update_costs(book)
+
+
+@contextmanager
+def updated_book(
+    book: CostBook, settings: Settings, workspace: Path | None, also: Sequence[Path]
+) -> Iterator[CostBook]:
+    """Update the ledger as `update_ledger` does, and yield it with the calls of other files.
+
+    Args:
+        book: The user's ledger.
+        settings: The settings, which may name further files (`ledger.also`).
+        workspace: Whose new calls to record, or None for all workspaces.
+        also: Ledgers and exports of other machines.
+    """
+    from sidecar.cost.other_ledgers import merge_ledgers, named_files
+
+    update_ledger(book, settings, workspace)
+    files = named_files(also, settings.ledger)
+    if not files:
+        yield book
+        return
+    with closing(merge_ledgers(book, files)) as merged:
+        yield merged
 
 
 def update_costs(book: CostBook) -> None:

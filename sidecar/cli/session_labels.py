@@ -14,6 +14,7 @@ from sidecar.agents.session_index import IngestControl, SessionIndex, find_unrea
 from sidecar.budgets.budget_rules import Rules
 from sidecar.config.load import load
 from sidecar.cost.cost_protocol import CostFilesParams, FileCost
+from sidecar.cost.other_ledgers import named_files
 from sidecar.cost.repricing import price_calls
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
@@ -26,11 +27,12 @@ from sidecar.workspace.views import add_view_to_usage, session_rows
 from sidecar.workspace.workspace import SettingsChange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from sidecar.config.settings import Agents
     from sidecar.conversations.context_protocol import ContextUsage, SessionRow
+    from sidecar.cost.caps import SpendingSums
     from sidecar.cost.ledger import Ledger
     from sidecar.workspace.workspace import Workspace
 
@@ -58,12 +60,16 @@ def labels_in_folders(ledger: Ledger, settings: Agents, folders: Iterable[Path])
 class SessionsView:
     """The sessions of a workspace, as shown by commands."""
 
-    def __init__(self, root: Path, read_seconds: float = 0.0) -> None:
+    def __init__(
+        self, root: Path, read_seconds: float = 0.0, also: Sequence[Path] | None = None
+    ) -> None:
         """Open a workspace's sessions.
 
         Args:
             root: The workspace's folder.
             read_seconds: How long each look at the sessions may read new calls of agents.
+            also: Ledgers and exports whose calls are added to the costs, with those that the
+                settings name (`ledger.also`). None adds no calls.
         """
         self._read_seconds = read_seconds
         self.services = Services()
@@ -73,6 +79,7 @@ class SessionsView:
         self.problems = loaded.problems
         self.workspace.apply_settings(SettingsChange(read=(loaded, Rules(loaded.settings))))
         self.services.configured.set()
+        self._others = [] if also is None else named_files(also, loaded.settings.ledger)
 
     def usage(self, session: str | None = None) -> ContextUsage:
         """Return a session's context usage. The default is the session that the status shows.
@@ -190,8 +197,15 @@ class SessionsView:
 
     async def _update_costs(self, session: str) -> None:
         services, workspace = self.services, self.workspace
-        sums = partial(services.spending(workspace).stored_sums, session)
-        services.update_costs(workspace, await services.workers.run(sums))
+        sums = await services.workers.run(partial(self._read_sums, session))
+        services.update_costs(workspace, sums)
+
+    def _read_sums(self, session: str) -> SpendingSums | None:
+        spending = self.services.spending(self.workspace)
+        if not self._others:
+            return spending.stored_sums(session)
+        with spending.merged_with(self._others):
+            return spending.spent(session, every=True)
 
     async def _run_briefly(self, work: Callable[[threading.Event], object]) -> None:
         """Run work on a thread for a limited time, and then set the event that stops it."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.group import workspace_option
+from sidecar.cli.group import also_option, workspace_option
+from sidecar.cli.ledger_updates import exit_on_errors
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable
 from sidecar.errors import BadParamsError
 from sidecar.text.printable import printable
@@ -55,10 +56,18 @@ _AGENT_WIDTH, _WIDE = 100, 120
 @click.option(
     "--watch", is_flag=True, help="Print the output again after every change. Stop with Ctrl-C."
 )
+@also_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line per update."
 )
-def usage(root: Path, session: str | None, show_all: bool, watch: bool, as_json: bool) -> None:
+def usage(
+    root: Path,
+    session: str | None,
+    show_all: bool,
+    watch: bool,
+    also: tuple[Path, ...],
+    as_json: bool,
+) -> None:
     """Show how full a session's context is.
 
     Sessions of coding agents are found in their files. Sessions of chat plugins are shown while
@@ -69,7 +78,7 @@ def usage(root: Path, session: str | None, show_all: bool, watch: bool, as_json:
     """
     from sidecar.cli.session_labels import SessionsView
 
-    with SessionsView(root, READ_SECONDS) as view:
+    with exit_on_errors(), SessionsView(root, READ_SECONDS, also) as view:
         has_errors = print_problems(view.problems)
         before: object = None
         try:

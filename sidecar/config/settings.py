@@ -110,9 +110,11 @@ class Caps(Table, frozen=True):
 
 
 class LedgerSettings(Table, frozen=True):
-    """Settings for exporting recorded calls. A project cannot set them."""
+    """Settings for exporting and merging recorded calls. A project cannot set them."""
 
     otel_endpoint: Url | None = None
+    also: tuple[NonEmpty, ...] = ()
+    """Ledgers and exports of other machines, which `cost` and `usage` add to this ledger."""
 
 
 class Team(Table, frozen=True):

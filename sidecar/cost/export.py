@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Literal
 import msgspec
 
 from sidecar.cost.ledger import BUCKETS, EVENT_COLUMNS, EVENT_TABLES, event_of_row
-from sidecar.cost.ledger_events import Cost, LedgerEvent
+from sidecar.cost.ledger_events import Buckets, Cost, LedgerEvent
 from sidecar.cost.sums import Scope, calls_condition
 from sidecar.text.printable import json_text, printable
 
@@ -66,7 +66,7 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """
     agent_cost_usd: float | None
     """The cost in USD that the agent computed from its price list."""
-    branch: str
+    branch: str = ""
     """The git branch that was checked out, or an empty string if unknown."""
 
 
@@ -95,6 +95,11 @@ def write_calls(events: Iterator[LedgerEvent], stream: IO[str], form: ExportForm
         _write_csv(ExportedCall.__struct_encode_fields__, rows, stream)
     else:
         stream.writelines(f"{json_text(call)}\n" for call in calls)
+
+
+def buckets_of_export(call: ExportedCall) -> Buckets:
+    """Return the buckets of an exported call."""
+    return Buckets.of(getattr(call, name) for name in _FIELDS)
 
 
 def source_of(cost: Cost) -> CostSource:
@@ -141,11 +146,23 @@ def _write_csv(heads: Sequence[str], rows: Iterable[Sequence[object]], stream: I
         table.writerow(["" if value is None else _format_cell(value) for value in row])
 
 
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+_SPACE = ("\t", "\r")
+
+
 def _format_cell(value: object) -> object:
     """Format a CSV cell. Text that a spreadsheet would interpret as a formula is quoted."""
     if isinstance(value, float):
         return f"{value:.12f}".rstrip("0").rstrip(".")
     if not isinstance(value, str):
         return value
-    formula = value.lstrip().startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠"))
-    return printable("'" + value if formula or value[:1] in ("\t", "\r") else value)
+    return printable("'" + value if _is_formula(value) else value)
+
+
+def without_quote(cell: str) -> str:
+    """Return the text of a cell that `_format_cell` may have quoted."""
+    return cell[1:] if cell[:1] == "'" and _is_formula(cell[1:]) else cell
+
+
+def _is_formula(text: str) -> bool:
+    return text.lstrip().startswith(_FORMULA) or text.startswith(_SPACE)

@@ -236,10 +236,10 @@ def prepare(connection: sqlite3.Connection) -> None:
         ForeignLedgerError: The file has a different schema.
         LedgerError: The ledger was created by a newer version of token-sidecar.
     """
-    if _version_of(connection) == VERSION:
+    if version_of(connection) == VERSION:
         return
     with nested(connection):
-        version = _version_of(connection)
+        version = version_of(connection)
         if version == VERSION:
             return
         if version > VERSION:
@@ -249,7 +249,8 @@ def prepare(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _version_of(connection: sqlite3.Connection) -> int:
+def version_of(connection: sqlite3.Connection) -> int:
+    """Return the version of a ledger's schema, or 0 for a new database."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
 
@@ -956,10 +957,18 @@ class Ledger:
 
 
 class MemoryLedger(Ledger):
-    """A ledger in memory, used if the state folder is unusable."""
+    """A ledger in memory, used for snapshots and if the state folder is unusable."""
 
-    def __init__(self) -> None:
-        super().__init__(Path(":memory:"))
+    def __init__(self, prices: Prices | None = None) -> None:
+        super().__init__(Path(":memory:"), prices=prices)
+
+    def copy_from(self, source: sqlite3.Connection) -> None:
+        """Replace the content with that of another ledger."""
+        content = bytearray(source.serialize())
+        # A database in memory cannot have a write-ahead log, which these two bytes ask for.
+        content[18:20] = b"\x01\x01"
+        with self._lock, translated(self.path):
+            self._open().deserialize(bytes(content))
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -17,7 +18,7 @@ from sidecar.errors import BadParamsError, SidecarError
 from sidecar.text.printable import local_time_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sidecar.agents.session_index import Unread
@@ -254,11 +255,25 @@ class Spending:
         path: Path | None = None,
     ) -> None:
         self._state, self._settings = state, settings
+        self._merged: CostBook | None = None
         self._uri, self._model, self._path = uri or "", model, path
 
     @property
     def book(self) -> CostBook:
-        return self._state.book(self._settings)
+        return self._merged or self._state.book(self._settings)
+
+    @contextmanager
+    def merged_with(self, files: Sequence[Path]) -> Iterator[None]:
+        """In this block, include the calls in other ledgers and exports. Blocks.
+
+        Raises:
+            LedgerError: A file cannot be read.
+        """
+        from sidecar.cost.other_ledgers import merge_ledgers
+
+        with closing(merge_ledgers(self.book, files)) as self._merged:
+            yield
+        self._merged = None
 
     @cached_property
     def _folders(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostRecordParams
+from sidecar.cost.ledger import FILE_NAME
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/how-to/*.md"))]
@@ -46,6 +47,8 @@ NOT_RUN = {
     "token-sidecar cost reconcile --from claude_api_tokens_2026_11.csv --from "
     "claude_api_cost_2026_11.csv": "needs a vendor's report; tests/unit/test_cost_vendor_bill.py",
     "token-sidecar cost reconcile --api anthropic": NETWORK,
+    "token-sidecar usage --also ~/desktop/ledger.db": "needs a session; "
+    "tests/unit/test_cost_other_ledgers.py runs it",
     "python3 editors/try/neovim.py": f"{NETWORK}; tests/e2e/neovim runs it after its installation",
     "python3 tests/run.py": "is the command that runs this test",
     "cd editors/vscode && npm ci && npm run package": VSCODE,
@@ -171,6 +174,9 @@ def prepare(page: str, root: Path) -> None:
         session = ClaudeHome(Path(os.environ["HOME"]) / ".claude").session(root)
         session.reply()
         session.write({"type": "ai-title", "aiTitle": "Fix the tokenizer"})
+    if page == "cost-reports":
+        (Path.home() / "desktop").mkdir()
+        shutil.copy(state_dir() / FILE_NAME, Path.home() / "desktop")
     if page == "team":
         guide = (ROOT / "docs/how-to/team.md").read_text("utf-8")
         config_file().write_text(re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)[0])

@@ -1,0 +1,173 @@
+"""Merges other ledgers and exports into a snapshot of the user's ledger.
+
+This adds up the calls of several machines without a server. A call is added once: it is identified
+by its request id or, without one, by all its values. Nothing is written to the files.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from sidecar import typed
+from sidecar.cost.export import ExportedCall, buckets_of_export, without_quote
+from sidecar.cost.ledger import (
+    EVENT_COLUMNS,
+    EVENT_TABLES,
+    VERSION,
+    LedgerError,
+    MemoryLedger,
+    event_of_row,
+    version_of,
+)
+from sidecar.cost.ledger_events import LedgerEvent, milliseconds
+
+if TYPE_CHECKING:
+    from sidecar.config.settings import LedgerSettings
+    from sidecar.cost.book import CostBook
+
+_MAGIC = b"SQLite format 3\x00"
+
+
+def merge_ledgers(book: CostBook, files: Sequence[Path]) -> CostBook:
+    """Return a cost book in memory with the calls of a book and of other files. Blocks.
+
+    Args:
+        book: The user's own book. It is not changed.
+        files: Ledgers (`ledger.db`) and exports (`cost export`) of other machines.
+
+    Raises:
+        LedgerError: A file cannot be read.
+    """
+    merged = copy.copy(book)
+    merged.ledger = ledger = MemoryLedger(book.prices)
+    book.prices.load()
+    with book.report_reader() as own:
+        ledger.copy_from(own)
+    for path in files:
+        with ledger.reader() as connection:
+            unnamed = Counter(map(_values, _events_in(connection, "request IS NULL")))
+        ledger.record_many(_new_calls(_read_calls(path), unnamed), amend=True)
+    return merged
+
+
+def named_files(also: Iterable[Path], settings: LedgerSettings) -> list[Path]:
+    """Return the files of other machines that the user names on the command line or in settings."""
+    named = (Path(name).expanduser() for name in settings.also)
+    return list(dict.fromkeys((*also, *named)))
+
+
+def _new_calls(
+    calls: Iterable[LedgerEvent], unnamed: Counter[tuple[object, ...]]
+) -> Iterator[LedgerEvent]:
+    """Yield calls without those that have no request id and are among the `unnamed`."""
+    for call in calls:
+        if call.request_id is None and unnamed[_values(call)]:
+            unnamed[_values(call)] -= 1
+        else:
+            yield msgspec.structs.replace(call, cost=None)
+
+
+def _values(call: LedgerEvent) -> tuple[object, ...]:
+    return (
+        milliseconds(call.at), call.session, call.agent, call.provider, call.model, call.category,
+        call.tier, call.buckets,
+    )  # fmt: skip
+
+
+def _read_calls(path: Path) -> Iterator[LedgerEvent]:
+    try:
+        with path.open("rb") as stream:
+            is_ledger = stream.read(len(_MAGIC)) == _MAGIC
+        yield from _read_ledger(path) if is_ledger else _read_export(path)
+    except (OSError, sqlite3.Error, UnicodeError, msgspec.DecodeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise LedgerError(f"{path} cannot be read as a ledger or an export: {reason}") from error
+
+
+def _read_ledger(path: Path) -> Iterator[LedgerEvent]:
+    with closing(_connect(path)) as connection:
+        if version_of(connection) != VERSION:
+            raise ValueError(
+                "it is of another version; run `token-sidecar cost` with this version on its "
+                "machine, and copy it again"
+            )
+        yield from _events_in(connection, "1")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open a ledger without writing to its folder."""
+    uri = f"file:{quote(str(path.resolve()))}"
+    connection = sqlite3.connect(f"{uri}?mode=ro", uri=True)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:  # SQLite needs to write beside the file
+        connection.close()
+        connection = sqlite3.connect(f"{uri}?immutable=1", uri=True)
+    return connection
+
+
+def _events_in(connection: sqlite3.Connection, where: str) -> Iterator[LedgerEvent]:
+    rows = connection.execute(
+        f"SELECT {EVENT_COLUMNS} FROM {EVENT_TABLES} WHERE {where} ORDER BY event.id"  # noqa: S608
+    )
+    return map(event_of_row, rows)
+
+
+def _read_export(path: Path) -> Iterator[LedgerEvent]:
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        first = stream.read(1)
+        stream.seek(0)
+        if first == "{":
+            for line in stream:
+                yield _event_of(typed.decode(line, ExportedCall))
+            return
+        if not first:
+            raise ValueError("it is empty")
+        for row in csv.DictReader(stream):
+            yield _event_of(typed.convert(_cells(row), ExportedCall, strict=False))
+
+
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a CSV row's values. An empty cell is null, and a quoted formula is text."""
+    return {
+        name: None if value == "" and name not in _TEXTS else without_quote(value)
+        for name, value in row.items()
+        if isinstance(value, str)
+    }
+
+
+_TEXTS = frozenset({"workspace", "session", "agent", "provider", "model", "category", "branch"})
+
+
+def _event_of(call: ExportedCall) -> LedgerEvent:
+    def amount(usd: float | None) -> Decimal | None:
+        return None if usd is None else Decimal(str(usd))
+
+    return LedgerEvent(
+        at=datetime.fromisoformat(call.at),
+        model=call.model,
+        provider=call.provider,
+        buckets=buckets_of_export(call),
+        category=call.category,
+        tier="" if call.service_tier == "standard" else call.service_tier,
+        workspace=call.workspace,
+        session=call.session,
+        agent=call.agent,
+        request_id=call.request_id,
+        estimated_tokens=call.estimated_tokens,
+        reported_cost=amount(call.cost_usd) if call.cost_source == "reported" else None,
+        agent_cost=amount(call.agent_cost_usd),
+        branch=call.branch,
+    )

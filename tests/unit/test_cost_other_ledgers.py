@@ -1,0 +1,177 @@
+"""Tests that `--also` adds the calls of other machines, and counts none twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from benchmarks.agents.claude import ClaudeHome
+from sidecar.cli import main
+from sidecar.config.paths import config_file, state_dir
+from sidecar.cost.book import CostBook
+from sidecar.cost.ledger import FILE_NAME
+from sidecar.cost.ledger_events import LedgerEvent
+from tests.unit.cost_calls import call_of
+
+AT = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def record(folder: Path, *calls: LedgerEvent) -> Path:
+    with closing(CostBook(folder)) as book:
+        book.prices.load()
+        for call in calls:
+            book.ledger.record(call)
+    return folder / FILE_NAME
+
+
+def totals(*also: Path) -> tuple[int, int, float]:
+    """Return the number of calls, the prompt tokens and the cost of a report."""
+    options = [part for path in also for part in ("--also", str(path))]
+    found = json.loads(run("cost", "--json", *options).stdout)["totals"]
+    return found["calls"], found["inputTokens"], found["costUsd"]
+
+
+@pytest.fixture
+def laptop() -> Path:
+    """Record three calls here: one with an id, and two equal ones without."""
+    same = call_of(at=AT, tokens=300)
+    return record(state_dir(), call_of("codex", at=AT, tokens=100, request_id="a"), same, same)
+
+
+@pytest.fixture
+def desktop(tmp_path: Path) -> Path:
+    """Record two calls elsewhere. The session of one of them was synchronized to this machine."""
+    later = AT + timedelta(hours=1)
+    return record(
+        tmp_path / "desktop",
+        call_of("codex", at=AT, tokens=100, request_id="a"),
+        call_of("codex", at=later, tokens=5_000, request_id="b", branch="main", tier="batch"),
+    )
+
+
+def test_a_copied_ledger_counts_nothing_twice(laptop: Path, tmp_path: Path) -> None:
+    before = totals()
+    assert before[:2] == (3, 700)
+    copied = tmp_path / "copy.db"
+    shutil.copy(laptop, copied)
+    assert totals(copied, copied, laptop) == before
+
+
+@pytest.mark.usefixtures("laptop")
+def test_calls_of_another_machine_are_added_once(desktop: Path) -> None:
+    content = desktop.read_bytes()
+    calls, tokens, cost = totals(desktop, desktop)
+    assert (calls, tokens) == (4, 5_700)
+    assert cost == pytest.approx(700 * 1.25e-6 + 5_000 * 0.625e-6), "gpt-5, half price in a batch"
+    assert totals()[0] == 3, "this machine's ledger is unchanged"
+    assert desktop.read_bytes() == content
+    by_branch = json.loads(run("cost", "--by", "branch", "--json", "--also", str(desktop)).stdout)
+    assert {row["branch"]: row["calls"] for row in by_branch["rows"]}["main"] == 1
+
+
+@pytest.mark.usefixtures("laptop")
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_exports_are_read_as_they_were_written(desktop: Path, tmp_path: Path, form: str) -> None:
+    expected = totals(desktop)
+    laptop_file, both = tmp_path / f"laptop.{form}", tmp_path / f"both.{form}"
+    run("cost", "export", "--format", form, "--output", str(laptop_file))
+    run("cost", "export", "--format", form, "--output", str(both), "--also", str(desktop))
+    assert totals(laptop_file) == totals()
+    assert totals(both) == expected
+    assert totals(both, desktop, laptop_file) == expected
+    again = tmp_path / f"again.{form}"
+    run("cost", "export", "--format", form, "--output", str(again), "--also", str(both))
+    assert sorted(again.read_text().splitlines()) == sorted(both.read_text().splitlines())
+
+
+def test_reported_costs_and_formula_like_names_survive_an_export(tmp_path: Path) -> None:
+    """CSV quotes a cell that a spreadsheet would interpret as a formula."""
+    record(
+        state_dir(),
+        call_of(at=AT, session="=1+1", model="-x", reported_cost=Decimal("0.25")),
+        call_of(at=AT, session="'quoted", model="y", agent_cost=Decimal("0.5")),
+    )
+    exported = tmp_path / "calls.csv"
+    run("cost", "export", "--output", str(exported))
+    assert totals(exported)[0] == 2
+    (state_dir() / FILE_NAME).unlink()
+    assert totals(exported) == (2, 2_000, 0.75)
+
+
+@pytest.mark.usefixtures("laptop")
+def test_the_setting_names_files_for_every_report(desktop: Path) -> None:
+    config_file().parent.mkdir(parents=True, exist_ok=True)
+    config_file().write_text(f"[ledger]\nalso = [{str(desktop)!r}]\n")
+    assert totals()[0] == 4
+    assert totals(desktop)[0] == 4
+    page = run("cost", "--html", "-").stdout
+    assert "5.7k" in page or "5,700" in page
+
+
+def test_usage_adds_what_other_machines_spent_today(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    session = ClaudeHome(Path.home() / ".claude").session(root)
+    session.user()
+    session.reply()
+    other = record(tmp_path / "other", call_of(at=datetime.now(UTC), tokens=8_000_000))
+    config_file().parent.mkdir(parents=True, exist_ok=True)
+    config_file().write_text("[cost]\nsoft-cap-usd = 5.0\n")
+    options = ("usage", "--workspace", str(root))
+    assert "spent today exceeds" not in run(*options).stdout
+    assert "spent today exceeds the soft cap of $5.00" in run(*options, "--also", str(other)).stdout
+
+
+@pytest.mark.usefixtures("laptop")
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "cannot be read as a ledger or an export"),
+        (b"at,model\n2026-11-20,x\n", "cannot be read as a ledger or an export"),
+        (b"{}\n", "cannot be read as a ledger or an export"),
+        (b"\xff\xfe\x00", "cannot be read as a ledger or an export"),
+        (b"SQLite format 3\x00 and no more", "cannot be read as a ledger or an export"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    result = run("cost", "--also", str(path), code=2)
+    assert reason in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.usefixtures("laptop")
+def test_a_ledger_of_another_version_says_what_to_do(desktop: Path) -> None:
+    with closing(sqlite3.connect(desktop)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    assert (
+        "run `token-sidecar cost` with this version"
+        in run("cost", "--also", str(desktop), code=2).stderr
+    )
+
+
+@pytest.mark.usefixtures("laptop")
+def test_a_ledger_on_a_read_only_medium_is_read(desktop: Path) -> None:
+    for path in desktop.parent.glob(f"{FILE_NAME}-*"):
+        path.unlink()
+    desktop.chmod(0o444)
+    desktop.parent.chmod(0o555)
+    try:
+        assert totals(desktop)[0] == 4
+    finally:
+        desktop.parent.chmod(0o755)
