@@ -67,6 +67,8 @@ def footprint(folder: Path, agent: str | None, as_json: bool, measure_mcp: bool)
         print_json(found)
     else:
         print_lines(*map(to_encodable, found.text.split("\n")))
+        if found.others:
+            print_lines("`--agent NAME` shows an agent that is not installed.")
     sys.exit(2 if has_errors else failed)
 
 

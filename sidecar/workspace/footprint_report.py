@@ -22,6 +22,8 @@ from sidecar.text.printable import counted, first_names, local_time_text, printa
 from sidecar.text.tables import GAP, align_cells, columns, wrap_line
 from sidecar.workspace.request_files import KeptPrompt
 
+NOT_MEASURED = "not measured; `token-sidecar footprint --measure-mcp` counts its tools"
+_LISTED = "`token-sidecar footprint --json` lists them"
 SYSTEM = "System prompt and built-in tools"
 MESSAGE = "First message"
 MOST_ROWS = 40
@@ -306,7 +308,7 @@ def _with_session_size(part: FootprintPart, size: Measure, at: str) -> Footprint
 def _mcp_part(sent: ServerTools) -> FootprintPart:
     """Return the part for the tools of an MCP server."""
     state, how = _SENT_TOOLS[sent.sends]
-    reason = "not measured; `footprint --measure-mcp` counts its tools"
+    reason = NOT_MEASURED
     if sent.tools is not None:
         reason = counted(sent.tools, "tool") + how
     elif sent.sends == "nothing":
@@ -415,7 +417,7 @@ def others_text(found: FootprintReport) -> str:
     if not found.others:
         return ""
     names = first_names(found.others)
-    return f"Not installed, but also send files of this folder: {names} (`--agent`)."
+    return f"Not installed, but also send files of this folder: {names}."
 
 
 def agent_lines(found: AgentFootprint, width: int = 0) -> list[str]:
@@ -432,7 +434,7 @@ def agent_notes(found: AgentFootprint) -> list[str]:
     if len(found.notes) <= MOST_NOTES:
         return found.notes
     left_out = len(found.notes) - MOST_NOTES + 1
-    return [*found.notes[: MOST_NOTES - 1], f"{left_out:,} more notes; `--json` lists them"]
+    return [*found.notes[: MOST_NOTES - 1], f"{left_out:,} more notes; {_LISTED}"]
 
 
 def _table_lines(rows: Sequence[tuple[str, str, str]], width: int) -> list[str]:
@@ -467,7 +469,7 @@ def agent_rows(found: AgentFootprint) -> list[tuple[str, str, str]]:
         shown = {id(part) for part in _largest(found.parts)}
         rest = add_up([part for part in found.parts if id(part) not in shown])
         label = f"{left_out:,} smaller parts"
-        rows.append((label, number_text(rest.tokens, rest.method), "`--json` lists them"))
+        rows.append((label, number_text(rest.tokens, rest.method), _LISTED))
     return rows
 
 

@@ -26,6 +26,7 @@ from sidecar.project.mcp_servers import (
     sent_tools,
 )
 from sidecar.text.printable import counted, printable
+from sidecar.workspace.footprint_report import NOT_MEASURED
 from sidecar.workspace.workspace import path_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 DAYS = 30
-NOT_MEASURED = "not measured; `token-sidecar footprint --measure-mcp` counts its tools"
 
 
 class McpHint(NamedTuple):

@@ -276,7 +276,8 @@ def test_only_installed_agents_are_shown(root: Path) -> None:
     shown = found()
     assert [one["agent"] for one in shown["agents"]] == ["codex"]
     assert set(shown["others"]) == everyone - {"codex"}
-    assert "--agent" in run().stdout
+    assert "--agent" not in shown["text"], "editors show it, too"
+    assert run().stdout.endswith("`--agent NAME` shows an agent that is not installed.\n")
 
 
 def test_a_folder_without_files_says_what_to_do(root: Path) -> None:
@@ -396,7 +397,9 @@ def test_many_notes_are_cut_in_text_only(root: Path) -> None:
     agent = found("--agent", "codex", folder.parent)["agents"][0]
     assert len(agent["notes"]) == 10
     lines = run("--agent", "codex", folder.parent).stdout.splitlines()
-    assert f"  {10 - MOST_NOTES + 1} more notes; `--json` lists them" in lines
+    assert (
+        f"  {10 - MOST_NOTES + 1} more notes; `token-sidecar footprint --json` lists them" in lines
+    )
 
 
 def test_a_skill_without_room_is_only_named(root: Path) -> None:

@@ -342,7 +342,7 @@ def test_a_footprint_has_a_part_for_each_server(
     crates, other = (f"MCP server {name}" for name in ("crates", "other"))
     before = footprint_of(start, "claude-code")
     assert [before[crates]["tokens"], before[other]["tokens"]] == [None, None]
-    unknown = "name only: not measured; `footprint --measure-mcp` counts its tools"
+    unknown = "name only: not measured; `token-sidecar footprint --measure-mcp` counts its tools"
     assert before[crates]["stateText"] == unknown
     assert before[other]["stateText"] == f"{unknown}, with `-p`, or once you have approved it"
     assert [before[crates]["isOwn"], before[other]["isOwn"]] == [True, False]

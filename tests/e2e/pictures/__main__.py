@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,14 +85,7 @@ def main(*names: str) -> None:
     terminals = [one for one in TERMINALS if not names or one.name in names]
     editors = [one for one in EDITORS if not names or one.name in names]
     with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder) / "home"
-        project = home / "parser"
-        _write_project(project)
-        write_day(home, project)
-        env = environment(Path(folder), {"HOME": str(home), "TERM": "xterm-256color"})
-        Path(env["TOKEN_SIDECAR_CONFIG"]).touch()
-        del env["XDG_DATA_HOME"]  # opencode keeps its sessions in this folder
-        subprocess.run([SERVER, "cost"], cwd=project, env=env, check=True, capture_output=True)
+        project, env = _write_world(Path(folder) / "day")
         for terminal in terminals:
             _draw_terminal(terminal, project, env)
         for editor in editors:
@@ -101,8 +95,29 @@ def main(*names: str) -> None:
             }
             _draw(screens, editor.width, editor.name, "Neovim")
         if not names or FOOTPRINT.name in names:
-            _write_instructions(project)
-            _draw_terminal(FOOTPRINT, project, env)
+            _draw_terminal(FOOTPRINT, *_write_world(Path(folder) / "footprint", has_more=True))
+
+
+def _write_world(folder: Path, *, has_more: bool = False) -> tuple[Path, dict[str, str]]:
+    """Write a project and a day's sessions. Return its folder and the environment.
+
+    Args:
+        folder: A new folder.
+        has_more: Whether the project has more instructions. The sessions then begin later than
+            now, because a file that changed after a session began may not be what it sent.
+    """
+    home, now = folder / "home", datetime.now(UTC)
+    project = home / "parser"
+    _write_project(project)
+    if has_more:
+        _write_instructions(project)
+        now += timedelta(hours=6)
+    write_day(home, project, now)
+    env = environment(folder, {"HOME": str(home), "TERM": "xterm-256color"})
+    Path(env["TOKEN_SIDECAR_CONFIG"]).touch()
+    del env["XDG_DATA_HOME"]  # opencode keeps its sessions in this folder
+    subprocess.run([SERVER, "cost"], cwd=project, env=env, check=True, capture_output=True)
+    return project, env
 
 
 def _write_project(project: Path) -> None:
@@ -116,7 +131,7 @@ def _write_project(project: Path) -> None:
 
 
 def _write_instructions(project: Path) -> None:
-    """Write instructions that agents send, cut, hide or send later, older than all sessions."""
+    """Write instructions that agents send, cut, hide or send later."""
     pages = [
         ROOT / "docs/reference" / name for name in ("glossary.md", "agents.md", "endpoints.md")
     ]
@@ -128,10 +143,8 @@ def _write_instructions(project: Path) -> None:
         rules / "style.md": "Write short functions with one purpose, and name them by it.\n" * 30,
         rules / "tables.md": "---\npaths: src/tables.py\n---\nAlign columns with spaces.\n" * 20,
     }
-    before = time.time() - 7 * 24 * 3600
     for path, text in texts.items():
         path.write_text(text)
-        os.utime(path, (before, before))
 
 
 def _draw_terminal(terminal: Terminal, project: Path, env: Mapping[str, str]) -> None:
