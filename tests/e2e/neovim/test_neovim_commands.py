@@ -437,6 +437,18 @@ def test_the_token_map_folds_and_opens_files(ready: Editor) -> None:
     wait_for(lambda: ready.lua("return vim.fn.expand('%:t')") == "2.md", "the file")
 
 
+def test_the_token_map_leaves_the_cursor_to_a_user_who_types(ready: Editor) -> None:
+    ready.command(f"TokenSidecar map {ready.workspace}")
+    ready.keys("itext")
+    wait_for(lambda: "counting the tokens in " in "\n".join(ready.messages()), "the progress")
+    count = "return #vim.tbl_filter(function(w) return vim.bo[vim.api.nvim_win_get_buf(w)].filetype == 'token-sidecar' end, vim.api.nvim_list_wins())"
+    wait_for(lambda: ready.lua(count) == 1, "the map")
+    assert ready.lua("return vim.fn.mode()") == "i"
+    assert ready.lua("return vim.api.nvim_win_get_config(0).relative") == ""
+    ready.keys("<Esc><C-w>w")
+    assert ready.lua("return vim.wo.foldmethod") == "expr"
+
+
 def test_the_token_map_counts_for_the_chosen_model(ready: Editor) -> None:
     (ready.workspace / "src").mkdir()
     ready.command("TokenSidecar model gpt-4")

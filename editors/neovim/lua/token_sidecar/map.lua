@@ -34,7 +34,20 @@ function M.fold_text()
   return ('%s  (%d more)'):format(vim.fn.getline(vim.v.foldstart), hidden)
 end
 
-local function show(folder, found)
+--- Returns a function that says whether the user has neither typed nor moved the cursor since now.
+local function watch_cursor()
+  local function where()
+    return { vim.api.nvim_get_current_win(), vim.api.nvim_get_current_buf(), vim.fn.getcurpos(), vim.b.changedtick }
+  end
+  local before = where()
+  return function() return vim.fn.mode() == 'n' and vim.deep_equal(where(), before) end
+end
+
+--- Shows a map.
+---@param folder string
+---@param found table the map
+---@param stays boolean whether the cursor stays in its window
+local function show(folder, found, stays)
   local files = found.files == 1 and '1 file' or format.integer(found.files) .. ' files'
   local tokens = (found.estimated and '~' or '') .. format.integer(found.tokens)
   local head = ('%s tokens in %s for %s'):format(tokens, files, format.plain(found.model))
@@ -52,14 +65,17 @@ local function show(folder, found)
     table.insert(into.levels, 0)
     into.paths[#into.lines] = file.path
   end
-  local buf = require('token_sidecar.report').open('Tokens: ' .. vim.fn.fnamemodify(folder, ':~'), table.concat(into.lines, '\n'))
+  local title = 'Tokens: ' .. vim.fn.fnamemodify(folder, ':~')
+  local buf, window = require('token_sidecar.report').open(title, table.concat(into.lines, '\n'), stays)
   vim.b[buf].token_sidecar_map_levels = into.levels
-  vim.wo.foldmethod, vim.wo.foldexpr = 'expr', "v:lua.require'token_sidecar.map'.level(v:lnum)"
-  vim.wo.foldtext = "v:lua.require'token_sidecar.map'.fold_text()"
   local at_first = vim.iter(into.levels):filter(function(level) return level == 0 or level == 1 or level == '>1' or level == '>2' end)
-  local fits = #at_first:totable() <= vim.api.nvim_win_get_height(0)
-  vim.wo.foldlevel, vim.wo.foldenable, vim.wo.cursorline = fits and 1 or 0, true, true
-  vim.opt_local.fillchars:append('fold: ')
+  local fits = #at_first:totable() <= vim.api.nvim_win_get_height(window)
+  vim.api.nvim_win_call(window, function()
+    vim.wo.foldmethod, vim.wo.foldexpr = 'expr', "v:lua.require'token_sidecar.map'.level(v:lnum)"
+    vim.wo.foldtext = "v:lua.require'token_sidecar.map'.fold_text()"
+    vim.wo.foldlevel, vim.wo.foldenable, vim.wo.cursorline = fits and 1 or 0, true, true
+    vim.opt_local.fillchars:append('fold: ')
+  end)
   vim.keymap.set('n', '<CR>', function()
     local path = into.paths[vim.fn.line('.')]
     if not path then return vim.fn.foldlevel('.') > 0 and vim.cmd.normal({ 'za', bang = true }) end
@@ -69,7 +85,8 @@ local function show(folder, found)
   vim.keymap.set('n', '<Tab>', 'za', { buffer = buf, nowait = true, silent = true })
 end
 
---- Runs the server's program to count a folder, and shows the token map.
+--- Runs the server's program to count a folder, and shows the token map. This can take seconds, so
+--- the map does not take the cursor from a user who has gone on working.
 ---@param folder string
 function M.open(folder)
   local server = require('token_sidecar.server')
@@ -79,6 +96,8 @@ function M.open(folder)
   local command = vim.list_extend(vim.list_slice(argv, 1, #argv - 1), { 'map', folder, '--json', '--depth', DEPTH })
   local model = server.model_of(folder)
   if model then vim.list_extend(command, { '--model', model }) end
+  format.notify(('counting the tokens in %s …'):format(vim.fn.fnamemodify(folder, ':~')))
+  local is_waiting = watch_cursor()
   vim.system(command, { text = true, cwd = server.START_IN }, function(done)
     vim.schedule(function()
       local ok, found = pcall(vim.json.decode, done.stdout, { luanil = { object = true, array = true } })
@@ -86,7 +105,7 @@ function M.open(folder)
         local reason = vim.trim(done.stderr or ''):match('[^\n]*$')
         return format.notify('the map cannot be shown: ' .. reason, vim.log.levels.ERROR)
       end
-      show(folder, found)
+      show(folder, found, not is_waiting())
     end)
   end)
 end

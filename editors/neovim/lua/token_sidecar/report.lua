@@ -69,18 +69,20 @@ end
 --- Shows text in a floating window. `q` and `<Esc>` close it.
 ---@param title string
 ---@param text string
+---@param stays? boolean whether the cursor stays in its window
 ---@return integer buf
-function M.open(title, text)
+---@return integer window
+function M.open(title, text, stays)
   local lines = vim.split(text, '\n')
   local buf = vim.api.nvim_create_buf(false, true)
   vim.api.nvim_buf_set_lines(buf, 0, -1, true, lines)
   vim.bo[buf].bufhidden, vim.bo[buf].modifiable, vim.bo[buf].filetype = 'wipe', false, 'token-sidecar'
   local look = { style = 'minimal', border = 'rounded', title = (' %s '):format(title) }
   local place, wrap, indent = layout(lines, title)
-  local window = vim.api.nvim_open_win(buf, true, vim.tbl_extend('force', place, look))
+  local window = vim.api.nvim_open_win(buf, not stays, vim.tbl_extend('force', place, look))
   vim.wo[window].wrap, vim.wo[window].linebreak = wrap, true
   vim.wo[window].breakindent, vim.wo[window].breakindentopt = true, 'shift:' .. indent
-  highlight(buf, lines)
+  vim.api.nvim_win_call(window, function() highlight(buf, lines) end)
   local options = { buffer = buf, nowait = true, silent = true }
   vim.keymap.set('n', 'q', '<Cmd>close<CR>', options)
   vim.keymap.set('n', '<Esc>', '<Cmd>close<CR>', options)
@@ -88,7 +90,7 @@ function M.open(title, text)
     buffer = buf,
     callback = function() vim.api.nvim_win_set_config(window, (layout(lines, title))) end,
   })
-  return buf
+  return buf, window
 end
 
 return M
