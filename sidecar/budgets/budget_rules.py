@@ -56,7 +56,8 @@ class Rule(msgspec.Struct, frozen=True):
     @property
     def for_whole_files(self) -> bool:
         """Whether the rule limits each matching file as a whole."""
-        return self.budget.max_tokens is not None and not self.budget.sum
+        is_shared = self.budget.sum or self.budget.always_loaded is not None
+        return self.budget.max_tokens is not None and not is_shared
 
 
 class Rules:
@@ -112,6 +113,11 @@ class Rules:
     def sums(self) -> list[Rule]:
         """The configured rules with a budget that several files share."""
         return [rule for rule in self.written if rule.budget.sum]
+
+    @property
+    def always_loaded(self) -> list[Rule]:
+        """The configured rules for what an agent sends with every call."""
+        return [rule for rule in self.written if rule.budget.always_loaded is not None]
 
     def __bool__(self) -> bool:
         return bool(self.written or self._presets)

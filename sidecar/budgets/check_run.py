@@ -28,7 +28,7 @@ from sidecar.budgets.check_report import (
     find_distinct,
     report_finding,
 )
-from sidecar.budgets.findings import evaluate_sum
+from sidecar.budgets.findings import evaluate_always_loaded, evaluate_sum
 from sidecar.config.safe_files import stamp_of
 from sidecar.counting.count_result import Measure
 from sidecar.errors import BadParamsError
@@ -198,16 +198,12 @@ class Checker:
             find_always_loaded: Returns what an agent sends of the project's files.
             base: The revision that files are compared with.
         """
-        from sidecar.project.loading_rules import loading_rules
-
         new_findings: dict[str, list[ReportedFinding]] = {}
         checked_names = {result.target.relative for result in checked if result.report}
         unchecked: dict[str, AlwaysLoadedFile] = {}
-        for rule in self._rules.written:
-            agent = rule.budget.always_loaded
-            if agent is None:
-                continue
-            files, model = find_always_loaded(agent), rule.budget.model or self._model
+        for rule in self._rules.always_loaded:
+            files = find_always_loaded(rule.budget.always_loaded or "")
+            model = rule.budget.model or self._model
             if not files:
                 self.unsent_rules.append(rule.key)
                 continue
@@ -220,15 +216,13 @@ class Checker:
                 for file, (_, own) in zip(files, counts, strict=True)
                 if file.old_text is not None
             }
-            found = dict(evaluate_sum(rule, counts, self._model, added, base))
+            found = dict(evaluate_always_loaded(rule, counts, self._model, added, base))
             if found and checked_names.isdisjoint(found):
                 chosen = max(files, key=lambda file: added.get(file.name, 0))
                 unchecked[chosen.name] = chosen
                 found = {chosen.name: found[chosen.name]}
             for name, finding in found.items():
-                message = f"Every {loading_rules()[agent].title} call: {finding.message}"
-                told = msgspec.structs.replace(finding, message=message)
-                new_findings.setdefault(name, []).append(report_finding(told, START))
+                new_findings.setdefault(name, []).append(report_finding(finding, START))
         return [
             _add_findings(result, new_findings.get(result.target.relative, ()))
             for result in (*checked, *map(self._check_sent_file, unchecked.values()))

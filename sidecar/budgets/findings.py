@@ -445,6 +445,29 @@ def evaluate_sum(
             yield name, found
 
 
+def evaluate_always_loaded(
+    rule: Rule,
+    files: Sequence[tuple[str, Measure]],
+    model: str,
+    added: Mapping[str, int] | None = None,
+    base: str = "",
+) -> Iterator[tuple[str, Finding]]:
+    """Yield one finding for each file that an agent sends with every call. See `evaluate_sum`."""
+    from sidecar.project.loading_rules import loading_rules
+
+    title = loading_rules()[rule.budget.always_loaded or ""].title
+    for name, finding in evaluate_sum(rule, files, model, added, base):
+        message = f"Every {title} call: {finding.message}"
+        yield name, msgspec.structs.replace(finding, message=message)
+
+
+def whole_file_finding(finding: Finding, text: str) -> Finding:
+    """Return a finding about a whole file at the first line of the file's text."""
+    return msgspec.structs.replace(
+        finding, start=0, end=_first_line_end(text), scope_start=0, scope_end=len(text)
+    )
+
+
 class _Evaluation:
     def __init__(
         self,
@@ -461,7 +484,8 @@ class _Evaluation:
         self._rest_of_group = rest_of_group
 
     def findings(self, rules: Sequence[Rule], marked: bool) -> list[Finding]:
-        found = [self._file_finding(rule) for rule in rules if rule.budget.max_tokens is not None]
+        own = [rule for rule in rules if rule.budget.always_loaded is None]
+        found = [self._file_finding(rule) for rule in own if rule.budget.max_tokens is not None]
         if marked or any(rule.budget.sections for rule in rules):
             found += self._part_findings(rules)
         reported = [finding for finding in found if finding is not None]

@@ -68,11 +68,16 @@ def _fixes_of(
 ) -> Iterator[Fix]:
     text = subject.snapshot.text
     yield from fixes.fit_fixes(text, finding, choices[finding.model].tokenizer)
+    is_always_loaded = any(
+        rule.key == finding.rule and rule.budget.always_loaded for rule in subject.rules
+    )
     others = (
         _propose_move_to_file(subject, finding, place, counter),
         fixes.drop_fix(text, finding, counter),
         _propose_raise(finding, place, text),
-        fixes.ignore_fix(subject.name, subject.snapshot.language_id, text, finding),
+        None  # agents send a file regardless of marks
+        if is_always_loaded
+        else fixes.ignore_fix(subject.name, subject.snapshot.language_id, text, finding),
     )
     yield from filter(None, others)
 

@@ -181,8 +181,7 @@ def _list_prompt_files(report: Report, folder: Path, model: str) -> list[PromptF
     from sidecar.agents.folders import Places
     from sidecar.budgets.instruction_findings import find_used_agents
     from sidecar.config.load import find_root, load
-    from sidecar.project.footprint import find_sent_files
-    from sidecar.workspace.footprints import known_window
+    from sidecar.project.footprint import find_sent_files, known_window
 
     root = find_root(folder.absolute())
     settings = load(root).settings

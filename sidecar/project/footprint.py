@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -157,6 +158,38 @@ def find_footprint(
     if not rules.entries_first:
         finder.add_entries(context_window)
     return finder.footprint()
+
+
+def find_for_model(
+    agent: str,
+    start: Path,
+    places: Places,
+    files: SourceFiles,
+    model: str,
+    window: int | None = None,
+) -> Footprint:
+    """Return what an agent sends with a model before the first word. This function blocks.
+
+    Args:
+        agent: The agent.
+        start: The folder where the agent starts.
+        places: The user's folders.
+        files: Reads the files.
+        model: The model.
+        window: The context window in tokens; by default the model's, if known.
+    """
+    known = window or partial(known_window, model)
+    return find_footprint(agent, start, places, context_window=known, files=files)
+
+
+def known_window(model: str) -> int | None:
+    """Return a model's window. The price list takes long to load, so it is asked last."""
+    from sidecar.models.catalogue import window_of
+    from sidecar.models.families import published_window
+    from sidecar.models.names import parse
+
+    name = parse(model)
+    return name.window or published_window(name.bare) or window_of(model)
 
 
 def agents_with_files(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cachetools import LRUCache, TTLCache
 
@@ -22,10 +22,14 @@ from sidecar.workspace.workspace import Workspaces, path_of
 
 if TYPE_CHECKING:
     from sidecar.budgets.budget_rules import Rules
+    from sidecar.budgets.check_run import AlwaysLoadedFile
     from sidecar.budgets.findings import Finding, RestOfGroup
+    from sidecar.config.settings import Settings
+    from sidecar.counting.count_result import Measure
     from sidecar.counting.counts import Counts
     from sidecar.counting.tokenizer_choice import CounterChoice
     from sidecar.project.files import Target
+    from sidecar.workspace.instruction_checks import InstructionChecks
     from sidecar.workspace.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -34,11 +38,20 @@ FILES_KEPT = 100_000
 """Maximum number of files whose token counts are cached. If a group contains more files, each edit
 recounts the group.
 """
+SENT_KEPT = 10_000
+"""Maximum number of texts that agents send whose token counts are cached."""
 LISTING_SECONDS = 10.0
 """How long the list of files in a folder is cached, in seconds."""
 
 WATCHED_FILES = 1_000
 """Maximum number of files with a shared budget that are watched for changes on disk."""
+
+
+class SentFiles(NamedTuple):
+    """A rule for what an agent sends with every call, and what the agent sends."""
+
+    rule: Rule
+    files: list[AlwaysLoadedFile]
 
 
 class Budgets:
@@ -48,12 +61,39 @@ class Budgets:
         self._counts, self._documents, self._roots = counts, documents, roots
         self._listings: TTLCache[str, list[Target]] = TTLCache(16, LISTING_SECONDS)
         self._files: LRUCache[tuple[str, FileStamp, Hashable], int | None] = LRUCache(FILES_KEPT)
+        self._sent: LRUCache[tuple[bytes, Hashable], Measure] = LRUCache(SENT_KEPT)
 
-    def subject(self, snapshot: Snapshot, workspace: Workspace) -> Subject:
-        """Return text together with the budget rules that apply to its URI."""
+    async def find_sent(
+        self, uri: str, workspace: Workspace, instructions: InstructionChecks
+    ) -> list[SentFiles]:
+        """Return the `always-loaded` rules whose agents send a document, and what they send."""
+        rules = workspace.rules.always_loaded if workspace.rules else ()
+        if not rules or workspace.path is None:
+            return []
+        name = relative_name(workspace, uri)
+        known = await instructions.read_root(workspace)
+        if not known.depends_on(str(workspace.path / name)):
+            return []
+        listed = {target.relative for target in await self._list_targets(workspace.path)}
+        work = partial(
+            _find_sent, rules, workspace.path, workspace.settings, listed, instructions.open_files()
+        )
+        found = await self._counts.workers.run(work)
+        return [sent for sent in found if any(file.name == name for file in sent.files)]
+
+    def subject(
+        self, snapshot: Snapshot, workspace: Workspace, sent: Iterable[SentFiles] = ()
+    ) -> Subject:
+        """Return text together with the budget rules that apply to its URI.
+
+        Args:
+            snapshot: The text.
+            workspace: Its workspace.
+            sent: What agents send together with it, from `find_sent`.
+        """
         name = relative_name(workspace, snapshot.uri)
         rules = tuple(workspace.rules.of(name)) if workspace.rules else ()
-        rules += _window_rule(snapshot.uri, workspace, name)
+        rules += (*_window_rule(snapshot.uri, workspace, name), *(one.rule for one in sent))
         return Subject(name, snapshot, rules, workspace.budget_model, snapshot.version)
 
     async def choose_counters(
@@ -65,14 +105,42 @@ class Budgets:
             for model in subject.models
         }
 
-    async def findings(self, subject: Subject, workspace: Workspace) -> list[Finding]:
+    async def findings(
+        self, subject: Subject, workspace: Workspace, sent: Sequence[SentFiles] = ()
+    ) -> list[Finding]:
         """Return a finding for each rule whose `warn-at` threshold is reached."""
         run = self._counts.workers.run
         if not subject.rules and not await run(partial(_is_marked, subject.snapshot)):
             return []
         choices = await self.choose_counters(subject, workspace)
         rest_of_group = await self._count_other_files(subject, workspace)
-        return await run(partial(findings, subject, choices, rest_of_group))
+        found = await run(partial(findings, subject, choices, rest_of_group))
+        for one in sent:
+            found += await self._find_in_sent(subject, workspace, one)
+        return found
+
+    async def _find_in_sent(
+        self, subject: Subject, workspace: Workspace, sent: SentFiles
+    ) -> list[Finding]:
+        """Return the finding of a text for what an agent sends with every call, if any."""
+        from sidecar.budgets.check_cache import digest_of
+        from sidecar.budgets.findings import evaluate_always_loaded, whole_file_finding
+
+        settings = workspace.settings
+        counts: list[tuple[str, Measure]] = []
+        model = sent.rule.budget.model or subject.model
+        for file in sent.files:
+            part = Snapshot(text=file.text)
+            base = self._counts.count_cache_key(
+                model, settings, sent=len(file.text) <= LARGEST_CHARACTERS
+            )
+            key = digest_of(file.text.encode("utf-8", "surrogatepass")), base
+            if key not in self._sent:
+                choice = await self._counts.choose_counter(part, model, settings)
+                self._sent[key] = await self._counts.measure(part, choice)
+            counts.append((file.name, self._sent[key]))
+        found = dict(evaluate_always_loaded(sent.rule, counts, subject.model)).get(subject.name)
+        return [] if found is None else [whole_file_finding(found, subject.snapshot.text)]
 
     async def _count_other_files(
         self, subject: Subject, workspace: Workspace
@@ -150,6 +218,22 @@ class Budgets:
             return None
         choice = await self._counts.choose_counter(snapshot, model, workspace.settings)
         return (await self._counts.measure(snapshot, choice)).tokens
+
+
+def _find_sent(
+    rules: Iterable[Rule],
+    root: Path,
+    settings: Settings,
+    listed: Container[str],
+    open_files: Mapping[str, Snapshot],
+) -> list[SentFiles]:
+    """Return what the agents of rules send, with open documents as they are in the editor."""
+    from sidecar.workspace.instruction_checks import BufferTexts
+    from sidecar.workspace.prompt_growth import find_always_loaded
+
+    texts = BufferTexts.of(open_files)
+    find = partial(find_always_loaded, root, settings, listed, None, texts)
+    return [SentFiles(rule, find(rule.budget.always_loaded or "")) for rule in rules]
 
 
 def relative_name(workspace: Workspace, uri: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +15,7 @@ from sidecar.config.checks import similar_agents
 from sidecar.config.paths import state_dir
 from sidecar.counting.count_result import Measure
 from sidecar.errors import BadParamsError
-from sidecar.project.footprint import Footprint, Part, agents_with_files, find_footprint
+from sidecar.project.footprint import Footprint, Part, agents_with_files, find_for_model
 from sidecar.project.loading_rules import loading_rules
 from sidecar.project.mcp_servers import ServerTools, find_mcp_servers, read_kept, sent_tools
 from sidecar.project.source_files import SourceFiles
@@ -46,7 +45,6 @@ from sidecar.workspace.request_files import read_kept as read_prompt
 
 if TYPE_CHECKING:
     from sidecar.agents.first_requests import AgentUse, FirstRequest
-    from sidecar.agents.folders import Places
     from sidecar.budgets.content_counts import ContentCounter
     from sidecar.config.settings import Settings
     from sidecar.cost.ledger import Ledger
@@ -250,38 +248,6 @@ def _model_of(agent: str, use: AgentUse | None, chosen: str | None, settings: Se
     first = use.first if use else None
     used = first.model if first else use.model if use else None
     return used or chosen or loading_rules()[agent].measured_model or settings.model
-
-
-def find_for_model(
-    agent: str,
-    start: Path,
-    places: Places,
-    files: SourceFiles,
-    model: str,
-    window: int | None = None,
-) -> Footprint:
-    """Return what an agent sends with a model before the first word. This function blocks.
-
-    Args:
-        agent: The agent.
-        start: The folder where the agent starts.
-        places: The user's folders.
-        files: Reads the files.
-        model: The model.
-        window: The context window in tokens; by default the model's, if known.
-    """
-    known = window or partial(known_window, model)
-    return find_footprint(agent, start, places, context_window=known, files=files)
-
-
-def known_window(model: str) -> int | None:
-    """Return a model's window. The price list takes long to load, so it is asked last."""
-    from sidecar.models.catalogue import window_of
-    from sidecar.models.families import published_window
-    from sidecar.models.names import parse
-
-    name = parse(model)
-    return name.window or published_window(name.bare) or window_of(model)
 
 
 def _count(root: Path, settings: Settings, found: Sequence[_Found]) -> list[list[Measure]]:

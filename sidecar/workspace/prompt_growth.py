@@ -16,11 +16,11 @@ from sidecar.budgets.instruction_findings import choose_agents
 from sidecar.cost.change_price import ChangedCalls, ChangePrice, price_change
 from sidecar.counting.count_result import METHODS, Measure, Method
 from sidecar.errors import BadParamsError, SidecarError
+from sidecar.project.footprint import find_for_model
 from sidecar.project.git import find_top
 from sidecar.project.loading_rules import loading_rules
 from sidecar.project.source_files import SourceFiles
 from sidecar.workspace.footprint_report import short_forms, short_path
-from sidecar.workspace.footprints import find_for_model
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings

@@ -145,9 +145,10 @@ class Services(SharedServices):
     async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
         """Check an open document. Return its text with its budget rules, and the findings."""
         await self.configured.wait()
-        snapshot, workspace = self.documents.snapshot(uri), self.roots.of_document(uri)
-        subject = self.budgets.subject(snapshot, workspace)
-        return subject, await self.budgets.findings(subject, workspace)
+        workspace = self.roots.of_document(uri)
+        sent = await self.budgets.find_sent(uri, workspace, self.instructions)
+        subject = self.budgets.subject(self.documents.snapshot(uri), workspace, sent)
+        return subject, await self.budgets.findings(subject, workspace, sent)
 
     async def read_pinned(self, pinned: PinnedDocument) -> TextDocument:
         """Wait for the settings, then return the pinned document."""

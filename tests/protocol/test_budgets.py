@@ -603,3 +603,46 @@ async def test_unchanged_diagnostics_are_published_once(workspace: Workspace) ->
         for message in client.unread
         if message["method"] == "textDocument/publishDiagnostics"
     ]
+
+
+async def test_what_an_agent_always_loads_has_a_budget(bare: Client, tmp_path: Path) -> None:
+    """Comments are not sent, and open documents count as they are in the editor."""
+    budget = '[[budget]]\nalways-loaded = "claude-code"\nmax-tokens = 7\n'
+    (tmp_path / ".token-sidecar.toml").write_text(budget)
+    sent, other = tmp_path / "CLAUDE.md", tmp_path / ".claude/rules/a.md"
+    other.parent.mkdir(parents=True)
+    for path in (sent, other, tmp_path / "notes.md"):
+        path.write_text("Use short sentences.\n")
+    await bare.initialize(root=tmp_path.as_uri(), capabilities={"workspace": CHANGES})
+    bare.ignore("status/update")
+
+    async def messages(path: Path, count: int) -> list[str]:
+        told = await bare.take(
+            "textDocument/publishDiagnostics",
+            lambda p: p["uri"] == path.as_uri() and len(p["diagnostics"]) == count,
+        )
+        return [one["message"] for one in told["diagnostics"]]
+
+    bare.open("<!-- A comment. -->\nUse short sentences.\n", sent.as_uri())
+    checked, _ = run([str(sent)])
+    (report,) = [one for one in checked.files if one.findings]
+    assert await messages(sent, 1) == [report.findings[0].message]
+    assert report.findings[0].message.startswith("Every Claude Code call: CLAUDE.md and 1 other ")
+    ends = {"line": 0, "character": 0}
+    actions = await bare.request(
+        "textDocument/codeAction",
+        {
+            "textDocument": {"uri": sent.as_uri()},
+            "range": {"start": ends, "end": ends},
+            "context": {"diagnostics": []},
+        },
+    )
+    titles = [action["title"] for action in actions]
+    assert any(title.startswith("Raise the budget to 10 in ") for title in titles)
+    assert not any(title.startswith("Ignore") for title in titles)
+    bare.open("Use short sentences.\n", (tmp_path / "notes.md").as_uri())
+    bare.open("", other.as_uri())
+    assert await messages(sent, 0) == []
+    bare.change({"text": "Use short sentences.\n"}, uri=other.as_uri())
+    assert await messages(other, 1)
+    bare.ignore("textDocument/publishDiagnostics")

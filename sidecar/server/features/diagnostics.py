@@ -104,14 +104,23 @@ class Diagnostics(Feature):
                 self._closed(event.uri)
             self._update_soon(event.uri)
             self._shared_changed(event.uri)
-        elif event.what == "instructions" and event.uri is not None:
-            self._update_soon(event.uri)
-            if self._pulls:
-                self._client.workspace_diagnostic_refresh(None)
+        elif event.what == "instructions":
+            self._instructions_changed(event)
         elif event.what == "context":
             self._window_changed(event)
         elif event.what in ("settings", "model", "endpoint"):
             self._all_changed()
+
+    def _instructions_changed(self, event: Event) -> None:
+        root = event.workspace
+        if event.uri is not None:
+            self._update_soon(event.uri)
+        elif root is not None and root.rules and root.rules.always_loaded:
+            for uri in self._services.documents:
+                if self._services.roots.of_document(uri) is root:
+                    self._update_soon(uri)
+        if self._pulls and event.uri is not None:
+            self._client.workspace_diagnostic_refresh(None)
 
     def _window_changed(self, event: Event) -> None:
         workspace = event.workspace
