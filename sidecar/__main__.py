@@ -7,7 +7,11 @@ import warnings
 
 
 def start() -> None:
-    """Run the command line. `serve` skips click, because importing it takes 20 ms."""
+    """Run the command line. Hooks and `serve` skip click, which takes 20 ms to import."""
+    if sys.argv[1:3] == ["hooks", "--answer"]:
+        from sidecar.hooks.prompt_hook import run as run_hook
+
+        run_hook(sys.argv[3:])
     # watchdog warns if it watches a new folder twice, which is harmless.
     warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, "watchdog")
     if sys.argv[1:] in (["serve"], ["serve", "--stdio"]):

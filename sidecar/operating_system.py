@@ -48,6 +48,21 @@ def windows_path(host: str, path: str) -> PureWindowsPath:
     return PureWindowsPath(path[1:] if path[2:3] == ":" else path)
 
 
+def start_detached(command: list[str]) -> None:
+    """Start a process that outlives this one and shares none of its streams. Raises OSError."""
+    if IS_WINDOWS:
+        import subprocess
+
+        null = subprocess.DEVNULL
+        subprocess.Popen(  # noqa: S603
+            command, stdin=null, stdout=null, stderr=null, creationflags=NO_WINDOW
+        )
+        return
+    # Importing subprocess takes 10 ms, for which a coding agent would wait.
+    opened = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+    os.posix_spawn(command[0], command, os.environ, file_actions=opened, setsid=True)
+
+
 def use_utf8(stream: TextIOWrapper) -> None:
     """Use UTF-8 and `\\n` for output to pipes and files on Windows, as other programs expect.
 

@@ -24,6 +24,7 @@ VERBS: dict[str, str] = {
     "doctor": "Show which engines, endpoints, agents and settings are in use.",
     "fit": "Shorten text to a token limit.",
     "footprint": "Show what coding agents send before the first word, and what is lost.",
+    "hooks": "Let coding agents check your spending caps before they send a prompt.",
     "map": "Show the token count of each file and subfolder in a folder.",
     "mcp": "Run or install the MCP server, which provides token counts to coding agents.",
     "schema": "Print the JSON Schema of the custom LSP messages.",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from sidecar.cli.output import print_json, print_lines, warn
-from sidecar.errors import BadParamsError, SidecarError, how_to_install
+from sidecar.cli.output import confirm_change, print_json, print_lines, warn
+from sidecar.errors import BadParamsError, how_to_install
 from sidecar.mcp.clients import CLIENTS, ClientName, Scope, plan_install, plan_uninstall
 
 MISSING = f"the MCP server requires additional packages; {how_to_install('mcp')}"
@@ -73,22 +73,10 @@ def _change_client(client: ClientName, scope: Scope, *, installs: bool, has_cons
         change = (plan_install if installs else plan_uninstall)(client, scope, Path.cwd())
     except BadParamsError as error:
         raise click.UsageError(str(error)) from error
-    try:
-        if not change.is_needed():
-            state = "is installed already" if installs else "is not installed"
-            print_lines(f"Nothing to do: the server {state} for {client} ({scope}).")
-            return 0
-        print_lines(f"This will {change.describe()}")
-        if not has_consent and not sys.stdin.isatty():
-            warn("nothing was changed: cannot ask for confirmation without a terminal; add --yes")
-            return 1
-        if not has_consent and not click.confirm("Continue?", default=True):
-            warn("nothing was changed")
-            return 1
-        change.apply()
-    except SidecarError as error:
-        warn(str(error))
-        return 1
+    state = "is installed already" if installs else "is not installed"
+    nothing = f"the server {state} for {client} ({scope})"
+    if (code := confirm_change(change, nothing, has_consent=has_consent)) is not None:
+        return code
     undo = f"token-sidecar mcp --uninstall {client} --scope {scope}"
     print_lines(f"Done. Restart {client}; undo with `{undo}`." if installs else "Done.")
     return 0

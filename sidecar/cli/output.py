@@ -11,10 +11,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 import click
 
+from sidecar.errors import SidecarError
 from sidecar.operating_system import use_utf8
 from sidecar.text.printable import json_text, printable, printable_lines, shorten_error
 from sidecar.text.tables import EIGHTHS, wrap_line
@@ -216,3 +217,40 @@ def with_progress(work: Iterable[T], steps: int, size: int) -> Iterable[T]:
     from rich.progress import track
 
     return track(work, "Counting", steps, console=Console(stderr=True), transient=True)
+
+
+class Change(Protocol):
+    """A change of another program's configuration."""
+
+    def describe(self) -> str: ...
+    def is_needed(self) -> bool: ...
+    def apply(self) -> None: ...
+
+
+def confirm_change(change: Change, nothing: str, *, has_consent: bool) -> int | None:
+    """Show a change of another program's configuration, ask for consent, and apply the change.
+
+    Args:
+        change: The change.
+        nothing: The state of the configuration if the change is not needed.
+        has_consent: Whether not to ask.
+
+    Returns:
+        None if the change was applied, else the exit code.
+    """
+    try:
+        if not change.is_needed():
+            print_lines(f"Nothing to do: {nothing}.")
+            return 0
+        print_lines(*f"This will {change.describe()}".splitlines())
+        if not has_consent and not sys.stdin.isatty():
+            warn("nothing was changed: cannot ask for confirmation without a terminal; add --yes")
+            return 1
+        if not has_consent and not click.confirm("Continue?", default=True):
+            warn("nothing was changed")
+            return 1
+        change.apply()
+    except SidecarError as error:
+        warn(str(error))
+        return 1
+    return None

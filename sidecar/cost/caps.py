@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from sidecar.cost.cap_rule import CapSpan, ExceededCap, find_exceeded_cap
 from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.sums import Scope, read_total
-from sidecar.text.printable import AT_LEAST, different_usd_texts, printable, usd_text
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     import sqlite3
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from sidecar.models.window import Severity
 
 CapVerdict = Literal["ok", "warn", "refuse"]
-CapSpan = Literal["day", "session", "workspace"]
 
 
 class CapReason(msgspec.Struct, frozen=True, rename="camel"):
@@ -120,9 +120,9 @@ def judge(caps: Caps, spend: SpentAmounts, estimate: Decimal | None, model: str)
         model: The planned call's model.
     """
     reasons = [
-        reason
+        CapReason(exceeded.kind, exceeded.message, span, float(exceeded.cap))
         for span, soft, hard in _limits_of(caps)
-        if (reason := _exceeded_cap(span, soft, hard, spend, estimate)) is not None
+        if (exceeded := _exceeded_cap(span, soft, hard, spend, estimate)) is not None
     ]
     if estimate is None and has_caps(caps):
         message = f"The price of {printable(model)} is unknown, so no cap applies to this call."
@@ -151,34 +151,17 @@ def _limits_of(caps: Caps) -> tuple[tuple[CapSpan, Decimal | None, Decimal | Non
     )
 
 
-_SPANS: dict[CapSpan, str] = {
-    "day": "today",
-    "session": "in this session",
-    "workspace": "in this workspace",
-}
-
-
 def _exceeded_cap(
     span: CapSpan,
     soft: Decimal | None,
     hard: Decimal | None,
     spend: SpentAmounts,
     estimate: Decimal | None,
-) -> CapReason | None:
-    usd: Decimal = getattr(spend, span)
-    planned = usd + (estimate or Decimal(0))
-    for kind, name, cap in (("hardCap", "hard", hard), ("softCap", "soft", soft)):
-        if cap is not None and planned > cap:
-            call, shown = "", (usd_text(usd), usd_text(cap))
-            if estimate:
-                call = f" plus up to {usd_text(estimate)} for this call"
-            else:
-                shown = different_usd_texts(usd, cap)
-            spent = f"{AT_LEAST if span in spend.partial else ''}{shown[0]}"
-            limit = f"exceeds the {name} cap of {shown[1]}"
-            message = f"{spent} spent {_SPANS[span]}{call} {limit}."
-            return CapReason(kind, message, span, float(cap))
-    return None
+) -> ExceededCap | None:
+    is_partial = span in spend.partial
+    return find_exceeded_cap(
+        span, soft, hard, getattr(spend, span), estimate, is_partial=is_partial
+    )
 
 
 def _worst_verdict(reasons: list[CapReason]) -> CapVerdict:

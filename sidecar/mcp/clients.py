@@ -14,7 +14,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 
@@ -23,105 +23,13 @@ from sidecar.config.paths import state_dir
 from sidecar.config.safe_files import locked, write
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.operating_system import PROGRAM_SUFFIX
-from sidecar.text.json_objects import JsonObject, NotAnObjectError, parse_object
-
-_DEFAULT_INDENT = "  "
-
-
-def set_member(text: str, group: str, key: str, value: Any) -> str:
-    """Return the JSON text with `group.key` set to a value. An empty string is treated as `{}`.
-
-    Raises:
-        NotAnObjectError: The text or the value of `group` is not an object.
-    """
-    text = text if text.strip() else "{}\n"
-    root = parse_object(text)
-    indent = _indent_of(text, root)
-    found = root.find(group)
-    if found is None:
-        added = {key: value}
-        return _insert(text, root, f'"{group}": {_dump(added, indent, 1)}', indent, 1)
-    inner = parse_object(text, found.value_start)
-    known = inner.find(key)
-    written = _dump(value, indent, 2)
-    if known is not None:
-        return text[: known.value_start] + written + text[known.end :]
-    return _insert(text, inner, f"{json.dumps(key)}: {written}", indent, 2)
-
-
-def remove_member(text: str, group: str, key: str, *, keeps_group: bool = False) -> str:
-    """Return the JSON text without `group.key`.
-
-    If `group` becomes empty, it is removed too, unless `keeps_group` is true.
-
-    Raises:
-        NotAnObjectError: The text or the value of `group` is not an object.
-    """
-    if not text.strip():
-        return text
-    root = parse_object(text)
-    found = root.find(group)
-    if found is None:
-        return text
-    inner = parse_object(text, found.value_start)
-    if inner.find(key) is None:
-        return text
-    if len(inner.members) > 1:
-        return _cut(text, inner, key)
-    if not keeps_group:
-        return _cut(text, root, group)
-    rest = _cut(text[: inner.end], inner, key)[inner.start :]
-    return text[: inner.start] + ("{}" if _is_bare(rest) else rest) + text[inner.end :]
-
-
-def _has_member(text: str, group: str, key: str = "") -> bool:
-    """Return whether an object has the member `group`, or `group.key` if a key is given."""
-    found = parse_object(text).find(group) if text.strip() else None
-    if found is None or not key:
-        return found is not None
-    return parse_object(text, found.value_start).find(key) is not None
-
-
-def _is_bare(text: str) -> bool:
-    """Return whether a text is blank or an object without members and comments."""
-    return "".join(text.split()) in ("", "{}")
-
-
-def _insert(text: str, parsed: JsonObject, member: str, indent: str, level: int) -> str:
-    rest = text[parsed.start + 1 :]
-    if parsed.members:
-        return f"{text[: parsed.start + 1]}\n{indent * level}{member},{rest}"
-    if rest.lstrip().startswith("}"):
-        rest = f"\n{indent * (level - 1)}{rest.lstrip()}"
-    return f"{text[: parsed.start + 1]}\n{indent * level}{member}{rest}"
-
-
-def _cut(text: str, parsed: JsonObject, key: str) -> str:
-    number = next(n for n, member in enumerate(parsed.members) if member.key == key)
-    member, before = parsed.members[number], parsed.members[max(0, number - 1)]
-    start, end = member.start, member.end
-    if member.comma is not None:
-        end = member.comma + 1
-    elif number and before.comma is not None:
-        text = text[: before.comma] + text[before.comma + 1 :]
-        start, end = start - 1, end - 1
-    line = len(text[:start].rstrip(" \t"))
-    if line and text[line - 1] == "\n":
-        start = line - 1
-    return text[:start] + text[end:]
-
-
-def _dump(value: Any, indent: str, level: int) -> str:
-    lines = json.dumps(value, indent=indent, ensure_ascii=False).split("\n")
-    return f"\n{indent * level}".join(lines)
-
-
-def _indent_of(text: str, root: JsonObject) -> str:
-    if not root.members:
-        return _DEFAULT_INDENT
-    line = text[: root.members[0].start].rpartition("\n")[2]
-    return line if line and not line.strip() else _DEFAULT_INDENT
-
+from sidecar.text.json_objects import (
+    NotAnObjectError,
+    has_member,
+    is_bare,
+    remove_member,
+    set_member,
+)
 
 Scope = Literal["user", "project"]
 ClientName = Literal[
@@ -254,7 +162,7 @@ class EditFile:
             _restore(path, after, originals.pop(name, None))
         else:
             _write_text(path, after)
-            if not _has_member(before or "", self.group, NAME):
+            if not has_member(before or "", self.group, NAME):
                 originals.pop(name, None)
                 original = _Original.of(before, self.group)
                 originals |= {} if original is None else {name: original}
@@ -272,14 +180,14 @@ class _Original(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, text: str | None, group: str) -> _Original | None:
         """Return what to restore, or None if removing the server restores the file."""
-        if text is not None and _has_member(text, group):
+        if text is not None and has_member(text, group):
             return cls(None, has_group=True)
-        return cls(text, has_group=False) if text is None or _is_bare(text) else None
+        return cls(text, has_group=False) if text is None or is_bare(text) else None
 
 
 def _restore(path: Path, text: str, original: _Original | None) -> None:
     """Write a file without the server. If nothing else was added to it, restore the file."""
-    if original is None or original.has_group or not _is_bare(text):
+    if original is None or original.has_group or not is_bare(text):
         _write_text(path, text)
     elif original.text is not None:
         _write_text(path, original.text)

@@ -1,10 +1,10 @@
-"""Finds the positions of members in JSON objects. Comments are allowed."""
+"""Finds, adds and removes members of JSON objects in text. Comments are allowed and kept."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sidecar.errors import SidecarError
 
@@ -13,6 +13,8 @@ _TOKEN = re.compile(
     r"|(?P<scalar>[^\s{}\[\],:\"/]+)",
     re.DOTALL,
 )
+
+_DEFAULT_INDENT = "  "
 
 
 class NotAnObjectError(SidecarError):
@@ -101,6 +103,17 @@ class _Parser:
             value_start, end = self._read_value()
             members.append(Member(json.loads(token.text), token.start, value_start, end))
 
+    def items_at(self, start: int) -> list[tuple[int, int]]:
+        """Return where the items of the list that starts at a position start and end."""
+        numbered = enumerate(self._tokens, 1)
+        self._next = next(number for number, token in numbered if token.start >= start)
+        items = list[tuple[int, int]]()
+        while (token := self.take()).text != "]":
+            if token.text != ",":
+                self._next -= 1
+                items.append(self._read_value())
+        return items
+
     def _read_value(self) -> tuple[int, int]:
         token = self.take()
         if token.text == "{":
@@ -116,3 +129,147 @@ class _Parser:
                     self._next -= 1
                     self._read_value()
         return token.start, token.end
+
+
+def set_member(text: str, group: str, key: str, value: Any) -> str:
+    """Return the JSON text with `group.key` set to a value. An empty string is treated as `{}`.
+
+    Raises:
+        NotAnObjectError: The text or the value of `group` is not an object.
+    """
+    text = text if text.strip() else "{}\n"
+    root = parse_object(text)
+    indent = _indent_of(text, root)
+    found = root.find(group)
+    if found is None:
+        added = {key: value}
+        return _insert(text, root, f'"{group}": {_dump(added, indent, 1)}', indent, 1)
+    inner = parse_object(text, found.value_start)
+    known = inner.find(key)
+    written = _dump(value, indent, 2)
+    if known is not None:
+        return text[: known.value_start] + written + text[known.end :]
+    return _insert(text, inner, f"{json.dumps(key)}: {written}", indent, 2)
+
+
+def remove_member(text: str, group: str, key: str, *, keeps_group: bool = False) -> str:
+    """Return the JSON text without `group.key`.
+
+    If `group` becomes empty, it is removed too, unless `keeps_group` is true.
+
+    Raises:
+        NotAnObjectError: The text or the value of `group` is not an object.
+    """
+    if not text.strip():
+        return text
+    root = parse_object(text)
+    found = root.find(group)
+    if found is None:
+        return text
+    inner = parse_object(text, found.value_start)
+    if inner.find(key) is None:
+        return text
+    if len(inner.members) > 1:
+        return _cut(text, inner, key)
+    if not keeps_group:
+        return _cut(text, root, group)
+    rest = _cut(text[: inner.end], inner, key)[inner.start :]
+    return text[: inner.start] + ("{}" if is_bare(rest) else rest) + text[inner.end :]
+
+
+def add_item(text: str, group: str, key: str, value: Any) -> str:
+    """Return the JSON text with a value at the start of the list `group.key`.
+
+    The list and the group are created if they are missing.
+
+    Raises:
+        NotAnObjectError: The text or the value of `group` is not an object, or the value of `key`
+            is not a list.
+    """
+    if not has_member(text, group, key):
+        return set_member(text, group, key, [value])
+    start, items = _items(text, group, key)
+    indent = _indent_of(text, parse_object(text))
+    rest = text[start + 1 :]
+    end = "," if items else f"\n{indent * 2}"
+    added = f"\n{indent * 3}{_dump(value, indent, 3)}{end}"
+    return text[: start + 1] + added + (rest if items else rest.lstrip())
+
+
+def remove_items(text: str, group: str, key: str, containing: str) -> str:
+    """Return the JSON text without the items of the list `group.key` that contain a text.
+
+    If the list becomes empty, it is removed too, as is the group. Raises NotAnObjectError.
+    """
+    if not has_member(text, group, key):
+        return text
+    _, items = _items(text, group, key)
+    ours = [containing in text[start:end] for start, end in items]
+    if all(ours):
+        return remove_member(text, group, key)
+    for number in reversed(range(len(items))):
+        if not ours[number]:
+            continue
+        if number + 1 < len(items):  # up to the next item
+            text = text[: items[number][0]] + text[items[number + 1][0] :]
+        else:
+            text = text[: items[number - 1][1]] + text[items[number][1] :]
+    return text
+
+
+def _items(text: str, group: str, key: str) -> tuple[int, list[tuple[int, int]]]:
+    """Return where the list `group.key` starts, and where its items start and end."""
+    found = parse_object(text).find(group)
+    member = parse_object(text, found.value_start).find(key) if found else None
+    if member is None or text[member.value_start] != "[":
+        raise NotAnObjectError(f"{group}.{key} is not a list")
+    return member.value_start, _Parser(text).items_at(member.value_start)
+
+
+def has_member(text: str, group: str, key: str = "") -> bool:
+    """Return whether an object has the member `group`, or `group.key` if a key is given."""
+    found = parse_object(text).find(group) if text.strip() else None
+    if found is None or not key:
+        return found is not None
+    return parse_object(text, found.value_start).find(key) is not None
+
+
+def is_bare(text: str) -> bool:
+    """Return whether a text is blank or an object without members and comments."""
+    return "".join(text.split()) in ("", "{}")
+
+
+def _insert(text: str, parsed: JsonObject, member: str, indent: str, level: int) -> str:
+    rest = text[parsed.start + 1 :]
+    if parsed.members:
+        return f"{text[: parsed.start + 1]}\n{indent * level}{member},{rest}"
+    if rest.lstrip().startswith("}"):
+        rest = f"\n{indent * (level - 1)}{rest.lstrip()}"
+    return f"{text[: parsed.start + 1]}\n{indent * level}{member}{rest}"
+
+
+def _cut(text: str, parsed: JsonObject, key: str) -> str:
+    number = next(n for n, member in enumerate(parsed.members) if member.key == key)
+    member, before = parsed.members[number], parsed.members[max(0, number - 1)]
+    start, end = member.start, member.end
+    if member.comma is not None:
+        end = member.comma + 1
+    elif number and before.comma is not None:
+        text = text[: before.comma] + text[before.comma + 1 :]
+        start, end = start - 1, end - 1
+    line = len(text[:start].rstrip(" \t"))
+    if line and text[line - 1] == "\n":
+        start = line - 1
+    return text[:start] + text[end:]
+
+
+def _dump(value: Any, indent: str, level: int) -> str:
+    lines = json.dumps(value, indent=indent, ensure_ascii=False).split("\n")
+    return f"\n{indent * level}".join(lines)
+
+
+def _indent_of(text: str, root: JsonObject) -> str:
+    if not root.members:
+        return _DEFAULT_INDENT
+    line = text[: root.members[0].start].rpartition("\n")[2]
+    return line if line and not line.strip() else _DEFAULT_INDENT

@@ -15,8 +15,6 @@ from decimal import Context, Decimal
 from functools import cache
 from typing import TYPE_CHECKING
 
-import msgspec
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -72,6 +70,8 @@ def markdown(text: str) -> str:
 
 def json_text(value: object) -> str:
     """Return a value as one line of ASCII JSON that no CI system interprets."""
+    import msgspec  # imported here, because a prompt waits for the hooks, which do not need it
+
     written = json.dumps(msgspec.to_builtins(value), separators=(",", ":"), allow_nan=False)
     return written.replace("##", r"#\u0023")
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from sidecar.agents.session_index import Unread
     from sidecar.config.settings import Settings
     from sidecar.cost.book import Cancelled, CostBook
-    from sidecar.cost.caps import CapReason, CapSpan, CostVerdict, SpendingSums
+    from sidecar.cost.cap_rule import CapSpan
+    from sidecar.cost.caps import CapReason, CostVerdict, SpendingSums
     from sidecar.cost.cost_protocol import (
         BranchCost,
         CostDetailParams,

@@ -20,6 +20,7 @@ ORDER = (
     "cli",
     "server",
     "mcp",
+    "hooks",
     "workspace",
     "conversations",
     "budgets",

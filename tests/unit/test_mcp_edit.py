@@ -23,10 +23,8 @@ from sidecar.mcp.clients import (
     own_command,
     plan_install,
     plan_uninstall,
-    remove_member,
-    set_member,
 )
-from sidecar.text.json_objects import NotAnObjectError
+from sidecar.text.json_objects import NotAnObjectError, remove_member, set_member
 
 SERVER = {"type": "stdio", "command": "token-sidecar", "args": ["mcp"]}
 _values = st.recursive(

@@ -1,0 +1,164 @@
+"""`token-sidecar hooks`: installs the hooks that check the caps before an agent sends a prompt."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sidecar.cli.group import workspace_option
+from sidecar.cli.output import confirm_change, print_json, print_lines, warn
+from sidecar.config.paths import config_file, state_dir
+from sidecar.errors import SidecarError
+from sidecar.hooks.installer import HookChange, hook_agents, hook_command, hook_file, is_installed
+from sidecar.hooks.prompt_hook import PAUSE_FILE, PAUSE_MINUTES, paused_seconds, read_caps
+
+_AGENTS = click.Choice([*hook_agents()])
+_TRIES = 3
+
+
+@click.command()
+@click.option("--install", "agent", type=_AGENTS, help="Add the hooks to an agent.")
+@click.option("--uninstall", "former", type=_AGENTS, help="Remove the hooks from an agent.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--pause", is_flag=True, help=f"Let prompts over a hard cap pass for {PAUSE_MINUTES} minutes."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--record", is_flag=True, hidden=True, help="Record new calls in the workspace.")
+@workspace_option("Workspace whose calls to record")
+def hooks(
+    agent: str | None,
+    former: str | None,
+    yes: bool,
+    pause: bool,
+    as_json: bool,
+    record: bool,
+    root: Path,
+) -> None:
+    """Let coding agents check your spending caps before they send a prompt.
+
+    Over a soft cap, the agent shows a line. Over a hard cap, the prompt is not sent. Without
+    options, show where the hooks are installed and whether they work.
+
+    Exit codes: 0; 1 if the configuration was not changed or a hook does not work; 2 if the
+    arguments are invalid.
+    """
+    if agent and former:
+        raise click.UsageError("use either --install or --uninstall")
+    if record:
+        _record_calls(root)
+    elif pause:
+        sys.exit(_pause())
+    elif changed := agent or former:
+        sys.exit(_change_agent(changed, installs=agent is not None, has_consent=yes))
+    else:
+        sys.exit(_show(as_json=as_json))
+
+
+def _change_agent(name: str, *, installs: bool, has_consent: bool) -> int:
+    state = "are installed already" if installs else "are not installed"
+    nothing = f"the hooks {state} in {name}"
+    code = confirm_change(HookChange(name, installs), nothing, has_consent=has_consent)
+    if code is not None:
+        return code
+    undo = f"Restart {name}; undo with `token-sidecar hooks --uninstall {name}`."
+    print_lines(f"Done. {undo}" if installs else "Done.")
+    if installs and (note := hook_agents()[name].note):
+        print_lines(note)
+    if installs and not _caps():
+        print_lines(_NO_CAPS)
+    return 0
+
+
+_NO_CAPS = "No caps are set, so no prompt is stopped. Set them under [cost] in your own settings."
+
+
+def _caps() -> dict[Any, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        return {**read_caps(config_file())}
+    return {}
+
+
+def _pause() -> int:
+    from sidecar.config.safe_files import make_folder, write
+
+    try:
+        make_folder(state_dir())
+        write(state_dir() / PAUSE_FILE, b"")
+    except OSError as error:
+        warn(f"cannot write {state_dir()}: {error.strerror}; set TOKEN_SIDECAR_CAPS=off instead")
+        return 1
+    print_lines(f"Caps do not stop prompts for {PAUSE_MINUTES} minutes.")
+    return 0
+
+
+def _record_calls(root: Path) -> None:
+    from sidecar.cli.ledger_updates import update_ledger
+    from sidecar.config.load import load
+    from sidecar.cost.book import CostBook
+
+    with contextlib.suppress(AttributeError, OSError):  # Windows has no `nice`
+        os.nice(10)
+    settings = load(root).settings
+    with contextlib.closing(CostBook(state_dir(), settings.prices)) as book:
+        update_ledger(book, settings, root)
+
+
+def _show(*, as_json: bool) -> int:
+    agents = [_describe_agent(name) for name in hook_agents()]
+    installed = [each for each in agents if each["installed"]]
+    for each in installed:
+        each |= _try_hook(each["agent"])
+    paused = paused_seconds(state_dir())
+    if as_json:
+        print_json({"agents": agents, "hasCaps": bool(_caps()), "pausedSeconds": round(paused)})
+        return int(any(not each["works"] for each in installed))
+    width = max(map(len, hook_agents()))
+    for each in agents:
+        state = each["problem"] or "not installed"
+        if each["installed"]:
+            works = f"answers in {each['milliseconds']} ms" if each["works"] else "does not work"
+            state = f"installed, {works}: {each['file']}"
+        print_lines(f"{each['agent']:<{width}}  {state}")
+    if installed and not _caps():
+        print_lines(_NO_CAPS)
+    if paused:
+        until = datetime.fromtimestamp(time.time() + paused).astimezone()
+        print_lines(f"Paused until {until:%H:%M}: caps do not stop prompts.")
+    return int(any(not each["works"] for each in installed))
+
+
+def _describe_agent(name: str) -> dict[str, Any]:
+    try:
+        installed, problem = is_installed(name), ""
+    except SidecarError as error:
+        installed, problem = False, str(error)
+    file = str(hook_file(name))
+    return {"agent": name, "file": file, "installed": installed, "problem": problem}
+
+
+def _try_hook(name: str) -> dict[str, Any]:
+    """Run an agent's hook as the agent does, with a session that does not exist."""
+    taken, works = list[float](), True
+    text = json.dumps({"session_id": "none", "cwd": os.getcwd(), "prompt": "none"})
+    for _ in range(_TRIES):
+        began = time.perf_counter()
+        try:
+            done = subprocess.run(  # noqa: S603 - our own program
+                hook_command(name), input=text.encode(), capture_output=True, timeout=5, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            works = False
+        else:
+            works = works and done.returncode in (0, 2)
+        taken.append(time.perf_counter() - began)
+    return {"works": works, "milliseconds": round(sorted(taken)[_TRIES // 2] * 1000)}

@@ -1,0 +1,66 @@
+"""The rule that every spending cap follows.
+
+The hooks of coding agents also use this module. It imports little, because a prompt waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from sidecar.text.printable import AT_LEAST, different_usd_texts, usd_text
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+CapSpan = Literal["day", "session", "workspace"]
+
+_SPANS: dict[CapSpan, str] = {
+    "day": "today",
+    "session": "in this session",
+    "workspace": "in this workspace",
+}
+
+
+class ExceededCap(NamedTuple):
+    """A cap that is exceeded."""
+
+    kind: Literal["softCap", "hardCap"]
+    message: str
+    cap: Decimal
+    """The cap in USD."""
+
+
+def find_exceeded_cap(
+    span: CapSpan,
+    soft: Decimal | None,
+    hard: Decimal | None,
+    spent: Decimal,
+    estimate: Decimal | None = None,
+    *,
+    is_partial: bool,
+) -> ExceededCap | None:
+    """Return the exceeded cap, or None if neither is. The hard cap takes precedence.
+
+    Args:
+        span: What the caps apply to.
+        soft: The soft cap in USD, or None if it is not set.
+        hard: The hard cap in USD, or None if it is not set.
+        spent: The amount already spent, in USD.
+        estimate: The cost of a planned call in USD, or None if it is unknown.
+        is_partial: Whether `spent` is a lower bound.
+    """
+    planned = spent + (estimate or 0)
+    if hard is not None and planned > hard:
+        name, cap = "hard", hard
+    elif soft is not None and planned > soft:
+        name, cap = "soft", soft
+    else:
+        return None
+    call, shown = "", (usd_text(spent), usd_text(cap))
+    if estimate:
+        call = f" plus up to {usd_text(estimate)} for this call"
+    else:
+        shown = different_usd_texts(spent, cap)
+    amount = f"{AT_LEAST if is_partial else ''}{shown[0]}"
+    message = f"{amount} spent {_SPANS[span]}{call} exceeds the {name} cap of {shown[1]}."
+    return ExceededCap("hardCap" if name == "hard" else "softCap", message, cap)

@@ -1,0 +1,1 @@
+"""Hooks that ask the spending caps before a coding agent sends a prompt."""

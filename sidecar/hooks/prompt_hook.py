@@ -1,0 +1,294 @@
+"""`token-sidecar hooks --answer AGENT`: agents run it before they send a prompt and after a turn.
+
+Before a prompt, it compares the ledger's sums with the user's caps. After a turn, it starts
+`token-sidecar hooks --record`, which records the turn's calls while the agent is idle.
+
+A prompt waits for this module, so it imports only what it needs, and answers within
+`_MAX_SECONDS`. If anything fails, it prints nothing, and the agent sends the prompt. The prompt is
+part of the input, but is neither read, stored nor logged.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping
+    from decimal import Decimal
+    from pathlib import Path
+
+    from sidecar.cost.cap_rule import CapSpan, ExceededCap
+
+ANSWER, AFTER_TURN = "--answer", "--after-turn"
+SWITCH_VARIABLE = "TOKEN_SIDECAR_CAPS"
+"""The environment variable that turns the caps off in an agent if its value is `off`."""
+PAUSE_FILE = "hooks-paused"
+"""The file in the state folder whose modification time says when the caps were paused."""
+PAUSE_MINUTES = 10
+HOW_TO_GO_ON = (
+    f"To go on, run `token-sidecar hooks --pause` ({PAUSE_MINUTES} minutes) and send it again."
+)
+_MAX_SECONDS = 0.2
+_LONGEST_SECONDS = 1.0
+_STEP_SECONDS = 0.1
+_PREFIXES: dict[CapSpan, str] = {"day": "", "session": "session-", "workspace": "workspace-"}
+_PICO = 10**12
+
+
+class Caller(NamedTuple):
+    """What the agent says about the prompt."""
+
+    agent: str
+    session: str
+    folder: str
+    transcript: str
+    """The path of the session's file, or an empty string if the agent does not pass it."""
+    is_new_prompt: bool
+    """False if the prompt is empty: Qwen Code asks again after each round of tools."""
+
+
+class Amount(NamedTuple):
+    """The cost of some calls."""
+
+    usd: Decimal
+    is_partial: bool
+    """Whether calls have no price, or are of agents that omit calls."""
+
+
+def run(arguments: list[str]) -> None:
+    """Answer an agent, and exit the process. The exit code is 0 unless the agent expects another.
+
+    A thread does the work. If it is not done after `_MAX_SECONDS`, for example because a disk does
+    not respond, the process exits without an answer. On a busy machine, the thread gets more time
+    while it makes progress.
+    """
+    done = _thread.allocate_lock()
+    done.acquire()
+    codes = [0]
+
+    def work() -> None:
+        # Agents show any other output and exit code as an error of the hook.
+        with suppress(BaseException):
+            caller = _read_caller(arguments[0])
+            if AFTER_TURN in arguments:
+                _start_recording(caller)
+            elif caller.is_new_prompt and os.environ.get(SWITCH_VARIABLE, "").lower() != "off":
+                _check_caps(caller, codes)
+        done.release()
+
+    _thread.start_new_thread(work, ())
+    waited, used = 0.0, 0.0
+    while not done.acquire(timeout=_STEP_SECONDS):
+        waited, before, used = waited + _STEP_SECONDS, used, time.process_time()
+        is_stuck = used - before < _STEP_SECONDS / 50
+        if waited > _LONGEST_SECONDS or (is_stuck and waited >= _MAX_SECONDS):
+            break
+    os._exit(codes[0])
+
+
+def _read_caller(agent: str) -> Caller:
+    import json
+
+    sent = json.loads(sys.stdin.buffer.read() or b"{}")
+    return Caller(
+        agent,
+        str(sent.get("session_id") or sent.get("sessionId") or ""),
+        str(sent.get("cwd") or os.getcwd()),
+        str(sent.get("transcript_path") or ""),
+        sent.get("prompt") != "",
+    )
+
+
+def _check_caps(caller: Caller, codes: list[int]) -> None:
+    """Print the agent's answer if a cap is exceeded, and store the exit code in `codes`."""
+    import sqlite3
+    from contextlib import closing
+
+    from sidecar.config.paths import LEDGER_FILES, config_file, state_dir
+
+    state, caps = state_dir(), read_caps(config_file())
+    if not caps:
+        return
+    uri = (state / LEDGER_FILES[0]).as_uri() + "?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, timeout=_MAX_SECONDS)) as connection:
+        amounts = {span: read_amount(connection, span, caller) for span in caps}
+        is_current = _is_current(connection, caller.transcript)
+    limits = [(amounts[span].usd, cap) for span, both in caps.items() for cap in both]
+    if any(cap is not None and usd > cap for usd, cap in limits):
+        codes[0] = _answer(caller.agent, _exceeded_caps(caps, amounts), state)
+    if not is_current:
+        _start_recording(caller)
+
+
+Caps = dict["CapSpan", "tuple[Decimal | None, Decimal | None]"]
+
+
+def read_caps(path: Path) -> Caps:
+    """Return the soft and the hard cap of each span with a cap, from the user's settings.
+
+    Invalid values are ignored, as `config.load` does. Raises OSError and ValueError.
+    """
+    from decimal import Decimal
+
+    values = _read_toml(path).get("cost", {})
+
+    def cap(key: str) -> Decimal | None:
+        value = values.get(key)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return Decimal(repr(value)) if is_number and 0 <= value < float("inf") else None
+
+    caps: Caps = {
+        span: (cap(f"{prefix}soft-cap-usd"), cap(f"{prefix}hard-cap-usd"))
+        for span, prefix in _PREFIXES.items()
+    }
+    return {span: both for span, both in caps.items() if both != (None, None)}
+
+
+def _exceeded_caps(caps: Caps, amounts: Mapping[CapSpan, Amount]) -> list[ExceededCap]:
+    from sidecar.cost.cap_rule import find_exceeded_cap
+
+    found = [
+        find_exceeded_cap(span, *both, amounts[span].usd, is_partial=amounts[span].is_partial)
+        for span, both in caps.items()
+    ]
+    return [each for each in found if each is not None]
+
+
+def _answer(agent: str, exceeded: list[ExceededCap], state: Path) -> int:
+    """Print an agent's answer. Return the exit code."""
+    answers = _read_toml(_own_file("agents.toml"))[agent]
+    message = " ".join(each.message for each in exceeded)
+    is_refused = any(each.kind == "hardCap" for each in exceeded) and not paused_seconds(state)
+    if is_refused:
+        message += f" {HOW_TO_GO_ON}"
+    form = answers["refusal" if is_refused else "warning"]
+    if form == "exit-2":
+        os.write(2, f"token-sidecar: {message}\n".encode())
+        return 2
+    if form != "none":
+        import json
+
+        key = "reason" if is_refused else "systemMessage"
+        answer = {"decision": form} if is_refused else {}
+        os.write(1, json.dumps(answer | {key: f"token-sidecar: {message}"}).encode())
+    return 0
+
+
+def paused_seconds(state: Path) -> float:
+    """Return how long caps do not stop prompts, or 0 if they do."""
+    try:
+        age = time.time() - os.stat(state / PAUSE_FILE).st_mtime
+    except OSError:
+        return 0
+    return max(0.0, PAUSE_MINUTES * 60 - age) if age > -1 else 0
+
+
+_SUMS = "session, day, calls, cost, priced_calls, partly_priced_calls"
+# Readers add the calls that are not yet part of the daily sums; see `cost.ledger`.
+_CALLS = (
+    f"SELECT {_SUMS} FROM daily WHERE {{where}} UNION ALL "  # noqa: S608
+    f"SELECT {_SUMS} FROM event_sums WHERE id > (SELECT upto FROM folded) AND {{where}}"
+)
+
+
+def read_amount(connection: sqlite3.Connection, span: CapSpan, caller: Caller) -> Amount:
+    """Return what was spent today, in the caller's session, or in its workspace.
+
+    The result equals that of `cost.caps.spend_so_far`.
+    """
+    from decimal import Decimal
+
+    values: dict[str, Any]
+    if span == "day":
+        from datetime import date
+
+        where = "day = :day"
+        values = {"day": date.today().toordinal() - date(1970, 1, 1).toordinal()}  # noqa: DTZ011
+    elif span == "session":
+        where = "session IN (SELECT id FROM session WHERE name = :name AND agent = :agent)"
+        values = {"name": caller.session, "agent": caller.agent}
+    else:
+        folders = _workspace_folders(connection, caller.folder)
+        within = " OR ".join(
+            f"workspace = :uri{n} OR substr(workspace, 1, length(:uri{n}) + 1) = :uri{n} || '/'"
+            for n in range(len(folders))
+        )
+        where = f"session IN (SELECT id FROM session WHERE {within})"  # noqa: S608
+        values = {f"uri{n}": uri for n, uri in enumerate(folders)}
+    rows = connection.execute(
+        "SELECT agent, sum(cost), sum(priced_calls) < sum(calls) OR sum(partly_priced_calls) > 0 "  # noqa: S608
+        f"FROM ({_CALLS.format(where=where)}) AS part JOIN session AS owner "
+        "ON owner.id = part.session GROUP BY agent",
+        values,
+    ).fetchall()
+    usd = Decimal(sum(cost for _, cost, _ in rows)) / _PICO
+    is_partial = any(partial for *_, partial in rows)
+    return Amount(usd, is_partial or any(_omits_calls(agent) for agent, *_ in rows))
+
+
+def _omits_calls(agent: str) -> bool:
+    agents = _read_toml(_own_file("../known_agents.toml"))["agents"]
+    return bool(agents.get(agent, {}).get("omits-calls"))
+
+
+def _workspace_folders(connection: sqlite3.Connection, folder: str) -> list[str]:
+    """Return the URIs of the project folder at or above a folder, and of its git worktrees."""
+    from pathlib import Path
+
+    start = Path(os.path.realpath(folder))
+    root = next(filter(_is_root, (start, *start.parents)), start)
+    folders = [root]
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worktree'").fetchone():
+        rows = connection.execute(
+            "SELECT folder FROM worktree WHERE repository = "
+            "(SELECT repository FROM worktree WHERE folder = ?)",
+            (str(root),),
+        )
+        folders += [Path(other) for (other,) in rows]
+    return [each.as_uri() for each in folders]
+
+
+def _is_root(folder: Path) -> bool:
+    """Return the same as `config.load.is_root`, which imports too much."""
+    from sidecar.config.paths import project_files
+
+    own, pyproject = project_files(folder)
+    if (folder / ".git").exists() or own.is_file():
+        return True
+    return pyproject.is_file() and b"[tool.token-sidecar" in pyproject.read_bytes()
+
+
+def _is_current(connection: sqlite3.Connection, transcript: str) -> bool:
+    """Return whether a session's file has been read completely."""
+    if not transcript:
+        return True
+    row = connection.execute("SELECT size FROM store WHERE path = ?", (transcript,)).fetchone()
+    try:
+        return row is not None and row[0] == os.stat(transcript).st_size
+    except OSError:
+        return True
+
+
+def _start_recording(caller: Caller) -> None:
+    from sidecar.operating_system import start_detached
+
+    command = ["-P", "-m", "sidecar", "hooks", "--record", "--workspace", caller.folder]
+    start_detached([sys.executable, *command])
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+
+
+def _own_file(name: str) -> Path:
+    from pathlib import Path
+
+    return Path(__file__).parent / name

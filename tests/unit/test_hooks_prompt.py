@@ -1,0 +1,304 @@
+"""Tests that hooks compare the ledger's sums with the caps, and never hold up an agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from sidecar.config.paths import config_file, state_dir
+from sidecar.cost.book import CostBook
+from sidecar.cost.cost_protocol import CostRecordParams
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
+from sidecar.hooks.installer import hook_agents
+from sidecar.hooks.prompt_hook import PAUSE_FILE, Caller, read_amount, read_caps
+from tests.unit.test_cost_caps import spend
+
+CANARY = "the-prompt-is-nobodys-business"
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+    seconds: float = 0.0
+
+    @property
+    def reason(self) -> str:
+        return str(json.loads(self.out)["reason"])
+
+
+def ask(agent: str = "claude-code", *, env: dict[str, str] | None = None, **sent: Any) -> Answer:
+    """Run the hook as an agent does."""
+    values = {"session_id": "s", "cwd": str(Path.home()), "prompt": CANARY} | sent
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "sidecar", "hooks", "--answer", agent],
+        input=json.dumps(values), capture_output=True, text=True, check=False, timeout=60,
+        env=os.environ | (env or {}),
+    )  # fmt: skip
+    return Answer(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+
+
+def set_caps(text: str) -> None:
+    config_file().write_text(f"[cost]\n{text}\n")
+
+
+@pytest.fixture
+def book() -> CostBook:
+    return CostBook(state_dir())
+
+
+def test_each_agent_gets_a_refusal_that_it_understands(book: CostBook) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    set_caps("hard-cap-usd = 5")
+    for name, agent in hook_agents().items():
+        answer = ask(name)
+        text = (
+            "token-sidecar: $8.27 spent today exceeds the hard cap of $5.00. "
+            "To go on, run `token-sidecar hooks --pause` (10 minutes) and send it again."
+        )
+        if agent.refusal == "exit-2":
+            assert answer[:3] == (2, "", text + "\n")
+        else:
+            assert (answer.code, answer.err) == (0, "")
+            assert json.loads(answer.out) == {"decision": agent.refusal, "reason": text}
+
+
+def test_a_soft_cap_is_named_and_stops_nothing(book: CostBook) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    set_caps("soft-cap-usd = 5")
+    text = "token-sidecar: $8.27 spent today exceeds the soft cap of $5.00."
+    assert json.loads(ask("codex").out) == {"systemMessage": text}
+    assert ask("copilot-cli")[:3] == (2, "", text + "\n")
+    assert ask("kimi-code")[:3] == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("caps", "is_refused"),
+    [
+        ("", False),
+        ("hard-cap-usd = 9", False),
+        ("hard-cap-usd = 8", True),
+        ("session-hard-cap-usd = 2", False),
+        ("session-hard-cap-usd = 0.5", True),
+        ("hard-cap-usd = -1", False),
+        ("hard-cap-usd = 'much'", False),
+        ("hard-cap-usd = ", False),
+    ],
+)
+def test_the_caps_of_the_users_settings_apply(
+    caps: str, *, is_refused: bool, book: CostBook
+) -> None:
+    book.ledger.record_many([_call("s", 1)])
+    spend(book, 7.5, "file:///b", "t")
+    set_caps(caps)
+    assert bool(ask().out) == is_refused
+
+
+def _call(session: str, usd: int, agent: str = "claude-code", workspace: str = "") -> LedgerEvent:
+    from datetime import UTC, datetime
+    from decimal import Decimal
+
+    return LedgerEvent(
+        at=datetime.now(UTC), model="gpt-5", provider="openai", buckets=Buckets(input=1),
+        session=session, agent=agent, workspace=workspace, request_id=f"{agent} {session} {usd}",
+        reported_cost=Decimal(usd),
+    )  # fmt: skip
+
+
+def test_amounts_are_those_of_the_status(book: CostBook, tmp_path: Path) -> None:
+    root, worktree = tmp_path / "a", tmp_path / "b"
+    for folder in (root / "inner", root / ".git" / "worktrees" / "b", worktree):
+        folder.mkdir(parents=True)
+    (root / ".git/worktrees/b/gitdir").write_text(str(worktree / ".git"))
+    (root / ".git/worktrees/b/commondir").write_text("../..")
+    (worktree / ".git").write_text(f"gitdir: {root}/.git/worktrees/b")
+    places = [root.as_uri(), (root / "inner").as_uri(), worktree.as_uri(), root.as_uri() + "c"]
+    for number, place in enumerate(places):
+        agent = "gemini-cli" if number == 1 else "claude-code"
+        book.ledger.record_many([_call(f"s{number}", 2**number, agent, place)])
+    spend(book, 100, root.as_uri(), "s0", days_ago=3)
+    from sidecar.workspace.spending import repository_folders
+
+    folders = repository_folders(book, root)
+    with book.report_reader() as connection:
+        for session, agent in (("s0", "claude-code"), ("s1", "gemini-cli"), ("none", "codex")):
+            caller = Caller(agent, session, str(root / "inner"), "", is_new_prompt=True)
+            spent = book.spend(root.as_uri(), session, folders)
+            for span in ("day", "workspace"):
+                amount = read_amount(connection, span, caller)
+                assert amount == (getattr(spent, span), span in spent.partial), span
+            own = read_amount(connection, "session", caller)
+            assert own.usd == {"s0": 1, "s1": 2, "none": 0}[session]
+            assert own.is_partial == (session == "s1")
+
+
+def test_no_caps_apply_to_an_agent_that_was_started_without_them(book: CostBook) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    set_caps("hard-cap-usd = 5")
+    assert not ask(env={"TOKEN_SIDECAR_CAPS": "off"}).out
+
+
+def test_a_pause_ends_after_ten_minutes(book: CostBook) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    set_caps("hard-cap-usd = 5")
+    subprocess.run([sys.executable, "-P", "-m", "sidecar", "hooks", "--pause"], check=True)
+    assert "decision" not in ask().out
+    now = time.time()
+    os.utime(state_dir() / PAUSE_FILE, (now, now - 601))
+    assert "decision" in ask().out
+
+
+def test_the_rounds_of_a_turn_are_not_stopped(book: CostBook) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    set_caps("hard-cap-usd = 5")
+    assert not ask("qwen-code", prompt="").out
+
+
+def no_ledger() -> None:
+    shutil.rmtree(state_dir())
+
+
+def damaged_ledger() -> None:
+    for path in state_dir().glob("ledger.db*"):
+        path.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+
+
+def folder_in_its_place() -> None:
+    no_ledger()
+    (state_dir() / "ledger.db").mkdir(parents=True)
+
+
+def broken_settings() -> None:
+    config_file().write_bytes(b"[cost\nhard-cap-usd = \xff")
+
+
+@pytest.mark.parametrize("fail", [no_ledger, damaged_ledger, folder_in_its_place, broken_settings])
+def test_a_prompt_passes_if_the_caps_cannot_be_checked(fail: Any, book: CostBook) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    book.close()
+    set_caps("hard-cap-usd = 5")
+    fail()
+    for name in hook_agents():
+        assert ask(name)[:3] == (0, "", "")
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff", b'{"cwd": 3, "session_id": {}}'])
+def test_a_prompt_passes_if_the_input_is_strange(data: bytes, book: CostBook) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    set_caps("session-hard-cap-usd = 5")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "sidecar", "hooks", "--answer", "codex"],
+        input=data, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_locked_ledger_is_read(book: CostBook) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    set_caps("hard-cap-usd = 5")
+    with closing(sqlite3.connect(state_dir() / "ledger.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert "decision" in ask().out
+
+
+def test_a_read_only_state_folder_is_read(book: CostBook) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    book.close()
+    set_caps("hard-cap-usd = 5")
+    for path in (*state_dir().iterdir(), state_dir()):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        assert "decision" in ask().out
+    finally:
+        state_dir().chmod(0o755)
+
+
+SLOW_DISK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+#include <unistd.h>
+#define OPEN(name) \
+  int name(const char *path, int flags, ...) { \
+    va_list more; va_start(more, flags); int mode = va_arg(more, int); va_end(more); \
+    if (strstr(path, "ledger.db")) sleep(5); \
+    return ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, #name))(path, flags, mode); }
+OPEN(open)
+OPEN(open64)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="needs a C compiler")
+def test_a_disk_that_does_not_respond_is_not_waited_for(book: CostBook, tmp_path: Path) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    set_caps("hard-cap-usd = 5")
+    (tmp_path / "slow.c").write_text(SLOW_DISK)
+    library = tmp_path / "slow.so"
+    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "slow.c"), "-ldl"]
+    subprocess.run(command, check=True)
+    answer = ask(env={"LD_PRELOAD": str(library)})
+    assert answer[:3] == (0, "", "")
+    assert answer.seconds < 4
+
+
+def test_the_hook_imports_no_large_modules(book: CostBook) -> None:
+    spend(book, 1, "file:///a", "s")
+    set_caps("hard-cap-usd = 5\nsoft-cap-usd = 0.5\nworkspace-hard-cap-usd = 3")
+    code = (
+        "import os, sys; exit = os._exit\n"
+        "os._exit = lambda code: (sys.stderr.write(' '.join(sys.modules)), exit(code))\n"
+        "sys.argv = ['token-sidecar', 'hooks', '--answer', 'codex']\n"
+        "from sidecar.__main__ import start; start()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        input='{"session_id": "s", "cwd": "/"}', capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "systemMessage" in done.stdout
+    loaded = {name for name in done.stderr.split() if name.startswith("sidecar.")}
+    assert loaded == {
+        "sidecar.__main__", "sidecar.hooks", "sidecar.hooks.prompt_hook", "sidecar.config",
+        "sidecar.config.paths", "sidecar.operating_system", "sidecar.cost", "sidecar.text",
+        "sidecar.cost.cap_rule", "sidecar.text.printable",
+    }  # fmt: skip
+    large = {"msgspec", "click", "httpx", "asyncio", "subprocess", "dataclasses", "inspect"}
+    assert not large & set(done.stderr.split())
+
+
+def test_the_prompt_is_not_stored(book: CostBook) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    set_caps("hard-cap-usd = 5")
+    assert CANARY not in "".join(map(str, ask()))
+    for path in Path.home().parent.rglob("*"):
+        assert not path.is_file() or CANARY.encode() not in path.read_bytes()
+
+
+def test_a_recorded_call_counts_at_once(book: CostBook) -> None:
+    set_caps("hard-cap-usd = 5")
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": 6}
+    book.record(CostRecordParams(model="gpt-5", usage=usage, session="s"))
+    assert "decision" in ask().out
+
+
+def test_the_settings_are_read_as_they_are_shown() -> None:
+    from sidecar.config.load import load
+
+    set_caps("soft-cap-usd = 1\nsession-hard-cap-usd = 2.5\nworkspace-soft-cap-usd = true")
+    caps = load(None).settings.cost
+    assert read_caps(config_file()) == {
+        "day": (caps.soft_cap_usd, None),
+        "session": (None, caps.session_hard_cap_usd),
+    }
