@@ -55,7 +55,9 @@ def set_caps(text: str) -> None:
 
 @pytest.fixture
 def book() -> CostBook:
-    return CostBook(state_dir())
+    book = CostBook(state_dir())
+    book.prices.load()  # as before agents' files are read
+    return book
 
 
 def test_each_agent_gets_a_refusal_that_it_understands(book: CostBook) -> None:
