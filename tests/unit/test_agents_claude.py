@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -360,6 +361,27 @@ def test_running_turn_is_active(world: World, home: ClaudeHome) -> None:
     assert [one.active for one in world.sessions().values()] == [True]
     session.reply()
     assert [one.active for one in world.sessions().values()] == [False]
+
+
+BLOCKED: dict[str, Any] = {
+    "subtype": "informational",
+    "content": "UserPromptSubmit operation blocked by hook: enough",
+    "preventContinuation": True,
+}
+STOPPED = {"type": "hook_stopped_continuation", "message": "enough", "hookEvent": "PreToolUse"}
+
+
+def test_a_session_is_idle_after_a_hook_stopped_it(world: World, home: ClaudeHome) -> None:
+    session = home.session(world.root)
+    session.write(session.line("system", **BLOCKED))
+    assert [one.active for one in world.sessions().values()] == [False]
+    session.user()
+    session.reply(stop_reason="tool_use")
+    session.tool_result()
+    session.write(session.line("attachment", attachment=STOPPED))
+    assert [one.active for one in world.sessions().values()] == [False]
+    session.user()
+    assert [one.active for one in world.sessions().values()] == [True]
 
 
 @pytest.mark.parametrize(

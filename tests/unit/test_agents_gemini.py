@@ -120,6 +120,25 @@ def test_turn_runs_while_a_tool_runs(world: World, home: GeminiHome) -> None:
         assert [session.active for session in world.sessions().values()] == [active]
 
 
+def test_a_session_is_idle_after_a_hook_stopped_it(world: World, home: GeminiHome) -> None:
+    """A prompt that a hook refused is not written, and the first message is not a prompt."""
+    chat = home.session(world.root)
+    first = {"id": "c", "type": "user", "timestamp": chat.clock.tick()}
+    chat.write({"$set": {"messages": [first | {"content": [{"text": "<session_context>\nA"}]}]}})
+    assert [session.active for session in world.sessions().values()] == [False]
+    chat.user()
+    assert [session.active for session in world.sessions().values()] == [True]
+    response = {"response": {"error": "Agent execution stopped by hook: enough"}}
+    call = {"name": "shell", "status": "error", "result": [{"functionResponse": response}]}
+    reply = {"id": "r", "type": "gemini", "timestamp": chat.clock.tick(), "content": ""}
+    chat.put(reply | {"toolCalls": [call]})
+    assert [session.active for session in world.sessions().values()] == [False]
+    error = {"response": {"error": "No such file"}}
+    failed = call | {"result": [{"functionResponse": error}]}
+    chat.put(reply | {"id": "s", "toolCalls": [failed]})
+    assert [session.active for session in world.sessions().values()] == [True]
+
+
 def test_title_of_the_agent_is_shown(world: World, chat: Chat) -> None:
     chat.write({"$set": {"summary": "Named"}})
     assert [session.title for session in world.sessions().values()] == ["Named"]

@@ -208,6 +208,8 @@ class TranscriptLine(CamelRecord):
     """The usage of each model if this is a `cost-state` line."""
     message: ClaudeMessage | None = None
     attachment: msgspec.Raw = msgspec.Raw(b"")
+    prevent_continuation: bool | None = None
+    """Whether a hook refused the prompt."""
 
     @property
     def is_copy(self) -> bool:
@@ -223,8 +225,16 @@ class TranscriptLine(CamelRecord):
         return any(map(bytes, marks)) or not _marks_prompts(self.version)
 
     @property
+    def is_stopped_by_hook(self) -> bool:
+        """Whether a hook refused the prompt, or ended the turn when a tool was called."""
+        is_stop = bytes(self.attachment).startswith(b'{"type":"hook_stopped_continuation"')
+        return is_stop or self.prevent_continuation is True
+
+    @property
     def ends_turn(self) -> bool:
         """Whether the agent is idle after this line."""
+        if self.is_stopped_by_hook:
+            return True
         if self.type != "assistant" or self.message is None:
             return self.type == "user" and not self.starts_turn
         return self.call is None or self.message.stop_reason not in _UNFINISHED
@@ -629,7 +639,7 @@ class _Transcript(SessionLines):
         session.touch(parse_iso_time(line.timestamp))
         session.work_in(line.cwd)
         session.branch = line.git_branch or session.branch
-        if line.type in ("user", "assistant"):
+        if line.type in ("user", "assistant") or line.is_stopped_by_hook:
             session.active = not line.ends_turn
         if line.subtype == "compact_boundary":
             self.costs.compacted_model = session.model

@@ -75,6 +75,11 @@ class _ToolCall(CamelRecord):
     args: msgspec.Raw = msgspec.Raw(b"")
     result: msgspec.Raw = msgspec.Raw(b"")
 
+    @property
+    def is_stopped_by_hook(self) -> bool:
+        """Whether a hook ended the turn instead of running the tool."""
+        return b'"error":"Agent execution stopped by hook: ' in bytes(self.result)
+
 
 class _Message(CamelRecord):
     id: str | None = None
@@ -94,19 +99,27 @@ class _Message(CamelRecord):
 
     @property
     def ends_turn(self) -> bool:
-        """Whether the message is a turn's last reply.
+        """Whether the agent is idle after this message: it is a turn's last reply, or no prompt.
 
         Tool calls are added to a message after the tools have run. Until then, a reply with only
         tool calls is empty.
         """
-        is_empty = bytes(self.content) in _NOTHING
-        return self.type == "gemini" and not is_empty and not self.tool_calls
+        if self.type != "gemini":
+            return self.is_context
+        if self.tool_calls:
+            return any(call.is_stopped_by_hook for call in self.tool_calls)
+        return bytes(self.content) not in _NOTHING
+
+    @property
+    def is_context(self) -> bool:
+        """Whether this is the first message of a session, which the user did not write."""
+        return b"<session_context>" in bytes(self.content)[:64]
 
     def add_parts(self, sizes: ContextSizes) -> None:
         if self.type not in ("user", "gemini"):
             return
         kind: PartKind = "assistant" if self.type == "gemini" else "user"
-        if b"<session_context>" in bytes(self.content)[:64]:
+        if self.is_context:
             kind = "instructions"
         sizes.add(kind, self.content)
         for call in self.tool_calls or ():
