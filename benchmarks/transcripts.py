@@ -26,7 +26,7 @@ from benchmarks.agents.truth import Tokens
 from benchmarks.page import figure, installed
 from benchmarks.startup import children
 from sidecar.agents.folders import Places, Roots
-from sidecar.agents.reader_registry import readers_of
+from sidecar.agents.reader_registry import Sources, readers_of
 from sidecar.agents.session_index import SessionIndex
 from sidecar.config.settings import Agents
 from sidecar.cost.ledger import Ledger
@@ -80,7 +80,7 @@ class Reading:
 
     def sessions(self, root: Path) -> list[StoredSession]:
         """Return the sessions of a root, newest first."""
-        return self.index.sessions(self.readers, self.places, Roots.of([root]))
+        return self.index.sessions(Sources(self.readers, self.places, Roots.of([root])))
 
     def check(self, *truths: Truth) -> None:
         """Check that every call and every session's context equals that of the generator."""

@@ -84,7 +84,7 @@ def find_uses(ledger: Ledger, sources: Sources, start: Path, max_bytes: int) -> 
     """
     index = SessionIndex(ledger)
     index.read(sources.readers, index.unread(sources.stores(), max_bytes))
-    sessions = index.sessions(sources.readers, sources.places, sources.roots, with_names=False)
+    sessions = index.sessions(sources, with_names=False)
     starts = _same_folders(sources.roots, start)
     by_agent: dict[str, list[tuple[StoredSession, str]]] = {}
     for session in sessions:

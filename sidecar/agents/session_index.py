@@ -286,14 +286,7 @@ class SessionIndex:
                 )
 
     def sessions(
-        self,
-        readers: Sequence[StoreReader],
-        places: Places,
-        roots: Roots,
-        since_ms: int = 0,
-        *,
-        with_prompts: bool = False,
-        with_names: bool = True,
+        self, sources: Sources, since_ms: int = 0, *, with_names: bool = True
     ) -> list[StoredSession]:
         """Return the roots' sessions, newest first.
 
@@ -301,21 +294,18 @@ class SessionIndex:
         stores.
 
         Args:
-            readers: The readers for the agents.
-            places: The folders used by agents.
-            roots: The workspace's folders.
+            sources: The agents' readers and folders, and the workspace's folders.
             since_ms: Older sessions are skipped, except for the newest session of each agent.
-            with_prompts: Whether to read the first prompt of sessions without a title.
             with_names: Whether to read titles and prompts now. If not, call `read_name` later.
 
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        by_agent = {one.agent: one for one in readers}
+        by_agent = {one.agent: one for one in sources.readers}
         with self._ledger.reader() as connection:
-            found = _rows_of_roots(connection, by_agent, roots)
+            found = _join_sessions(connection, _in_roots(connection, sources.roots))
         best: dict[tuple[str, str], list[_Row]] = {}
-        for row in found:
+        for row in (one for one in found if one.store.agent in by_agent):
             best.setdefault((row.store.agent, row.session.id), []).append(row)
         for rows in best.values():
             rows.sort(key=_rank_of_row, reverse=True)
@@ -327,12 +317,10 @@ class SessionIndex:
             if old and agent in agents:
                 continue
             agents.add(agent)
-            reader, session = by_agent[agent], _merge_rows(rows)
-            if not session.limit and (window := reader.window(places, session)):
-                session = msgspec.structs.replace(session, limit=window)
-            shown.append(
-                read_name(session, reader, with_prompts=with_prompts) if with_names else session
-            )
+            session = _merge_rows(rows, by_agent[agent], sources.places)
+            if with_names:
+                session = read_name(session, by_agent[agent], with_prompts=sources.with_prompts)
+            shown.append(session)
         return shown
 
     def read_session(
@@ -342,12 +330,7 @@ class SessionIndex:
         self.read([reader], self.unread([store]))
         with self._ledger.reader() as connection:
             rows = _join_sessions(connection, "path = ?", (store.path,))
-        if not rows:
-            return None
-        session = _merge_rows([max(rows, key=_rank_of_row)])
-        if not session.limit and (window := reader.window(places, session)):
-            session = msgspec.structs.replace(session, limit=window)
-        return session
+        return _merge_rows([max(rows, key=_rank_of_row)], reader, places) if rows else None
 
     def _rows_of(self, stores: Sequence[Store]) -> dict[str, StoreRow]:
         with self._ledger.reader() as connection:
@@ -575,13 +558,6 @@ def _in_roots(connection: sqlite3.Connection, roots: Roots) -> str:
     return "is_ours(first_folder) OR is_ours(folder)"
 
 
-def _rows_of_roots(
-    connection: sqlite3.Connection, readers: Collection[str], roots: Roots
-) -> list[_Row]:
-    rows = _join_sessions(connection, _in_roots(connection, roots))
-    return [row for row in rows if row.store.agent in readers]
-
-
 def _join_sessions(
     connection: sqlite3.Connection, where: str, values: Sequence[object] = ()
 ) -> list[_Row]:
@@ -597,17 +573,19 @@ def _join_sessions(
     ]
 
 
-def _merge_rows(rows: Sequence[_Row]) -> StoredSession:
+def _merge_rows(rows: Sequence[_Row], reader: StoreReader, places: Places) -> StoredSession:
     """Combine a session's rows from all of its stores. The most important row must be first."""
     store, session = rows[0]
     if len(rows) > 1:
         session = _with_missing_values(session, [row.session for row in rows])
-    return msgspec.structs.replace(
+    session = msgspec.structs.replace(
         session,
         source=store.agent,
         path=store.path,
         unread_names=tuple((row.store, row.session.title_at) for row in rows),
     )
+    limit = session.limit or reader.window(places, session)
+    return msgspec.structs.replace(session, limit=limit)
 
 
 def _with_missing_values(best: StoredSession, sessions: Sequence[StoredSession]) -> StoredSession:
@@ -645,15 +623,15 @@ def _updated_at(rows: Sequence[_Row]) -> datetime:
     return rows[0].session.updated_at
 
 
-def _ask_reader(agent: str, ask: Callable[[], T], default: T) -> T:
-    """Call a function that reads a session file. Returns `default` on failure."""
+def _ask_reader(agent: str, ask: Callable[[], T]) -> T | None:
+    """Call a function that reads a session file. Returns None on failure."""
     try:
         return ask()
     except OSError:
-        return default
+        return None
     except Exception as exc:
         log_defect(exc, f"{agent} session file")
-        return default
+        return None
 
 
 def read_name(
@@ -679,14 +657,14 @@ def read_name(
 
 
 def _read_title(reader: StoreReader, store: Store, at: str) -> str | None:
-    title: object = _ask_reader(store.agent, lambda: reader.title(store, at), None)
+    title: object = _ask_reader(store.agent, lambda: reader.title(store, at))
     return title[:LONGEST_ID] if isinstance(title, str) else None
 
 
 def _first_prompt(session: StoredSession) -> str | None:
     for store, _ in session.unread_names:
         key = store.agent, store.path, session.id, store.mtime_ns
-        if prompt := _ask_reader(store.agent, partial(_read_first_prompt, *key), None):
+        if prompt := _ask_reader(store.agent, partial(_read_first_prompt, *key)):
             return prompt
     return None
 

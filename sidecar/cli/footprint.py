@@ -99,8 +99,7 @@ def read_footprints(
     from sidecar.workspace.footprints import find_footprints
 
     settings, ledger = loaded.settings, Ledger(state_dir() / FILE_NAME)
-    if model is None and loaded.is_configured("model"):
-        model = settings.model
+    model = model or loaded.configured_model
     try:
         return find_footprints(find_root(start), start, settings, model, ledger, agent, width)
     finally:

@@ -8,8 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sidecar.agents.folders import Places, Roots
-from sidecar.agents.reader_registry import readers_here
+from sidecar.agents.reader_registry import Sources
 from sidecar.agents.session_index import IngestControl, SessionIndex, find_unread, read_all
 from sidecar.budgets.budget_rules import Rules
 from sidecar.config.load import load
@@ -49,11 +48,8 @@ def labels_in_folders(ledger: Ledger, settings: Agents, folders: Iterable[Path])
     Raises:
         LedgerError: The ledger cannot be read.
     """
-    roots = Roots.of(folders)
-    places = Places.of(settings, projects=roots.paths)
-    readers = readers_here(settings, places, roots)
-    with_prompts = settings.labels == "first-prompt"
-    found = SessionIndex(ledger).sessions(readers, places, roots, with_prompts=with_prompts)
+    sources = Sources.of(settings, *map(str, folders))
+    found = [] if sources is None else SessionIndex(ledger).sessions(sources)
     return {session.id: label_of(session) for session in found}
 
 

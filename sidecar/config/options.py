@@ -110,10 +110,11 @@ class Loaded:
     files: Mapping[FileKey, Layer] = field(default_factory=dict)
     """The last valid contents of each file."""
 
-    def is_configured(self, key: str) -> bool:
-        """Return whether a setting has a value other than its default from any source."""
-        origin = self.origins.get(key)
-        return origin is not None and origin.source != "default"
+    @property
+    def configured_model(self) -> str | None:
+        """The model that any source sets, or None if it is the default."""
+        origin = self.origins.get("model")
+        return None if origin is None or origin.source == "default" else self.settings.model
 
 
 def to_camel_case(key: str) -> str:

@@ -60,16 +60,8 @@ class SessionReader:
         """What the ledger still lacks after `read_newest` or `read_recent`."""
 
     def sessions(self, since: datetime | None, *, with_names: bool = False) -> list[StoredSession]:
-        sources = self._sources
         since_ms = 0 if since is None else int(since.timestamp() * 1000)
-        return self._index.sessions(
-            sources.readers,
-            sources.places,
-            sources.roots,
-            since_ms,
-            with_prompts=sources.with_prompts,
-            with_names=with_names,
-        )
+        return self._index.sessions(self._sources, since_ms, with_names=with_names)
 
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
         """Read new contents from the given stores. Returns whether any store had new contents.

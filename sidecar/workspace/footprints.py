@@ -115,8 +115,7 @@ async def footprints_of(
     if root is None or start is None:
         raise BadParamsError("`folder` must be in a root folder, as a URI or an absolute path")
     settings, spending = workspace.settings, services.spending(workspace)
-    configured = settings.model if workspace.loaded.is_configured("model") else None
-    model, width = workspace.context.chosen or configured, params.width or 0
+    model, width = workspace.context.chosen or workspace.loaded.configured_model, params.width or 0
     return await services.workers.run(
         lambda: find_footprints(
             root, start, settings, model, spending.book.ledger, params.agent, width,

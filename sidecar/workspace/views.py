@@ -139,7 +139,7 @@ _LABEL_WIDTH = 32
 _SHORT_ID = 8
 
 
-def format_session_cost(costs: Costs, session: SessionInfo | None) -> str:
+def format_session_cost(costs: Costs, session: SessionInfo | SessionRow | None) -> str:
     """Return a session's cost, such as `$1.92` or `≥$1.92`, or the reason why it is unknown."""
     if session is None:
         return ""
@@ -262,10 +262,9 @@ def all_row_cells(rows: Sequence[SessionRow], costs: Costs, now: datetime) -> li
 
 
 def _row_cells(row: SessionRow, costs: Costs, now: datetime, model: str) -> RowCells:
-    info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
     states = ("running" if row.state == "running" else "", "pinned" if row.pinned else "")
     return RowCells(
-        cost=format_session_cost(costs, info),
+        cost=format_session_cost(costs, row),
         age=format_age(row.updated_at, now),
         model=printable(model),
         state=", ".join(filter(None, states)),

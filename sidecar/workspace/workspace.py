@@ -108,8 +108,8 @@ class Workspace:
         Args:
             session_model: The session's model, which a picked or configured model overrides.
         """
-        configured = self.settings.model if self.loaded.is_configured("model") else None
-        return self.context.chosen or configured or session_model or self.settings.model
+        chosen = self.context.chosen or self.loaded.configured_model
+        return chosen or session_model or self.settings.model
 
     @property
     def shown_session(self) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.agents.truth import Tokens, Truth
 from benchmarks.transcripts import recorded
 from sidecar.agents.folders import Places, Roots
-from sidecar.agents.reader_registry import readers_of
+from sidecar.agents.reader_registry import Sources, readers_of
 from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 from sidecar.agents.session_index import SessionIndex
 from sidecar.config.settings import Agents
@@ -117,7 +117,7 @@ class World:
         readers = self._recording
         stores = [store for reader in readers for store in reader.find(self.places, roots)]
         self.index.read(readers, self.index.unread(stores))
-        return self.index.sessions(readers, self.places, roots)
+        return self.index.sessions(Sources(tuple(readers), self.places, roots))
 
     def sessions(self, root: Path | None = None) -> dict[str, StoredSession]:
         """Return the listed sessions of a root folder by id, newest first."""

@@ -17,6 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks.agents import claude, codex
@@ -86,7 +87,7 @@ class World:
     def sessions(self, root: Path | None = None, **options: Any) -> dict[str, StoredSession]:
         """Return the sessions in a root folder by id."""
         sources, roots = self.sources, Roots.of([root or self.root])
-        found = self.index.sessions(sources.readers, sources.places, roots, **options)
+        found = self.index.sessions(msgspec.structs.replace(sources, roots=roots), **options)
         return {one.id: one for one in found}
 
     def recorded(self) -> dict[str, tuple[str, Tokens]]:
@@ -568,8 +569,8 @@ def test_an_old_session_is_built_only_if_it_is_its_agents_newest(
     built: list[str] = []
     merge = session_index._merge_rows
 
-    def merge_and_note(rows: Any) -> StoredSession:
-        session = merge(rows)
+    def merge_and_note(*arguments: Any) -> StoredSession:
+        session = merge(*arguments)
         built.append(session.id)
         return session
 

@@ -12,6 +12,7 @@ from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.folders import Roots
+from sidecar.agents.reader_registry import Sources
 from sidecar.agents.session_events import StoredSession
 from sidecar.models.names import short_names
 from sidecar.workspace.sessions import label_of
@@ -23,9 +24,8 @@ PROMPT = "Mend the zebra crossing\nof the parser"
 
 def read_sessions(world: World, *, with_prompts: bool = False) -> list[StoredSession]:
     world.ingest()
-    return world.index.sessions(
-        world.readers, world.places, Roots.of([world.root]), with_prompts=with_prompts
-    )
+    roots = Roots.of([world.root])
+    return world.index.sessions(Sources(world.readers, world.places, roots, with_prompts))
 
 
 def labels(world: World, *, with_prompts: bool = False) -> list[str]:
