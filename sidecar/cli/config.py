@@ -106,7 +106,9 @@ def show(root: Path, as_json: bool, key: str | None) -> None:
 @_WORKSPACE
 @_JSON
 def check(root: Path, as_json: bool) -> None:
-    """Report problems in the configuration and in its tokenizer files, and unknown models.
+    """Report problems in the configuration and in its tokenizer files.
+
+    Models that are not known are also named.
 
     Exit codes: 0 if there are no problems, even if a model is unknown; 2 otherwise.
     """

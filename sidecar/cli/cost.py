@@ -466,10 +466,10 @@ def reconcile(
     also: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Compare recorded calls with the bill of Anthropic or OpenAI, by UTC day and model.
+    """Compare recorded calls with a vendor's bill.
 
-    Lists each day and model that differs, and how much of the difference is due to tokens that
-    only one side has.
+    The vendor is Anthropic or OpenAI. Lists each UTC day and model that differs, and how much of
+    the difference is due to tokens that only one side has.
 
     Exit codes: 0 if everything agrees; 1 if anything differs; 2 if a report cannot be read or the
     ledger is unreadable.
