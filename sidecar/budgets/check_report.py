@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -34,9 +35,8 @@ from sidecar.text.printable import (
 from sidecar.text.tables import markdown_table
 
 if TYPE_CHECKING:
-    from decimal import Decimal
-
     from sidecar.cost.change_price import ChangePrice
+    from sidecar.project.loading_rules import AfterChange
 
 SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -170,6 +170,10 @@ class UnreadFile(msgspec.Struct, frozen=True, rename="camel"):
     """Whether this is the file's state in the revision."""
 
 
+_CENT = Decimal("0.01")
+_SENT_AGAIN = "its history is no longer in the cache"
+
+
 class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How much more an agent sends with every call than in a git revision, and what it costs."""
 
@@ -188,6 +192,8 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether calls are read from a usage profile."""
     is_other_model: bool = False
     """Whether the files of the report are counted for another model."""
+    after_change: AfterChange = "replaced"
+    """What the agent does with the text in an open session. See `AgentRules.after_change`."""
     days: int = 30
     """The number of days in which the calls of `price` were made."""
     unread: tuple[UnreadFile, ...] = ()
@@ -236,7 +242,15 @@ class PromptGrowth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         text = f"{size}; {calls} {_cost_text(self.price.usd, self.price.read_percent)}"
         if self.price.unpriced_calls:
             text += f"; {counted(self.price.unpriced_calls, 'call')} unpriced"
-        return f"{text}."
+        return f"{text}.{self._open_session_text()}"
+
+    def _open_session_text(self) -> str:
+        """Say what an open session costs more once, if that is a cent or more."""
+        once = self.price.open_session if self.price else None
+        if once is None or once < _CENT:
+            return ""
+        cause = "the new text is appended" if self.after_change == "appended" else _SENT_AGAIN
+        return f" An open session costs {usd_text(once)} more once, because {cause}."
 
     def _unread_text(self) -> str:
         """Say which file could not be read, and why."""
@@ -390,6 +404,7 @@ def as_json(report: Report) -> str:
 
 def _prompt_growth_json(growth: PromptGrowth) -> dict[str, Any]:
     price, usd = growth.price, growth.price and growth.price.usd
+    once = None if price is None else price.open_session
     amounts = {
         "costUsd": usd,
         "readsUsd": price and price.reads,
@@ -410,6 +425,7 @@ def _prompt_growth_json(growth: PromptGrowth) -> dict[str, Any]:
         "unpricedCalls": price and price.unpriced_calls,
         "days": growth.days,
         **{name: None if usd is None else float(amount or 0) for name, amount in amounts.items()},
+        "openSessionUsd": None if once is None else float(once),
         "message": growth.message,
     }
 

@@ -1,7 +1,8 @@
 """Computes what a change of an agent's instructions costs a month.
 
 Instructions are among the first tokens of a prompt. They are written to the cache when a session
-or a sub-agent begins, and are read from it in every later call.
+or a sub-agent begins, and are read from it in every later call. In a session that is open while
+they are changed, more is sent again once.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import msgspec
 
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prices import cost_of
+from sidecar.cost.usage_profile import PrefixCalls
 
 if TYPE_CHECKING:
-    from sidecar.cost.usage_profile import AgentUsage, PrefixCalls
+    from sidecar.cost.usage_profile import AgentUsage
     from sidecar.models.price_list import UnitPrices
 
 MONTH_DAYS = 30
@@ -42,6 +44,9 @@ class ChangePrice(msgspec.Struct, frozen=True, kw_only=True):
     uncached: Decimal = Decimal(0)
     subagents: Decimal = Decimal(0)
     """The part of the cost, of all three kinds, that sub-agents cause."""
+    open_session: Decimal | None = None
+    """What an open session costs more once, when it is resumed. None if that is nothing or unknown.
+    """
 
     @property
     def usd(self) -> Decimal | None:
@@ -102,6 +107,31 @@ def price_change(
         uncached=amounts["uncached"] * month,
         subagents=subagents * month,
     )
+
+
+def price_open_session(
+    usage: AgentUsage, unit: UnitPrices | None, appended: int | None
+) -> Decimal | None:
+    """Return what a change costs once in an open session, or None if that is nothing or unknown.
+
+    If the agent replaces the old text in place, what follows it is no longer in the cache: the call
+    writes its prompt instead of reading it. If the agent appends the new text, it writes that.
+
+    Args:
+        usage: The agent's calls. Their mean prompt stands for that of the session.
+        unit: The prices of the calls.
+        appended: The tokens that are appended, or None if the text is replaced in place.
+    """
+    main = usage.main
+    kinds = {name: getattr(main, name) for name in ("writes_1h", "writes_5m", "uncached")}
+    first = max(kinds, key=lambda name: kinds[name])
+    tokens = usage.prompt_tokens if appended is None else appended
+    written = _costs_of(PrefixCalls(**{first: 1}), tokens, unit)
+    if appended is not None:
+        return written[first] if written and appended else None
+    read = _costs_of(PrefixCalls(reads=1), tokens, unit) if main.reads else None
+    more = written[first] - read["reads"] if written and read else Decimal(0)
+    return more if more > 0 else None
 
 
 def _costs_of(part: PrefixCalls, added: int, unit: UnitPrices | None) -> dict[str, Decimal] | None:

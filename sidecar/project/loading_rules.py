@@ -259,6 +259,9 @@ class Settings(
     """The key for the name of the chosen output style."""
 
 
+AfterChange = Literal["appended", "replaced", "kept", "new"]
+
+
 class AgentRules(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
 ):
@@ -289,7 +292,7 @@ class AgentRules(
     """By model. The first whose model's name the used one starts with applies, else the last."""
     second_call_repeats: bool = False
     """Whether the instructions are sent again in the call that follows each answer."""
-    after_change: Literal["appended", "replaced", "kept", "new"] = "replaced"
+    after_change: AfterChange = "replaced"
     """What happens to the text in a running session after a file was changed and the session was
     resumed: it is sent again at the end, replaced in place, or kept; or sessions are never resumed.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -16,7 +16,7 @@ import msgspec
 
 from sidecar.counting.count_result import METHODS, Measure, Method, number_text, tokens_text
 from sidecar.project.footprint import ByteRange, Footprint, Problem
-from sidecar.project.loading_rules import Constant, Kind, State, loading_rules
+from sidecar.project.loading_rules import AgentRules, Constant, Kind, State, loading_rules
 from sidecar.project.mcp_servers import Sends, ServerTools
 from sidecar.text.printable import counted, first_names, local_time_text, printable
 from sidecar.text.tables import GAP, align_cells, columns, wrap_line
@@ -188,10 +188,19 @@ def agent_footprint(
         or (not is_measured and None in [part.tokens for part in (system, *files)]),
         parts=[system, *files, *([_message_part(message_tokens)] if message_tokens else [])],
         measured=measured,
-        notes=[*notes, *footprint.limits, *losses],
+        notes=[*notes, *footprint.limits, *losses, *_second_call_notes(rules, model)],
         has_losses=bool(losses),
     )
     return msgspec.structs.replace(found, text="\n".join(agent_lines(found)))
+
+
+def _second_call_notes(rules: AgentRules, model: str) -> Iterator[str]:
+    """Yield a note about the call that follows each answer, if there is one."""
+    constant = rules.constant(model)
+    if constant is not None and constant.second_call:
+        tokens = tokens_text(constant.second_call, "estimate")
+        again = " and the instructions again" if rules.second_call_repeats else ""
+        yield f"After each answer, a second call sends {tokens}{again}."
 
 
 def fits(measured: MeasuredRequest | None, files: Sequence[FootprintPart], change: str) -> bool:

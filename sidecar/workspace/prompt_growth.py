@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from sidecar.agents.folders import Places
 from sidecar.budgets.check_report import PromptGrowth, UnreadFile
 from sidecar.budgets.check_run import AlwaysLoadedFile
 from sidecar.budgets.instruction_findings import choose_agents
-from sidecar.cost.change_price import ChangedCalls, ChangePrice, price_change
+from sidecar.cost.change_price import ChangedCalls, ChangePrice, price_change, price_open_session
 from sidecar.counting.count_result import METHODS, Measure, Method
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.project.footprint import find_for_model
@@ -68,6 +70,8 @@ class _Change(NamedTuple):
 
     before: _Size
     after: _Size
+    new_tokens: int
+    """The size of the files that are sent differently now."""
 
     def of_calls(self, usage: AgentUsage) -> ChangedCalls:
         """Return what the change adds to some calls of this model."""
@@ -89,7 +93,7 @@ class KnownUsage(NamedTuple):
             agent: The agent.
             changes: The change by model.
         """
-        calls = [usage for usage in self.profile.of(agent) if usage.calls]
+        rules, calls = loading_rules()[agent], [one for one in self.profile.of(agent) if one.calls]
         now = datetime.now(UTC)
 
         def unit_of(usage: AgentUsage) -> UnitPrices | None:
@@ -99,7 +103,13 @@ class KnownUsage(NamedTuple):
         if not calls:
             return None
         changed = (changes[usage.model].of_calls(usage) for usage in calls)
-        return price_change(changed, unit_of, self.profile.days)
+        price = price_change(changed, unit_of, self.profile.days)
+        # Where it was not measured, it is unknown what happens in an open session.
+        if not rules.version or rules.after_change in ("kept", "new"):
+            return price
+        most = max(calls, key=lambda usage: usage.main.calls)
+        appended = changes[most.model].new_tokens if rules.after_change == "appended" else None
+        return replace(price, open_session=price_open_session(most, unit_of(most), appended))
 
     def models(self) -> dict[str, list[str]]:
         """Return the models of each agent, the most frequent first."""
@@ -196,12 +206,12 @@ def find_prompt_growth(
         )[::-1]
         is_unknown = bool(unread or limit)
         changes = {
-            model: _Change(
-                *(_measure(() if is_unknown else one.parts, model, count) for one in pair)
+            model: _measure_change(
+                () if is_unknown else one.parts, () if is_unknown else two.parts, model, count
             )
-            for model, pair in prompts.items()
+            for model, (one, two) in prompts.items()
         }
-        old_size, size = changes[model]
+        old_size, size, _ = changes[model]
         growth = PromptGrowth(
             agent=agent,
             title=known[agent].title,
@@ -214,6 +224,7 @@ def find_prompt_growth(
             price=None if is_unknown else usage.price(agent, changes),
             has_profile=usage.is_from_file,
             is_other_model=model != default_model,
+            after_change=known[agent].after_change,
             unread=unread,
             limit=limit,
         )
@@ -281,6 +292,14 @@ def _find_prompt(agent: str, root: Path, places: Places, files: SourceFiles, mod
 def _has_changed(before: _Prompt, now: _Prompt, old: Container[str]) -> bool:
     """Return whether what an agent sends has changed, or a file of unknown contents has."""
     return before != now or any(part.path in old for part in now.unread)
+
+
+def _measure_change(
+    before: Sequence[_SentPart], now: Sequence[_SentPart], model: str, count: CountText
+) -> _Change:
+    known = {part.text for part in before}
+    new = (count(part.text, model).tokens for part in now if part.text not in known)
+    return _Change(_measure(before, model, count), _measure(now, model, count), sum(new))
 
 
 def _measure(parts: Sequence[_SentPart], model: str, count: CountText) -> _Size:

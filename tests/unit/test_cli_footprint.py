@@ -280,6 +280,13 @@ def test_only_installed_agents_are_shown(root: Path) -> None:
     assert run().stdout.endswith("`--agent NAME` shows an agent that is not installed.\n")
 
 
+def test_a_second_call_after_each_answer_is_noted(root: Path) -> None:
+    (agent,) = found("--agent", "qwen-code")["agents"]
+    note = "After each answer, a second call sends ~9,771 tokens and the instructions again."
+    assert (agent["notes"][-1], agent["hasLosses"]) == (note, False)
+    assert "second call" not in run("--agent", "codex").stdout
+
+
 def test_a_folder_without_files_says_what_to_do(root: Path) -> None:
     (root / "AGENTS.md").unlink()
     assert "Add an AGENTS.md" in run().stdout

@@ -6,7 +6,9 @@ import re
 from decimal import Decimal
 from pathlib import Path
 
-from sidecar.cost.change_price import ChangedCalls, price_change
+from msgspec.structs import replace
+
+from sidecar.cost.change_price import ChangedCalls, price_change, price_open_session
 from sidecar.cost.usage_profile import AgentUsage, PrefixCalls
 from sidecar.models.price_list import UnitPrices
 from sidecar.text.printable import usd_text
@@ -83,10 +85,30 @@ def test_removed_tokens_save_money_and_unpriced_calls_are_left_out() -> None:
 
 def test_the_reference_works_out_the_same_examples() -> None:
     rows = re.findall(r"(-?\([\d.,×+ ]+\)[^=|]*) = (-?\$[\d.]+)", PAGE.read_text("utf-8"))
-    assert [amount for _, amount in rows] == ["$0.66", "$2.14", "-$0.96"]
+    assert [amount for _, amount in rows] == ["$0.66", "$2.14", "-$0.96", "$0.12", "$0.21"]
     for formula, amount in rows:
         code = formula.replace(",", "").replace("×", "*").replace("^", "**")
         assert f"{eval(code):.2f}" == amount.replace("$", "")  # noqa: S307
+
+
+def test_an_open_session_writes_its_history_again_if_the_text_is_replaced() -> None:
+    usage = replace(CLAUDE, prompt_tokens=61_234, main=PrefixCalls(reads=900, writes_5m=100))
+    more = price_open_session(usage, SONNET, None)
+    assert more == Decimal("0.2112573")  # 61,234 * ($3.75 - $0.30) / 10^6
+    usage = replace(CODEX, prompt_tokens=10_000)
+    more = price_open_session(usage, prices("1.25", "0.125"), None)
+    assert more == Decimal("0.01125")  # 10,000 * ($1.25 - $0.125) / 10^6
+
+
+def test_an_open_session_writes_text_that_is_appended() -> None:
+    assert price_open_session(CLAUDE, SONNET, 20_000) == Decimal("0.12")  # 20,000 * $6 / 10^6
+
+
+def test_an_open_session_costs_nothing_more_if_nothing_is_sent_or_was_cached() -> None:
+    assert price_open_session(CLAUDE, SONNET, 0) is None
+    local = replace(LOCAL, prompt_tokens=61_234)
+    assert price_open_session(local, prices("1", "0.20"), None) is None
+    assert price_open_session(replace(CLAUDE, prompt_tokens=61_234), None, None) is None
 
 
 def test_a_change_has_no_price_if_no_call_has_one() -> None:

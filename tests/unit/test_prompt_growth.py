@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from sidecar.budgets.check_report import (
     START,
@@ -64,6 +65,18 @@ def growth_of(**fields: Any) -> PromptGrowth:
             },
             "Every Claude Code call: ~-1 token (~3,601 → ~3,600); at 4,210 calls in the last 1 day "
             "about -$4.20 a month, 90 % of it cache reads.",
+        ),
+        (
+            {"price": replace(PRICE, open_session=Decimal("0.12")), "after_change": "appended"},
+            "Every Claude Code call: +317 tokens (3,601 → 3,918); at 4,210 calls in the last 30 "
+            "days about +$4.20 a month, 90 % of it cache reads. An open session costs $0.12 more "
+            "once, because the new text is appended.",
+        ),
+        (
+            {"price": replace(PRICE, open_session=Decimal("0.2112573"))},
+            "Every Claude Code call: +317 tokens (3,601 → 3,918); at 4,210 calls in the last 30 "
+            "days about +$4.20 a month, 90 % of it cache reads. An open session costs $0.21 more "
+            "once, because its history is no longer in the cache.",
         ),
         (
             {"price": None},
@@ -178,6 +191,7 @@ def test_json_has_the_parts_of_the_price() -> None:
         "writesUsd": 0.4,
         "uncachedUsd": 0.02,
         "subagentsUsd": 0.5,
+        "openSessionUsd": None,
     }
 
 
