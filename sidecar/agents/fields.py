@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
@@ -28,6 +29,12 @@ TokenCount = Annotated[int, msgspec.Meta(ge=0, le=10**12)] | None
 
 Number = float | None
 """A JavaScript number, which may have a fractional part. None means that the number is missing."""
+
+
+def json_digest(*values: msgspec.Raw) -> str | None:
+    """Return a digest of JSON values, or None if all of them are missing."""
+    found = [bytes(value) for value in values]
+    return blake2b(b"\0".join(found), digest_size=8).hexdigest() if any(found) else None
 
 
 def token_count(number: object) -> int:

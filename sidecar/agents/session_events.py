@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from sidecar.cost.cache_losses import CacheLoss
+from sidecar.cost.cache_losses import CacheFacts, CacheLoss
 from sidecar.messages.vendor_usage import Usage
 
 if TYPE_CHECKING:
@@ -185,10 +185,14 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     This is the case if the line says so, or if the call is older than the session.
     """
+    facts: CacheFacts | None = None
+    """What can explain a lost cache, or None if the file tells nothing of caches."""
+    last_usage: Usage | None = None
+    """The usage of the last request, if the call consists of several."""
     loss: CacheLoss | None = None
     """Whether and why the call did not read what the previous one had cached.
 
-    None if the call is not part of a main conversation, or if its file tells nothing of caches.
+    Readers leave it None. It stays None outside of main conversations.
     """
     is_unread_past: bool = False
     """Whether this is the total of several calls that the store no longer lists individually.

@@ -170,15 +170,16 @@ class SessionState(msgspec.Struct):
         if known:
             self.facts = msgspec.structs.replace(self.facts, **known)
 
-    def judge(self, call: CallFinished, facts: CacheFacts) -> CallFinished:
+    def judge(self, call: CallFinished) -> CallFinished:
         """Return the call with the verdict whether it lost its cache.
 
-        Calls of the main conversation must be passed in order. Other calls stay as they are.
+        Calls must be passed in order. Those outside of the main conversation stay as they are.
         """
-        if call.category != "main" or call.session != self.id:
+        if call.category != "main" or call.facts is None:
             return call
+        usage = call.last_usage or call.usage
         self.chain, loss = self.chain.judge(
-            ChainCall.of(call.request, call.at, call.model, call.usage, facts)
+            ChainCall.of(call.request, call.at, call.model, usage, call.facts)
         )
         return msgspec.structs.replace(call, loss=loss)
 
@@ -227,7 +228,9 @@ class SessionState(msgspec.Struct):
         at = at or self.at
         if at is None:
             return []
-        model = model or "unknown"
+        model, facts = model or "unknown", None
+        if category == "main":
+            facts, self.facts = self.facts, self.facts.after_call()
         call = CallFinished(
             at=at,
             session=self.id if session is None else session,
@@ -243,11 +246,9 @@ class SessionState(msgspec.Struct):
             telemetry_id=telemetry_id,
             tier=tier,
             is_copy=self.began is not None and at < self.began,
+            facts=facts,
         )
-        if category != "main":
-            return [call]
-        facts, self.facts = self.facts, self.facts.after_call()
-        return [self.judge(call, facts)]
+        return [call]
 
     def snapshot(
         self, quality: Quality = "exact", error_percent: float = 0.0, note: str | None = None
@@ -550,11 +551,12 @@ def _read_on(
     is_compressed = store.path.endswith(_COMPRESSED)
     most = None if one_step or is_compressed else begin + _STEP
     calls: list[CallFinished] = []
+    judge = state.session.judge if isinstance(state, SessionLines) else _without_verdict
     offset, skipped, is_complete = begin, 0, True
     file.seek(begin)
     for data, passed in chunks(file):
         lines = Lines(store.path, data, offset)
-        calls += [call for call in state.read(lines) if call.counts]
+        calls += [judge(call) for call in state.read(lines) if call.counts]
         offset += passed or len(data)
         skipped += lines.skipped + bool(passed)
         if most is not None and offset >= most:
@@ -572,6 +574,10 @@ def _read_on(
         bytes_read=offset - begin,
         skipped=skipped,
     )
+
+
+def _without_verdict(call: CallFinished) -> CallFinished:
+    return call
 
 
 def _store_read(contents: StoreContents, state: bytes, size: int) -> StoreRead:

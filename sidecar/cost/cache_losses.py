@@ -36,8 +36,7 @@ class LossCause(IntEnum):
     """The tools or the system prompt: the file does not tell which."""
     HISTORY = 9
     VERSION = 10
-    FOLDER = 11
-    UNEXPLAINED = 12
+    UNEXPLAINED = 11
 
     @property
     def text(self) -> str:
@@ -56,7 +55,6 @@ _TEXTS = {
     LossCause.SHAPE: "tools or system prompt changed",
     LossCause.HISTORY: "history edited",
     LossCause.VERSION: "agent updated",
-    LossCause.FOLDER: "other folder",
     LossCause.UNEXPLAINED: "unexplained",
 }
 
@@ -94,11 +92,12 @@ class CacheFacts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A digest of both."""
     version: str | None = None
     """The agent's version."""
-    folder: str | None = None
     is_compacted: bool = False
     """Whether the conversation was compacted since the previous call."""
     is_edited: bool = False
-    """Whether turns that the previous call sent were changed or removed since."""
+    """Whether turns that the previous call sent were changed since."""
+    is_rewound: bool = False
+    """Whether the newest turns that the previous call sent were removed since."""
     diagnosis: str | None = None
     """The vendor's own answer, such as `tools_changed`."""
     sent_at: datetime | None = None
@@ -107,7 +106,12 @@ class CacheFacts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def after_call(self) -> CacheFacts:
         """Return the facts that also hold for the next call."""
         return msgspec.structs.replace(
-            self, is_compacted=False, is_edited=False, diagnosis=None, sent_at=None
+            self,
+            is_compacted=False,
+            is_edited=False,
+            is_rewound=False,
+            diagnosis=None,
+            sent_at=None,
         )
 
 
@@ -117,9 +121,6 @@ _COMPARED = (
     ("system", LossCause.SYSTEM),
     ("shape", LossCause.SHAPE),
 )
-_WEAKER = (("version", LossCause.VERSION), ("folder", LossCause.FOLDER))
-
-
 _HOUR = timedelta(hours=1)
 
 
@@ -189,7 +190,8 @@ class CacheChain(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             writes=self.writes or call.written > 0,
             keeps_an_hour=call.written_1h > 0 if call.written else self.keeps_an_hour,
         )
-        if last is None:
+        # How much of the previous prompt a rewound conversation shares is unknown.
+        if last is None or (call.facts.is_rewound and not call.facts.is_compacted):
             return chain, NO_LOSS
         is_side = call.prompt * 2 < last.prompt and last.prompt >= LEAST_TOKENS
         if is_side and not (call.facts.is_compacted or call.facts.is_edited):
@@ -232,9 +234,8 @@ class CacheChain(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
                 return cause
         if facts.is_edited:
             return LossCause.HISTORY
-        for name, cause in _WEAKER:
-            if _differs(last.facts, facts, name):
-                return cause
+        if _differs(last.facts, facts, "version"):
+            return LossCause.VERSION
         return self._cause_of_gap(last, call)
 
     def _cause_of_gap(self, last: ChainCall, call: ChainCall) -> LossCause:
@@ -265,6 +266,7 @@ def _merge(first: CacheFacts, again: CacheFacts) -> CacheFacts:
         again,
         is_compacted=first.is_compacted or again.is_compacted,
         is_edited=first.is_edited or again.is_edited,
+        is_rewound=first.is_rewound or again.is_rewound,
         diagnosis=again.diagnosis or first.diagnosis,
         sent_at=first.sent_at or again.sent_at,
     )

@@ -12,7 +12,10 @@ from sidecar.agents.reader_registry import Sources, readers_of
 from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 from sidecar.agents.session_index import SessionIndex
 from sidecar.config.settings import Agents
+from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger
+from sidecar.cost.ledger_events import LedgerEvent
+from sidecar.cost.sums import Scope
 from sidecar.known_agents import all_agents
 
 
@@ -100,6 +103,10 @@ class World:
     def recorded(self) -> dict[str, tuple[str, Tokens]]:
         """Return the session and token counts of each call in the ledger, by call id."""
         return recorded(self.ledger)
+
+    def recorded_calls(self) -> list[LedgerEvent]:
+        """Return the calls in the ledger, oldest first."""
+        return list(read_events(self.ledger, Scope()))
 
     def check(self, truth: Truth) -> None:
         """Check the calls in the ledger, and the sizes of the sessions' contexts."""

@@ -11,7 +11,10 @@ from benchmarks.agents.claude import ClaudeHome, Transcript, everyday, usage
 from benchmarks.agents.truth import Tokens, append, stamp
 from sidecar.agents.fields import parse_iso_time
 from sidecar.agents.stores import COMPACTED, NO_USAGE
+from sidecar.cost.cache_losses import CacheLoss, LossCause
 from tests.unit.agents_world import World
+
+Line = dict[str, Any]
 
 
 @pytest.fixture
@@ -413,3 +416,56 @@ def test_line_without_a_time_has_the_time_of_the_previous_line(
         world.ingest()
     world.check_calls(home.truth)
     assert [call.at for call in world.calls[-2:]] == [asked, asked]
+
+
+def sent(request: str, messages: str, *, base: str = "", keep: int = 0, **fields: Any) -> Line:
+    """Return an `api-request` line. Each letter stands for the hash of a message."""
+    made = {"type": "api-request", "id": request, "shapeHash": "s", "keep": keep}
+    return made | {"base": base or None, "tail": [*messages], "params": {}} | fields
+
+
+WARM = Tokens(10, 50_000, 500, 0, 100)
+EFFORT: Line = {"params": {"output_config": {"effort": "low"}}}
+
+
+@pytest.mark.parametrize(
+    ("request_line", "cause"),
+    [
+        (sent("r3", "de", base="r2", keep=3), LossCause.UNEXPLAINED),
+        (sent("r3", "abcde"), LossCause.UNEXPLAINED),
+        (sent("r3", "abcde", shapeHash="t"), LossCause.SHAPE),
+        (sent("r3", "abcde", **EFFORT), LossCause.EFFORT),
+        (sent("r3", "xcde", base="r2", keep=1), LossCause.HISTORY),
+        (sent("r3", "axcde"), LossCause.HISTORY),
+        (sent("r3", "x", base="r2", keep=1), None),
+        (sent("r3", "ax"), None),
+    ],
+)
+def test_requests_tell_why_the_cache_was_lost(
+    world: World, home: ClaudeHome, request_line: Line, cause: LossCause | None
+) -> None:
+    session = home.session(world.root)
+    requests = [sent("r1", "a"), sent("r2", "bc", base="r1", keep=1), request_line]
+    all_tokens = WARM, WARM, WARM._replace(read=0, write=50_500)
+    for tokens, request in zip(all_tokens, requests, strict=True):
+        session.write(request)
+        name = f"msg_{request['id']}"
+        body = session.message(name, tokens)
+        session.write(session.line("assistant", requestRef=request["id"], message=body))
+        world.ingest()
+    losses = [call.loss for call in world.recorded_calls()]
+    wanted = CacheLoss() if cause is None else CacheLoss(50_500, cause)
+    assert losses == [CacheLoss(), CacheLoss(), wanted]
+
+
+def test_the_vendors_diagnosis_and_compactions_are_causes(world: World, home: ClaudeHome) -> None:
+    session = home.session(world.root)
+    lost = WARM._replace(read=0, write=50_500)
+    reason: Line = {"diagnostics": {"cache_miss_reason": {"type": "tools_changed"}}}
+    session.write(session.line("assistant", message=session.message("m1", WARM)))
+    session.write(session.line("assistant", message=session.message("m2", lost, **reason)))
+    session.write(session.line("system", subtype="compact_boundary"))
+    session.write(session.line("assistant", message=session.message("m3", lost)))
+    world.ingest()
+    causes = [call.loss.cause for call in world.recorded_calls() if call.loss]
+    assert causes == [None, LossCause.TOOLS, LossCause.COMPACTION]

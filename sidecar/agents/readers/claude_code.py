@@ -17,11 +17,14 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes, PartKind
@@ -30,6 +33,7 @@ from sidecar.agents.fields import (
     Number,
     Record,
     TokenCount,
+    json_digest,
     parse_iso_time,
     parse_usd,
     provider_of,
@@ -46,13 +50,13 @@ from sidecar.agents.stores import (
     read_records,
     record_at,
 )
+from sidecar.cost.cache_losses import CacheFacts
 from sidecar.messages.vendor_usage import Usage, normal_tier, region_suffix, usage_from_parts
 from sidecar.models import catalogue
 from sidecar.models.names import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
 
     from sidecar.agents.folders import Places, Roots
     from sidecar.agents.session_events import StoredSession
@@ -133,12 +137,23 @@ class MessageUsage(PartUsage):
         return (self.server_tool_use and self.server_tool_use.web_search_requests) or 0
 
 
+class _MissReason(Record):
+    type: str | None = None
+
+
+class _Diagnostics(Record):
+    """What the vendor says about a request, if Claude Code asked for it."""
+
+    cache_miss_reason: _MissReason | None = None
+
+
 class ClaudeMessage(Record):
     id: str | None = None
     model: str | None = None
     content: Content = None
     stop_reason: str | None = None
     usage: MessageUsage | None = None
+    diagnostics: _Diagnostics | None = None
 
 
 class _CompactMetadata(CamelRecord):
@@ -179,8 +194,25 @@ class _Origin(CamelRecord):
     session_id: str | None = None
 
 
+class _Params(Record):
+    thinking: msgspec.Raw = msgspec.Raw(b"")
+    output_config: msgspec.Raw = msgspec.Raw(b"")
+    """The effort."""
+
+
 class TranscriptLine(CamelRecord):
     type: str | None = None
+    id: str | None = None
+    """The id of a request if this is an `api-request` line, like all fields up to `tail`."""
+    shape_hash: str | None = None
+    params: _Params | None = None
+    base: str | None = None
+    """The request with which this one shares the first `keep` messages."""
+    keep: TokenCount = None
+    tail: tuple[str, ...] = ()
+    """The hashes of the other messages."""
+    request_ref: str | None = None
+    """The request that this line replies to."""
     subtype: str | None = None
     uuid: str | None = None
     timestamp: str | None = None
@@ -578,6 +610,27 @@ class ClaudeCode(LineReader):
 READER = ClaudeCode()
 
 
+class _Request(msgspec.Struct, frozen=True, array_like=True):
+    """What a request consists of, as digests."""
+
+    count: int
+    """The number of messages."""
+    digest: str
+    """A digest of all messages, or an empty string if it is unknown."""
+    at: datetime | None
+    shape: str | None
+    effort: str | None
+    is_edited: bool
+    """Whether messages that the request before it sent are missing or changed before others."""
+    is_rewound: bool
+    """Whether it ends before other messages that the request before it sent."""
+
+
+_MOST_REQUESTS = 8
+_Replies = dict[str, tuple[tuple[int, bool], TranscriptLine, CacheFacts]]
+"""The lines of replies by message, each with its rank and facts."""
+
+
 class _Transcript(SessionLines):
     is_live: bool
     """Whether the transcript may contain a main conversation."""
@@ -592,6 +645,10 @@ class _Transcript(SessionLines):
     own_cost: float = 0.0
     """The session's cost in USD according to the latest `cost-state` line."""
     newest_call: CallFinished | None = None
+    requests: dict[str, _Request] = msgspec.field(default_factory=dict)
+    """The newest requests by id."""
+    sent: str | None = None
+    """The id of the newest request of the main conversation that was answered."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         """Yield the calls in the lines.
@@ -599,7 +656,7 @@ class _Transcript(SessionLines):
         If several lines describe the same call, the line with the most output tokens is used, and
         a line of the main conversation rather than a sub-agent's.
         """
-        replies: dict[str, tuple[tuple[int, bool], TranscriptLine]] = {}
+        replies: _Replies = {}
         newest: str | None = None
         for line in lines.records(decode):
             # A line without a timestamp gets the previous line's timestamp.
@@ -612,7 +669,7 @@ class _Transcript(SessionLines):
                 name = message.id or line.request_id or line.uuid or str(line.timestamp)
                 rank, known = (usage.output_tokens or 0, not line.is_sidechain), replies.get(name)
                 if known is None or known[0] <= rank:
-                    replies[name] = rank, line
+                    replies[name] = rank, line, self._facts_of(line)
                     newest = newest if line.is_sidechain else name
             elif line.type == "cost-state":
                 yield from self._calls_of_replies(replies, newest)
@@ -641,12 +698,16 @@ class _Transcript(SessionLines):
         session.branch = line.git_branch or session.branch
         if line.type in ("user", "assistant") or line.is_stopped_by_hook:
             session.active = not line.ends_turn
+        if line.type == "api-request":
+            self._note_request(line)
         if line.subtype == "compact_boundary":
+            session.note(is_compacted=True)
             self.costs.compacted_model = session.model
             session.sizes.compact()
             left = line.compact_metadata.post_tokens if line.compact_metadata else None
             session.track = session.track.compaction().estimate(left or 0, None)
         elif line.is_compact_summary:
+            session.note(is_compacted=True)
             session.sizes.compact()
             if not session.track.is_estimate:
                 session.track = session.track.compaction()
@@ -654,6 +715,58 @@ class _Transcript(SessionLines):
             self._measure(*call)
         if self.is_live:
             line.add_parts(session.sizes)
+
+    def _note_request(self, line: TranscriptLine) -> None:
+        """Remember what a request consists of, compared with the newest one that was answered."""
+        last, base = self.requests.get(self.sent or ""), self.requests.get(line.base or "")
+        count, digest, extends = line.keep or 0, "", None
+        if count and base is not None:
+            extends = base.count == count if line.base == self.sent else None
+            digest = base.digest if base.count == count else ""
+        is_known = count == 0 or bool(digest)
+        for name in line.tail:
+            digest, count = _extend(digest, name), count + 1
+            if last is not None and last.digest and count == last.count and is_known:
+                extends = digest == last.digest
+        if extends is None and last is not None and count < last.count:
+            extends = False
+        params = line.params
+        self.requests[line.id or ""] = _Request(
+            count,
+            digest if is_known else "",
+            parse_iso_time(line.timestamp),
+            line.shape_hash,
+            (json_digest(params.thinking, params.output_config) or "none") if params else None,
+            is_edited=extends is False and last is not None and count > last.count,
+            is_rewound=extends is False and last is not None and count <= last.count,
+        )
+        for old in [*self.requests][:-_MOST_REQUESTS]:
+            if old != self.sent:
+                del self.requests[old]
+
+    def _facts_of(self, line: TranscriptLine) -> CacheFacts:
+        """Return what is known about a reply's call, and prepare the facts of the next one."""
+        session, request = self.session, self.requests.get(line.request_ref or "")
+        if line.is_sidechain or line.message is None:
+            return CacheFacts()
+        reason = line.message.diagnostics and line.message.diagnostics.cache_miss_reason
+        facts = replace(
+            session.facts,
+            version=line.version,
+            diagnosis=reason.type if reason else None,
+        )
+        session.facts = session.facts.after_call()
+        if request is None:
+            return facts
+        is_new, self.sent = line.request_ref != self.sent, line.request_ref
+        return replace(
+            facts,
+            shape=request.shape,
+            effort=request.effort,
+            sent_at=request.at,
+            is_edited=is_new and request.is_edited,
+            is_rewound=is_new and request.is_rewound,
+        )
 
     def _measure(self, message: ClaudeMessage, usage: MessageUsage) -> None:
         session, reading = self.session, _size_of_last_call(message, usage)
@@ -687,11 +800,9 @@ class _Transcript(SessionLines):
             category="summary",
         )
 
-    def _calls_of_replies(
-        self, replies: dict[str, tuple[tuple[int, bool], TranscriptLine]], newest: str | None
-    ) -> Iterator[CallFinished]:
-        for name, (_, line) in replies.items():
-            for call in _calls_of_line(name, line, self.session):
+    def _calls_of_replies(self, replies: _Replies, newest: str | None) -> Iterator[CallFinished]:
+        for name, (_, line, facts) in replies.items():
+            for call in _calls_of_line(name, line, self.session, facts):
                 if call.request == newest:
                     self._keep_call(call)
                 yield call
@@ -717,8 +828,13 @@ class _Transcript(SessionLines):
         yield self.newest_call
 
 
+def _extend(digest: str, name: str) -> str:
+    """Return the digest of a list with one message more."""
+    return blake2b(f"{digest} {name}".encode(), digest_size=8).hexdigest()
+
+
 def _calls_of_line(
-    request: str, entry: TranscriptLine, session: SessionState
+    request: str, entry: TranscriptLine, session: SessionState, facts: CacheFacts
 ) -> Iterator[CallFinished]:
     at = parse_iso_time(entry.timestamp) or session.at
     if entry.call is None or at is None:
@@ -743,6 +859,8 @@ def _calls_of_line(
         cache_write_5m_tokens=five_minutes(numbers, usage),
         web_searches=usage.searches,
         is_copy=entry.is_copy,
+        facts=facts,
+        last_usage=usage_of(own[-1]) if len(own) > 1 else None,
     )
     yield call
     others = [part for part in parts if part.model not in (None, message.model)]
@@ -752,6 +870,7 @@ def _calls_of_line(
             model=part.model,
             usage=usage_of(part),
             request=f"{request}/{index}",
+            facts=None,
             telemetry_id=None,
             cache_write_5m_tokens=0,
             web_searches=0,

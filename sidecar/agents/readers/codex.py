@@ -43,6 +43,7 @@ from sidecar.agents.stores import (
     read_records,
     record_at,
 )
+from sidecar.cost.cache_losses import CacheFacts
 from sidecar.messages.vendor_usage import Usage, normal_tier, usage_from_prompt
 
 if TYPE_CHECKING:
@@ -82,6 +83,14 @@ class Info(Record):
     model: str | None = None
 
 
+class _Chosen(Record):
+    reasoning_effort: str | None = None
+
+
+class _Mode(Record):
+    settings: _Chosen | None = None
+
+
 class ThreadSettings(Record):
     """The settings in a `thread_settings_applied` event."""
 
@@ -89,6 +98,7 @@ class ThreadSettings(Record):
     cwd: str | None = None
     service_tier: object = None
     """Absent for the standard tier. An event contains all settings."""
+    collaboration_mode: _Mode | None = None
 
 
 class _Git(Record):
@@ -130,6 +140,8 @@ class Payload(Record):
     compaction_response_id: str | None = None
     usage: Tokens | None = None
     service_tier: object = None
+    cli_version: str | None = None
+    collaboration_mode: _Mode | None = None
 
     @property
     def is_subagent(self) -> bool:
@@ -441,7 +453,8 @@ class Codex(LineReader):
                 yield found
 
     def begin(self, store: Store) -> _Rollout:
-        session = SessionState("", ended=_FOLDERS[1] in Path(store.path).parts)
+        facts = CacheFacts(agent=self.agent)
+        session = SessionState("", ended=_FOLDERS[1] in Path(store.path).parts, facts=facts)
         return _Rollout(session, _thread_of(store.path))
 
     def title(self, store: Store, title_at: str) -> str | None:
@@ -506,6 +519,7 @@ class _Rollout(RolloutState):
     def _apply(self, line: RolloutLine, payload: Payload, lines: Lines) -> Sequence[CallFinished]:
         """Apply a line that is not part of a reply or prompt, and return any new call in it."""
         kind, session = line.kind, self.session
+        self._note_facts(kind, payload)
         session.window = payload.model_context_window or session.window
         session.active = _TURN.get(kind or "", session.active)
         if self.subagent and self.own and payload.is_started_by_user is not None:
@@ -532,6 +546,16 @@ class _Rollout(RolloutState):
         elif kind == "thread_name_updated":
             session.title_at = lines.position
         return ()
+
+    def _note_facts(self, kind: str | None, payload: Payload) -> None:
+        settings = payload.thread_settings or payload
+        chosen = settings.collaboration_mode and settings.collaboration_mode.settings
+        self.session.note(
+            version=payload.cli_version,
+            effort=(chosen.reasoning_effort or "default") if chosen else None,
+            is_compacted=kind == "compacted" or None,
+            is_rewound=kind == "thread_rolled_back" or None,
+        )
 
     def _count(self, line: RolloutLine, info: Info) -> Sequence[CallFinished]:
         session = self.session

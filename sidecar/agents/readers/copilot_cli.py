@@ -27,6 +27,7 @@ from sidecar.agents.fields import (
     Number,
     TokenCount,
     credits_to_usd,
+    json_digest,
     parse_iso_time,
     reported_usage,
 )
@@ -122,6 +123,8 @@ class _ToolRequest(CamelRecord):
 class _Data(CamelRecord):
     message_id: str | None = None
     model: str | None = None
+    copilot_version: str | None = None
+    reasoning_effort: str | None = None
     selected_model: str | None = None
     new_model: str | None = None
     output_tokens: TokenCount = None
@@ -250,11 +253,14 @@ class _Database(OneDatabase):
         session.model = str(row.get("copilot_usage_model") or row.get("model") or "unknown")
         at, nano = column_time(row.get("created_at")), row.get("total_nano_aiu")
         session.touch(at)
+        effort = row.get("reasoning_effort")
+        session.note(effort=str(effort) if effort else None)
         if category == "summary":
+            session.note(is_compacted=True)
             session.track = session.track.compaction()
         elif category == "main":
             session.track = session.track.call(CallSize.of(usage, session.model))
-        return session.call(
+        calls = session.call(
             at,
             usage,
             f"{session.id}/{row['id']}",
@@ -263,6 +269,7 @@ class _Database(OneDatabase):
             category=category,
             cost_usd=credits_to_usd(float(str(nano)) / _NANO) if nano else None,
         )
+        return [*map(session.judge, calls)]
 
     def measure(self, path: str, session: str, sizes: ContextSizes) -> None:
         _measure(os.path.dirname(path), session, sizes)
@@ -396,11 +403,19 @@ class _Events(SessionLines):
     def _follow(self, event: _Event, data: _Data) -> None:
         """Update the session with an event of the main conversation."""
         session, record = self.session, data.usage
+        is_compacted = event.type == "session.compaction_complete" and data.success is not False
+        session.note(
+            version=data.copilot_version,
+            effort=data.reasoning_effort,
+            # It also names the tools.
+            shape=json_digest(data.content) if event.type == "system.message" else None,
+            is_compacted=is_compacted or None,
+        )
         session.active = _TURN.get(event.type or "", session.active)
         session.model = data.new_model or session.model or data.selected_model or data.model
         session.window = data.token_limit or session.window
         self.tier = data.context_tier or self.tier
-        if event.type == "session.compaction_complete" and data.success is not False:
+        if is_compacted:
             session.track = session.track.compaction()
         elif event.type == "assistant.message" and self.newest is None:
             session.track = ContextTrack(why=NO_USAGE)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes, PartKind
@@ -229,7 +230,10 @@ class _Log(SessionLines):
         calls: dict[str, CallFinished] = {}
         for line in lines.records(_line):
             messages = self._apply(line)
-            calls |= {call.request: call for call in self.calls(messages)}
+            for call in self.calls(messages):
+                known = calls.get(call.request)
+                # What was noted before a reply belongs to its first version.
+                calls[call.request] = replace(call, facts=known.facts) if known else call
             if line.title:
                 self.session.title_at = lines.position
         return calls.values()
@@ -331,9 +335,11 @@ class _Log(SessionLines):
         for message in messages:
             self._note(message)
         if not self._measure() and not is_new:
+            self.session.note(is_compacted=True)
             self.session.track = self.session.track.compaction()
 
     def _rewind_to(self, message: str) -> None:
+        self.session.note(is_rewound=True)
         names = [one.id for one in self.messages]
         self.messages = self.messages[: names.index(message)] if message in names else []
         if not self._measure():

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from sidecar import typed
 from sidecar.agents.databases import OneDatabase, columns, read_database, read_only
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from sidecar.agents.context_sizes import ContextSizes
     from sidecar.agents.folders import Places
     from sidecar.agents.session_events import McpToolCall, StoredSession
+    from sidecar.cost.cache_losses import CacheLoss
     from sidecar.messages.vendor_usage import Usage
 
 
@@ -112,6 +114,8 @@ class OpenCodeMessage(Record):
     cost: Number = None
     """The cost in USD from opencode's price list. Zero means that the model has no known price."""
     finish: str | None = None
+    variant: str | None = None
+    """The effort."""
     error: msgspec.Raw = msgspec.Raw(b"null")
     summary: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -121,6 +125,10 @@ class OpenCodeMessage(Record):
         if self.role != "assistant" or bytes(self.error) != b"null":
             return self.role == "assistant"
         return bool(self.time and self.time.completed) and self.finish != "tool-calls"
+
+    @property
+    def created(self) -> float:
+        return (self.time and self.time.created) or 0.0
 
     @property
     def is_summary(self) -> bool:
@@ -403,6 +411,7 @@ class _Databases(OneDatabase):
         """
         rows, changed = _read_sessions(connection), set[str]()
         calls: list[CallFinished] = []
+        replies: dict[str, list[OpenCodeMessage]] = {}
         skipped = 0
         for table in ("message", "session_message"):
             for name, updated, seq, data in _changed_messages(
@@ -421,6 +430,8 @@ class _Databases(OneDatabase):
                 parent, folder = (row.parent, row.folder) if row else (None, None)
                 folder = folder if row or not message.path else message.path.cwd
                 calls += message.calls(parent or name, folder, is_child=parent is not None)
+                if parent is None:
+                    replies.setdefault(name, []).append(message)
         known = state.sessions
         state.sessions = {row.id: row.updated for row in rows.values()}
         is_whole = not known or not known.keys() <= state.sessions.keys()
@@ -430,6 +441,12 @@ class _Databases(OneDatabase):
         for session in measured:
             if _has_only_uncounted_replies(connection, session.id):
                 calls += rows[session.id].total(session)
+        losses = {
+            request: loss
+            for name, messages in replies.items()
+            for request, loss in _judge_replies(connection, name, messages).items()
+        }
+        calls = [replace(call, loss=losses.get(call.request)) for call in calls]
         sessions = [one.snapshot() for one in measured if rows[one.id].parent is None]
         return StoreContents(calls, sessions, skipped, is_whole)
 
@@ -658,6 +675,29 @@ def _measure(connection: sqlite3.Connection, session: str, sizes: ContextSizes) 
                     sizes.add_prompt(message.tokens.usage.prompt_tokens)
             if part is not None:
                 _decode_part(part).add_to(sizes, role)
+
+
+def _judge_replies(
+    connection: sqlite3.Connection, session: str, replies: list[OpenCodeMessage]
+) -> dict[str, CacheLoss | None]:
+    """Return the verdict on each new reply's call whether it lost its cache, by request."""
+    first = min(message.created for message in replies)
+    state = SessionState(session)
+    before = []
+    for _, _, data in _newest_messages(connection, session):
+        with suppress(msgspec.DecodeError):
+            before.append(decode(data))
+    older = [message for message in before if message.created < first]
+    losses = {}
+    for message in sorted([*older, *replies], key=lambda message: message.created):
+        if message.is_summary:
+            state.note(is_compacted=True)
+        state.note(effort=message.variant or "default")
+        for call in message.calls(session, None, is_child=False):
+            if call.category == "main" and call.counts:
+                facts, state.facts = state.facts, state.facts.after_call()
+                losses[call.request] = state.judge(replace(call, facts=facts)).loss
+    return losses
 
 
 def _time_of_compaction(connection: sqlite3.Connection, session: str) -> int:

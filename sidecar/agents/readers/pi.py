@@ -21,6 +21,7 @@ from sidecar.agents.fields import (
     Number,
     Record,
     TokenCount,
+    json_digest,
     parse_iso_time,
     parse_usd,
     reported_usage,
@@ -101,6 +102,11 @@ class _Message(CamelRecord):
     usage: _Usage | None = None
     content: Content = None
     tool_name: str | None = None
+    sections: msgspec.Raw = msgspec.Raw(b"")
+    """The parts of a system prompt."""
+    tools_added: msgspec.Raw = msgspec.Raw(b"")
+    tools_removed: msgspec.Raw = msgspec.Raw(b"")
+    thinking_level: str | None = None
 
     def add_to(self, sizes: ContextSizes, content: Content) -> None:
         """Add the message's parts with the given content, which an extension may have changed."""
@@ -307,9 +313,23 @@ class _Session(SessionLines, dict=True):
                 continue
             if entry.type == "session_info":
                 session.title_at = lines.position if entry.name else session.title_at
+            self._note_facts(entry)
             before = self.node
             self._extend_branch(entry)
             yield from self._call(entry, before)
+
+    def _note_facts(self, entry: _Entry) -> None:
+        """Note what can make the next call lose its cache."""
+        message = entry.message or _Message()
+        is_prompt = message.role == "system"
+        self.session.note(
+            effort=message.thinking_level,
+            system=json_digest(message.sections) if is_prompt else None,
+            tools=json_digest(message.tools_added, message.tools_removed) if is_prompt else None,
+            is_compacted=entry.type == "compaction" or None,
+            is_edited=entry.type == "context_edit" or None,
+            is_rewound=(self.tip is not None and entry.parent_id != self.tip) or None,
+        )
 
     def _extend_branch(self, entry: _Entry) -> None:
         """Update the state. Entries of version 1 have no ids: each follows the one before it."""

@@ -16,7 +16,7 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.context_sizes import GeminiPart, PartKind
 from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time, reported_usage
-from sidecar.agents.session_events import CallFinished, CallSize, Store
+from sidecar.agents.session_events import CallFinished, CallSize, Category, Store
 from sidecar.agents.stores import (
     LineReader,
     Lines,
@@ -110,6 +110,8 @@ class _Line(CamelRecord):
     timestamp: str | None = None
     cwd: str | None = None
     git_branch: str | None = None
+    version: str | None = None
+    parent_uuid: str | None = None
     model: str | None = None
     context_window_size: TokenCount = None
     custom_title: str | None = None
@@ -161,6 +163,8 @@ READER = QwenCode()
 
 
 class _Chat(SessionLines):
+    newest: str | None = None
+    """The id of the last line. Lines form a tree."""
     without_reply: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """The prompt and output tokens of telemetry calls without a matching reply."""
     without_telemetry: list[tuple[int, int]] = msgspec.field(default_factory=list)
@@ -178,6 +182,9 @@ class _Chat(SessionLines):
         session, payload = self.session, line.system_payload or _Payload()
         session.id = line.session_id or session.id
         session.work_in(line.cwd)
+        is_rewound = self.newest is not None and line.parent_uuid != self.newest
+        session.note(version=line.version, is_rewound=is_rewound or None)
+        self.newest = line.uuid
         session.branch = line.git_branch or session.branch
         if line.type in ("user", "assistant", "tool_result"):
             session.touch(parse_iso_time(line.timestamp))
@@ -192,6 +199,7 @@ class _Chat(SessionLines):
         elif line.subtype == "chat_compression":
             yield from self._categorize_pending("summary")
             left = payload.info.new_token_count if payload.info else None
+            session.note(is_compacted=True)
             session.track = session.track.compaction().estimate(left or 0, session.model)
             session.sizes.compact()
             session.sizes.add("summary", payload.compressed_history)
@@ -221,19 +229,25 @@ class _Chat(SessionLines):
         if is_own and _is_matched(usage, self.without_telemetry, self.without_reply):
             return
         name = event.response_id or line.uuid or event.prompt_id
-        for call in self._call(line, event.model, usage, f"{name}/{line.timestamp}"):
-            if event.category != "main":
-                yield msgspec.structs.replace(call, category=event.category)
-            else:
-                self.undecided.append(call)
+        request = f"{name}/{line.timestamp}"
+        calls = self._call(line, event.model, usage, request, event.category)
+        if event.category != "main":
+            yield from calls
+        else:
+            self.undecided += calls
         if len(self.undecided) > _UNMATCHED:
             yield self.undecided.pop(0)
 
     def _call(
-        self, line: _Line, model: str | None, usage: Usage, request: str
+        self,
+        line: _Line,
+        model: str | None,
+        usage: Usage,
+        request: str,
+        category: Category = "main",
     ) -> list[CallFinished]:
-        at = parse_iso_time(line.timestamp)
-        calls = self.session.call(at, usage, request, model or self.session.model)
+        at, model = parse_iso_time(line.timestamp), model or self.session.model
+        calls = self.session.call(at, usage, request, model, category=category)
         if line.forked_from is None:
             return calls
         return [msgspec.structs.replace(call, is_copy=True) for call in calls]

@@ -100,12 +100,15 @@ class Stage:
             resume: Whether to continue the newest session.
             folder: The folder in which the agent starts, if not the workspace.
         """
-        path = f"{ensure_node().parent}:/usr/local/bin:/usr/bin:/bin"
-        environment = {"PATH": path} | self.agent.environment(self.vendor.url)
         padding = "" if resume else self.agent.padding
         arguments = self.agent.arguments(prompt + padding, resume=resume)
         command = [str(self.program), *arguments]
-        return self.sandbox.start(command, folder or self.root, environment)
+        return self.sandbox.start(command, folder or self.root, self.environment())
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables of the agent."""
+        path = f"{ensure_node().parent}:/usr/local/bin:/usr/bin:/bin"
+        return {"PATH": path} | self.agent.environment(self.vendor.url)
 
 
 class Scene(Stage):
