@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from datetime import UTC
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks.agents.claude import slug_of
@@ -23,75 +22,37 @@ from sidecar.agents.readers import continue_dev
 from sidecar.agents.stores import COMPACTED, ESTIMATED
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams
+from tests.fixtures.agents import check
 from tests.unit.agents_world import World
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "agents"
 
-
-class Written(NamedTuple):
-    """A recorded run of an agent."""
+class Written(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
+    """A recorded run of an agent, as described in tests/fixtures/agents/README.md."""
 
     folder: str
     agent: str
-    contexts: tuple[int | None, ...]
-    """Each session's context size in tokens."""
+    contexts: tuple[int, ...]
     limit: int | None = None
     model: str = ""
     has_only_totals: bool = False
-    """Whether the agent's files contain only the total of some calls."""
     missing_kind: str = ""
-    """The kind of call that the agent does not write to its files."""
     has_cache_reads: bool = True
-    """Whether the files contain the number of cached tokens of each call."""
 
     @property
     def calls(self) -> list[dict[str, Any]]:
         """The calls recorded by the vendor, except those that the agent does not write to files."""
-        lines = (FIXTURES / self.folder / "vendor.jsonl").read_text().splitlines()
-        return [call for call in map(json.loads, lines) if call["kind"] != self.missing_kind]
+        return check.billed_calls(self.folder)
 
 
-RUNS = (
-    Written("kimi-code-subagent", "kimi-code", (22_279,), None, "kimi-k2.5"),
-    Written("kimi-code-compaction", "kimi-code", (21_725, 22_657), 200_000, "kimi-k2.5"),
-    Written("kimi-code-fork", "kimi-code", (21_793, 21_615), None, "kimi-k2.5"),
-    Written("vibe-compaction", "vibe", (8_708,), 200_000, "devstral-medium-latest"),
-    Written("vibe-subagent", "vibe", (8_734,), 200_000, "devstral-2512", missing_kind="lost"),
-    Written(
-        "vibe-resumed", "vibe", (8_717, 8_841), None, "devstral-medium-latest", has_only_totals=True
-    ),
-    Written("qwen-code-telemetry", "qwen-code", (20_553, 20_843), 1_000_000, "qwen3-coder-plus"),
-    Written("qwen-code-compaction", "qwen-code", (17_836,), 200_000, "gpt-5"),
-    Written("codex-resumed", "codex", (8_139, 10_995, 10_419), 190_000, "gpt-5"),
-    Written("gemini-cli-resumed", "gemini-cli", (13_082,), None, "gemini-2.5-pro"),
-    Written("gemini-cli-aborted", "gemini-cli", (12_747,), None, "gemini-2.5-pro"),
-    Written("opencode-subagent", "opencode", (8_271,), 200_000, "gpt-5", missing_kind="other"),
-    Written(
-        "claude-code-compaction",
-        "claude-code",
-        (23_289,),
-        None,
-        "claude-sonnet-4-5",
-        has_only_totals=True,
-    ),
-    Written("continue-abort", "continue", (2_977, 3_099), None, "gpt-4.1", has_cache_reads=False),
+RUNS = tuple(
+    msgspec.convert({"folder": name, **run}, Written)
+    for name, run in check.read_table("runs.toml").items()
 )
 
 
 def install(world: World, folder: str) -> None:
     """Copy the home folder of a recorded run to `world.home`."""
-    home = FIXTURES / folder / "home"
-    for source in home.rglob("*"):
-        if source.is_file():
-            path = world.home / source.relative_to(home)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            text = source.read_text().replace("@ROOT@", str(world.root))
-            text = text.replace("@HOME@", str(world.home))
-            if path.suffix != ".sql":
-                path.write_text(text)
-                continue
-            with closing(sqlite3.connect(path.with_suffix(""))) as database:
-                database.executescript(text)
+    check.install_run(folder, world.home, world.root)
 
 
 @pytest.fixture(params=RUNS, ids=lambda run: run.folder)
