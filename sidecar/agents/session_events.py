@@ -69,10 +69,11 @@ NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A coding agent's main conversation, without its messages.
+    """A coding agent's conversation, without its messages.
 
-    Sub-agents have no sessions. Only their calls are recorded. A session belongs to a workspace
-    if the workspace contains the session's first or current folder.
+    A session belongs to a workspace if the workspace contains the session's first or current
+    folder. The conversation of a sub-agent has no session of its own: it is one of the
+    `subagents` of a main conversation, to which its calls belong.
     """
 
     id: str
@@ -88,6 +89,8 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The agent's current working directory, if known."""
     parent: str | None = None
     """The session that this session was forked from."""
+    subagent_of: str | None = None
+    """The session whose sub-agent this is, or None for a main conversation."""
     model: str | None = None
     tokens: int | None = None
     """The number of tokens in the context window: the prompt and output of the latest call."""
@@ -119,6 +122,8 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The start of the first prompt, if `agents.labels` is `first-prompt`."""
     path: str = ""
     """The path of the file or database that contains the session. Readers leave it empty."""
+    subagents: tuple[StoredSession, ...] = ()
+    """The conversations of sub-agents, newest first. Readers leave it empty."""
     unread_names: tuple[tuple[Store, str | None], ...] = ()
     """The stores that may contain the title, each with the position of the title, if known.
 
@@ -126,7 +131,12 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     def state(self, now: datetime) -> Activity:
-        """Return whether the session is running, idle or ended, based on its last line."""
+        """Return whether the session is running, idle or ended, based on its last line.
+
+        A session runs while one of its sub-agents does.
+        """
+        if any(one.state(now) == "running" for one in self.subagents):
+            return "running"
         age = now - self.updated_at
         if self.ended or age > _ENDED_AFTER:
             return "ended"

@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_VERSION = 8
+_VERSION = 9
 _CALLS_AT_ONCE = 2_000
 _STORES_AT_ONCE = 200
 _MAX_REST_SECONDS = 0.5
@@ -65,7 +65,7 @@ _MOST_MILLISECONDS = 1 << 48
 _FIELDS = [
     field
     for field in StoredSession.__struct_fields__
-    if field not in ("source", "title", "first_prompt", "path", "unread_names")
+    if field not in ("source", "title", "first_prompt", "path", "unread_names", "subagents")
 ]
 _COLUMNS = [f'"{field}"' for field in _FIELDS]  # `limit` is a word of SQL
 _TABLES = (
@@ -174,7 +174,8 @@ class SessionIndex:
         if not unread:
             return None
         with self._ledger.reader() as connection:
-            rows = _select_sessions(connection, "agent, path, id", "1")
+            columns = "agent, path, coalesce(subagent_of, id)"
+            rows = _select_sessions(connection, columns, "1")
         by_path, by_agent = dict[str, set[str]](), dict[str, set[str]]()
         for agent, path, name in rows:
             by_path.setdefault(path, set()).add(name)
@@ -303,7 +304,8 @@ class SessionIndex:
         """
         by_agent = {one.agent: one for one in sources.readers}
         with self._ledger.reader() as connection:
-            found = _join_sessions(connection, _in_roots(connection, sources.roots))
+            where = f"subagent_of IS NULL AND ({_in_roots(connection, sources.roots)})"
+            found = _join_sessions(connection, where)
         best: dict[tuple[str, str], list[_Row]] = {}
         for row in (one for one in found if one.store.agent in by_agent):
             best.setdefault((row.store.agent, row.session.id), []).append(row)
@@ -321,7 +323,8 @@ class SessionIndex:
             if with_names:
                 session = read_name(session, by_agent[agent], with_prompts=sources.with_prompts)
             shown.append(session)
-        return shown
+        with self._ledger.reader() as connection:
+            return _with_subagents(connection, shown)
 
     def read_session(
         self, reader: StoreReader, places: Places, store: Store
@@ -469,6 +472,7 @@ def _without_impossible_values(session: StoredSession) -> StoredSession:
         folder=_text_or_none(session.folder),
         model=session.model if _is_name(session.model) else None,
         parent=session.parent if _is_name(session.parent) else None,
+        subagent_of=session.subagent_of if _is_name(session.subagent_of) else None,
         branch=session.branch if _is_name(session.branch) else None,
         title_at=session.title_at if _is_name(session.title_at) else None,
         tokens=_tokens_or_none(session.tokens),
@@ -556,6 +560,28 @@ def _in_roots(connection: sqlite3.Connection, roots: Roots) -> str:
     roots = Roots(with_known_worktrees(connection, roots.paths))
     connection.create_function("is_ours", 1, lru_cache(roots.contains))
     return "is_ours(first_folder) OR is_ours(folder)"
+
+
+def _with_subagents(
+    connection: sqlite3.Connection, sessions: Sequence[StoredSession]
+) -> list[StoredSession]:
+    """Return sessions with their sub-agents, wherever these work."""
+    names = {session.id for session in sessions}
+    connection.create_function("is_shown", 1, names.__contains__)
+    rows = _join_sessions(connection, "subagent_of IS NOT NULL AND is_shown(subagent_of)")
+    rows.sort(key=_rank_of_row)
+    best = {(row.store.agent, row.session.id): row for row in rows}
+    found: dict[tuple[str, str | None], list[StoredSession]] = {}
+    for row in sorted(best.values(), key=lambda row: row.session.updated_at, reverse=True):
+        key = row.store.agent, row.session.subagent_of
+        session = msgspec.structs.replace(row.session, source=row.store.agent, path=row.store.path)
+        found.setdefault(key, []).append(session)
+    return [
+        msgspec.structs.replace(session, subagents=tuple(below))
+        if (below := found.get((session.source, session.id)))
+        else session
+        for session in sessions
+    ]
 
 
 def _join_sessions(

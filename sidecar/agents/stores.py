@@ -156,6 +156,7 @@ class SessionState(msgspec.Struct):
     active: bool | None = None
     title_at: str | None = None
     parent: str | None = None
+    subagent_of: str | None = None
     ended: bool = False
     rank: int = 0
     sizes: ContextSizes = msgspec.field(default_factory=ContextSizes)
@@ -264,6 +265,7 @@ class SessionState(msgspec.Struct):
             first_folder=self.first_folder,
             folder=self.folder,
             parent=self.parent,
+            subagent_of=self.subagent_of,
             model=(newest.model if newest else track.model) or self.model,
             tokens=newest.prompt + newest.output if newest else None,
             limit=(newest.window if newest else None) or self.window,

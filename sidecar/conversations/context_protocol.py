@@ -343,6 +343,18 @@ class Forecast(Result, frozen=True, kw_only=True):
     """Present if the subscription has a five-hour limit."""
 
 
+class Subagent(Result, frozen=True, kw_only=True):
+    """A sub-agent of an agent's session, with a context of its own."""
+
+    id: str
+    model: str | None
+    tokens: int | None
+    """The size of its context in tokens; null if unknown."""
+    method: Method | None
+    state: Literal["running", "idle", "ended"]
+    updated_at: str
+
+
 class ContextUsage(Result, frozen=True, kw_only=True):
     """How full a context is. `tokens` is the size of the next request."""
 
@@ -370,6 +382,8 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     """The parts of an agent's context, with estimated token counts. Empty unless `context/usage`
     is sent with `contents`.
     """
+    subagents: list[Subagent] = []
+    """The session's sub-agents, newest first, if the agent's files contain their contexts."""
     turns: int | None = None
     should_prune: bool | None = None
     compacted: bool | None = None

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 UNKNOWN = "?"
 
 _BAR = 18
+_MOST_SUBAGENTS = 8
 _HALF = 50
 _FEW_CALLS = 20
 
@@ -147,6 +148,7 @@ def context_rows(
     usage: ContextUsage,
     *,
     cost: str = "",
+    subagents: str = "",
     branch: str = "",
     cap: str = "",
     updated: str = "",
@@ -157,6 +159,7 @@ def context_rows(
     Args:
         usage: The context.
         cost: The session's cost as text.
+        subagents: The costs of the main conversation and of its sub-agents, as text.
         branch: The name and the cost of the branch that is checked out, as text.
         cap: The exceeded spending caps as text.
         updated: How long ago the session was last used, as text.
@@ -169,6 +172,7 @@ def context_rows(
     free = usage.available
     details = [
         ("Cost", cost),
+        ("Sub-agents", subagents),
         ("This branch", branch),
         ("Cap", cap),
         (
@@ -182,7 +186,29 @@ def context_rows(
         ("Note", "" if usage.tokens is None else usage.note or ""),
     ]
     rows = [ViewRow(label=label, value=value) for label, value in details if value]
-    return [*summary, *rows, *part_rows(usage)]
+    return [*summary, *rows, *_subagent_rows(usage), *part_rows(usage)]
+
+
+def _subagent_rows(usage: ContextUsage) -> list[ViewRow]:
+    """Return a group with the contexts of sub-agents, running ones first."""
+    listed = sorted(usage.subagents, key=lambda one: one.state != "running")
+    shown = [
+        ViewRow(
+            label=one.model or one.id,
+            value=", ".join(
+                (
+                    UNKNOWN
+                    if one.tokens is None
+                    else tokens_text(one.tokens, one.method or "exact"),
+                    one.state,
+                )
+            ),
+        )
+        for one in listed[:_MOST_SUBAGENTS]
+    ]
+    if left := len(listed) - len(shown):
+        shown.append(ViewRow(label=f"{left:,} more", value=""))
+    return [ViewRow(label="Contexts of sub-agents", value="", children=shown)] if shown else []
 
 
 def forecast_cells(usage: ContextUsage, now: datetime) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -36,6 +37,13 @@ class CapReason(msgspec.Struct, frozen=True, rename="camel"):
     """The cap in USD; null if the reason is not a cap."""
 
 
+class CostSplit(NamedTuple):
+    """The cost of a session's main conversation and of its sub-agents."""
+
+    main: Cost
+    subagents: Cost
+
+
 class SpendingSums(NamedTuple):
     """Sums from the ledger, in USD."""
 
@@ -55,6 +63,8 @@ class SpendingSums(NamedTuple):
     """The number of tokens in this workspace's calls."""
     caps: tuple[CapReason, ...] = ()
     """The exceeded caps."""
+    splits: Mapping[str, CostSplit] = MappingProxyType({})
+    """See `Costs.splits`."""
     branch: BranchCost | None = None
     """The cost of the branch that is checked out, or None if none is."""
 

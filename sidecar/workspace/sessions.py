@@ -24,6 +24,7 @@ from sidecar.conversations.context_protocol import (
     SessionInfo,
     SessionOrder,
     SessionRow,
+    Subagent,
 )
 from sidecar.conversations.occupancy import budget_message, crossed, in_window
 from sidecar.counting.calibration import ConversationCalibration
@@ -264,20 +265,39 @@ def stored_usage(
         return msgspec.structs.replace(session.usage, cost_usd=cost, severity=grade)
     is_unanswered = session.model is None and session.tokens is None
     tokens = session.tokens
-    method: Method = "exact" if session.quality == "exact" else "estimate"
     usage = ContextUsage(
         tokens=tokens,
-        method=None if tokens is None else method,
+        method=_method_of(session),
         error_percent=None if tokens is None else session.error_percent,
         model=session.model,
         compacted=session.compacted,
         cost_usd=cost,
+        subagents=[_subagent_of(one) for one in session.subagents],
         note=session.note or (NO_REPLY if is_unanswered else None),
     )
     if limit is None or (is_unanswered and session.limit is None):
         return usage  # a percentage of a guessed window would be misleading
     usage = in_window(usage, Window(limit, settings.reserve), settings.warn_at, reported=tokens)
     return _with_own_percent(usage, session.source, settings.warn_at)
+
+
+def _subagent_of(session: StoredSession) -> Subagent:
+    info = _info_of(session)
+    return Subagent(
+        id=session.id,
+        model=session.model,
+        tokens=session.tokens,
+        method=_method_of(session),
+        state=session.state(datetime.now(UTC)),
+        updated_at=info.updated_at,
+    )
+
+
+def _method_of(session: StoredSession) -> Method | None:
+    """Return how a session's size was determined, or None if it is unknown."""
+    if session.tokens is None:
+        return None
+    return "exact" if session.quality == "exact" else "estimate"
 
 
 def _with_own_percent(usage: ContextUsage, agent: str, warn_at: tuple[float, ...]) -> ContextUsage:

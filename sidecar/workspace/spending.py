@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.cost.book import Cancelled, CostBook
     from sidecar.cost.cap_rule import CapSpan
-    from sidecar.cost.caps import CapReason, CostVerdict, SpendingSums
+    from sidecar.cost.caps import CapReason, CostSplit, CostVerdict, SpendingSums
     from sidecar.cost.cost_protocol import (
         BranchCost,
         CostDetailParams,
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from sidecar.workspace.state_folder import State
 
 RECENT = timedelta(days=30)
+SUBAGENT = "subagent"
+"""The category of sub-agents' calls."""
 _READ_NUMBERS = itertools.count(1)
 """Numbers the reads of the ledger in the order in which they start."""
 
@@ -52,6 +54,7 @@ class SessionCosts(NamedTuple):
     """The costs of some sessions, keyed by ID."""
 
     costs: Mapping[str, Cost]
+    splits: Mapping[str, CostSplit]
     read_number: int
     """See `SpendingSums.read_number`. Costs from later reads replace earlier costs."""
 
@@ -90,6 +93,8 @@ class Costs:
     branch: BranchCost | None = None
     """The cost of the branch that is checked out, or None if none is."""
     sessions: dict[str, Cost] = field(default_factory=dict)
+    splits: dict[str, CostSplit] = field(default_factory=dict)
+    """The costs of main conversations and sub-agents, for the shown sessions with sub-agents."""
     read: bool = False
     """Whether all calls in agents' session files are in the ledger."""
     reading: bool = True
@@ -111,7 +116,7 @@ class Costs:
 
     def copy(self) -> Costs:
         """Return a copy for a worker."""
-        return replace(self, sessions={**self.sessions})
+        return replace(self, sessions={**self.sessions}, splits={**self.splits})
 
     def session_usd(self, session: str) -> float | None:
         """Return a session's cost in USD, or None if it is unknown."""
@@ -164,13 +169,15 @@ class Costs:
             self.partial, recorded = spent.partial, (spent.calls, spent.tokens)
             self.revision += recorded != self._recorded
             self._recorded = recorded
-        self.update_sessions(SessionCosts(spent.sessions, spent.read_number))
+        self.update_sessions(SessionCosts(spent.sessions, spent.splits, spent.read_number))
 
     def update_sessions(self, costs: SessionCosts) -> None:
         """Replace the costs of some sessions, unless the current costs are from a later read."""
         for session, cost in costs.costs.items():
             if costs.read_number >= self._session_read_numbers.get(session, 0):
                 self.sessions[session] = cost
+                if session in costs.splits:
+                    self.splits[session] = costs.splits[session]
                 self._session_read_numbers[session] = costs.read_number
 
 
@@ -377,8 +384,27 @@ class Spending:
 
     def session_costs(self, sessions: Iterable[str]) -> SessionCosts:
         """Return the costs of some sessions. Raises LedgerError."""
-        read_number = next(_READ_NUMBERS)
-        return SessionCosts(self.cost_by_session(sessions), read_number)
+        read_number, sessions = next(_READ_NUMBERS), tuple(sessions)
+        splits = self._cost_splits(sessions)
+        return SessionCosts(self.cost_by_session(sessions), splits, read_number)
+
+    def _cost_splits(self, sessions: tuple[str, ...]) -> dict[str, CostSplit]:
+        """Return the costs of main conversations and sub-agents, for sessions with sub-agents."""
+        from sidecar.cost.caps import CostSplit
+        from sidecar.cost.sums import Tally, kinds_in, read_tallies
+
+        scope, tallies = self.scope(), dict[str, list[Tally]]()
+        scope = msgspec.structs.replace(scope, sessions=sessions)
+        with self.book.report_reader() as connection:
+            kinds = kinds_in(connection)
+            for (name, kind), tally in read_tallies(connection, scope, ("session", "kind")).items():
+                is_subagent = kinds[kind][2] == SUBAGENT
+                tallies.setdefault(name, [Tally(), Tally()])[is_subagent] += tally
+        return {
+            name: CostSplit(main.total, subagents.total)
+            for name, (main, subagents) in tallies.items()
+            if subagents.calls
+        }
 
     def sessions_by_cost(self) -> list[str]:
         """Return the IDs of the workspace's sessions, highest cost first. Raises LedgerError."""
@@ -485,6 +511,7 @@ class Spending:
             spend.calls,
             spend.tokens,
             verdict.reasons,
+            self._cost_splits((session,)) if session else {},
             self.branch_cost(),
         )
 

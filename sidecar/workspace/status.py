@@ -26,7 +26,12 @@ from sidecar.counting.count_result import (
 )
 from sidecar.models.window import Severity
 from sidecar.text.printable import cost_text, counted, percent_text, usd_text
-from sidecar.workspace.views import branch_cell, describe_unknown_model, format_session_cost
+from sidecar.workspace.views import (
+    branch_cell,
+    describe_unknown_model,
+    format_session_cost,
+    subagents_text,
+)
 
 if TYPE_CHECKING:
     from sidecar.config.options import Loaded, Problem
@@ -277,6 +282,7 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
     is_more = costs.workspace not in (0, today)
     rows = [
         ("This session", priced or ("nothing recorded" if is_agent else "")),
+        ("Sub-agents", subagents_text(usage, costs) if usage else ""),
         ("This branch", branch_cell(costs)),
         ("Today", f"{today_text} in all workspaces" if is_more else today_text),
         ("This workspace", f"{total_text} in total" if is_more else ""),

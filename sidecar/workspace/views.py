@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.conversations.context_protocol import FitResult, Removed
     from sidecar.cost.cost_protocol import BranchCost
+    from sidecar.cost.ledger_events import Cost
     from sidecar.text.pages import Page
     from sidecar.workspace.spending import Costs
 
@@ -144,15 +145,38 @@ def format_session_cost(costs: Costs, session: SessionInfo | SessionRow | None) 
     if session is None:
         return ""
     if session.id in costs.sessions:
-        is_whole = costs.sessions[session.id].whole
-        is_unread = costs.unread is not None and session.id in costs.unread.sessions
-        is_partial = is_unread or session.source in lower_bound_agents() or not is_whole
-        return cost_text(costs.session_usd(session.id), is_partial=is_partial)
+        return _session_cost_text(costs, session, costs.sessions[session.id])
     if session.source == "protocol" or costs.read:
         return ""
     if costs.problem:
         return NOT_RECORDED
     return BEING_READ if costs.reading else NOT_READ
+
+
+def _session_cost_text(costs: Costs, session: SessionInfo | SessionRow, cost: Cost) -> str:
+    """Format the cost of all or of some calls of a session."""
+    is_unread = costs.unread is not None and session.id in costs.unread.sessions
+    is_partial = is_unread or session.source in lower_bound_agents() or not cost.whole
+    return cost_text(None if cost.usd is None else float(cost.usd), is_partial=is_partial)
+
+
+def subagents_text(usage: ContextUsage, costs: Costs) -> str:
+    """Return text such as `main $0.40 + 3 sub-agents $0.05, 1 running`.
+
+    Returns an empty string if the session has no sub-agents.
+    """
+    session, number = usage.session, len(usage.subagents)
+    split = costs.splits.get(session.id) if session else None
+    named = counted(number, "sub-agent") if number else "sub-agents"
+    if session is not None and split is not None:
+        main, others = (_session_cost_text(costs, session, cost) for cost in split)
+        text = f"main {main} + {named} {others}"
+    elif number:
+        text = named
+    else:
+        return ""
+    running = sum(one.state == "running" for one in usage.subagents)
+    return f"{text}, {running:,} running" if running else text
 
 
 def format_branch_cost(branch: BranchCost | None, *, is_unread: bool = False) -> str:
@@ -185,6 +209,7 @@ def add_view_to_usage(
     rows = context_rows(
         usage,
         cost=cost,
+        subagents=subagents_text(usage, costs),
         branch=branch_cell(costs),
         cap=costs.caps_text,
         updated=updated,

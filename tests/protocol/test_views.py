@@ -94,6 +94,15 @@ SHOWN = {
         "MCP spend, project": rf"^Project: {COST}",
         "MCP spend, today": rf"^Today, all projects: {COST}",
     },
+    "cost of sub-agents": {
+        "tooltip": rf"\| Sub-agents \| main [^+]* \+ 1 sub-agent {COST} \|",
+        "view and float": rf"^Sub-agents +main .* \+ 1 sub-agent {COST}$",
+        "usage": rf"^Sub-agents +main .* \+ 1 sub-agent {COST}$",
+    },
+    "context of a sub-agent": {
+        "view and float": rf"^Contexts of sub-agents\n  {MODEL} +{TOKENS} tokens, idle$",
+        "usage": rf"^Contexts of sub-agents\n  {MODEL} +{TOKENS} tokens, idle$",
+    },
     "file": {
         "status": rf"^{TOKENS} tokens",
         "tooltip": rf"\| Document \| {TOKENS} tokens",
@@ -142,6 +151,8 @@ def write_world(root: Path, *, is_marked: bool) -> claude.Transcript:
     home.clock.now = datetime.now(UTC) - timedelta(minutes=20)
     session = home.session(root)
     session.user()
+    session.model = MODEL
+    session.subagent()
     reply(session, MODEL, 90_000)
     if is_marked:
         reply(session, UNPRICED, 50_000)
@@ -251,7 +262,7 @@ async def test_every_view_prints_the_same_text(
         text = printed.popitem()[1]
         assert {view: other for view, other in printed.items() if other != text} == {}, name
         assert text is not None, (name, texts)
-        is_cost = name == "cost"
+        signs = {"cost": "≥" * is_marked, "cost of sub-agents": "", "context of a sub-agent": ""}
         is_estimate = is_marked or name in ("file", "price of the file")
-        expected = "≥" * is_marked if is_cost else "~" * is_estimate
+        expected = signs.get(name, "~" * is_estimate)
         assert re.sub(r"[^≥~]", "", text) == expected, (name, text)

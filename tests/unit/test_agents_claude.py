@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.agents.claude import ClaudeHome, Transcript, everyday, usage
+from benchmarks.agents.claude import MODEL, ClaudeHome, Transcript, everyday, usage
 from benchmarks.agents.truth import Tokens, append, stamp
 from sidecar.agents.fields import parse_iso_time
 from sidecar.agents.stores import COMPACTED, NO_USAGE
@@ -258,6 +258,8 @@ def test_subagent_does_not_change_the_context_size(
     session.sidechain()
     session.subagent()
     world.check_context(home.truth)
+    (subagent,) = world.sessions()[session.id].subagents
+    assert (subagent.tokens, subagent.model, subagent.active) == (1_043, MODEL, False)
 
 
 def test_zero_tokens_are_not_a_context_size(world: World, home: ClaudeHome) -> None:

@@ -31,6 +31,7 @@ def test_every_call_counts_once_and_subagents_have_no_context(
         world.check(home.truth)
         session.call()
         session.subagent()
+    assert [len(one.subagents) for one in world.shown()] == [3]
     assert {call.category for call in world.calls} == {"main", "subagent"}
     assert {call.workspace for call in world.calls} == {str(world.root)}
     assert {(call.model, call.provider) for call in world.calls} == {

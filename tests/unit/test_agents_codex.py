@@ -100,6 +100,10 @@ def test_subagent_is_not_listed_as_a_session(world: World, home: CodexHome) -> N
     child.begin_turn()
     child.call()
     world.check_context(home.truth)
+    (subagent,) = world.sessions()[parent.id].subagents
+    tokens = home.truth.calls[f"{child.id}#1"][1]
+    assert (subagent.id, subagent.tokens) == (child.id, tokens.prompt + tokens.output)
+    assert subagent.active
 
 
 @pytest.mark.parametrize("cut", range(0, 40_000, 1_777))

@@ -121,6 +121,7 @@ def test_goose_subagents_are_billed_but_not_listed(
     store.session(world.root, 1, ledger=ledger, parent=parent)
     world.check(store.truth)
     assert [call.category for call in world.calls] == ["main", "subagent"]
+    assert len(world.sessions()[parent].subagents) == 1
 
 
 def test_goose_reads_only_what_changed(goose: tuple[World, GooseStore]) -> None:

@@ -156,6 +156,9 @@ def test_calls_have_the_folder_of_their_project(world: World, chat: Chat) -> Non
     world.ingest()
     assert {call.workspace for call in world.calls} == {str(world.root)}
     assert {call.category for call in world.calls} == {"main", "subagent"}
+    subagents = [one for session in world.shown() for one in session.subagents]
+    assert len(subagents) == len({call.session for call in world.calls if call.category != "main"})
+    assert all(subagent.tokens for subagent in subagents)
 
 
 def test_half_written_files_are_read_when_complete(

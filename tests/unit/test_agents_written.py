@@ -182,6 +182,25 @@ def test_vibe_bills_no_call_twice_when_a_journal_is_deleted(tmp_path: Path) -> N
     assert world.recorded() == before
 
 
+@pytest.mark.parametrize(
+    ("folder", "agent", "subagent"),
+    [
+        ("kimi-code-subagent", "kimi-code", ("kimi-k2.5", 17_365, False)),
+        ("opencode-subagent", "opencode", ("gpt-5", 7_121, False)),
+        ("vibe-subagent", "vibe", ("devstral-2512", 8_353, False)),
+    ],
+)
+def test_a_session_has_its_sub_agent_and_the_size_of_its_context(
+    tmp_path: Path, folder: str, agent: str, subagent: tuple[str, int, bool]
+) -> None:
+    world = World(tmp_path, agent)
+    install(world, folder)
+    (session,) = world.shown()
+    (found,) = session.subagents
+    assert (found.model, found.tokens, bool(found.active)) == subagent
+    assert {call.session for call in world.calls} == {session.id}
+
+
 def test_codex_subagent_thread_is_listed_after_the_user_resumes_it(tmp_path: Path) -> None:
     world = World(tmp_path, "codex")
     install(world, "codex-resumed")

@@ -630,7 +630,8 @@ def test_a_list_takes_the_same_number_of_statements_for_any_number_of_folders(wo
         world.read()
         statements = world.statements()
         assert len(world.sessions()) == number + 1
-        assert len([one for one in statements if "agent_session" in one]) == 1
+        listing = [one for one in statements if "agent_session" in one]
+        assert len(listing) == 2, "one for the sessions, and one for their sub-agents"
 
 
 def test_a_search_reads_no_state_of_a_reader(world: World) -> None:

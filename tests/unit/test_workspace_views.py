@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Literal
 
 import pytest
 
 from sidecar.agents.session_index import Unread
-from sidecar.conversations.context_protocol import ContextUsage, SessionInfo
+from sidecar.conversations.context_protocol import ContextUsage, SessionInfo, Subagent
+from sidecar.cost.caps import CostSplit
 from sidecar.cost.ledger_events import Cost
 from sidecar.text.tables import align_cells, align_columns, columns, draw_bar, draw_gauge
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.status import cost_status
-from sidecar.workspace.views import BEING_READ, format_age, format_session_cost, session_rows
+from sidecar.workspace.views import (
+    BEING_READ,
+    add_view_to_usage,
+    format_age,
+    format_session_cost,
+    session_rows,
+)
 from tests.unit.context_fakes import session_row
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
@@ -51,6 +59,46 @@ def test_status_names_the_scope_of_its_cost(
     assert shown.text == text
     assert f"${shown.cost_usd:,.2f}" == text.removesuffix(" today").strip("≥")
     assert row in shown.tooltip
+
+
+@pytest.mark.parametrize(
+    ("states", "split", "text"),
+    [
+        (["idle"] * 3, True, "main $1.50 + 3 sub-agents $0.42"),
+        (["running", "ended"], True, "main $1.50 + 2 sub-agents $0.42, 1 running"),
+        ([], True, "main $1.50 + sub-agents $0.42"),
+        (["running"], False, "1 sub-agent, 1 running"),
+        ([], False, ""),
+    ],
+)
+def test_sub_agents_are_apart_from_the_main_conversation(
+    states: list[Literal["running", "idle", "ended"]], split: bool, text: str
+) -> None:
+    subagents = [
+        Subagent(id="a", model=None, tokens=5, method="exact", state=state, updated_at="")
+        for state in states
+    ]
+    session = SessionInfo(id="s", source="codex", updated_at=NOW.isoformat())
+    usage = ContextUsage(tokens=9, session=session, subagents=subagents)
+    costs = Costs(sessions={"s": USD})
+    if split:
+        costs.splits["s"] = CostSplit(Cost(Decimal("1.496")), Cost(Decimal("0.42")))
+    rows = {row.label: row for row in add_view_to_usage(usage, costs, NOW).rows}
+    assert (rows["Sub-agents"].value if text else "") == text
+    assert ("Sub-agents" in rows, "Contexts of sub-agents" in rows) == (bool(text), bool(states))
+    if "running" in states:
+        assert rows["Contexts of sub-agents"].children[0].value == "5 tokens, running"
+
+
+def test_the_contexts_of_many_sub_agents_are_shortened() -> None:
+    subagents = [
+        Subagent(id=f"{n}", model=None, tokens=n, method="exact", state="idle", updated_at="")
+        for n in range(30)
+    ]
+    session = SessionInfo(id="s", source="codex", updated_at=NOW.isoformat())
+    usage = ContextUsage(tokens=9, session=session, subagents=subagents)
+    group = add_view_to_usage(usage, Costs(), NOW).rows[-1]
+    assert [row.label for row in group.children] == [*map(str, range(8)), "22 more"]
 
 
 def test_row_shows_label_size_cost_age_model_and_state() -> None:

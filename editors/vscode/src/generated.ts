@@ -207,6 +207,7 @@ export interface ContextUsage {
   breakdown: Breakdown | null;
   largest: ContextPart[];
   contents: ContextPart[];
+  subagents: Subagent[];
   turns: number | null;
   shouldPrune: boolean | null;
   compacted: boolean | null;
@@ -909,6 +910,18 @@ export interface StatusUpdate {
   context: ContextStatus | null;
   cost: CostStatus | null;
   costRevision: number;
+}
+
+/**
+ * A sub-agent of an agent's session, with a context of its own.
+ */
+export interface Subagent {
+  id: string;
+  model: string | null;
+  tokens: number | null;
+  method: "calibrated" | "endpoint" | "estimate" | "exact" | null;
+  state: "ended" | "idle" | "running";
+  updatedAt: string;
 }
 
 /**

@@ -662,6 +662,8 @@ class _Transcript(SessionLines):
             # A line without a timestamp gets the previous line's timestamp.
             line.timestamp = self.timestamp = line.timestamp or self.timestamp
             self.folder = line.cwd or self.folder
+            if not self.is_live:
+                self.session.subagent_of = line.session_id or self.session.subagent_of
             call = line.call
             self._apply(line, call, lines)
             if call is not None:
@@ -680,7 +682,7 @@ class _Transcript(SessionLines):
 
     def snapshots(self) -> Iterator[StoredSession]:
         session = self.session
-        if not self.is_live:
+        if not self.is_live and session.subagent_of is None:
             return
         session.title_at = next(filter(None, map(self.titles.get, TITLES)), None)
         yield session.snapshot()
@@ -691,7 +693,7 @@ class _Transcript(SessionLines):
         session = self.session
         if (title_kind := line.title_kind) is not None:
             self.titles[title_kind] = lines.position
-        if line.is_sidechain:
+        if line.is_sidechain and self.is_live:
             return
         session.touch(parse_iso_time(line.timestamp))
         session.work_in(line.cwd)

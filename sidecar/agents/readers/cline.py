@@ -304,7 +304,7 @@ class ClineSessions(DocumentReader):
         return with_size_of(store, manifest) if store and store.live and manifest else store
 
     def parse(self, store: Store, data: bytes) -> StoreContents:
-        """Parse a conversation. If it belongs to a sub-agent, only its calls are returned."""
+        """Parse the conversation of a session or of one of its sub-agents."""
         document, manifest = decode_document(data, _File), _read_manifest(store.path)
         session = SessionState(document.session_id or Path(store.path).parent.name)
         session.work_in(manifest.folder)
@@ -331,8 +331,11 @@ class ClineSessions(DocumentReader):
                 category="main" if is_lead else "subagent",
                 cost_usd=reported_usd(reply.metrics.cost if reply.metrics else None),
             )
-        sessions = [session.snapshot()] if is_lead and store.live else []
-        return StoreContents(calls, sessions)
+        snapshot = session.snapshot()
+        if not is_lead:
+            name = f"{session.id}/{Path(store.path).name}"
+            snapshot = msgspec.structs.replace(snapshot, id=name, subagent_of=session.id)
+        return StoreContents(calls, [snapshot] if store.live or not is_lead else [])
 
     def made_call(self, path: str, session: str, call: McpToolCall) -> bool:  # noqa: ARG002
         return _read_manifest(path).pid == call.process

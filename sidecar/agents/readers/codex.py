@@ -511,9 +511,13 @@ class _Rollout(RolloutState):
                 yield from self._apply(line, line.payload, lines)
 
     def snapshots(self) -> Iterator[StoredSession]:
-        if not self.named or (self.subagent and not self.resumed):
+        if not self.named:
+            return
+        is_subagent = self.subagent and not self.resumed
+        if is_subagent and self.owner == self.thread:
             return
         self.session.id = self.thread
+        self.session.subagent_of = self.owner if is_subagent else None
         yield self.session.snapshot()
 
     def _apply(self, line: RolloutLine, payload: Payload, lines: Lines) -> Sequence[CallFinished]:

@@ -89,8 +89,7 @@ class Crush(OneDatabase):
                 continue
             model, provider = _newest_model(connection, name)
             session, cost = _make_session(name, folder, row, model), row.get("cost")
-            if not parent:
-                state.sessions[name] = session
+            session.subagent_of, state.sessions[name] = parent, session
             if isinstance(cost, int | float) and cost > 0:
                 yield from session.call(
                     session.began or session.at,

@@ -206,7 +206,8 @@ class _Kept(NamedTuple):
 
 class _Log(SessionLines):
     workspace: str
-    is_subagent: bool
+    subagent: str = ""
+    """The name of the sub-agent's file, or an empty string for a main conversation."""
     first: str | None = None
     """The first message's id."""
     messages: list[_Kept] = msgspec.field(default_factory=list)
@@ -224,7 +225,8 @@ class _Log(SessionLines):
             project, name = path.parents[2], path.parent.name
         session = SessionState(name)
         session.work_in(_folder_of_project(str(project)))
-        return cls(session, _folder_in_list(str(project)) or "", not store.live)
+        subagent = "" if store.live else path.stem
+        return cls(session, _folder_in_list(str(project)) or "", subagent)
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
         calls: dict[str, CallFinished] = {}
@@ -246,7 +248,12 @@ class _Log(SessionLines):
         sizes = self.session.sizes = self.older.copy()
         for message in self.messages:
             message.add_to(sizes)
-        return () if self.is_subagent else super().snapshots()
+        for snapshot in super().snapshots():
+            if self.subagent:
+                name = f"{snapshot.id}/{self.subagent}"
+                yield msgspec.structs.replace(snapshot, id=name, subagent_of=snapshot.id)
+            else:
+                yield snapshot
 
     def apply_fields(self, fields: _Fields) -> Iterable[_Message]:
         """Apply a `$set` line. Return the new messages if the line replaces all messages."""
@@ -270,7 +277,7 @@ class _Log(SessionLines):
         return ()
 
     def _name(self, session: str | None) -> None:
-        if session and not self.is_subagent:
+        if session and not self.subagent:
             self.session.id = session
 
     def _put(self, message: _Message) -> None:
@@ -358,7 +365,7 @@ class _Log(SessionLines):
                 message.model,
                 "google",
                 workspace=self.workspace,
-                category="subagent" if self.is_subagent else "main",
+                category="subagent" if self.subagent else "main",
             )
 
 

@@ -85,11 +85,12 @@ class Goose(OneDatabase):
                 else:
                     requests[0]["id"] = None  # the total is one call, before and in the ledger
             calls = [one for each in requests for one in _call_of_request(session, provider, each)]
+            state.sessions[name] = session
             if row.get("session_type") != _SUBAGENT:
-                state.sessions[name] = session
                 yield from calls
                 continue
             parent = column_text(row.get("parent_session_id")) or name
+            session.subagent_of = parent
             for call in calls:
                 yield msgspec.structs.replace(call, session=parent, category="subagent")
 

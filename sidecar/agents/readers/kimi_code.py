@@ -171,9 +171,12 @@ class _Wire(SessionLines):
             yield from self._apply(line)
 
     def snapshots(self) -> Iterator[StoredSession]:
-        if not self.is_subagent:
-            self._read_state_file()
-            yield self.session.snapshot()
+        self._read_state_file()
+        snapshot = self.session.snapshot()
+        if self.is_subagent:
+            name = f"{snapshot.id}/{Path(self.path).parent.name}"
+            snapshot = msgspec.structs.replace(snapshot, id=name, subagent_of=snapshot.id)
+        yield snapshot
 
     def _read_state_file(self) -> None:
         kept, session = _read_session_info(self.path), self.session

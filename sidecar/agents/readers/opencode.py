@@ -439,6 +439,7 @@ class _Databases(OneDatabase):
         wanted = state.sessions.keys() if is_whole else changed & state.sessions.keys()
         measured = [_session_with_size(connection, rows[name]) for name in wanted]
         for session in measured:
+            session.subagent_of = rows[session.id].parent
             if _has_only_uncounted_replies(connection, session.id):
                 calls += rows[session.id].total(session)
         losses = {
@@ -447,7 +448,7 @@ class _Databases(OneDatabase):
             for request, loss in _judge_replies(connection, name, messages).items()
         }
         calls = [replace(call, loss=losses.get(call.request)) for call in calls]
-        sessions = [one.snapshot() for one in measured if rows[one.id].parent is None]
+        sessions = [session.snapshot() for session in measured]
         return StoreContents(calls, sessions, skipped, is_whole)
 
     def compacts_at(self, window: int, model: str) -> int:

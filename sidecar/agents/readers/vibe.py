@@ -310,8 +310,6 @@ class _Session(msgspec.Struct):
                         calls += self._apply(line, meta)
                     offset, skipped = offset + (passed or len(data)), skipped + lines.skipped
             self.offsets[name] = offset
-        if meta.parent_session_id:
-            return StoreContents(calls, skipped=skipped)
         self._describe(meta)
         return StoreContents(calls, [self.session.snapshot()], skipped)
 
@@ -324,6 +322,7 @@ class _Session(msgspec.Struct):
         session.model = meta.model
         session.title_at = _META if meta.own_title else None
         session.ended = meta.archived_at is not None
+        session.subagent_of = meta.parent_session_id
 
     def _missed_calls(self, folder: Path, meta: _Meta) -> Iterator[CallFinished]:
         saved = _oldest_generation(folder)

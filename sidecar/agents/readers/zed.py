@@ -199,7 +199,7 @@ class Zed(OneDatabase):
                 session.track = ContextTrack().call(CallSize.of(thread.newest, model.model))
             if not parent:
                 thread.add_parts(session.sizes)
-                state.sessions[name] = session
+            session.subagent_of, state.sessions[name] = parent, session
             yield from session.call(
                 session.at,
                 (thread.cumulative_token_usage or _Tokens()).usage,

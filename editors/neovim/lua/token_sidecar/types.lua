@@ -161,6 +161,7 @@
 ---@field breakdown? token_sidecar.Breakdown
 ---@field largest token_sidecar.ContextPart[]
 ---@field contents token_sidecar.ContextPart[]
+---@field subagents token_sidecar.Subagent[]
 ---@field turns? integer
 ---@field shouldPrune? boolean
 ---@field compacted? boolean
@@ -704,6 +705,15 @@
 ---@field context? token_sidecar.ContextStatus
 ---@field cost? token_sidecar.CostStatus
 ---@field costRevision integer
+
+--- A sub-agent of an agent's session, with a context of its own.
+---@class token_sidecar.Subagent
+---@field id string
+---@field model? string
+---@field tokens? integer
+---@field method? "calibrated"|"endpoint"|"estimate"|"exact"
+---@field state "ended"|"idle"|"running"
+---@field updatedAt string
 
 --- A document opened by the client.
 ---@class token_sidecar.TextDocumentIdentifier
