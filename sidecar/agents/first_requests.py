@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.agents.context_sizes import unpack
-from sidecar.agents.folders import Roots, resolve
+from sidecar.agents.folders import Roots
+from sidecar.agents.git_folders import resolve
 from sidecar.agents.session_index import SessionIndex
 from sidecar.cost.ledger import PROMPT_SQL
 from sidecar.cost.ledger_events import milliseconds

@@ -24,7 +24,8 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import time_from_ns
-from sidecar.agents.folders import Head, Roots, head_around, resolve, worktrees_around
+from sidecar.agents.folders import Roots
+from sidecar.agents.git_folders import Head, head_around, resolve, worktrees_around
 from sidecar.agents.reader_registry import reader_of
 from sidecar.agents.session_events import (
     DETACHED,
@@ -37,8 +38,9 @@ from sidecar.agents.session_events import (
 )
 from sidecar.agents.stores import REWOUND
 from sidecar.config.safe_files import locked
-from sidecar.cost.ledger import save_worktrees, translated, with_known_worktrees
+from sidecar.cost.ledger import save_worktrees, translated
 from sidecar.cost.ledger_events import LedgerEvent, split
+from sidecar.cost.worktrees import with_known_worktrees
 from sidecar.errors import log_defect
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
 from sidecar.models.catalogue import billing_provider

@@ -222,7 +222,7 @@ def known_in_footprint(footprint: FootprintSettings) -> dict[str, Any]:
 def unreachable_soft_caps(caps: Caps) -> list[str]:
     """Return the keys of soft caps that exceed the hard cap and therefore have no effect."""
     keys = []
-    for scope in ("", "session-", "workspace-", "team-"):
+    for scope in ("", "session-", "workspace-", "branch-", "team-"):
         name = scope.replace("-", "_")
         soft, hard = getattr(caps, f"{name}soft_cap_usd"), getattr(caps, f"{name}hard_cap_usd")
         if soft is not None and hard is not None and soft > hard:

@@ -96,7 +96,7 @@ class Context(Table, frozen=True):
 
 
 class Caps(Table, frozen=True):
-    """Spending caps in USD per day, session and workspace. None are set by default."""
+    """Spending caps in USD per day, session, workspace and git branch. None are set by default."""
 
     soft_cap_usd: Usd | None = None
     hard_cap_usd: Usd | None = None
@@ -104,6 +104,8 @@ class Caps(Table, frozen=True):
     session_hard_cap_usd: Usd | None = None
     workspace_soft_cap_usd: Usd | None = None
     workspace_hard_cap_usd: Usd | None = None
+    branch_soft_cap_usd: Usd | None = None
+    branch_hard_cap_usd: Usd | None = None
     team_soft_cap_usd: Usd | None = None
     """The soft cap on the team's total cost per month (UTC), in USD."""
     team_hard_cap_usd: Usd | None = None

@@ -29,14 +29,14 @@ from sidecar.cost.ledger import (
     LedgerError,
     save_worktrees,
     unsaved_worktrees,
-    with_known_worktrees,
     workspace_key,
 )
 from sidecar.cost.ledger_events import Buckets, LedgerEvent, buckets_of, check_names
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
 from sidecar.cost.repricing import price_new_calls
-from sidecar.cost.sums import Scope, Tally, nested_repositories, read_tallies, read_total
+from sidecar.cost.sums import Scope, Tally, read_tallies, read_total
+from sidecar.cost.worktrees import nested_repositories, with_known_worktrees
 from sidecar.errors import BadParamsError
 from sidecar.messages.vendor_usage import reported_cost, service_tier
 from sidecar.models.catalogue import provider_name, provider_of
@@ -234,7 +234,7 @@ class CostBook:
             return scope
         with self.ledger.reader() as connection:
             return msgspec.structs.replace(
-                scope, without=tuple(nested_repositories(connection, scope))
+                scope, without=tuple(nested_repositories(connection, scope.all_folders))
             )
 
     def branch_cost(self, workspace: str, branch: str, folders: Iterable[str] = ()) -> BranchCost:
@@ -265,14 +265,21 @@ class CostBook:
         buckets = Buckets(input=prompt_tokens, output=max_output_tokens)
         return self.prices.price(buckets, model, provider_of(model))
 
-    def spend(self, workspace: str, session: str, folders: Iterable[str] = ()) -> SpentAmounts:
-        """Return three amounts: spent today, spent in the session, and spent in the workspace."""
+    def spend(
+        self,
+        workspace: str,
+        session: str,
+        folders: Iterable[str] = (),
+        branch: str | None = None,
+    ) -> SpentAmounts:
+        """Return what was spent today, in the session, in the workspace, and on a branch of it."""
         with self.report_reader() as connection:
             return spend_so_far(
                 connection,
                 workspace_key(workspace),
                 session,
                 folders=tuple(map(workspace_key, folders)),
+                branch=branch,
                 zone=self._zone,
             )
 
@@ -313,12 +320,13 @@ class CostBook:
         workspace: str = "",
         session: str = "",
         folders: Iterable[str] = (),
+        branch: str | None = None,
     ) -> CostVerdict:
         """Estimate a call's cost and check it against the caps."""
         estimate = self.estimate(model, prompt_tokens, max_output_tokens)
         if not has_caps(caps):
             return CostVerdict("ok", estimate)
-        return judge(caps, self.spend(workspace, session, folders), estimate, model)
+        return judge(caps, self.spend(workspace, session, folders, branch), estimate, model)
 
     def close(self) -> None:
         self.ledger.close()

@@ -12,12 +12,13 @@ from sidecar.text.printable import AT_LEAST, different_usd_texts, usd_text
 if TYPE_CHECKING:
     from decimal import Decimal
 
-CapSpan = Literal["day", "session", "workspace"]
+CapSpan = Literal["day", "session", "workspace", "branch"]
 
 _SPANS: dict[CapSpan, str] = {
     "day": "today",
     "session": "in this session",
     "workspace": "in this workspace",
+    "branch": "on this branch",
 }
 
 

@@ -13,6 +13,7 @@ import msgspec
 from sidecar.cost.cap_rule import CapSpan, ExceededCap, find_exceeded_cap
 from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.sums import Scope, read_total
+from sidecar.cost.worktrees import nested_repositories
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -70,13 +71,14 @@ class SpendingSums(NamedTuple):
 
 
 class SpentAmounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Three amounts in USD: spent today, spent in a session, and spent in a workspace."""
+    """What was spent today, in a session, in a workspace and on a branch of it, in USD."""
 
     day: Decimal = Decimal(0)
     session: Decimal = Decimal(0)
     workspace: Decimal = Decimal(0)
+    branch: Decimal = Decimal(0)
     unknown: frozenset[CapSpan] = frozenset()
-    """Spans (day, session or workspace) that contain calls, but none with a known price."""
+    """Spans (day, session, workspace or branch) that contain calls, but none with a known price."""
     partial: frozenset[CapSpan] = frozenset()
     """Spans with calls, or parts of calls, without a known price, or with agents that omit calls.
     """
@@ -100,15 +102,19 @@ def spend_so_far(
     session: str,
     *,
     folders: tuple[str, ...] = (),
+    branch: str | None = None,
     zone: tzinfo | None = None,
 ) -> SpentAmounts:
-    """Return three amounts: spent today (local time), spent in a session, spent in a workspace."""
+    """Return what was spent today (local time), in a session, in a workspace, and on a branch."""
     today = local_day(datetime.now(UTC), zone)
     scopes: dict[CapSpan, Scope] = {
         "day": Scope(times=TimeRange(today, today)),
         "session": Scope(workspace=workspace, folders=folders, session=session),
-        "workspace": Scope(workspace=workspace, folders=folders),
+        "workspace": (whole := Scope(workspace=workspace, folders=folders)),
     }
+    if branch:
+        nested = tuple(nested_repositories(connection, whole.all_folders))
+        scopes["branch"] = msgspec.structs.replace(whole, branch=branch, without=nested)
     totals = {span: read_total(connection, scope) for span, scope in scopes.items()}
     buckets = totals["workspace"].buckets
     return SpentAmounts(
@@ -158,6 +164,7 @@ def _limits_of(caps: Caps) -> tuple[tuple[CapSpan, Decimal | None, Decimal | Non
         ("day", caps.soft_cap_usd, caps.hard_cap_usd),
         ("session", caps.session_soft_cap_usd, caps.session_hard_cap_usd),
         ("workspace", caps.workspace_soft_cap_usd, caps.workspace_hard_cap_usd),
+        ("branch", caps.branch_soft_cap_usd, caps.branch_hard_cap_usd),
     )
 
 

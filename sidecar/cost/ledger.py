@@ -38,6 +38,7 @@ from sidecar.cost.ledger_events import (
     milliseconds,
 )
 from sidecar.cost.prices import Prices
+from sidecar.cost.worktrees import worktree_rows
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.operating_system import IS_WINDOWS, windows_path
 
@@ -588,21 +589,6 @@ def unsaved_worktrees(
     """Return the folders whose repository has not been saved yet."""
     known = dict(worktree_rows(connection))
     return [item for item in worktrees.items() if known.get(item[0]) != item[1]]
-
-
-def with_known_worktrees(connection: sqlite3.Connection, folders: Iterable[str]) -> tuple[str, ...]:
-    """Return folders, and all former and current worktrees of their repositories."""
-    folders, rows = tuple(folders), worktree_rows(connection)
-    repositories = {repository for folder, repository in rows if folder in folders}
-    others = (folder for folder, repository in rows if repository in repositories)
-    return tuple(dict.fromkeys((*folders, *others)))
-
-
-def worktree_rows(connection: sqlite3.Connection) -> list[tuple[str, str]]:
-    """Return the folder and the repository of each known worktree."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worktree'").fetchone():
-        return []
-    return connection.execute("SELECT folder, repository FROM worktree").fetchall()
 
 
 class Ledger:

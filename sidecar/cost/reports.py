@@ -29,10 +29,10 @@ from sidecar.cost.sums import (
     Tallies,
     Tally,
     kinds_in,
-    nested_repositories,
     priced_kinds,
     read_tallies,
 )
+from sidecar.cost.worktrees import nested_repositories
 from sidecar.errors import BadParamsError
 from sidecar.known_agents import credit_agents, lower_bound_agents
 from sidecar.text.printable import AT_LEAST, cost_text, counted, printable
@@ -88,7 +88,7 @@ def tally_calls(
     models = {number: prices.priced_name(kind[1], kind[0]) for number, kind in kinds.items()}
     columns = list(dict.fromkeys(_COLUMNS.get(key, key) for key in keys if key != "block"))
     columns = columns or ["agent"]
-    nested = nested_repositories(connection, scope) if "branch" in keys else {}
+    nested = nested_repositories(connection, scope.all_folders) if "branch" in keys else {}
     columns += ["workspace"] if nested and "workspace" not in columns else []
     tallies: Tallies = {}
 

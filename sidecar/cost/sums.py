@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sidecar.cost.days import END_MS, LAST_DAY, TimeRange
-from sidecar.cost.ledger import (
-    BUCKETS,
-    DAY_MS,
-    SUMS,
-    folder_name,
-    usd,
-    workspace_key,
-    worktree_rows,
-)
+from sidecar.cost.ledger import BUCKETS, DAY_MS, SUMS, usd
 from sidecar.cost.ledger_events import Buckets, Cost
 from sidecar.known_agents import lower_bound_agents
 
@@ -51,6 +43,11 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None = None
     branch: str | None = None
     """A git branch, or an empty string for calls whose branch is unknown."""
+
+    @property
+    def all_folders(self) -> tuple[str, ...]:
+        """The URIs of the workspace and the additional folders."""
+        return () if self.workspace is None else (self.workspace, *self.folders)
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -279,7 +276,7 @@ def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]
         terms.append(f"name IN ({', '.join('?' * len(scope.sessions))})")
         values += scope.sessions
     if scope.workspace is not None:
-        places = dict.fromkeys((scope.workspace, *scope.folders))
+        places = dict.fromkeys(scope.all_folders)
         terms.append(f"({' OR '.join(_IN_FOLDER for _ in places)})")
         terms += [f"NOT ({_IN_FOLDER})"] * len(scope.without)
         for place in (*places, *scope.without):
@@ -289,32 +286,6 @@ def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]
         return "", ()
     sessions = f"SELECT id FROM session WHERE {' AND '.join(terms)}"  # noqa: S608
     return f" AND {column} IN ({sessions})", tuple(values)
-
-
-def nested_repositories(connection: sqlite3.Connection, scope: Scope) -> dict[str, str]:
-    """Return the URIs and names of other repositories' folders inside a scope's workspace.
-
-    Their branches may have the same names as those of the workspace's own repository.
-    """
-    if scope.workspace is None:
-        return {}
-    places = [_with_slash(place) for place in (scope.workspace, *scope.folders)]
-    tops = {_with_slash(workspace_key(path)): one for path, one in worktree_rows(connection)}
-    around = {
-        top: repository
-        for top, repository in tops.items()
-        if any(place.startswith(top) for place in places)
-    }
-    own = {tops[max(around, key=len)]} if around else set[str]()
-    return {
-        top.rstrip("/"): folder_name(top)
-        for top, repository in tops.items()
-        if repository not in own and any(top.startswith(place) for place in places)
-    }
-
-
-def _with_slash(uri: str) -> str:
-    return uri.rstrip("/") + "/"
 
 
 _IN_FOLDER = "workspace = ? OR substr(workspace, 1, ?) = ?"

@@ -37,7 +37,12 @@ HOW_TO_GO_ON = (
 _MAX_SECONDS = 0.2
 _LONGEST_SECONDS = 1.0
 _STEP_SECONDS = 0.1
-_PREFIXES: dict[CapSpan, str] = {"day": "", "session": "session-", "workspace": "workspace-"}
+_PREFIXES: dict[CapSpan, str] = {
+    "day": "",
+    "session": "session-",
+    "workspace": "workspace-",
+    "branch": "branch-",
+}
 _PICO = 10**12
 
 
@@ -198,7 +203,7 @@ _CALLS = (
 
 
 def read_amount(connection: sqlite3.Connection, span: CapSpan, caller: Caller) -> Amount:
-    """Return what was spent today, in the caller's session, or in its workspace.
+    """Return what was spent today, in the caller's session, in its workspace or on its branch.
 
     The result equals that of `cost.caps.spend_so_far`.
     """
@@ -214,13 +219,18 @@ def read_amount(connection: sqlite3.Connection, span: CapSpan, caller: Caller) -
         where = "session IN (SELECT id FROM session WHERE name = :name AND agent = :agent)"
         values = {"name": caller.session, "agent": caller.agent}
     else:
-        folders = _workspace_folders(connection, caller.folder)
-        within = " OR ".join(
-            f"workspace = :uri{n} OR substr(workspace, 1, length(:uri{n}) + 1) = :uri{n} || '/'"
-            for n in range(len(folders))
-        )
-        where = f"session IN (SELECT id FROM session WHERE {within})"  # noqa: S608
-        values = {f"uri{n}": uri for n, uri in enumerate(folders)}
+        folders, others, branch = _workspace(connection, caller.folder, span)
+        values = {f"uri{number}": uri for number, uri in enumerate([*folders, *others])}
+        inside = [
+            f"(workspace = :{name} OR substr(workspace, 1, length(:{name}) + 1) = :{name} || '/')"
+            for name in values
+        ]
+        terms = [f"({' OR '.join(inside[: len(folders)])})"]
+        terms += [f"NOT {term}" for term in inside[len(folders) :]]
+        if span == "branch":
+            terms.append("branch = :branch AND branch > ''")
+            values["branch"] = branch
+        where = f"session IN (SELECT id FROM session WHERE {' AND '.join(terms)})"  # noqa: S608
     rows = connection.execute(
         "SELECT agent, sum(cost), sum(priced_calls) < sum(calls) OR sum(partly_priced_calls) > 0 "  # noqa: S608
         f"FROM ({_CALLS.format(where=where)}) AS part JOIN session AS owner "
@@ -237,21 +247,27 @@ def _omits_calls(agent: str) -> bool:
     return bool(agents.get(agent, {}).get("omits-calls"))
 
 
-def _workspace_folders(connection: sqlite3.Connection, folder: str) -> list[str]:
-    """Return the URIs of the project folder at or above a folder, and of its git worktrees."""
+def _workspace(
+    connection: sqlite3.Connection, folder: str, span: CapSpan
+) -> tuple[list[str], list[str], str]:
+    """Return the workspace's folders, other repositories' folders inside, and its branch.
+
+    The folders are URIs of the project folder at or above a folder, and of its git worktrees. The
+    others and the branch are empty if `span` does not need them.
+    """
     from pathlib import Path
 
+    from sidecar.agents.git_folders import head_around, worktrees_beside
+    from sidecar.cost.worktrees import folder_uri, nested_repositories, with_known_worktrees
+
     start = Path(os.path.realpath(folder))
-    root = next(filter(_is_root, (start, *start.parents)), start)
-    folders = [root]
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worktree'").fetchone():
-        rows = connection.execute(
-            "SELECT folder FROM worktree WHERE repository = "
-            "(SELECT repository FROM worktree WHERE folder = ?)",
-            (str(root),),
-        )
-        folders += [Path(other) for (other,) in rows]
-    return [each.as_uri() for each in folders]
+    root = str(next(filter(_is_root, (start, *start.parents)), start))
+    known = with_known_worktrees(connection, worktrees_beside(root) or {root: ""})
+    folders = [folder_uri(each) for each in known]
+    if span != "branch":
+        return folders, [], ""
+    head = head_around(root)
+    return folders, [*nested_repositories(connection, folders)], head.branch if head else ""
 
 
 def _is_root(folder: Path) -> bool:

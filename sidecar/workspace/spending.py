@@ -217,7 +217,7 @@ def repository_folders(book: CostBook, folder: Path) -> tuple[str, ...]:
 
     This function blocks.
     """
-    from sidecar.agents.folders import resolve, worktrees_beside
+    from sidecar.agents.git_folders import resolve, worktrees_beside
 
     real = resolve(str(folder))
     return book.folders_of(worktrees_beside(real) or {real: ""})
@@ -231,7 +231,7 @@ def branch_cost(book: CostBook, folder: Path) -> BranchCost | None:
     Raises:
         LedgerError: The ledger cannot be read.
     """
-    from sidecar.agents.folders import head_around
+    from sidecar.agents.git_folders import head_around
 
     head, folders = head_around(str(folder)), repository_folders(book, folder)
     return book.branch_cost(folder.as_uri(), head.branch, folders) if head and head.branch else None
@@ -316,7 +316,7 @@ class Spending:
 
         The result is None if it is unknown, and an empty string if HEAD was detached.
         """
-        from sidecar.agents.folders import head_around
+        from sidecar.agents.git_folders import head_around
 
         head = None if self._path is None else head_around(str(self._path))
         return None if head is None else head.branch_at(at or datetime.now(UTC))
@@ -477,6 +477,7 @@ class Spending:
             workspace=self._uri,
             session=session,
             folders=self._folders,
+            branch=self.branch_at(),
         )
 
     def spent(self, session: str, *, every: bool = False) -> SpendingSums:
@@ -493,7 +494,8 @@ class Spending:
         from sidecar.cost.ledger_events import Cost
 
         read_number = next(_READ_NUMBERS)
-        spend = self.book.spend(self._uri, session, self._folders)
+        branch = self.branch_at()
+        spend = self.book.spend(self._uri, session, self._folders, branch)
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
         # No call is about to be made, so the estimated cost is 0.
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model)
@@ -512,7 +514,7 @@ class Spending:
             spend.tokens,
             verdict.reasons,
             self._cost_splits((session,)) if session else {},
-            self.branch_cost(),
+            self.branch_cost(branch),
         )
 
     def stored_sums(self, session: str = "") -> SpendingSums | None:

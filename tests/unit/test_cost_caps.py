@@ -37,7 +37,7 @@ def spend(book: CostBook, usd: float, workspace: str, session: str, days_ago: in
         ("6", "0", "refuse", ["hardCap"]),
     ],
 )
-@pytest.mark.parametrize("span", ["", "session_", "workspace_"])
+@pytest.mark.parametrize("span", ["", "session_", "workspace_", "branch_"])
 def test_over_the_soft_cap_warns_and_over_the_hard_one_refuses(
     spent: str, estimate: str, verdict: str, kinds: list[str], span: str
 ) -> None:
@@ -86,6 +86,24 @@ def test_spend_by_day_session_and_workspace(book: CostBook) -> None:
     spent = book.spend("file:///a", "s")
     amounts = Decimal("1.75"), Decimal(9), Decimal("9.5")
     assert (spent.day, spent.session, spent.workspace, spent.calls) == (*amounts, 3)
+
+
+def test_spend_on_a_branch_of_the_workspace(book: CostBook) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": 2}
+    call = CostRecordParams(model="gpt-5", usage=usage, workspace="file:///a", session="s")
+    for branch, workspace in (
+        ("topic", "file:///a/b"),
+        ("main", "file:///a"),
+        ("topic", "file:///c"),
+    ):
+        book.record(msgspec.structs.replace(call, branch=branch, workspace=workspace))
+    assert book.spend("file:///a", "s", branch="topic").branch == 2
+    assert book.spend("file:///a", "s", branch="").branch == 0
+    caps = Caps(branch_hard_cap_usd=Decimal(1))
+    found = book.preflight(caps, "gpt-5", 1, workspace="file:///a", branch="topic")
+    assert found.verdict == "refuse"
+    assert "spent on this branch plus" in found.reasons[0].message
+    assert book.preflight(caps, "gpt-5", 1, workspace="file:///a").verdict == "ok"
 
 
 def test_unpriced_calls_have_unknown_spend(book: CostBook) -> None:

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from sidecar.config.paths import config_file, state_dir
@@ -125,10 +126,18 @@ def test_amounts_are_those_of_the_status(book: CostBook, tmp_path: Path) -> None
     (root / ".git/worktrees/b/gitdir").write_text(str(worktree / ".git"))
     (root / ".git/worktrees/b/commondir").write_text("../..")
     (worktree / ".git").write_text(f"gitdir: {root}/.git/worktrees/b")
+    (root / ".git/HEAD").write_text("ref: refs/heads/topic\n")
+    (root / "other/.git").mkdir(parents=True)
     places = [root.as_uri(), (root / "inner").as_uri(), worktree.as_uri(), root.as_uri() + "c"]
+    places.append((root / "other").as_uri())
     for number, place in enumerate(places):
         agent = "gemini-cli" if number == 1 else "claude-code"
-        book.ledger.record_many([_call(f"s{number}", 2**number, agent, place)])
+        call = _call(f"s{number}", 2**number, agent, place)
+        on_branch = msgspec.structs.replace(
+            call, branch="topic", session=f"t{number}", request_id=f"t{number}"
+        )
+        book.ledger.record_many([call, on_branch])
+    book.folders_of({str(root / "other"): str(root / "other/.git"), "/a": "/a"})
     spend(book, 100, root.as_uri(), "s0", days_ago=3)
     from sidecar.workspace.spending import repository_folders
 
@@ -136,8 +145,9 @@ def test_amounts_are_those_of_the_status(book: CostBook, tmp_path: Path) -> None
     with book.report_reader() as connection:
         for session, agent in (("s0", "claude-code"), ("s1", "gemini-cli"), ("none", "codex")):
             caller = Caller(agent, session, str(root / "inner"), "", is_new_prompt=True)
-            spent = book.spend(root.as_uri(), session, folders)
-            for span in ("day", "workspace"):
+            spent = book.spend(root.as_uri(), session, folders, "topic")
+            assert spent.branch == 1 + 2 + 4
+            for span in ("day", "workspace", "branch"):
                 amount = read_amount(connection, span, caller)
                 assert amount == (getattr(spent, span), span in spent.partial), span
             own = read_amount(connection, "session", caller)
@@ -258,7 +268,7 @@ def test_a_disk_that_does_not_respond_is_not_waited_for(book: CostBook, tmp_path
 
 def test_the_hook_imports_no_large_modules(book: CostBook) -> None:
     spend(book, 1, "file:///a", "s")
-    set_caps("hard-cap-usd = 5\nsoft-cap-usd = 0.5\nworkspace-hard-cap-usd = 3")
+    set_caps("hard-cap-usd = 5\nsoft-cap-usd = 0.5\nbranch-hard-cap-usd = 3")
     code = (
         "import os, sys; exit = os._exit\n"
         "os._exit = lambda code: (sys.stderr.write(' '.join(sys.modules)), exit(code))\n"
@@ -274,7 +284,10 @@ def test_the_hook_imports_no_large_modules(book: CostBook) -> None:
     assert loaded == {
         "sidecar.__main__", "sidecar.hooks", "sidecar.hooks.prompt_hook", "sidecar.config",
         "sidecar.config.paths", "sidecar.operating_system", "sidecar.cost", "sidecar.text",
-        "sidecar.cost.cap_rule", "sidecar.text.printable",
+        "sidecar.cost.cap_rule", "sidecar.text.printable", "sidecar.cost.worktrees",
+        # only for caps of workspaces and branches
+        "sidecar.agents", "sidecar.agents.git_folders", "sidecar.config.safe_files",
+        "sidecar.errors",
     }  # fmt: skip
     large = {"msgspec", "click", "httpx", "asyncio", "subprocess", "dataclasses", "inspect"}
     assert not large & set(done.stderr.split())
