@@ -221,6 +221,11 @@ class Conversation:
     def is_empty(self) -> bool:
         return self.would_be_empty_with(self.turns)
 
+    def with_system(self, turns: Sequence[Turn]) -> list[Turn]:
+        """Return turns, after the system prompt if its text is known."""
+        system = self.system.turn if isinstance(self.system, SystemPrompt) else None
+        return [*turns] if system is None else [system, *turns]
+
     def would_be_empty_with(self, turns: Sequence[Turn]) -> bool:
         """Return whether the conversation would be empty if these were its only turns."""
         return not any((self.system, self.tools, self.sections, turns, self.model_counts().anchor))

@@ -18,7 +18,7 @@ import msgspec
 from sidecar import typed
 from sidecar.conversations.context_protocol import FitResult, RemovalReason, Removed
 from sidecar.conversations.conversation import Edit, Plan
-from sidecar.conversations.sections import SystemPrompt, no_text
+from sidecar.conversations.sections import no_text
 from sidecar.conversations.turn_counts import Counter, Sums, factor_of, sums_of
 from sidecar.counting.count_result import Measure
 from sidecar.errors import BadParamsError
@@ -307,7 +307,7 @@ class _Planner:
         after = self._occupancy_after(edit)
         return (
             FitResult(
-                messages=self._messages_after(edit),
+                messages=self._conversation.with_system(edit.turns),
                 removed=self._list_removed(cleanup, removal),
                 summary=None if summary is None else str(summary.content),
                 tokens_before=self._calibrated_tokens(self._total),
@@ -382,11 +382,6 @@ class _Planner:
             return 0
         before = self._conversation.fixed().plus(self._counts.between(0, changed))
         return max(0, anchor.cached - before.tokens(self._factor))
-
-    def _messages_after(self, edit: Edit) -> list[Turn]:
-        system = self._conversation.system
-        head = [system.turn] if isinstance(system, SystemPrompt) else []
-        return [*head, *edit.turns]
 
     def _list_removed(self, cleanup: Cleanup, removal: Removal) -> list[Removed]:
         found = {index: (self._sums[index], reason) for index, reason in removal.gone.items()}

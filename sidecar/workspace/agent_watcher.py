@@ -12,8 +12,8 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -236,21 +236,12 @@ class HistoryRecorder:
     async def _read(
         self, workspace: Workspace, report: Callable[[float], None], *, pause_ratio: float = 0.0
     ) -> None:
-        if self._is_background and not pause_ratio:
-            self._stop.set()
-        async with self._order:
-            settings, stop = workspace.settings.agents, threading.Event()
-            self._stop, self._is_background = stop, pause_ratio > 0
+        async with self._wait_for_turn(is_background=pause_ratio > 0) as stop:
+            settings = workspace.settings.agents
             ingest = self._ingest(workspace, stop, report, mine=True, pause_ratio=pause_ratio)
-            try:
-                if (await ingest).is_complete:
-                    self._recorded[workspace] = settings
-                    workspace.costs.set_history(read=True)
-            except asyncio.CancelledError:
-                stop.set()
-                raise
-            finally:
-                self._is_background = False
+            if (await ingest).is_complete:
+                self._recorded[workspace] = settings
+                workspace.costs.set_history(read=True)
         # Do not refresh earlier, because costs that are not recorded yet would be shown as $0.00.
         if self._is_recorded(workspace):
             await self.refresh(workspace)
@@ -312,24 +303,37 @@ class HistoryRecorder:
         workspace = next((root for root in self._services.roots if root in self._recorded), None)
         if workspace is None:
             return
-        async with self._order:
-            stop = self._stop = threading.Event()
-            self._is_background = True
-            try:
-                async with self._show_progress("Reading agents' sessions", stop) as report:
-                    ingested = await self._ingest(
-                        workspace,
-                        stop,
-                        partial(report, "recording calls"),
-                        mine=False,
-                        pause_ratio=PAUSE_RATIO,
-                    )
-            finally:
-                self._is_background = False
+        async with (
+            self._wait_for_turn(is_background=True) as stop,
+            self._show_progress("Reading agents' sessions", stop) as report,
+        ):
+            recording = partial(report, "recording calls")
+            ingested = await self._ingest(
+                workspace, stop, recording, mine=False, pause_ratio=PAUSE_RATIO
+            )
         self._complete = ingested.is_complete
         if ingested.calls:
             for workspace in list(self._recorded):
                 await self.refresh(workspace)
+
+    @asynccontextmanager
+    async def _wait_for_turn(self, *, is_background: bool) -> AsyncIterator[threading.Event]:
+        """Wait until no other read is running. Stop it if only that one is in the background.
+
+        Yields an event that stops this read.
+        """
+        if self._is_background and not is_background:
+            self._stop.set()
+        async with self._order:
+            stop = self._stop = threading.Event()
+            self._is_background = is_background
+            try:
+                yield stop
+            except asyncio.CancelledError:
+                stop.set()
+                raise
+            finally:
+                self._is_background = False
 
     async def _ingest(
         self,

@@ -260,9 +260,14 @@ def _root_report(
     is_listed = is_whole_root and not any(
         target.fault is not None and target.fault.failed for target in targets
     )
-    unmatched = _unmatched_rules(checker.unmatched_rules(targets) if is_listed else (), origins)
+    unmatched = checker.unmatched_rules(targets) if is_listed else ()
+    unsent = "the agent in `always-loaded` sends none of these files"
     absent = sum(map(checker.has_budget, finder.absent))
-    notes = (*_absent_files(absent), *unmatched, *_unsent_rules(checker.unsent_rules, origins))
+    notes = (
+        *_absent_files(absent),
+        *_note_rules(unmatched, origins, "`files` matches no file"),
+        *_note_rules(checker.unsent_rules, origins, unsent),
+    )
     report = checker.report(checked, growth, notes, deleted)
     report = msgspec.structs.replace(report, prompt_growth=prompt_growth)
     return _add_instructions(report, root, settings, targets) if checks_instructions else report
@@ -332,21 +337,14 @@ def _absent_files(count: int) -> Iterator[str]:
         yield f"{files} with a budget {are} not in this sparse checkout and not checked"
 
 
-def _unmatched_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterator[str]:
-    """Yield notes about project rules that match no file.
+def _note_rules(rules: Iterable[str], origins: Mapping[str, Origin], note: str) -> Iterator[str]:
+    """Yield a note about each of the project's rules.
 
-    User rules apply to many projects, so they are allowed to match no file.
+    User rules apply to many projects, so they are allowed to apply to no file of this one.
     """
     for key in rules:
         if origins[key].source == "project":
-            yield f"{origins[key]}: {key}: `files` matches no file"
-
-
-def _unsent_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterator[str]:
-    """Yield notes about project rules whose agent sends no file of the project."""
-    for key in rules:
-        if origins[key].source == "project":
-            yield f"{origins[key]}: {key}: the agent in `always-loaded` sends none of these files"
+            yield f"{origins[key]}: {key}: {note}"
 
 
 def _stdin_report(

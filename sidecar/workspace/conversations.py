@@ -16,7 +16,7 @@ import logging
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
@@ -478,7 +478,7 @@ async def _count_chat(
     if conversation.has_turns_without_text or not endpoints.serves(model):
         return change, []
     copied, run = conversation.copy(), counts.workers.run
-    chat = await run(partial(_messages_of, copied))
+    chat = await run(partial(msgspec.to_builtins, copied.with_system(copied.turns)))
     tools = getattr(copied.tools, "tools", None)
     answer = await endpoints.count_chat(model, chat, tools, counts.seconds)
     if isinstance(answer, EndpointCount):
@@ -497,12 +497,6 @@ async def _count_chat(
             misses.append(answer.kind)
             break
     return replace(change, texts=texts, server=server), misses
-
-
-def _messages_of(conversation: Conversation) -> list[dict[str, Any]]:
-    system = getattr(conversation.system, "turn", None)
-    turns = conversation.turns if system is None else [system, *conversation.turns]
-    return [msgspec.to_builtins(turn) for turn in turns]
 
 
 class SectionCounts:

@@ -161,15 +161,13 @@ class CallShipping(Feature):
         run, uri = self._services.workers.run, workspace.uri
         if uri is None or await run(partial(queue.has_file_report, uri)):
             return
-        workspaces = {*(await run(queue.reported_workspaces)), *self._open_workspaces()}
+        opened = [root.uri for root in self._services.roots if root.uri is not None]
+        workspaces = {*(await run(queue.reported_workspaces)), *opened}
         params = CostFilesParams()
         files = await file_costs(self._services, workspace, params, reported=workspaces)
         records = file_records(files, uri, queue.identity)
         if reason := await send_file_report(queue, collector, run, uri, records):
             self._warn_once("the costs of prompt files", reason)
-
-    def _open_workspaces(self) -> list[str]:
-        return [root.uri for root in self._services.roots if root.uri is not None]
 
     def _warn_once(self, what: str, reason: str) -> None:
         if what not in self._warned:
