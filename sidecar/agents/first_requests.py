@@ -68,16 +68,12 @@ class AgentUse(NamedTuple):
     first: FirstRequest | None
 
 
-def find_uses(ledger: Ledger, sources: Sources, start: Path, max_bytes: int) -> dict[str, AgentUse]:
-    """Return how each agent was last used in a folder. This function blocks.
-
-    Forks are skipped, because their first request contains the messages of another session.
-    Sessions of other worktrees have a first request only if no session started in the folder.
+def read_sessions(ledger: Ledger, sources: Sources, max_bytes: int) -> None:
+    """Read new contents of agents' files into the ledger. This function blocks.
 
     Args:
-        ledger: The ledger. New calls of agents are recorded.
-        sources: The agents' files. Sessions in other worktrees of the repository count, too.
-        start: The folder in which the sessions started.
+        ledger: The ledger.
+        sources: The agents' files.
         max_bytes: The most bytes of files with new contents to read, newest first.
 
     Raises:
@@ -85,6 +81,23 @@ def find_uses(ledger: Ledger, sources: Sources, start: Path, max_bytes: int) -> 
     """
     index = SessionIndex(ledger)
     index.read(sources.readers, index.unread(sources.stores(), max_bytes))
+
+
+def find_uses(ledger: Ledger, sources: Sources, start: Path) -> dict[str, AgentUse]:
+    """Return how each agent was last used in a folder, by what was read. This function blocks.
+
+    Forks are skipped, because their first request contains the messages of another session.
+    Sessions of other worktrees have a first request only if no session started in the folder.
+
+    Args:
+        ledger: The ledger.
+        sources: The agents' files. Sessions in other worktrees of the repository count, too.
+        start: The folder in which the sessions started.
+
+    Raises:
+        LedgerError: The ledger cannot be used.
+    """
+    index = SessionIndex(ledger)
     sessions = index.sessions(sources, with_names=False)
     starts = _same_folders(sources.roots, start)
     by_agent: dict[str, list[tuple[StoredSession, str]]] = {}

@@ -96,12 +96,15 @@ def read_footprints(
     from sidecar.config.load import find_root
     from sidecar.config.paths import state_dir
     from sidecar.cost.ledger import FILE_NAME, Ledger
-    from sidecar.workspace.footprints import find_footprints
+    from sidecar.workspace.footprints import MOST_READ, find_footprints
 
     settings, ledger = loaded.settings, Ledger(state_dir() / FILE_NAME)
     model = model or loaded.configured_model
     try:
-        return find_footprints(find_root(start), start, settings, model, ledger, agent, width)
+        root = find_root(start)
+        return find_footprints(
+            root, start, settings, model, ledger, agent, width, most_read=MOST_READ
+        )
     finally:
         ledger.close()
 

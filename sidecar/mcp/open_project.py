@@ -25,7 +25,7 @@ from sidecar.mcp.caller import Caller, FoundSession, find_session
 from sidecar.models import catalogue
 from sidecar.tasks import SharedTasks, backoff
 from sidecar.workspace.footprint_report import AgentFootprint, FootprintParams
-from sidecar.workspace.footprints import footprints_of
+from sidecar.workspace.footprints import MOST_READ, footprints_of
 from sidecar.workspace.services import Services
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.workspace import SettingsChange, Workspace
@@ -227,6 +227,7 @@ class Project:
         agent = caller.agent or (found.row.source if found else None)
         if agent is None:
             return None
+        await self.services.agents.find_all_sessions(self.workspace, MOST_READ)
         params = FootprintParams(agent=agent)
         report = await footprints_of(self.services, self.workspace, params)
         return report.agents[0]

@@ -204,7 +204,8 @@ class AgentSessions:
         if sources is not None:
             read = partial(SessionReader.read_all, max_bytes=max_bytes)
             sessions, recorded, _ = await self._read_sessions(workspace, sources, read, since=None)
-        self._searched_with[workspace] = settings
+        if max_bytes is None:
+            self._searched_with[workspace] = settings
         self._sessions_of(workspace).set_older_agent_sessions(sessions)
         return recorded
 

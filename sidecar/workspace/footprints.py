@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 
-_MOST_READ = 64 << 20
-"""The most bytes of new session data to read."""
+MOST_READ = 64 << 20
+"""The most bytes of new session data to read for a footprint."""
 
 
 class _Found(NamedTuple):
@@ -103,9 +103,9 @@ async def footprints_of(
     workspace: Workspace,
     params: FootprintParams,
     *,
-    reads_sessions: bool = True,
+    finds_uses: bool = True,
 ) -> FootprintReport:
-    """Return the answer to `context/footprint`. See `find_footprints`.
+    """Return the answer to `context/footprint`, by sessions that were read. See `find_footprints`.
 
     Raises:
         BadParamsError: The folder is not in the workspace, the agent is unknown, or agents are
@@ -119,7 +119,7 @@ async def footprints_of(
     return await services.workers.run(
         lambda: find_footprints(
             root, start, settings, model, spending.book.ledger, params.agent, width,
-            reads_sessions=reads_sessions,
+            finds_uses=finds_uses,
         )
     )  # fmt: skip
 
@@ -144,7 +144,8 @@ def find_footprints(
     agent: str | None,
     width: int = 0,
     *,
-    reads_sessions: bool = True,
+    most_read: int = 0,
+    finds_uses: bool = True,
 ) -> FootprintReport:
     """Return what each agent sends before the first word. This function blocks.
 
@@ -153,11 +154,12 @@ def find_footprints(
         start: The folder in which the agents start.
         settings: The settings of the root.
         model: The model that the user has chosen, for agents that were not used in the folder.
-        ledger: The user's ledger. New calls of agents are recorded.
+        ledger: The user's ledger.
         agent: The only agent to show. Defaults to all that are installed or, if there are none, to
             all that send files of the folder.
         width: The width of the report's text in columns. If it is 0, lines are not shortened.
-        reads_sessions: Whether to look for measured requests in sessions, which takes longest.
+        most_read: The most bytes of new session data to read into the ledger first.
+        finds_uses: Whether to look for measured requests in sessions.
 
     Raises:
         BadParamsError: The agent is unknown, or agents are disabled.
@@ -170,7 +172,7 @@ def find_footprints(
         known = ", ".join(loading_rules())
         hint = f"did you mean {near[0]}?" if near else f"known agents: {known}"
         raise BadParamsError(f"no loading rules are known for {agent}; {hint}")
-    uses = _find_uses(ledger, sources, start) if reads_sessions else {}
+    uses = _find_uses(ledger, sources, start, most_read) if finds_uses else {}
     files = SourceFiles()
     used = {*uses, *(reader.agent for reader in sources.readers)}
     shown = [one for one in loading_rules() if one in used] if agent is None else [agent]
@@ -188,14 +190,18 @@ def find_footprints(
     return msgspec.structs.replace(report, text="\n".join(report_lines(report, width)))
 
 
-def _find_uses(ledger: Ledger, sources: Sources, start: Path) -> dict[str, AgentUse]:
+def _find_uses(
+    ledger: Ledger, sources: Sources, start: Path, most_read: int
+) -> dict[str, AgentUse]:
     if not sources.readers:
         return {}  # avoids loading the ledger
-    from sidecar.agents.first_requests import find_uses
+    from sidecar.agents.first_requests import find_uses, read_sessions
     from sidecar.cost.ledger import LedgerError
 
     with suppress(LedgerError):  # cost reports show this error
-        return find_uses(ledger, sources, start, _MOST_READ)
+        if most_read:
+            read_sessions(ledger, sources, most_read)
+        return find_uses(ledger, sources, start)
     return {}
 
 

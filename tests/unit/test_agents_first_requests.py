@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.agents.first_requests import AgentUse, find_uses
+from sidecar.agents.first_requests import AgentUse, find_uses, read_sessions
 from sidecar.agents.folders import Roots
 from sidecar.agents.reader_registry import Sources
+from tests.file_opens import recorded_opens
 from tests.unit.agents_world import World
 from tests.unit.test_agents_written import RUNS, Written, install, prompt_of
 
@@ -30,7 +31,8 @@ FIRST = {
 
 def use_of(world: World, start: Path) -> AgentUse | None:
     sources = Sources(world.readers, world.places, Roots.of([world.root]))
-    return find_uses(world.ledger, sources, start, 1 << 40).get(world.readers[0].agent)
+    read_sessions(world.ledger, sources, 1 << 40)
+    return find_uses(world.ledger, sources, start).get(world.readers[0].agent)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +66,12 @@ def test_only_so_many_bytes_are_read(tmp_path: Path) -> None:
     world = World(tmp_path, "kimi-code")
     install(world, "kimi-code-subagent")
     sources = Sources(world.readers, world.places, Roots.of([world.root]))
-    assert find_uses(world.ledger, sources, world.root, 10) == {}
-    assert find_uses(world.ledger, sources, world.root, 1 << 40).keys() == {"kimi-code"}
+    read_sessions(world.ledger, sources, 10)
+    with recorded_opens(world.home) as opened:
+        assert find_uses(world.ledger, sources, world.root) == {}
+    assert not [path for path in opened if path.endswith(".jsonl")], "the server has read them"
+    read_sessions(world.ledger, sources, 1 << 40)
+    assert find_uses(world.ledger, sources, world.root).keys() == {"kimi-code"}
 
 
 def test_a_worktree_is_the_same_folder(tmp_path: Path) -> None:
@@ -79,5 +85,6 @@ def test_a_worktree_is_the_same_folder(tmp_path: Path) -> None:
     (git / "worktrees" / "other" / "gitdir").write_text(f"{other / '.git'}\n")
     (git / "worktrees" / "other" / "commondir").write_text("../..\n")
     sources = Sources(world.readers, world.places, Roots.of([other]))
-    found = find_uses(world.ledger, sources, other, 1 << 40)
+    read_sessions(world.ledger, sources, 1 << 40)
+    found = find_uses(world.ledger, sources, other)
     assert found["claude-code"].first is not None

@@ -95,8 +95,8 @@ class ContextRequests(Feature):
         await conversations.restore_in_order()
         return await work(conversations, params)
 
-    async def _find_all_sessions(self, workspace: Workspace) -> None:
-        if await self._services.agents.find_all_sessions(workspace):
+    async def _find_all_sessions(self, workspace: Workspace, max_bytes: int | None = None) -> None:
+        if await self._services.agents.find_all_sessions(workspace, max_bytes):
             self._history.add_up_soon(workspace)
 
     async def _find_session(self, conversations: Conversations, session: str | None) -> None:
@@ -140,7 +140,7 @@ class ContextRequests(Feature):
         from sidecar.workspace.footprint_report import FootprintParams
         from sidecar.workspace.footprints import footprints_of
 
-        work = footprints_of(self._services, workspace, FootprintParams(), reads_sessions=False)
+        work = footprints_of(self._services, workspace, FootprintParams(), finds_uses=False)
         try:
             return add_footprint(page, await work)
         except BadParamsError:
@@ -149,8 +149,9 @@ class ContextRequests(Feature):
     async def _footprint(
         self, conversations: Conversations, params: FootprintParams
     ) -> FootprintReport:
-        from sidecar.workspace.footprints import footprints_of
+        from sidecar.workspace.footprints import MOST_READ, footprints_of
 
+        await self._find_all_sessions(conversations.workspace, MOST_READ)
         return await footprints_of(self._services, conversations.workspace, params)
 
     async def _footprint_page(self, conversations: Conversations, params: FootprintParams) -> Page:
