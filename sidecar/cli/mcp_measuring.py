@@ -1,11 +1,10 @@
-"""`token-sidecar footprint --measure-mcp`: counts the tools of the MCP servers of agents."""
+"""`token-sidecar footprint --measure-mcp`: starts agents' MCP servers, and lists their tools."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,27 +13,14 @@ import click
 from sidecar.cli.output import print_lines, warn
 from sidecar.config.paths import state_dir
 from sidecar.errors import how_to_install
-from sidecar.project.mcp_servers import (
-    KeptServer,
-    McpServer,
-    count_tools_in_each_form,
-    find_mcp_servers,
-    keep,
-    mcp_rules,
-)
+from sidecar.project.mcp_servers import McpServer, count_and_keep, find_mcp_servers, mcp_rules
 from sidecar.text.printable import counted, first_names, printable
 
 if TYPE_CHECKING:
     from sidecar.agents.folders import Places
     from sidecar.config.settings import Settings
-    from sidecar.counting.count_result import Measure
 
 MISSING = f"measuring MCP servers requires additional packages; {how_to_install('mcp')}"
-_MODELS = (
-    "gpt-5", "gpt-6", "claude-sonnet-4-5", "claude-sonnet-5", "gemini-2.5-pro", "qwen3-coder",
-    "kimi-k2", "devstral-2512", "glm-5", "deepseek-v3",
-)  # fmt: skip
-"""A model of each generation that coding agents use."""
 
 
 def measure_mcp_servers(
@@ -68,15 +54,11 @@ def measure_mcp_servers(
         print_lines("No MCP servers are configured for the coding agents here.", err=True)
         return 0
     # Each server's numbers are kept at once, so Ctrl-C loses only those of the current server.
-    done = [_measure(digest, group, start, places, settings) for digest, group in groups.items()]
+    done = [_measure(group, start, places, settings) for group in groups.values()]
     return 0 if all(done) else 1
 
 
-def _measure(
-    digest: str, group: list[McpServer], start: Path, places: Places, settings: Settings
-) -> bool:
-    from sidecar.counting.local_counts import local_counters
-    from sidecar.counting.open_documents import Snapshot
+def _measure(group: list[McpServer], start: Path, places: Places, settings: Settings) -> bool:
     from sidecar.mcp.tool_lists import ToolListError, list_tools
 
     server = next((one for one in group if one.is_own), group[0])
@@ -91,18 +73,8 @@ def _measure(
     except ToolListError as error:
         warn(f"{name}: {error}")
         return False
-    _, choose = local_counters(settings)
-
-    def count(text: str, model: str) -> Measure:
-        return choose(Snapshot(text=text), model).measure(text)
-
-    measured = KeptServer(
-        tools=len(listed.tools),
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        counts=count_tools_in_each_form(group, listed, _MODELS, count),
-    )
     try:
-        keep(state_dir(), {digest: measured})
+        measured = count_and_keep(state_dir(), group, listed, settings)
     except OSError as error:
         warn(f"cannot keep the numbers of {name}: {error.strerror or error}")
         return False

@@ -19,10 +19,13 @@ from typing import Literal, get_args
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.folders import Places
 from sidecar.config.paths import state_dir
 from sidecar.config.safe_files import locked, write
+from sidecar.config.settings import Agents
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.operating_system import PROGRAM_SUFFIX
+from sidecar.project.mcp_servers import mcp_rules
 from sidecar.text.json_objects import (
     NotAnObjectError,
     has_member,
@@ -295,8 +298,14 @@ def _check_scope(client: ClientName, scope: Scope) -> None:
 
 def clients_with_server(folder: Path) -> list[tuple[ClientName, Path]]:
     """Return the client and path of each configuration file that contains the MCP server."""
-    files = _configuration_files(folder).items()
-    return [(client, path) for (client, _), paths in files for path in paths if _has_server(path)]
+    return [
+        (client, path)
+        for client in CLIENTS
+        for scope in get_args(Scope)
+        for paths in _configuration_files(client, folder, scope)
+        for path in paths
+        if _has_server(path)
+    ]
 
 
 def _has_server(path: Path) -> bool:
@@ -308,47 +317,39 @@ def _has_server(path: Path) -> bool:
 
 
 def _file_to_edit(client: ClientName, scope: Scope, folder: Path) -> Path:
-    """Return the file that has the server, else the first that exists, else the last one."""
-    paths = _configuration_files(folder)[client, scope]
-    candidates = [*filter(_has_server, paths), *filter(Path.exists, paths), paths[-1]]
+    """Return the file that has the server, else the first that exists, else the last one that is
+    not in a folder of its own.
+
+    If an agent reads several files, the one that overrides the others is edited.
+    """
+    paths = _configuration_files(client, folder, scope)[-1]
+    named = min(reversed(paths), key=lambda path: len(path.parts))
+    candidates = [*filter(_has_server, paths), *filter(Path.exists, paths), named]
     return candidates[0]
 
 
-def _configuration_files(folder: Path) -> dict[tuple[ClientName, Scope], tuple[Path, ...]]:
-    home = Path.home()
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-
-    def in_folder(variable: str, default: str) -> Path:
-        return Path(os.environ.get(variable) or home / default)
-
-    cline = in_folder("CLINE_DATA_DIR", str(in_folder("CLINE_DIR", ".cline") / "data"))
-    return {
-        ("claude-code", "user"): (home / ".claude.json",),
-        ("claude-code", "project"): (folder / ".mcp.json",),
-        ("codex", "user"): (in_folder("CODEX_HOME", ".codex") / "config.toml",),
-        ("opencode", "user"): _with_comments(config / "opencode/opencode.json"),
-        ("opencode", "project"): _with_comments(folder / "opencode.json"),
-        ("gemini", "user"): (home / ".gemini/settings.json",),
-        ("gemini", "project"): (folder / ".gemini/settings.json",),
-        ("qwen", "user"): (home / ".qwen/settings.json",),
-        ("qwen", "project"): (folder / ".qwen/settings.json",),
-        ("vscode", "user"): (_vscode_folder() / "mcp.json",),
-        ("vscode", "project"): (folder / ".vscode/mcp.json",),
-        ("cline", "user"): (cline / "settings/cline_mcp_settings.json",),
-        ("copilot", "user"): (in_folder("COPILOT_HOME", ".copilot") / "mcp-config.json",),
-        ("kilo", "user"): _with_comments(config / "kilo/kilo.json"),
-        ("kilo", "project"): (
-            *_with_comments(folder / ".kilo/kilo.json"), *_with_comments(folder / "kilo.json"),
-        ),
-        ("kimi", "user"): (in_folder("KIMI_CODE_HOME", ".kimi-code") / "mcp.json",),
-        ("kimi", "project"): (folder / ".kimi-code/mcp.json",),
-        ("pi", "user"): (in_folder("PI_CODING_AGENT_DIR", ".pi/agent") / "mcp.json",),
-        ("pi", "project"): (folder / ".pi/mcp.json",),
-    }  # fmt: skip
+_AGENTS: dict[ClientName, str] = {
+    "gemini": "gemini-cli",
+    "qwen": "qwen-code",
+    "copilot": "copilot-cli",
+    "kilo": "kilo-code",
+    "kimi": "kimi-code",
+}
+"""The agents whose clients have other names."""
 
 
-def _with_comments(path: Path) -> tuple[Path, Path]:
-    return path.with_suffix(".jsonc"), path
+def _configuration_files(client: ClientName, folder: Path, scope: Scope) -> list[tuple[Path, ...]]:
+    """Return the possible paths of each of a client's files. Later files override earlier ones."""
+    if client == "vscode":
+        user = _vscode_folder() / "mcp.json"
+        return [(user if scope == "user" else folder / ".vscode/mcp.json",)]
+    places = Places.of(Agents())
+    files = mcp_rules()[_AGENTS.get(client, client)].files
+    return [
+        file.find(folder, places)
+        for file in files
+        if file.is_own == (scope == "user") and "{start}" not in file.key
+    ]
 
 
 def _vscode_folder() -> Path:

@@ -13,6 +13,7 @@ import shlex
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -32,6 +33,7 @@ from sidecar.text.json_objects import NotAnObjectError, parse_object
 
 if TYPE_CHECKING:
     from sidecar.agents.folders import Places
+    from sidecar.config.settings import Settings
 
 FILE_NAME = "mcp-tools.json"
 """The file with the kept numbers in the state folder."""
@@ -47,6 +49,12 @@ _MAX_DEPTH = 20
 """Maximum number of levels of a JSON Schema in which keywords are dropped."""
 _MAX_KEPT = 500
 """Maximum number of servers whose numbers are kept."""
+
+_MODELS = (
+    "gpt-5", "gpt-6", "claude-sonnet-4-5", "claude-sonnet-5", "gemini-2.5-pro", "qwen3-coder",
+    "kimi-k2", "devstral-2512", "glm-5", "deepseek-v3",
+)  # fmt: skip
+"""A model of each generation that coding agents use."""
 
 _FIELD = re.compile(r"\{(server|instructions|tools|tool|description)\}")
 """Matches a field in the template of a sent text."""
@@ -590,6 +598,37 @@ def count_tools_in_each_form(
                         for generation, measure in measures.items()
                     }
     return counts
+
+
+def count_and_keep(
+    folder: Path, servers: Sequence[McpServer], listed: ToolList, settings: Settings
+) -> KeptServer:
+    """Count a running server's tools, and add the numbers to the state folder.
+
+    Args:
+        folder: The state folder.
+        servers: The entries that start the server.
+        listed: The server's tools.
+        settings: The settings, which choose tokenizers.
+
+    Raises:
+        OSError: The numbers cannot be written.
+    """
+    from sidecar.counting.local_counts import local_counters
+    from sidecar.counting.open_documents import Snapshot
+
+    _, choose = local_counters(settings)
+
+    def count(text: str, model: str) -> Measure:
+        return choose(Snapshot(text=text), model).measure(text)
+
+    measured = KeptServer(
+        tools=len(listed.tools),
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        counts=count_tools_in_each_form(servers, listed, _MODELS, count),
+    )
+    keep(folder, {servers[0].digest: measured})
+    return measured
 
 
 def _digest(value: object) -> str:

@@ -316,6 +316,7 @@ def test_entries_of_an_open_file_have_lines(start: Path) -> None:
     listed = list_servers(start / ".mcp.json", text, start, places_of(start))
     assert [(one.server.agent, one.server.name, one.line) for one in listed] == [
         ("claude-code", "a", 3), ("claude-code", "b", 4),
+        ("kimi-code", "a", 3), ("kimi-code", "b", 4),
         ("copilot-cli", "a", 3), ("copilot-cli", "b", 4),
     ]  # fmt: skip
     text = 'model = "x"\n[mcp_servers.a]\ncommand = "x"\n\n[mcp_servers."b.c"]\ncommand = "y"\n'
@@ -330,7 +331,7 @@ def test_huge_files_are_listed_in_linear_time_or_not_at_all(
     text = json.dumps({"mcpServers": many}, indent=1)
     listed = list_servers(start / ".mcp.json", text, start, places_of(start))
     assert [one.line for one in listed[:3]] == [2, 5, 8]
-    assert len(listed) == 2 * 200
+    assert len(listed) == 3 * 200
     parsed = []
     monkeypatch.setattr("sidecar.project.mcp_servers._parse", lambda *_, **__: parsed.append(1))
     assert list_servers(start / ".mcp.json", text * 10, start, places_of(start)) == []
