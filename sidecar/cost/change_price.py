@@ -15,21 +15,13 @@ import msgspec
 
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prices import cost_of
-from sidecar.cost.usage_profile import PrefixCalls
+from sidecar.cost.usage_profile import PREFIX_BUCKETS, PrefixCalls
 
 if TYPE_CHECKING:
     from sidecar.cost.usage_profile import AgentUsage
     from sidecar.models.price_list import UnitPrices
 
 MONTH_DAYS = 30
-
-_BUCKET = {
-    "reads": "cache_read",
-    "writes_5m": "cache_write_5m",
-    "writes_1h": "cache_write_1h",
-    "uncached": "input",
-}
-"""The bucket that each field of `PrefixCalls` is billed as."""
 
 
 class ChangePrice(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +77,7 @@ def price_change(
         days: The number of days in which the calls were made.
     """
     calls = unpriced = 0
-    amounts = dict.fromkeys(_BUCKET, Decimal(0))
+    amounts = dict.fromkeys(PREFIX_BUCKETS, Decimal(0))
     subagents = Decimal(0)
     for usage, added, added_to_subagents in changes:
         unit = unit_of(usage)
@@ -137,7 +129,7 @@ def price_open_session(
 def _costs_of(part: PrefixCalls, added: int, unit: UnitPrices | None) -> dict[str, Decimal] | None:
     """Return the cost of the added tokens by kind of call, or None if any of it is unknown."""
     costs = {}
-    for name, bucket in _BUCKET.items():
+    for name, bucket in PREFIX_BUCKETS.items():
         tokens = added * getattr(part, name)
         cost = cost_of(unit, Buckets(**{bucket: tokens}), 0)
         if tokens and (cost.usd is None or not cost.whole):

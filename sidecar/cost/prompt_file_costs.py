@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cost.ledger import PROMPT_SQL
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prices import Prices, cost_of
-from sidecar.cost.sums import Scope, calls_condition, kinds_in
+from sidecar.cost.sums import Scope, kinds_in
+from sidecar.cost.usage_profile import read_agent_calls
 
 if TYPE_CHECKING:
     from sidecar.cost.ledger import Ledger
     from sidecar.models.price_list import UnitPrices
-
-_CACHE_BUCKET = (
-    "CASE WHEN cache_read > 0 THEN 'cache_read' WHEN cache_write_1h > 0 THEN 'cache_write_1h' "
-    "WHEN cache_write_5m + cache_write > 0 THEN 'cache_write' ELSE 'input' END"
-)
-"""An SQL expression for the bucket of a prompt's first tokens.
-
-If only a part of a prompt is cached, it is the beginning.
-"""
 
 
 class CallGroup(NamedTuple):
@@ -35,9 +27,7 @@ class CallGroup(NamedTuple):
 
     agent: str
     bucket: str
-    """The bucket of the first prompt tokens: `cache_read`, `cache_write_1h`, `cache_write` or
-    `input`.
-    """
+    """The bucket of the first prompt tokens (`AgentCall.bucket`)."""
     unit: UnitPrices | None
     """The calls' prices, or None if unknown."""
     largest_file: int = 0
@@ -58,7 +48,7 @@ class PromptFileCost(NamedTuple):
 
 
 def group_calls(
-    ledger: Ledger, prices: Prices, scope: Scope, sizes: Iterable[int] = ()
+    ledger: Ledger, prices: Prices, scope: Scope, sizes: Iterable[int]
 ) -> list[CallGroup]:
     """Group calls by agent, price, cache use and the largest prompt file that fits in the prompt.
 
@@ -71,24 +61,17 @@ def group_calls(
     Raises:
         LedgerError: Reading failed.
     """
-    steps = sorted(set(sizes), reverse=True)
-    steps_sql = " ".join(f"WHEN {PROMPT_SQL} >= {int(size)} THEN {int(size)}" for size in steps)
-    largest = f"CASE {steps_sql} ELSE 0 END" if steps_sql else "0"
-    where, values = calls_condition(scope)
+    steps = sorted({0, *sizes})
     groups: Counter[CallGroup] = Counter()
     with ledger.reader() as connection:
         kinds = kinds_in(connection)
         tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
-        rows = connection.execute(
-            f"SELECT agent, kind, at, {PROMPT_SQL}, {_CACHE_BUCKET}, {largest} "  # noqa: S608
-            f"FROM event JOIN session ON session.id = event.session WHERE {where}",
-            values,
-        )
-        for agent, kind, at, prompt, bucket, largest_file in rows:
-            tariff, tier = tariffs[kind], kinds[kind][3]
-            moment = datetime.fromtimestamp(at / 1000, UTC)
-            unit = None if tariff is None else tariff.prices(moment, tier, prompt)
-            groups[CallGroup(agent, bucket, unit, largest_file)] += 1
+        for call in read_agent_calls(connection, scope, kinds):
+            tariff, tier = tariffs[call.kind], kinds[call.kind][3]
+            moment = datetime.fromtimestamp(call.at_ms / 1000, UTC)
+            unit = None if tariff is None else tariff.prices(moment, tier, call.prompt)
+            largest_file = steps[bisect_right(steps, call.prompt) - 1]
+            groups[CallGroup(call.agent, call.bucket, unit, largest_file)] += 1
     return [group._replace(calls=calls) for group, calls in groups.items()]
 
 

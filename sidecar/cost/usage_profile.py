@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -20,7 +20,8 @@ from sidecar.cost.sums import Scope, calls_condition, kinds_in
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import sqlite3
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from sidecar.cost.ledger import Ledger
@@ -111,10 +112,18 @@ def read_profile(path: Path) -> UsageProfile:
 
 _WRITTEN = "cache_write_1h + cache_write_5m + cache_write"
 _UNREAD = (
-    "CASE WHEN cache_write_1h > 0 THEN 'writes_1h' "
-    "WHEN cache_write_5m + cache_write > 0 THEN 'writes_5m' ELSE 'uncached' END"
+    "CASE WHEN cache_write_1h > 0 THEN 'cache_write_1h' "
+    "WHEN cache_write_5m + cache_write > 0 THEN 'cache_write_5m' ELSE 'input' END"
 )
 """An SQL expression for how a call is billed for first tokens that it does not read."""
+PREFIX_BUCKETS = {
+    "reads": "cache_read",
+    "writes_5m": "cache_write_5m",
+    "writes_1h": "cache_write_1h",
+    "uncached": "input",
+}
+"""The bucket that each field of `PrefixCalls` is billed as."""
+_PREFIX_FIELDS = {bucket: field for field, bucket in PREFIX_BUCKETS.items()}
 
 
 @dataclass
@@ -147,11 +156,57 @@ class _Conversations:
         return has_read
 
 
-def profile_usage(ledger: Ledger, scope: Scope, days: int) -> UsageProfile:
-    """Return the profile of the agents' calls in scope.
+class AgentCall(NamedTuple):
+    """An agent's call, and how the instructions in its prompt are billed."""
+
+    session: tuple[str, str]
+    """The session's name and its agent."""
+    kind: int
+    at_ms: int
+    """The time of the call, in milliseconds since 1970."""
+    is_subagents: bool
+    prompt: int
+    """The size of the prompt in tokens."""
+    bucket: str
+    """A bucket in `PREFIX_BUCKETS`."""
+
+    @property
+    def agent(self) -> str:
+        return self.session[1]
+
+
+def read_agent_calls(
+    connection: sqlite3.Connection, scope: Scope, kinds: Mapping[int, tuple[str, str, str, str]]
+) -> Iterator[AgentCall]:
+    """Yield the agents' calls in scope, oldest first.
 
     The first call of a session or of a sub-agent does not read instructions from a cache, even if
     it reads the agent's own system prompt. The same applies to the first call after a summary.
+
+    Args:
+        connection: The ledger.
+        scope: The calls.
+        kinds: The kinds of calls, from `kinds_in`.
+    """
+    where, values = calls_condition(scope)
+    conversations: dict[tuple[tuple[str, str], bool, str], _Conversations] = {}
+    rows = connection.execute(
+        f"SELECT session.name, agent, kind, at, {PROMPT_SQL}, cache_read, {_WRITTEN}, {_UNREAD} "  # noqa: S608
+        "FROM event JOIN session ON session.id = event.session "
+        f"WHERE agent != ? AND {where} ORDER BY at, event.id",
+        (PROTOCOL, *values),
+    )
+    for name, agent, kind, at, prompt, read, written, unread in rows:
+        _provider, model, category, _tier = kinds[kind]
+        is_sub = category == "subagent"
+        key = (name, agent), is_sub, model
+        calls = conversations.setdefault(key, _Conversations())
+        bucket = "cache_read" if calls.add(category, read, written) else unread
+        yield AgentCall((name, agent), kind, at, is_sub, prompt, bucket)
+
+
+def profile_usage(ledger: Ledger, scope: Scope, days: int) -> UsageProfile:
+    """Return the profile of the agents' calls in scope.
 
     Args:
         ledger: The ledger.
@@ -161,30 +216,19 @@ def profile_usage(ledger: Ledger, scope: Scope, days: int) -> UsageProfile:
     Raises:
         LedgerError: Reading failed.
     """
-    where, values = calls_condition(scope)
     rows: Counter[tuple[str, tuple[str, str, str], str, str]] = Counter()
     prompts, sessions = Counter[tuple[str, tuple[str, str, str]]](), Counter[object]()
-    conversations: dict[tuple[tuple[str, str], bool, str], _Conversations] = {}
     begun: set[tuple[str, str]] = set()
     with ledger.reader() as connection:
         kinds = kinds_in(connection)
-        found = connection.execute(
-            f"SELECT session.name, agent, kind, {PROMPT_SQL}, cache_read, {_WRITTEN}, {_UNREAD} "  # noqa: S608
-            "FROM event JOIN session ON session.id = event.session "
-            f"WHERE agent != ? AND {where} ORDER BY at, event.id",
-            (PROTOCOL, *values),
-        )
-        for name, agent, kind, prompt, read, written, unread in found:
-            session = name, agent
-            provider, model, category, tier = kinds[kind]
-            key, is_sub = (agent, (model, provider, tier)), category == "subagent"
-            calls = conversations.setdefault((session, is_sub, model), _Conversations())
-            has_read = calls.add(category, read, written)
-            sessions[key] += not is_sub and session not in begun
-            begun.update([session] if not is_sub else ())
-            prompts[key] += prompt
-            part = "subagents" if is_sub else "main"
-            rows[(*key, part, "reads" if has_read else unread)] += 1
+        for call in read_agent_calls(connection, scope, kinds):
+            provider, model, _category, tier = kinds[call.kind]
+            key = call.agent, (model, provider, tier)
+            sessions[key] += not call.is_subagents and call.session not in begun
+            begun.update([] if call.is_subagents else [call.session])
+            prompts[key] += call.prompt
+            part = "subagents" if call.is_subagents else "main"
+            rows[(*key, part, _PREFIX_FIELDS[call.bucket])] += 1
     usages = [
         _agent_usage(
             key,

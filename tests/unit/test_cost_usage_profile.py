@@ -11,6 +11,7 @@ import pytest
 
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
+from sidecar.cost.prompt_file_costs import group_calls, prompt_file_cost
 from sidecar.cost.sums import Scope
 from sidecar.cost.usage_profile import (
     MOST_BYTES,
@@ -56,6 +57,18 @@ def test_the_first_call_of_a_session_writes_even_if_it_reads_the_system_prompt(
     assert (usage.sessions, usage.calls) == (1, 4)
     assert (usage.model, usage.provider) == ("gpt-5", "openai")
     assert usage.prompt_tokens == (2 * 12_005 + 2 * 20_405) // 4
+
+
+def test_prompt_files_are_billed_like_the_instructions_of_a_profile(tmp_path: Path) -> None:
+    ledger = record(tmp_path, claude(HOUR), claude(WARM), claude(COLD), claude(WARM))
+    groups = group_calls(ledger, ledger.prices, Scope(), [1_000])
+    assert {group.bucket: group.calls for group in groups} == {
+        "cache_read": 2,
+        "cache_write_5m": 1,
+        "cache_write_1h": 1,
+    }
+    found = prompt_file_cost({"claude-code": 1_000}, groups)
+    assert (found.requests, found.cached, found.unpriced) == (4, 2, 0)
 
 
 def test_a_first_call_without_cache_writes_is_uncached(tmp_path: Path) -> None:
