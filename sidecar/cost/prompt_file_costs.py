@@ -75,6 +75,11 @@ def group_calls(
     return [group._replace(calls=calls) for group, calls in groups.items()]
 
 
+def models_by_calls(calls: Mapping[str, int]) -> list[str]:
+    """Return models, those with most calls first."""
+    return sorted(calls, key=lambda model: (-calls[model], model))
+
+
 def prompt_file_cost(tokens: Mapping[str, int], groups: Iterable[CallGroup]) -> PromptFileCost:
     """Return what a prompt file cost in all calls by the agents that send it.
 

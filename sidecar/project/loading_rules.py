@@ -314,6 +314,18 @@ def loading_rules() -> dict[str, AgentRules]:
     return typed.read_table("sidecar.project", "loading_rules.toml", dict[str, AgentRules])
 
 
+def model_of_agent(agent: str, used: str | None, default: str, chosen: str | None = None) -> str:
+    """Return the model to count for.
+
+    Args:
+        agent: The agent.
+        used: The model that the agent has called, if known.
+        default: The model in the settings, for agents that were not measured.
+        chosen: The model that the user has chosen, if any.
+    """
+    return used or chosen or loading_rules()[agent].measured_model or default
+
+
 def _names() -> list[str]:
     """Return the names and patterns of all files that are looked for."""
     groups = [

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from sidecar.cost.cost_protocol import CostFilesParams, FileCost
-from sidecar.cost.prompt_file_costs import CallGroup, PromptFileCost, prompt_file_cost
+from sidecar.cost.prompt_file_costs import (
+    CallGroup,
+    PromptFileCost,
+    models_by_calls,
+    prompt_file_cost,
+)
 from sidecar.counting.count_result import Count, method_mark, tokens_text
 from sidecar.counting.open_documents import Snapshot
 from sidecar.text.printable import cost_text, counted, percent_text, printable
@@ -128,7 +133,7 @@ async def _count_file(
     calls = Counter[str]()
     for agent in file.texts:
         calls.update(used.get(agent, {}))
-    model = min(calls, key=lambda name: (-calls[name], name), default=workspace.budget_model)
+    model = next(iter(models_by_calls(calls)), workspace.budget_model)
     counts = {
         text: await services.counts.count(Snapshot(text=text), model, workspace)
         for text in dict.fromkeys(file.texts.values())

@@ -16,7 +16,7 @@ from sidecar.config.paths import state_dir
 from sidecar.counting.count_result import Measure
 from sidecar.errors import BadParamsError
 from sidecar.project.footprint import Footprint, Part, agents_with_files, find_for_model
-from sidecar.project.loading_rules import loading_rules
+from sidecar.project.loading_rules import loading_rules, model_of_agent
 from sidecar.project.mcp_servers import ServerTools, find_mcp_servers, read_kept, sent_tools
 from sidecar.project.source_files import SourceFiles
 from sidecar.text.printable import printable
@@ -214,7 +214,9 @@ def _find(
     settings: Settings,
     chosen: str | None,
 ) -> _Found:
-    model = _model_of(agent, use, chosen, settings)
+    first = use.first if use else None
+    used = first.model if first else use.model if use else None
+    model = model_of_agent(agent, used, settings.model, chosen)
     window = use.window if use else None
     places = sources.places
     footprint = find_for_model(agent, start, places, files, model, window)
@@ -246,13 +248,6 @@ def _mcp_texts(agent: str, sources: Sources, first: FirstRequest) -> dict[str, s
     with suppress(OSError):
         return reader.mcp_texts(first.path) if reader else {}
     return {}
-
-
-def _model_of(agent: str, use: AgentUse | None, chosen: str | None, settings: Settings) -> str:
-    """Return the model of an agent: the used one, the chosen one, or the one that was measured."""
-    first = use.first if use else None
-    used = first.model if first else use.model if use else None
-    return used or chosen or loading_rules()[agent].measured_model or settings.model
 
 
 def _count(root: Path, settings: Settings, found: Sequence[_Found]) -> list[list[Measure]]:

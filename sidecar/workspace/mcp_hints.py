@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from sidecar.cost.prompt_file_costs import models_by_calls
 from sidecar.counting.count_result import tokens_text
 from sidecar.errors import SidecarError
-from sidecar.project.loading_rules import loading_rules
+from sidecar.project.loading_rules import model_of_agent
 from sidecar.project.mcp_servers import (
     KeptServer,
     ListedServer,
@@ -66,7 +67,7 @@ async def describe_mcp_servers(services: Services, uri: str) -> list[McpHint]:
         return []
     models = await run(partial(_most_used_models, services, workspace))
     kept = await run(partial(read_kept, services.state.folder))
-    return await run(partial(_make_hints, listed, models, kept, places))
+    return await run(partial(_make_hints, listed, models, kept, places, workspace.settings.model))
 
 
 def _most_used_models(services: Services, workspace: Workspace) -> dict[str, str]:
@@ -74,10 +75,7 @@ def _most_used_models(services: Services, workspace: Workspace) -> dict[str, str
     since = (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
     with suppress(SidecarError):  # cost reports show the error
         calls = services.spending(workspace).count_calls_by_agent_and_model(since, None)
-        return {
-            agent: min(models, key=lambda model: (-models[model], model))
-            for agent, models in calls.items()
-        }
+        return {agent: models_by_calls(models)[0] for agent, models in calls.items()}
     return {}
 
 
@@ -86,14 +84,24 @@ def _make_hints(
     models: Mapping[str, str],
     kept: Mapping[str, KeptServer],
     places: Places,
+    default: str,
 ) -> list[McpHint]:
+    """Return the hints.
+
+    Args:
+        listed: The servers in the document.
+        models: The model that each agent has called most.
+        kept: The kept numbers.
+        places: The user's folders.
+        default: The model in the settings.
+    """
     by_line: dict[int, list[McpServer]] = {}
     for one in listed:
         by_line.setdefault(one.line, []).append(one.server)
 
     def sent(server: McpServer, agent: str) -> ServerTools:
         entry = msgspec.structs.replace(server, agent=agent)
-        model = models.get(agent) or loading_rules()[agent].measured_model
+        model = model_of_agent(agent, models.get(agent), default)
         return sent_tools([entry], model, kept, places.env)[0]
 
     hints = []

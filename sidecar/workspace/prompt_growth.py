@@ -16,6 +16,7 @@ from sidecar.budgets.check_report import PromptGrowth, UnreadFile
 from sidecar.budgets.check_run import AlwaysLoadedFile
 from sidecar.budgets.instruction_findings import choose_agents
 from sidecar.cost.change_price import ChangedCalls, ChangePrice, price_change, price_open_session
+from sidecar.cost.prompt_file_costs import models_by_calls
 from sidecar.counting.count_result import METHODS, Measure, Method
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.project.footprint import find_for_model
@@ -113,13 +114,10 @@ class KnownUsage(NamedTuple):
 
     def models(self) -> dict[str, list[str]]:
         """Return the models of each agent, the most frequent first."""
-        calls = Counter[tuple[str, str]]()
+        calls: dict[str, Counter[str]] = {}
         for usage in self.profile.agents:
-            calls[usage.agent, usage.model] += usage.calls
-        models: dict[str, list[str]] = {}
-        for agent, model in sorted(+calls, key=lambda key: (-calls[key], key)):
-            models.setdefault(agent, []).append(model)
-        return models
+            calls.setdefault(usage.agent, Counter())[usage.model] += usage.calls
+        return {agent: models_by_calls(+counts) for agent, counts in calls.items() if +counts}
 
 
 def find_usage(root: Path, settings: Settings, file: Path | None = None) -> KnownUsage:
