@@ -19,10 +19,17 @@ from sidecar.cli.output import confirm_change, print_json, print_lines, warn
 from sidecar.config.paths import config_file, state_dir
 from sidecar.errors import SidecarError
 from sidecar.hooks.installer import HookChange, hook_agents, hook_command, hook_file, is_installed
-from sidecar.hooks.prompt_hook import PAUSE_FILE, PAUSE_MINUTES, paused_seconds, read_caps
+from sidecar.hooks.prompt_hook import (
+    CONTEXTS_FILE,
+    PAUSE_FILE,
+    PAUSE_MINUTES,
+    paused_seconds,
+    read_caps,
+)
 
 _AGENTS = click.Choice([*hook_agents()])
 _TRIES = 3
+_KEPT_CONTEXTS = 100
 
 
 @click.command()
@@ -33,7 +40,9 @@ _TRIES = 3
     "--pause", is_flag=True, help=f"Let prompts over a hard cap pass for {PAUSE_MINUTES} minutes."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--record", is_flag=True, hidden=True, help="Record new calls in the workspace.")
+@click.option(
+    "--record", "session", hidden=True, help="Record new calls, after a turn of a session."
+)
 @workspace_option("Workspace whose calls to record")
 def hooks(
     agent: str | None,
@@ -41,7 +50,7 @@ def hooks(
     yes: bool,
     pause: bool,
     as_json: bool,
-    record: bool,
+    session: str | None,
     root: Path,
 ) -> None:
     """Let coding agents check your spending caps before they send a prompt.
@@ -54,8 +63,8 @@ def hooks(
     """
     if agent and former:
         raise click.UsageError("use either --install or --uninstall")
-    if record:
-        _record_calls(root)
+    if session is not None:
+        _record_calls(root, session)
     elif pause:
         sys.exit(_pause())
     elif changed := agent or former:
@@ -101,7 +110,11 @@ def _pause() -> int:
     return 0
 
 
-def _record_calls(root: Path) -> None:
+def _record_calls(root: Path, session: str) -> None:
+    """Record new calls in a workspace, and store how full a session's context is if it is capped.
+
+    This runs in the background while the agent is idle.
+    """
     from sidecar.cli.ledger_updates import update_ledger
     from sidecar.config.load import load
     from sidecar.cost.book import CostBook
@@ -111,6 +124,27 @@ def _record_calls(root: Path) -> None:
     settings = load(root).settings
     with contextlib.closing(CostBook(state_dir(), settings.prices)) as book:
         update_ledger(book, settings, root)
+    if settings.cost.context_soft_cap is not None or settings.cost.context_hard_cap is not None:
+        _store_context(root, session)
+
+
+def _store_context(root: Path, session: str) -> None:
+    from sidecar.cli.session_labels import SessionsView
+    from sidecar.config.safe_files import lock_state, write
+
+    with SessionsView(root) as view:
+        usage = view.usage(session)
+    usable = usage.agent_usable or usage.usable
+    path = state_dir() / CONTEXTS_FILE
+    with lock_state(state_dir()):
+        known: dict[str, tuple[int, int]] = {}
+        with contextlib.suppress(OSError, ValueError):
+            known = json.loads(path.read_bytes())
+        known.pop(session, None)
+        if usage.tokens is not None and usable:
+            known[session] = usage.tokens, usable
+        newest = dict([*known.items()][-_KEPT_CONTEXTS:])
+        write(path, json.dumps(newest).encode())
 
 
 def _show(*, as_json: bool) -> int:

@@ -222,11 +222,10 @@ def known_in_footprint(footprint: FootprintSettings) -> dict[str, Any]:
 def unreachable_soft_caps(caps: Caps) -> list[str]:
     """Return the keys of soft caps that exceed the hard cap and therefore have no effect."""
     keys = []
-    for scope in ("", "session-", "workspace-", "branch-", "team-"):
-        name = scope.replace("-", "_")
-        soft, hard = getattr(caps, f"{name}soft_cap_usd"), getattr(caps, f"{name}hard_cap_usd")
+    for key in (name for name in caps.__struct_fields__ if "soft_cap" in name):
+        soft, hard = getattr(caps, key), getattr(caps, key.replace("soft", "hard"))
         if soft is not None and hard is not None and soft > hard:
-            keys.append(f"{scope}soft-cap-usd")
+            keys.append(key.replace("_", "-"))
     return keys
 
 

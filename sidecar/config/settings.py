@@ -106,6 +106,9 @@ class Caps(Table, frozen=True):
     workspace_hard_cap_usd: Usd | None = None
     branch_soft_cap_usd: Usd | None = None
     branch_hard_cap_usd: Usd | None = None
+    context_soft_cap: Fraction | None = None
+    """A share of the usable context window. Only hooks in coding agents use it."""
+    context_hard_cap: Fraction | None = None
     team_soft_cap_usd: Usd | None = None
     """The soft cap on the team's total cost per month (UTC), in USD."""
     team_hard_cap_usd: Usd | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from sidecar.text.printable import AT_LEAST, different_usd_texts, usd_text
+from sidecar.text.printable import AT_LEAST, different_usd_texts, percent_text, usd_text
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -28,7 +28,30 @@ class ExceededCap(NamedTuple):
     kind: Literal["softCap", "hardCap"]
     message: str
     cap: Decimal
-    """The cap in USD."""
+    """The cap in USD, or the share of the usable window."""
+
+
+def find_full_context(
+    share: Decimal, soft: Decimal | None, hard: Decimal | None
+) -> ExceededCap | None:
+    """Return the exceeded cap on a context, or None if neither is exceeded.
+
+    Args:
+        share: How much of the usable window is used. 1 is all of it.
+        soft: The soft cap, a share, or None if it is not set.
+        hard: The hard cap, a share, or None if it is not set.
+    """
+    if hard is not None and share > hard:
+        name, cap = "hard", hard
+    elif soft is not None and share > soft:
+        name, cap = "soft", soft
+    else:
+        return None
+    full, limit = (percent_text(float(100 * each)) for each in (share, cap))
+    message = f"The context is {full} full, over the {name} cap of {limit}."
+    if name == "hard":
+        message += " Compact it, or start a new session."
+    return ExceededCap("hardCap" if name == "hard" else "softCap", message, cap)
 
 
 def find_exceeded_cap(

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import sqlite3
@@ -30,6 +30,8 @@ SWITCH_VARIABLE = "TOKEN_SIDECAR_CAPS"
 """The environment variable that turns the caps off in an agent if its value is `off`."""
 PAUSE_FILE = "hooks-paused"
 """The file in the state folder whose modification time says when the caps were paused."""
+CONTEXTS_FILE = "hooks-contexts.json"
+"""The file in the state folder with the tokens and the usable window of sessions' contexts."""
 PAUSE_MINUTES = 10
 HOW_TO_GO_ON = (
     f"To go on, run `token-sidecar hooks --pause` ({PAUSE_MINUTES} minutes) and send it again."
@@ -59,11 +61,21 @@ class Caller(NamedTuple):
 
 
 class Amount(NamedTuple):
-    """The cost of some calls."""
+    """The cost of some calls, in USD, or the share of the usable window that a context fills."""
 
-    usd: Decimal
-    is_partial: bool
-    """Whether calls have no price, or are of agents that omit calls."""
+    value: Decimal
+    agents: tuple[str, ...] = ()
+    """The agents that made the calls."""
+    is_unpriced: bool = False
+    """Whether any call, or any part of a call, has no price."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the cost is a lower bound: calls have no price, or agents omit calls."""
+        # This import takes longer than everything else. It is needed only if a cap is exceeded.
+        from sidecar.known_agents import lower_bound_agents
+
+        return self.is_unpriced or not lower_bound_agents().isdisjoint(self.agents)
 
 
 def run(arguments: list[str]) -> None:
@@ -122,16 +134,37 @@ def _check_caps(caller: Caller, codes: list[int]) -> None:
         return
     uri = (state / LEDGER_FILES[0]).as_uri() + "?mode=ro"
     with closing(sqlite3.connect(uri, uri=True, timeout=_MAX_SECONDS)) as connection:
-        amounts = {span: read_amount(connection, span, caller) for span in caps}
         is_current = _is_current(connection, caller.transcript)
-    limits = [(amounts[span].usd, cap) for span, both in caps.items() for cap in both]
-    if any(cap is not None and usd > cap for usd, cap in limits):
+        amounts = {
+            span: _read_context(state, caller.session, is_current=is_current)
+            if span == "context"
+            else read_amount(connection, span, caller)
+            for span in caps
+        }
+    limits = [(amounts[span].value, cap) for span, both in caps.items() for cap in both]
+    if any(cap is not None and value > cap for value, cap in limits):
         codes[0] = _answer(caller.agent, _exceeded_caps(caps, amounts), state)
+        is_current = (
+            is_current and "context" not in caps
+        )  # it may be compacted before it is asked again
     if not is_current:
         _start_recording(caller)
 
 
-Caps = dict["CapSpan", "tuple[Decimal | None, Decimal | None]"]
+def _read_context(state: Path, session: str, *, is_current: bool) -> Amount:
+    """Return how full a session's context is, or 0 if it is unknown or no longer so."""
+    import json
+    from decimal import Decimal
+
+    sizes = {}
+    with suppress(FileNotFoundError):
+        sizes = json.loads((state / CONTEXTS_FILE).read_bytes())
+    tokens, usable = sizes.get(session, (0, 1)) if is_current else (0, 1)
+    return Amount(Decimal(tokens) / usable)
+
+
+CappedSpan = Literal["day", "session", "workspace", "branch", "context"]
+Caps = dict[CappedSpan, "tuple[Decimal | None, Decimal | None]"]
 
 
 def read_caps(path: Path) -> Caps:
@@ -148,26 +181,35 @@ def read_caps(path: Path) -> Caps:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return Decimal(repr(value)) if is_number and 0 <= value < float("inf") else None
 
+    def share(key: str) -> Decimal | None:
+        found = cap(key)
+        return found if found is not None and 0 < found <= 1 else None
+
     caps: Caps = {
         span: (cap(f"{prefix}soft-cap-usd"), cap(f"{prefix}hard-cap-usd"))
         for span, prefix in _PREFIXES.items()
     }
+    caps["context"] = share("context-soft-cap"), share("context-hard-cap")
     return {span: both for span, both in caps.items() if both != (None, None)}
 
 
-def _exceeded_caps(caps: Caps, amounts: Mapping[CapSpan, Amount]) -> list[ExceededCap]:
-    from sidecar.cost.cap_rule import find_exceeded_cap
+def _exceeded_caps(caps: Caps, amounts: Mapping[CappedSpan, Amount]) -> list[ExceededCap]:
+    from sidecar.cost.cap_rule import find_exceeded_cap, find_full_context
 
-    found = [
-        find_exceeded_cap(span, *both, amounts[span].usd, is_partial=amounts[span].is_partial)
-        for span, both in caps.items()
-    ]
+    found: list[ExceededCap | None] = []
+    for span, both in caps.items():
+        amount = amounts[span]
+        if span == "context":
+            found.append(find_full_context(amount.value, *both))
+        else:
+            is_partial = amount.is_partial
+            found.append(find_exceeded_cap(span, *both, amount.value, is_partial=is_partial))
     return [each for each in found if each is not None]
 
 
 def _answer(agent: str, exceeded: list[ExceededCap], state: Path) -> int:
     """Print an agent's answer. Return the exit code."""
-    answers = _read_toml(_own_file("agents.toml"))[agent]
+    answers = _read_toml(_own_folder() / "agents.toml")[agent]
     message = " ".join(each.message for each in exceeded)
     is_refused = any(each.kind == "hardCap" for each in exceeded) and not paused_seconds(state)
     if is_refused:
@@ -216,8 +258,8 @@ def read_amount(connection: sqlite3.Connection, span: CapSpan, caller: Caller) -
         where = "day = :day"
         values = {"day": date.today().toordinal() - date(1970, 1, 1).toordinal()}  # noqa: DTZ011
     elif span == "session":
-        where = "session IN (SELECT id FROM session WHERE name = :name AND agent = :agent)"
-        values = {"name": caller.session, "agent": caller.agent}
+        where = "session IN (SELECT id FROM session WHERE name = :name)"
+        values = {"name": caller.session}
     else:
         folders, others, branch = _workspace(connection, caller.folder, span)
         values = {f"uri{number}": uri for number, uri in enumerate([*folders, *others])}
@@ -238,13 +280,7 @@ def read_amount(connection: sqlite3.Connection, span: CapSpan, caller: Caller) -
         values,
     ).fetchall()
     usd = Decimal(sum(cost for _, cost, _ in rows)) / _PICO
-    is_partial = any(partial for *_, partial in rows)
-    return Amount(usd, is_partial or any(_omits_calls(agent) for agent, *_ in rows))
-
-
-def _omits_calls(agent: str) -> bool:
-    agents = _read_toml(_own_file("../known_agents.toml"))["agents"]
-    return bool(agents.get(agent, {}).get("omits-calls"))
+    return Amount(usd, tuple(agent for agent, *_ in rows), any(unpriced for *_, unpriced in rows))
 
 
 def _workspace(
@@ -294,8 +330,8 @@ def _is_current(connection: sqlite3.Connection, transcript: str) -> bool:
 def _start_recording(caller: Caller) -> None:
     from sidecar.operating_system import start_detached
 
-    command = ["-P", "-m", "sidecar", "hooks", "--record", "--workspace", caller.folder]
-    start_detached([sys.executable, *command])
+    options = ["--record", caller.session, "--workspace", caller.folder]
+    start_detached([sys.executable, "-P", "-m", "sidecar", "hooks", *options])
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -304,7 +340,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
 
 
-def _own_file(name: str) -> Path:
+def _own_folder() -> Path:
     from pathlib import Path
 
-    return Path(__file__).parent / name
+    return Path(__file__).parent

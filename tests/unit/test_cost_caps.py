@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 import pytest
@@ -41,7 +42,8 @@ def spend(book: CostBook, usd: float, workspace: str, session: str, days_ago: in
 def test_over_the_soft_cap_warns_and_over_the_hard_one_refuses(
     spent: str, estimate: str, verdict: str, kinds: list[str], span: str
 ) -> None:
-    caps = Caps(**{f"{span}soft_cap_usd": Decimal(2), f"{span}hard_cap_usd": Decimal(5)})
+    limits: dict[str, Any] = {f"{span}soft_cap_usd": Decimal(2), f"{span}hard_cap_usd": Decimal(5)}
+    caps = Caps(**limits)
     so_far = msgspec.structs.replace(SpentAmounts(), **{span.rstrip("_") or "day": Decimal(spent)})
     found = judge(caps, so_far, Decimal(estimate), "gpt-5")
     assert found.verdict == verdict

@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from benchmarks.agents.claude import ClaudeHome
+from benchmarks.agents.truth import Tokens
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostRecordParams
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.hooks.installer import hook_agents
-from sidecar.hooks.prompt_hook import PAUSE_FILE, Caller, read_amount, read_caps
+from sidecar.hooks.prompt_hook import HOW_TO_GO_ON, PAUSE_FILE, Caller, read_amount, read_caps
 from tests.unit.test_cost_caps import spend
 
 CANARY = "the-prompt-is-nobodys-business"
@@ -149,10 +151,55 @@ def test_amounts_are_those_of_the_status(book: CostBook, tmp_path: Path) -> None
             assert spent.branch == 1 + 2 + 4
             for span in ("day", "workspace", "branch"):
                 amount = read_amount(connection, span, caller)
-                assert amount == (getattr(spent, span), span in spent.partial), span
+                assert amount.value == getattr(spent, span), span
+                assert amount.is_partial == (span in spent.partial), span
             own = read_amount(connection, "session", caller)
-            assert own.usd == {"s0": 1, "s1": 2, "none": 0}[session]
+            assert own.value == {"s0": 101, "s1": 2, "none": 0}[session]
             assert own.is_partial == (session == "s1")
+
+
+@pytest.mark.parametrize(
+    ("caps", "answer"),
+    [
+        ("context-hard-cap = 0.95", {}),
+        ("context-soft-cap = 1.5", {}),
+        (
+            "context-soft-cap = 0.9",
+            {
+                "systemMessage": "token-sidecar: The context is 92 % full, over the soft cap of 90 %."
+            },
+        ),
+        (
+            "context-hard-cap = 0.8",
+            {
+                "decision": "block",
+                "reason": "token-sidecar: The context is 92 % full, over the hard cap of 80 %. "
+                f"Compact it, or start a new session. {HOW_TO_GO_ON}",
+            },
+        ),
+    ],
+)
+def test_a_full_context_is_named_or_stopped(
+    caps: str, answer: dict[str, str], tmp_path: Path
+) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    session = ClaudeHome(Path.home() / ".claude").session(root)
+    session.user()
+    reply = session.message("m", Tokens(890_000), stop_reason="end_turn")
+    session.write(session.line("assistant", message=reply))
+    set_caps(caps)
+    sent: dict[str, Any] = {
+        "session_id": session.id,
+        "cwd": str(root),
+        "transcript_path": str(session.path),
+    }
+    assert not ask(**sent).out, "nothing is known"
+    command = [sys.executable, "-P", "-m", "sidecar", "hooks", "--record", session.id]
+    subprocess.run([*command, "--workspace", str(root)], check=True)
+    assert json.loads(ask(**sent).out or "{}") == answer
+    session.user()
+    assert not ask(**sent).out, "the session has changed since"
 
 
 def test_no_caps_apply_to_an_agent_that_was_started_without_them(book: CostBook) -> None:
@@ -268,7 +315,7 @@ def test_a_disk_that_does_not_respond_is_not_waited_for(book: CostBook, tmp_path
 
 def test_the_hook_imports_no_large_modules(book: CostBook) -> None:
     spend(book, 1, "file:///a", "s")
-    set_caps("hard-cap-usd = 5\nsoft-cap-usd = 0.5\nbranch-hard-cap-usd = 3")
+    set_caps("hard-cap-usd = 5\nbranch-hard-cap-usd = 3\ncontext-soft-cap = 0.5")
     code = (
         "import os, sys; exit = os._exit\n"
         "os._exit = lambda code: (sys.stderr.write(' '.join(sys.modules)), exit(code))\n"
@@ -279,14 +326,13 @@ def test_the_hook_imports_no_large_modules(book: CostBook) -> None:
         [sys.executable, "-P", "-c", code],
         input='{"session_id": "s", "cwd": "/"}', capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "systemMessage" in done.stdout
+    assert done.stdout == ""
     loaded = {name for name in done.stderr.split() if name.startswith("sidecar.")}
     assert loaded == {
         "sidecar.__main__", "sidecar.hooks", "sidecar.hooks.prompt_hook", "sidecar.config",
-        "sidecar.config.paths", "sidecar.operating_system", "sidecar.cost", "sidecar.text",
-        "sidecar.cost.cap_rule", "sidecar.text.printable", "sidecar.cost.worktrees",
+        "sidecar.config.paths", "sidecar.operating_system",
         # only for caps of workspaces and branches
-        "sidecar.agents", "sidecar.agents.git_folders", "sidecar.config.safe_files",
+        "sidecar.cost", "sidecar.cost.worktrees", "sidecar.agents", "sidecar.agents.git_folders", "sidecar.config.safe_files",
         "sidecar.errors",
     }  # fmt: skip
     large = {"msgspec", "click", "httpx", "asyncio", "subprocess", "dataclasses", "inspect"}
