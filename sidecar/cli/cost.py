@@ -119,7 +119,7 @@ def scope_options(command: Command) -> Command:
     "--by",
     metavar="KEYS",
     help="How to group calls, separated by commas: model, category, session, day, week, month, "
-    "block (five hours), agent, workspace, branch; with --team, also user and team "
+    "block (five hours), agent, workspace, branch, cache-loss; with --team, also user and team "
     "(default: model,category).",
 )
 @scope_options
@@ -700,7 +700,9 @@ def _row_names(report: CostReport, params: CostDetailParams) -> list[list[str]]:
 
 
 def _key_text(row: CostRow, key: CostKey, models: dict[str, str]) -> str:
-    value = getattr(row, key) or "(none)"
+    from sidecar.cost.cost_protocol import row_field
+
+    value = getattr(row, row_field(key)) or "(none)"
     if key == "workspace":
         value = _path_text(value)
     return printable(models.get(value, value) if key == "model" else str(value))

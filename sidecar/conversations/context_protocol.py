@@ -355,6 +355,20 @@ class Subagent(Result, frozen=True, kw_only=True):
     updated_at: str
 
 
+class CacheLosses(Result, frozen=True, kw_only=True):
+    """How often a session's cache was lost for one reason, and what that cost."""
+
+    cause: str
+    """The cause, as in reports by `cache-loss`."""
+    calls: int
+    tokens: int
+    """The tokens that were sent again although they had been cached."""
+    cost_usd: float | None
+    """What these tokens cost more than a cache read, in USD; null if no price is known."""
+    partial: bool = False
+    """Whether calls without a known price are excluded from `cost_usd`."""
+
+
 class ContextUsage(Result, frozen=True, kw_only=True):
     """How full a context is. `tokens` is the size of the next request."""
 
@@ -395,6 +409,10 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     """
     forecast: Forecast | None = None
     """Present only in answers to `context/usage`."""
+    cache_losses: list[CacheLosses] = []
+    """Why the session's cache was lost, most frequent cause first. Only in answers to
+    `context/usage`.
+    """
     note: str | None = None
     """Why a value is missing or uncertain."""
     severity: Severity = "ok"

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Show
     from sidecar.conversations.context_protocol import (
         CacheEnd,
+        CacheLosses,
         ContextUsage,
         Forecast,
         PlanLimit,
@@ -180,6 +181,7 @@ def context_rows(
             "" if free is None else tokens_text(abs(free), usage.method or "exact"),
         ),
         *forecast_cells(usage, now or datetime.now(UTC)),
+        ("Cache losses", cache_losses_text(usage.cache_losses)),
         ("Calibrated by", counted(samples, "report") if samples else ""),
         ("Updated", updated),
         ("Session id", usage.session.id),
@@ -227,6 +229,17 @@ def forecast_cells(usage: ContextUsage, now: datetime) -> list[tuple[str, str]]:
         ("5-hour block", block_text(forecast.block, now) if forecast.block else ""),
         *((limit_name(limit), limit_text(limit, now)) for limit in forecast.limits),
     ]
+
+
+def cache_losses_text(losses: Sequence[CacheLosses]) -> str:
+    """Format how often a cache was lost, such as `3, $2.10: 2 expired, 1 model switch`."""
+    if not losses:
+        return ""
+    known = [one.cost_usd for one in losses if one.cost_usd is not None]
+    is_partial = any(one.partial or one.cost_usd is None for one in losses)
+    cost = cost_text(sum(known) if known else None, is_partial=is_partial)
+    causes = ", ".join(f"{one.calls:,} {one.cause}" for one in losses)
+    return f"{sum(one.calls for one in losses):,}, {cost}: {causes}"
 
 
 def block_text(block: UsageBlock, now: datetime, *, is_behind: bool = False) -> str:

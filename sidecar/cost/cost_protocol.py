@@ -13,7 +13,7 @@ from sidecar.messages.vendor_usage import Usage
 
 CostKey = Literal[
     "model", "category", "session", "day", "week", "month", "block", "agent", "workspace",
-    "branch", "user", "team",
+    "branch", "cache-loss", "user", "team",
 ]  # fmt: skip
 _TEAM_ONLY: tuple[CostKey, ...] = ("user", "team")
 KEYS: tuple[CostKey, ...] = tuple(key for key in get_args(CostKey) if key not in _TEAM_ONLY)
@@ -21,6 +21,13 @@ TEAM_KEYS: tuple[CostKey, ...] = (
     "model", "category", "session", "day", "week", "month", "agent", "user", "team",
 )  # fmt: skip
 """The keys that team reports accept."""
+
+
+def row_field(key: str) -> str:
+    """Return the name of a key's field in `CostRow`."""
+    return key.replace("-", "_")
+
+
 PageKey = Literal["model", "agent", "session", "day", "week", "month", "file"]
 Period = Literal["today", "week", "month", "all", "custom"]
 
@@ -49,6 +56,11 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     workspace: str | UnsetType | None = UNSET
     branch: str | UnsetType | None = UNSET
     """The git branch that was checked out during the calls; null if unknown."""
+    cache_loss: str | UnsetType | None = UNSET
+    """Why a cache was lost, such as `model switch`. The row has the calls that lost it, the tokens
+    that they sent again, and what these cost more than a cache read. The rest of their cost, and
+    all other calls, are in the row in which this is null.
+    """
     user: str | UnsetType | None = UNSET
     """A user's hash. Only set in reports with the scope `team`."""
     team: str | UnsetType | None = UNSET

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sidecar.cost.cache_losses import LossCause
 from sidecar.cost.cost_protocol import (
     KEYS,
     TEAM_KEYS,
@@ -19,6 +20,7 @@ from sidecar.cost.cost_protocol import (
     CostRow,
     CostTable,
     CostTotals,
+    row_field,
 )
 from sidecar.cost.days import day_name, every_day, week_name
 from sidecar.cost.five_hour_blocks import scopes_by_block
@@ -86,7 +88,8 @@ def tally_calls(
         parts = scopes_by_block(connection, scope, block_ends)
     kinds = kinds_in(connection) if {"model", "category"} & set(keys) else {}
     models = {number: prices.priced_name(kind[1], kind[0]) for number, kind in kinds.items()}
-    columns = list(dict.fromkeys(_COLUMNS.get(key, key) for key in keys if key != "block"))
+    apart = ("block", "cache-loss")
+    columns = list(dict.fromkeys(_COLUMNS.get(key, key) for key in keys if key not in apart))
     columns = columns or ["agent"]
     nested = nested_repositories(connection, scope.all_folders) if "branch" in keys else {}
     columns += ["workspace"] if nested and "workspace" not in columns else []
@@ -99,23 +102,42 @@ def tally_calls(
             return models[row["kind"]]
         if key == "category":
             return kinds[row["kind"]][2]
+        if key == "cache-loss":
+            return LossCause(row["loss"]).text if "loss" in row else None
         if key == "branch" and row[key]:
-            return next(
-                (
-                    f"{row[key]} ({name})"
-                    for top, name in nested.items()
-                    if f"{row['workspace']}/".startswith(f"{top}/")
-                ),
-                row[key],
-            )
+            return _branch_name(row, nested)
         return SPANS[key](row["day"]) if key in SPANS else row[key] or None
 
     for block, part in parts:
-        for values, tally in read_tallies(connection, part, columns).items():
-            row = dict(zip(columns, values, strict=True))
+        for row, tally in _read_rows(connection, part, columns, apart="cache-loss" in keys):
             name = tuple(value(key, row, block) for key in keys)
             tallies[name] = tallies.get(name, Tally()) + tally
     return tallies
+
+
+def _branch_name(row: Mapping[str, Any], nested: Mapping[str, str]) -> str:
+    """Return a branch's name, with the repository's if it is nested in the workspace."""
+    place, branch = f"{row.get('workspace')}/", str(row["branch"])
+    names = (f"{branch} ({name})" for top, name in nested.items() if place.startswith(f"{top}/"))
+    return next(names, branch)
+
+
+def _read_rows(
+    connection: sqlite3.Connection, scope: Scope, columns: list[str], *, apart: bool
+) -> Iterator[tuple[dict[str, Any], Tally]]:
+    """Yield the values of the columns, with the tally of their calls.
+
+    If `apart` is true, what lost caches cost is in rows of its own, which also have a `loss`.
+    """
+    for values, tally in read_tallies(connection, scope, columns).items():
+        yield dict(zip(columns, values, strict=True)), tally
+    for values, tally in (
+        read_tallies(connection, scope, [*columns, "loss"]).items() if apart else ()
+    ):
+        row = dict(zip((*columns, "loss"), values, strict=True))
+        yield row, tally
+        del row["loss"]
+        yield row, Tally() - tally
 
 
 _COLUMNS: Mapping[CostKey, str] = {
@@ -208,7 +230,7 @@ def _sort_key(line: CostRow) -> tuple[str, float, str]:
 def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
     buckets, note = tally.buckets, estimate_note(tally.estimated, tally.estimated_prompt)
     return CostRow(
-        **keys,
+        **{row_field(key): value for key, value in keys.items()},
         calls=tally.calls,
         prompt_tokens=buckets.prompt,
         estimated_tokens=tally.estimated if tally.estimated_calls else None,
@@ -372,7 +394,7 @@ def _cost_table(found: CostReport, keys: list[CostKey]) -> CostTable:
 
 
 def _row_name(row: CostRow, key: CostKey) -> str:
-    return printable(getattr(row, key) or "(none)")
+    return printable(getattr(row, row_field(key)) or "(none)")
 
 
 def _number_cells(row: CostRow) -> list[str]:

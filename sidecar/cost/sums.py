@@ -118,7 +118,7 @@ class Tally(msgspec.Struct, frozen=True):
     @property
     def cost_usd(self) -> float | None:
         """The cost of everything with a price, or None if nothing has a price."""
-        return float(self.cost) if self.priced_calls else None
+        return float(self.cost) if self.priced_calls or self.cost else None
 
     @property
     def listed_usd(self) -> float | None:
@@ -141,6 +141,7 @@ _KEY_SQL = {
     "agent": "owner.agent",
     "workspace": "owner.workspace",
     "branch": "owner.branch",
+    "loss": "part.loss",
 }
 
 
@@ -165,12 +166,14 @@ def read_tallies(connection: sqlite3.Connection, scope: Scope, keys: Sequence[st
     Args:
         connection: The ledger.
         scope: The calls to add up.
-        keys: What to group by: `kind`, `day`, `session`, `agent`, `workspace` or `branch`.
+        keys: What to group by: `kind`, `day`, `session`, `agent`, `workspace`, `branch` or `loss`.
+            With `loss`, only what the calls that lost their cache sent again is added up, by
+            the number of a `LossCause`.
     """
     names = ", ".join(_KEY_SQL[key] for key in keys)
     sums = ", ".join(f"sum({name})" for name in SUMS)
     partial = ", ".join(f"'{agent}'" for agent in sorted(lower_bound_agents()))
-    calls, values = _calls_sql(connection, scope, SUMS)
+    calls, values = _calls_sql(connection, scope, SUMS, only_losses="loss" in keys)
     rows = connection.execute(
         f"SELECT {names}, {sums}, sum(iif(agent IN ({partial}), calls, 0)) "  # noqa: S608
         f"FROM ({calls}) AS part JOIN session AS owner ON owner.id = part.session "
@@ -202,12 +205,19 @@ def priced_kinds(connection: sqlite3.Connection, scope: Scope) -> list[tuple[str
 
 
 def _calls_sql(
-    connection: sqlite3.Connection, scope: Scope, sums: Sequence[str]
+    connection: sqlite3.Connection,
+    scope: Scope,
+    sums: Sequence[str],
+    *,
+    only_losses: bool = False,
 ) -> tuple[str, list[object]]:
     """Return a query for sums of the calls in scope, and the query's parameters."""
     owner, names = owner_condition(scope, "session")
-    parts = list(_parts_of_range(connection, scope.times))
-    columns = ", ".join(("session", "kind", "day", *sums))
+    if only_losses:
+        parts = [_Part("loss_sums", *time_condition(scope.times))]
+    else:
+        parts = list(_parts_of_range(connection, scope.times))
+    columns = ", ".join(("session", "kind", "day", *["loss"] * only_losses, *sums))
     text = " UNION ALL ".join(
         f"SELECT {columns} FROM {part.source} WHERE {part.where}{owner}"  # noqa: S608
         for part in parts

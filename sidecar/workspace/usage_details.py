@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.agents.session_events import StoredSession
-from sidecar.conversations.context_protocol import Forecast, PlanLimit, PriceUntil, UsageBlock
+from sidecar.conversations.context_protocol import (
+    CacheLosses,
+    Forecast,
+    PlanLimit,
+    PriceUntil,
+    UsageBlock,
+)
 from sidecar.errors import SidecarError
 from sidecar.workspace.context_breakdown import label_parts
 from sidecar.workspace.sessions import PROTOCOL
@@ -38,7 +45,7 @@ async def add_forecast(
     session: Conversation | StoredSession,
     usage: ContextUsage,
 ) -> ContextUsage:
-    """Add a forecast to the usage if the ledger contains calls from the session."""
+    """Add a forecast and the cache losses if the ledger contains calls from the session."""
     if usage.session is None or usage.session.id not in workspace.costs.sessions:
         return usage
     from sidecar.agents.plan_limits import current_limits
@@ -47,6 +54,7 @@ async def add_forecast(
     source, settings = usage.session.source, workspace.settings.agents
     now, is_agents = datetime.now(UTC), isinstance(session, StoredSession)
     is_running = isinstance(session, StoredSession) and session.state(now) == "running"
+    losses = await services.workers.run(partial(cache_losses, book, usage.session.id, source))
     found = await services.workers.run(
         lambda: forecast(
             book,
@@ -56,7 +64,30 @@ async def add_forecast(
             is_running=is_running,
         )
     )
-    return msgspec.structs.replace(usage, forecast=found)
+    return msgspec.structs.replace(usage, forecast=found, cache_losses=losses)
+
+
+def cache_losses(book: CostBook, session: str, agent: str) -> list[CacheLosses]:
+    """Return why a session's cache was lost, most frequent cause first. This call blocks."""
+    from sidecar.cost.cache_losses import LossCause
+    from sidecar.cost.sums import Scope, read_tallies
+
+    try:
+        with book.report_reader() as connection:
+            found = read_tallies(connection, Scope(session=session, agent=agent), ("loss",))
+    except SidecarError:
+        return []
+    losses = [
+        CacheLosses(
+            cause=LossCause(number).text,
+            calls=tally.calls,
+            tokens=tally.buckets.prompt,
+            cost_usd=tally.cost_usd,
+            partial=tally.unpriced,
+        )
+        for (number,), tally in found.items()
+    ]
+    return sorted(losses, key=lambda one: -one.calls)
 
 
 def forecast(

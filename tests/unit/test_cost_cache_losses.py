@@ -10,12 +10,16 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from sidecar.conversations.context_rows import cache_losses_text
+from sidecar.cost.book import CostBook
 from sidecar.cost.cache_losses import CacheChain, CacheFacts, CacheLoss, ChainCall, LossCause
+from sidecar.cost.cost_protocol import CostDetailParams
 from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
 from sidecar.cost.sums import Scope
+from sidecar.workspace.usage_details import cache_losses
 
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 CLAUDE, GPT, KIMI = "claude-sonnet-4-5", "gpt-5", "kimi-k2-0905-preview"
@@ -201,3 +205,35 @@ def test_a_call_that_was_recorded_before_gets_its_verdict(tmp_path: Path) -> Non
     (found,) = read_events(ledger, Scope())
     assert found.loss == EXPIRED
     assert found.cost == ledger.prices.cost(found)
+
+
+def test_losses_are_reported_apart_from_the_rest_of_the_cost(tmp_path: Path) -> None:
+    book = CostBook(tmp_path)
+    switched = CacheLoss(20_000, LossCause.MODEL)
+    book.ledger.record_many(
+        [
+            event("a", EXPIRED),
+            event("b", EXPIRED),
+            event("c", switched, at=START + timedelta(days=1)),
+            event("d", CacheLoss()),
+            event("e", CacheLoss(30_000, LossCause.EXPIRED), model="unknown-1", session="t"),
+        ]
+    )
+    all_calls = book.detail(CostDetailParams(by=("agent",)))
+    report = book.detail(CostDetailParams(by=("cache-loss",)))
+    rows = {row.cache_loss: row for row in report.rows}
+    assert {cause: (row.calls, row.prompt_tokens) for cause, row in rows.items()} == {
+        "expired": (3, 132_000),
+        "model switch": (1, 20_000),
+        None: (1, 5 * 52_000 - 152_000),
+    }
+    assert rows["expired"].cost_usd == pytest.approx(float(2 * PRICE))
+    assert rows["expired"].partial
+    assert report.totals == all_calls.totals
+    days = book.detail(CostDetailParams(by=("day", "cache-loss")))
+    assert len(days.rows) == 4
+    assert days.totals == all_calls.totals
+    found = cache_losses(book, "s", "claude-code")
+    assert [(one.cause, one.calls) for one in found] == [("expired", 2), ("model switch", 1)]
+    assert cache_losses_text(found).endswith(": 2 expired, 1 model switch")
+    assert cache_losses_text(found).startswith("3, $")

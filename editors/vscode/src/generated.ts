@@ -126,6 +126,17 @@ export interface ByteRange {
 }
 
 /**
+ * How often a session's cache was lost for one reason, and what that cost.
+ */
+export interface CacheLosses {
+  cause: string;
+  calls: number;
+  tokens: number;
+  costUsd: number | null;
+  partial: boolean;
+}
+
+/**
  * The calibration of estimates: real tokens = estimated tokens × factor.
  */
 export interface CalibrationInfo {
@@ -215,6 +226,7 @@ export interface ContextUsage {
   costUsd: number | null;
   branch: BranchCost | null;
   forecast: Forecast | null;
+  cacheLosses: CacheLosses[];
   note: string | null;
   severity: "error" | "ok" | "warning";
   text: string;
@@ -245,7 +257,7 @@ export interface CostBar {
  * A bar chart of costs by day, model or agent. Days without calls are included.
  */
 export interface CostChart {
-  by: "agent" | "block" | "branch" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace";
+  by: "agent" | "block" | "branch" | "cache-loss" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace";
   title: string;
   bars: CostBar[];
 }
@@ -260,7 +272,7 @@ export interface CostDetailParams {
   scope?: "team" | "user";
   since?: string | null;
   until?: string | null;
-  by?: ("agent" | "block" | "branch" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace")[];
+  by?: ("agent" | "block" | "branch" | "cache-loss" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace")[];
   charts?: boolean;
   width?: number | null;
 }
@@ -343,6 +355,7 @@ export interface CostRow {
   agent: string | null;
   workspace: string | null;
   branch: string | null;
+  cacheLoss: string | null;
   user: string | null;
   team: string | null;
   calls: number;

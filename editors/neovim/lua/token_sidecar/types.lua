@@ -99,6 +99,14 @@
 ---@field start integer
 ---@field end integer
 
+--- How often a session's cache was lost for one reason, and what that cost.
+---@class token_sidecar.CacheLosses
+---@field cause string
+---@field calls integer
+---@field tokens integer
+---@field costUsd? number
+---@field partial boolean
+
 --- The calibration of estimates: real tokens = estimated tokens × factor.
 ---@class token_sidecar.CalibrationInfo
 ---@field factor number
@@ -169,6 +177,7 @@
 ---@field costUsd? number
 ---@field branch? token_sidecar.BranchCost
 ---@field forecast? token_sidecar.Forecast
+---@field cacheLosses token_sidecar.CacheLosses[]
 ---@field note? string
 ---@field severity "error"|"ok"|"warning"
 ---@field text string
@@ -190,7 +199,7 @@
 
 --- A bar chart of costs by day, model or agent. Days without calls are included.
 ---@class token_sidecar.CostChart
----@field by "agent"|"block"|"branch"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace"
+---@field by "agent"|"block"|"branch"|"cache-loss"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace"
 ---@field title string
 ---@field bars token_sidecar.CostBar[]
 
@@ -202,7 +211,7 @@
 ---@field scope? "team"|"user"
 ---@field since? string
 ---@field until? string
----@field by? ("agent"|"block"|"branch"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace")[]
+---@field by? ("agent"|"block"|"branch"|"cache-loss"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace")[]
 ---@field charts? boolean
 ---@field width? integer
 
@@ -267,6 +276,7 @@
 ---@field agent? string
 ---@field workspace? string
 ---@field branch? string
+---@field cacheLoss? string
 ---@field user? string
 ---@field team? string
 ---@field calls integer
