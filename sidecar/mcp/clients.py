@@ -6,33 +6,21 @@ edited.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-import msgspec
-
-from sidecar import typed
 from sidecar.agents.folders import Places
-from sidecar.config.paths import state_dir
-from sidecar.config.safe_files import locked, write
+from sidecar.config.edited_files import FileEdit, own_command, read_text
 from sidecar.config.settings import Agents
 from sidecar.errors import BadParamsError, SidecarError
-from sidecar.operating_system import PROGRAM_SUFFIX
 from sidecar.project.mcp_servers import mcp_rules
-from sidecar.text.json_objects import (
-    NotAnObjectError,
-    has_member,
-    is_bare,
-    remove_member,
-    set_member,
-)
+from sidecar.text.json_objects import has_member, remove_member, set_member
 
 Scope = Literal["user", "project"]
 ClientName = Literal[
@@ -42,10 +30,6 @@ ClientName = Literal[
 CLIENTS: tuple[ClientName, ...] = get_args(ClientName)
 
 NAME = "token-sidecar"
-_ORIGINALS = "mcp-install.json"
-"""The file in the state folder that says what to restore in each edited file."""
-_LOCK_SECONDS = 5.0
-_ATTEMPTS = 5
 _COMMAND_SECONDS = 60.0
 
 
@@ -101,125 +85,40 @@ class RunCommand:
 
 
 @dataclass(frozen=True)
-class EditFile:
+class EditFile(FileEdit):
     """Changes a client's configuration by setting or removing a value in a JSON file."""
 
-    path: Path
-    group: str
+    file: Path
+    name: str
+    """The group to which the value belongs."""
     value: object | None
     """The new value, or None to remove the existing value."""
+
+    @property
+    def installs(self) -> bool:  # type: ignore[override]
+        return self.value is not None
+
+    @property
+    def path(self) -> Path:
+        return Path(os.path.realpath(self.file))
 
     def describe(self) -> str:
         """Return a description of the change. It is shown before the change is applied."""
         if self.value is None:
-            return f"edit {self.path}: remove {self.group}.{NAME}"
-        return f"edit {self.path}: set {self.group}.{NAME} to {json.dumps(self.value)}"
+            return f"edit {self.file}: remove {self.name}.{NAME}"
+        return f"edit {self.file}: set {self.name}.{NAME} to {json.dumps(self.value)}"
 
-    def is_needed(self) -> bool:
-        """Return whether applying the change would alter the file.
+    def is_in(self, text: str) -> bool:
+        return has_member(text, self.name, NAME)
 
-        Raises:
-            SidecarError: The file cannot be read, or is not a JSON object.
-        """
-        try:
-            text = _read(self.path)
-        except OSError as error:
-            raise SidecarError(f"cannot read {self.path}: {error.strerror}") from error
-        return self._changed(text) != text
+    def add(self, text: str | None) -> Iterator[str]:
+        yield set_member(text or "", self.name, NAME, self.value)
 
-    def apply(self) -> None:
-        """Apply the change, and try again if another program changes the file at the same time.
-
-        Raises:
-            SidecarError: The file cannot be read or written, or is not a JSON object.
-        """
-        path = Path(os.path.realpath(self.path))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with locked(state_dir() / "mcp-install.lock", _LOCK_SECONDS):
-                for _ in range(_ATTEMPTS):
-                    before, is_new = _read(path), not path.exists()
-                    after = self._changed(before)
-                    if after == before:
-                        return
-                    if _read(path) == before:
-                        self._write(path, None if is_new else before, after)
-                        return
-        except OSError as error:
-            raise SidecarError(f"cannot write {self.path}: {error.strerror}") from error
-        raise SidecarError(f"{self.path} is being changed by another program; try again")
-
-    def _changed(self, text: str) -> str:
-        try:
-            if self.value is None:
-                original = _read_originals().get(_name_of(Path(os.path.realpath(self.path))))
-                keeps_group = original is not None and original.has_group
-                return remove_member(text, self.group, NAME, keeps_group=keeps_group)
-            return set_member(text, self.group, NAME, self.value)
-        except NotAnObjectError as error:
-            raise SidecarError(f"{self.path} is not a JSON object: {error}") from error
-
-    def _write(self, path: Path, before: str | None, after: str) -> None:
-        originals, name = _read_originals(), _name_of(path)
-        if self.value is None:
-            _restore(path, after, originals.pop(name, None))
-        else:
-            _write_text(path, after)
-            if not has_member(before or "", self.group, NAME):
-                originals.pop(name, None)
-                original = _Original.of(before, self.group)
-                originals |= {} if original is None else {name: original}
-        write(state_dir() / _ORIGINALS, msgspec.json.encode(originals))
-
-
-class _Original(msgspec.Struct, frozen=True):
-    """What uninstalling must restore in a file, beside removing the server."""
-
-    text: str | None
-    """The text of a file without members, or None if the file did not exist."""
-    has_group: bool
-    """Whether the file contained the object to which the server was added."""
-
-    @classmethod
-    def of(cls, text: str | None, group: str) -> _Original | None:
-        """Return what to restore, or None if removing the server restores the file."""
-        if text is not None and has_member(text, group):
-            return cls(None, has_group=True)
-        return cls(text, has_group=False) if text is None or is_bare(text) else None
-
-
-def _restore(path: Path, text: str, original: _Original | None) -> None:
-    """Write a file without the server. If nothing else was added to it, restore the file."""
-    if original is None or original.has_group or not is_bare(text):
-        _write_text(path, text)
-    elif original.text is not None:
-        _write_text(path, original.text)
-    else:
-        path.unlink()
-        with contextlib.suppress(OSError):  # the folder contains other files
-            path.parent.rmdir()
-
-
-def _name_of(path: Path) -> str:
-    return os.fsencode(path).decode("utf-8", "replace")
-
-
-def _read_originals() -> dict[str, _Original]:
-    try:
-        return typed.decode((state_dir() / _ORIGINALS).read_bytes(), dict[str, _Original])
-    except (OSError, msgspec.DecodeError):
-        return {}
+    def remove(self, text: str) -> str | None:
+        return remove_member(text, self.name, NAME)
 
 
 Change = RunCommand | EditFile
-
-
-def own_command() -> list[str]:
-    """Return the command that starts this program, with its full path if it is not on PATH."""
-    if shutil.which(NAME) is not None:
-        return [NAME]
-    script = Path(sys.executable).with_name(NAME + PROGRAM_SUFFIX)
-    return [str(script)] if script.exists() else [sys.executable, "-P", "-m", "sidecar"]
 
 
 _COMMANDS: dict[ClientName, tuple[str, str]] = {
@@ -233,12 +132,18 @@ _COMMANDS: dict[ClientName, tuple[str, str]] = {
         f"gemini mcp add --scope {{scope}} {NAME}",
         f"gemini mcp remove -s {{scope}} {NAME}",
     ),
-    "qwen": (f"qwen mcp add --scope {{scope}} {NAME}", f"qwen mcp remove -s {{scope}} {NAME}"),
+    "qwen": (
+        f"qwen mcp add --scope {{scope}} {NAME}",
+        f"qwen mcp remove -s {{scope}} {NAME}",
+    ),
     "cline": (f"cline mcp install {NAME} --yes --", f"cline mcp uninstall {NAME}"),
     "copilot": (f"copilot mcp add {NAME} --", f"copilot mcp remove {NAME}"),
     "kilo": (f"kilo mcp add {NAME} --", ""),
     # By default, Pi shows the tools only to scripts that the model writes.
-    "pi": (f"pi mcp add {{local}}--exposure direct {NAME} --", f"pi mcp remove {{local}}{NAME}"),
+    "pi": (
+        f"pi mcp add {{local}}--exposure direct {NAME} --",
+        f"pi mcp remove {{local}}{NAME}",
+    ),
 }
 """The commands with which each client adds and removes the server. The command that starts the
 server is appended to the command that adds it.
@@ -259,7 +164,8 @@ def plan_install(client: ClientName, scope: Scope, folder: Path) -> Change:
         BadParamsError: The client does not support this scope.
     """
     _check_scope(client, scope)
-    command = [*own_command(), "mcp"]
+    program = [NAME] if shutil.which(NAME) else own_command()
+    command = [*program, "mcp"]
     if client == "vscode":
         server = {"type": "stdio", "command": command[0], "args": command[1:]}
         if scope == "user":
@@ -310,8 +216,8 @@ def clients_with_server(folder: Path) -> list[tuple[ClientName, Path]]:
 
 def _has_server(path: Path) -> bool:
     try:
-        text = _read(path)
-    except OSError:
+        text = read_text(path) or ""
+    except SidecarError:
         return False
     return f'"{NAME}"' in text or f"[mcp_servers.{NAME}]" in text
 
@@ -356,16 +262,3 @@ def _vscode_folder() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_config_dir("Code", appauthor=False, roaming=True)) / "User"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8", "surrogateescape")
-    except FileNotFoundError:
-        return ""
-
-
-def _write_text(path: Path, text: str) -> None:
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-    write(path, text.encode("utf-8", "surrogateescape"))
-    path.chmod(mode)

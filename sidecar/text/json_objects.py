@@ -152,10 +152,8 @@ def set_member(text: str, group: str, key: str, value: Any) -> str:
     return _insert(text, inner, f"{json.dumps(key)}: {written}", indent, 2)
 
 
-def remove_member(text: str, group: str, key: str, *, keeps_group: bool = False) -> str:
-    """Return the JSON text without `group.key`.
-
-    If `group` becomes empty, it is removed too, unless `keeps_group` is true.
+def remove_member(text: str, group: str, key: str) -> str:
+    """Return the JSON text without `group.key`. If `group` becomes empty, it is removed too.
 
     Raises:
         NotAnObjectError: The text or the value of `group` is not an object.
@@ -171,10 +169,7 @@ def remove_member(text: str, group: str, key: str, *, keeps_group: bool = False)
         return text
     if len(inner.members) > 1:
         return _cut(text, inner, key)
-    if not keeps_group:
-        return _cut(text, root, group)
-    rest = _cut(text[: inner.end], inner, key)[inner.start :]
-    return text[: inner.start] + ("{}" if is_bare(rest) else rest) + text[inner.end :]
+    return _cut(text, root, group)
 
 
 def add_item(text: str, group: str, key: str, value: Any) -> str:

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.cli import main
+from sidecar.config.edited_files import own_command
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.clients import (
     CLIENTS,
     EditFile,
     RunCommand,
     clients_with_server,
-    own_command,
     plan_install,
     plan_uninstall,
 )
@@ -102,7 +102,7 @@ def test_concurrent_edits_are_all_kept(tmp_path: Path) -> None:
 def test_broken_file_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "opencode.json"
     path.write_text('{"mcp": ')
-    with pytest.raises(SidecarError, match="not a JSON object"):
+    with pytest.raises(SidecarError, match="cannot be edited"):
         EditFile(path, "mcp", SERVER).apply()
     assert path.read_text() == '{"mcp": '
 
