@@ -71,11 +71,12 @@ def _measure_shipping(folder: Path) -> None:
     collector.keeps_bodies = False
     book.prices.load()
     book.ledger.record_many(map(_event, range(SHIPPED)))
-    queue = open_queue(book, Settings(ledger=LedgerSettings(otel_endpoint=collector.url)))
+    settings = Settings(ledger=LedgerSettings(otel_endpoint=collector.url))
+    queue = open_queue(book, settings)
     assert queue is not None
 
     async def work() -> None:
-        async with open_collector(queue, collector.url) as target:
+        async with open_collector(queue.identity.resource(), settings) as target:
             book.prices.cost(_event(0))  # loads the price list
             started, cpu = time.perf_counter(), time.process_time()
             shipped = await ship(queue, target)

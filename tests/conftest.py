@@ -50,6 +50,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config.write_text("")
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(config))
     monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "etc"))
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))

@@ -58,7 +58,7 @@ def doctor(root: Path, as_json: bool) -> None:
 
 def _collect_report(root: Path, loaded: Loaded) -> dict[str, Any]:
     from sidecar import __version__
-    from sidecar.config.paths import config_file, state_dir
+    from sidecar.config.paths import config_file, state_dir, system_config_file
     from sidecar.endpoints.http import without_secrets
 
     settings = loaded.settings
@@ -76,10 +76,12 @@ def _collect_report(root: Path, loaded: Loaded) -> dict[str, Any]:
             "declared": [without_secrets(endpoint.url) for endpoint in settings.endpoints],
             "capabilities": _probe_endpoints(settings),
         },
+        "collector": _check_collector(settings),
         "teamStore": _check_team_store(settings),
         "agents": _list_agents(settings),
         "mcpClients": _list_mcp_clients(root, settings),
         "configuration": {
+            "systemFile": str(system_config_file()) if system_config_file().is_file() else None,
             "userFile": str(config_file()),
             "userFileExists": config_file().is_file(),
             "root": str(root),
@@ -166,6 +168,19 @@ def _probe_endpoints(settings: Settings) -> list[dict[str, Any]]:
     return asyncio.run(probe())
 
 
+def _check_collector(settings: Settings) -> dict[str, str | None] | None:
+    """Return the collector's address and any problem with it, or None if no collector is set."""
+    import asyncio
+
+    from sidecar.cost.shipping import check_collector
+    from sidecar.endpoints.http import without_secrets
+
+    if settings.ledger.otel_endpoint is None:
+        return None
+    problem = asyncio.run(check_collector(settings))
+    return {"url": without_secrets(settings.ledger.otel_endpoint), "problem": problem}
+
+
 def _check_team_store(settings: Settings) -> dict[str, str | None] | None:
     """Return the team store's address and any problem with it, or None if no store is set."""
     from sidecar.cost.team import TeamStore, TeamStoreError
@@ -237,6 +252,8 @@ def _report_text(report: dict[str, Any]) -> list[str]:
             f"chat {row['chat']}, window {row['limit'] or 'unknown'}"
         )
         lines += [f"      {row['reason']}"] if row["reason"] else []
+    if collector := report["collector"]:
+        lines += ["", "Collector", _table_row(collector["url"], collector["problem"] or "ok")]
     if store := report["teamStore"]:
         lines += ["", "Team store", _table_row(store["url"], store["problem"] or "ok")]
     lines += ["", "Agents"]
@@ -251,6 +268,8 @@ def _report_text(report: dict[str, Any]) -> list[str]:
     if not configuration["userFileExists"]:
         user_file += " (missing; `token-sidecar config init --user` creates it)"
     lines += ["", "Configuration", _table_row("user file", user_file)]
+    if configuration["systemFile"]:
+        lines += [_table_row("system file", configuration["systemFile"])]
     lines += [_table_row("project root", configuration["root"])]
     lines += [_table_row("state folder", configuration["stateFolder"])]
     if configuration["stateProblem"]:

@@ -30,6 +30,7 @@ VERBS: dict[str, str] = {
     "schema": "Print the JSON Schema of the custom LSP messages.",
     "serve": "Run the language server; editors start this command.",
     "statusline": "Print a status line for Claude Code, tmux or a shell prompt.",
+    "team": "Connect this machine to a team's collector.",
     "usage": "Show how full a workspace's context is.",
 }
 

@@ -16,7 +16,7 @@ import click
 
 from sidecar.cli.group import workspace_option
 from sidecar.cli.output import confirm_change, print_json, print_lines, warn
-from sidecar.config.paths import config_file, state_dir
+from sidecar.config.paths import own_config_files, state_dir
 from sidecar.errors import SidecarError
 from sidecar.hooks.installer import HookChange, hook_agents, hook_command, hook_file, is_installed
 from sidecar.hooks.prompt_hook import (
@@ -93,7 +93,7 @@ _NO_CAPS = "No caps are set, so no prompt is stopped. Set them under [cost] in y
 
 def _caps() -> dict[Any, Any]:
     with contextlib.suppress(OSError, ValueError):
-        return {**read_caps(config_file())}
+        return {**read_caps(*own_config_files())}
     return {}
 
 

@@ -125,7 +125,7 @@ async def _follow(
     from sidecar.tasks import backoff
 
     failures = 0
-    async with open_collector(queue, settings.ledger.otel_endpoint or "") as collector:
+    async with open_collector(queue.identity.resource(), settings) as collector:
         while True:
             delay = FOLLOW_SECONDS
             try:
@@ -157,7 +157,7 @@ async def _ship_once(
     before = await asyncio.to_thread(store.compare, queue) if store else None
     if before is not None:
         queue.queue_again(before.outdated)
-    async with open_collector(queue, settings.ledger.otel_endpoint or "") as collector:
+    async with open_collector(queue.identity.resource(), settings) as collector:
         try:
             shipped, problem = await _send(queue, collector)
             after = before

@@ -28,6 +28,7 @@ from sidecar.config.paths import (
     PYPROJECT,
     config_file,
     project_files,
+    system_config_file,
 )
 from sidecar.config.safe_files import RefusedError, read_file
 from sidecar.config.toml import InvalidTomlError, KeyPath, find_spans, parse
@@ -56,7 +57,7 @@ def load(
     project_file: Path | None = None,
     previous: Loaded | None = None,
 ) -> Loaded:
-    """Load the settings of a root folder from the user's file, the project's file and the editor.
+    """Load a root folder's settings from the machine's, user's and project's files and the editor.
 
     Never raises. The result contains all problems.
 
@@ -71,7 +72,7 @@ def load(
     """
     environ = os.environ if env is None else env
     files = _Files(previous.files if previous else {})
-    files.read_user(environ)
+    files.read_own(environ)
     if project_file is not None:
         files.read_named(project_file)
     elif root is not None:
@@ -115,7 +116,9 @@ class _Files:
         """Files that cannot be read or parsed."""
         self._last_valid = last_valid
 
-    def read_user(self, environ: Mapping[str, str]) -> None:
+    def read_own(self, environ: Mapping[str, str]) -> None:
+        """Read the machine's and the user's file."""
+        self._read("system", system_config_file(environ), ())
         path = config_file(environ)
         if not self._read("user", path, ()) and "TOKEN_SIDECAR_CONFIG" in environ:
             self.problems.append(Problem(path, "", None, NO_FILE))

@@ -16,7 +16,7 @@ from sidecar.text.printable import printable
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
 
-Source = Literal["default", "user", "project", "environment", "editor"]
+Source = Literal["default", "system", "user", "project", "environment", "editor"]
 ProblemSeverity = Literal["error", "warning"]
 FileKey = tuple[Source, Path]
 """A file and its role. The same file may be both a user file and a project file."""

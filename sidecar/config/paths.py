@@ -26,6 +26,16 @@ def config_file(env: Mapping[str, str] = os.environ) -> Path:
     return _user_folder("config") / "config.toml"
 
 
+def system_config_file(env: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of the machine's configuration, which an administrator can deploy."""
+    if IS_LINUX:
+        folder = env.get("XDG_CONFIG_DIRS", "").partition(":")[0] or "/etc/xdg"
+        return Path(folder, APP, "config.toml")
+    from platformdirs import PlatformDirs
+
+    return Path(PlatformDirs(APP, appauthor=False).site_config_dir, "config.toml")
+
+
 def state_dir() -> Path:
     """Return the folder that contains the ledger and the calibration file.
 
@@ -80,5 +90,10 @@ def project_files(root: Path) -> tuple[Path, Path]:
 
 def settings_files(root: Path | None) -> tuple[Path, ...]:
     """Return all files that may affect a project's settings, including missing files."""
-    user = config_file()
-    return (user,) if root is None else (user, *project_files(root))
+    own = own_config_files()
+    return own if root is None else (*own, *project_files(root))
+
+
+def own_config_files() -> tuple[Path, Path]:
+    """Return the machine's and the user's configuration. The second takes precedence."""
+    return system_config_file(), config_file()

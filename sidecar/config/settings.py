@@ -128,6 +128,10 @@ class Team(Table, frozen=True):
     user: NonEmpty | None = None
     """The user's name. Only a hash is sent. The variable named by `salt_env` contains the salt."""
     team: NonEmpty | None = None
+    token_env: EnvName | None = None
+    """The variable with the collector's token, instead of `token_file` or `token_command`."""
+    token_file: NonEmpty | None = None
+    token_command: NonEmpty | None = None
     salt_env: EnvName | None = None
     store: Url | None = None
     """The HTTP address of the ClickHouse database that `cost --team` queries."""

@@ -175,6 +175,41 @@ def find_spans(text: str) -> tuple[Mapping[KeyPath, ValueSpan], Mapping[KeyPath,
     return scanner.spans, scanner.keys
 
 
+def set_key(text: str, table: str, key: str, value: str | None) -> str:
+    """Return TOML text in which a table's key has this value. The rest of the text stays.
+
+    Args:
+        text: A valid document.
+        table: The name of a table at the top level.
+        key: A key in this table.
+        value: The new value, or None to remove the key.
+    """
+    spans, keys = find_spans(text)
+    span, name = spans.get((table, key)), keys.get((table, key))
+    written = None if value is None else f'"{_escaped(value)}"'
+    if span is not None and name is not None:
+        if written is not None:
+            return text[: span.start] + written + text[span.end :]
+        end = text.find("\n", span.end) + 1
+        start = text.rfind("\n", 0, name.start) + 1
+        return text[:start] + (text[end:] if end else "")
+    if written is None:
+        return text
+    line, header = f"{key} = {written}\n", spans.get((table,))
+    if header is None:
+        gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+        return f"{text}{gap}[{table}]\n{line}"
+    end = text.find("\n", header.end) + 1
+    return text[:end] + line + text[end:] if end else f"{text}\n{line}"
+
+
+def _escaped(value: str) -> str:
+    """Return a value as the content of a TOML string in double quotes."""
+    import json
+
+    return json.dumps(value, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
+
+
 def find_span(spans: Mapping[KeyPath, ValueSpan], path: KeyPath) -> ValueSpan | None:
     """Return the span of a path or of its nearest known parent, or None if neither is known."""
     for length in range(len(path), 0, -1):

@@ -16,11 +16,14 @@ import hashlib
 import os
 import re
 import secrets
+import shlex
+import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -71,6 +74,8 @@ BATCH = 1_000
 FIRST_RETRY, LONGEST_RETRY = 5.0, 900.0
 """The shortest and longest delay before a retry if the collector is unavailable, in seconds."""
 _TIMEOUT = 10.0
+_TOKEN_SECONDS = 10.0
+"""The most time for the command that prints the collector's token."""
 _REPORT_DAYS = 30
 _LARGEST_CHANGE = 1 << 62
 """The largest possible version of a call. SQLite's integers have 64 bits."""
@@ -589,6 +594,14 @@ class Collector:
         """
         return (await self._post(records, run)).reason if records else ""
 
+    async def check(self, run: Run = asyncio.to_thread) -> str:
+        """Send an empty request. Return why the collector rejected it, or an empty string.
+
+        Raises:
+            CollectorError: The collector is unavailable, or refuses the token.
+        """
+        return (await self._post([], run)).reason
+
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.aclose()
@@ -613,11 +626,13 @@ class Collector:
             return Delivery(len(records), f"{where} rejected {what} (HTTP {status})")
         if status in _TRY_LATER:
             raise CollectorError(f"{where} returned HTTP {status}", _retry_after(headers))
-        if status >= 300:
+        if status in (401, 403):
             raise CollectorError(
-                f"{where} returned HTTP {status}; check [ledger] otel-endpoint and the headers in "
-                "OTEL_EXPORTER_OTLP_HEADERS"
+                f"{where} refused the token; check [team] token-env, token-file or token-command, "
+                "or the headers in OTEL_EXPORTER_OTLP_HEADERS"
             )
+        if status >= 300:
+            raise CollectorError(f"{where} returned HTTP {status}; check [ledger] otel-endpoint")
         return _rejection(where, headers, answer, len(records))
 
     def _make_client(self) -> httpx.AsyncClient:
@@ -719,17 +734,77 @@ def environment_headers() -> dict[str, str]:
     return headers
 
 
+def read_token(team: Team) -> str:
+    """Return the collector's token from a variable, a file or a command, or "" if none is named.
+
+    Blocks: a command may take `_TOKEN_SECONDS`.
+
+    Raises:
+        ShippingError: The token cannot be read. The message contains neither it nor any output.
+    """
+    if team.token_env is not None:
+        token, source = os.environ.get(team.token_env, ""), f"the variable {team.token_env}"
+    elif team.token_file is not None:
+        source = f"the file {team.token_file}"
+        try:
+            token = Path(team.token_file).expanduser().read_text("utf-8")
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise ShippingError(f"{source} ([team] token-file) cannot be read: {reason}") from None
+    elif team.token_command is not None:
+        token, source = _run_token_command(team.token_command), "the output of [team] token-command"
+    else:
+        return ""
+    token = token.strip()
+    if not (token and token.isascii() and token.isprintable()):
+        raise ShippingError(
+            f"{source} contains no token; store the one that your team's administrator gave you"
+        )
+    return token
+
+
+def _run_token_command(command: str) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - only the user and the administrator can set it
+            shlex.split(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, timeout=_TOKEN_SECONDS, check=True, encoding="utf-8",
+        )  # fmt: skip
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise ShippingError(
+            f"[team] token-command failed ({reason}); run it in a terminal to see why"
+        ) from None
+    return done.stdout
+
+
 @asynccontextmanager
-async def open_collector(queue: ShippingQueue, endpoint: str) -> AsyncIterator[Collector]:
-    """Open a queue's collector, and close it on exit."""
-    headers = environment_headers()
+async def open_collector(
+    resource: Mapping[str, str], settings: Settings, run: Run = asyncio.to_thread
+) -> AsyncIterator[Collector]:
+    """Open the collector in the settings, and close it on exit.
+
+    Raises:
+        ShippingError: The token or the headers cannot be read.
+    """
+    endpoint, headers = settings.ledger.otel_endpoint or "", environment_headers()
+    if token := await run(partial(read_token, settings.team)):
+        headers["authorization"] = f"Bearer {token}"
     if headers:
-        warn_if_readable(endpoint, "the collector's headers")
-    collector = Collector(endpoint, queue.identity.resource(), headers)
+        warn_if_readable(endpoint, "the collector's token")
+    collector = Collector(endpoint, resource, headers)
     try:
         yield collector
     finally:
         await collector.aclose()
+
+
+async def check_collector(settings: Settings) -> str | None:
+    """Return why the collector in the settings accepts no calls, or None if it does."""
+    try:
+        async with open_collector({}, settings) as collector:
+            return (await collector.check()) or None
+    except SidecarError as error:
+        return str(error)
 
 
 async def send_file_report(

@@ -127,9 +127,9 @@ def _check_caps(caller: Caller, codes: list[int]) -> None:
     import sqlite3
     from contextlib import closing
 
-    from sidecar.config.paths import LEDGER_FILES, config_file, state_dir
+    from sidecar.config.paths import LEDGER_FILES, own_config_files, state_dir
 
-    state, caps = state_dir(), read_caps(config_file())
+    state, caps = state_dir(), read_caps(*own_config_files())
     if not caps:
         return
     uri = (state / LEDGER_FILES[0]).as_uri() + "?mode=ro"
@@ -167,19 +167,22 @@ CappedSpan = Literal["day", "session", "workspace", "branch", "context"]
 Caps = dict[CappedSpan, "tuple[Decimal | None, Decimal | None]"]
 
 
-def read_caps(path: Path) -> Caps:
-    """Return the soft and the hard cap of each span with a cap, from the user's settings.
+def read_caps(*paths: Path) -> Caps:
+    """Return the soft and the hard cap of each span with a cap. Later files take precedence.
 
     Invalid values are ignored, as `config.load` does. Raises OSError and ValueError.
     """
     from decimal import Decimal
 
-    values = _read_toml(path).get("cost", {})
+    values: dict[str, Any] = {}
+    for path in paths:
+        values |= _read_toml(path).get("cost", {})
 
     def cap(key: str) -> Decimal | None:
         value = values.get(key)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return Decimal(repr(value)) if is_number and 0 <= value < float("inf") else None
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return None
+        return Decimal(repr(value)) if 0 <= value < float("inf") else None
 
     def share(key: str) -> Decimal | None:
         found = cap(key)
@@ -337,7 +340,11 @@ def _start_recording(caller: Caller) -> None:
 def _read_toml(path: Path) -> dict[str, Any]:
     import tomllib
 
-    return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    return tomllib.loads(content.decode("utf-8-sig"))
 
 
 def _own_folder() -> Path:

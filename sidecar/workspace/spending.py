@@ -105,6 +105,8 @@ class Costs:
     """Why the ledger cannot be used and what to do, or an empty string if it can be used."""
     team: TeamSpent | None = None
     """The team's spending, or None if it has not been read or the team has no caps."""
+    shipping_problem: str = ""
+    """Why the collector does not accept this machine's calls, or an empty string."""
     team_outage: TeamOutage | None = None
     """The team store's outage, or None if the last attempt to read the store succeeded."""
     revision: int = 0

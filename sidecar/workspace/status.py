@@ -288,6 +288,7 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
         ("This workspace", f"{total_text} in total" if is_more else ""),
         ("Cap", costs.caps_text),
         _team_row(costs),
+        ("Not sent to the team", costs.shipping_problem),
     ]
     return CostStatus(
         cost_usd=float(today if live is None else live),

@@ -176,3 +176,19 @@ async def test_the_queue_is_not_opened_for_every_run(
         opened_by_call.append(len(opened))
     assert opened_by_call[0] > 0
     assert opened_by_call[1] == opened_by_call[2]
+
+
+async def test_a_refused_token_is_shown_until_calls_are_sent(
+    bare: Client, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_jobs, "LONGEST_SHIP_SECONDS", 0.05)
+    collector.answer = lambda _path, _body: (401, b"", {})
+    await bare.initialize()
+    await bare.request("cost/record", {**CALL, "requestId": "msg"})
+
+    await bare.take("status/update", lambda one: "refused the token" in str(one["cost"]))
+    collector.answer = lambda _path, _body: (200, b"", {})
+    await until(collector.calls)
+    await until(lambda: not any(one.costs.shipping_problem for one in bare.server.services.roots))
+    assert len(collector.calls()) == 1
+    bare.ignore("status/update")

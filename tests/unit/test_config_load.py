@@ -218,6 +218,7 @@ def test_environment_variables_override_the_paths(
     assert cache_dir() == tmp_path / "state" / "cache"
     assert [path.name for path in settings_files(root)] == [
         "config.toml",
+        "config.toml",
         ".token-sidecar.toml",
         "pyproject.toml",
     ]

@@ -100,7 +100,7 @@ def send(book: CostBook, settings: Settings, limit: int = shipping.BATCH) -> Shi
 
     async def run() -> Shipped:
         queue = queue_of(book, settings)
-        async with shipping.open_collector(queue, settings.ledger.otel_endpoint or "") as target:
+        async with shipping.open_collector(queue.identity.resource(), settings) as target:
             return await ship(queue, target, limit=limit)
 
     return asyncio.run(run())
@@ -439,7 +439,7 @@ def test_a_collector_that_rejects_everything_loses_nothing(
 @pytest.mark.parametrize(
     ("status", "body", "kind", "message"),
     [
-        (401, b"", "", "HTTP 401; check"),
+        (401, b"", "", "refused the token; check"),
         (302, b"", "", "HTTP 302"),
         (200, b"<html>Sign in</html>", "text/html", "does not respond like an OTLP collector"),
     ],
@@ -609,7 +609,7 @@ def test_two_open_queues_with_different_identities_do_not_send_in_turn(
     async def ship_each() -> int:
         sent = 0
         for queue in queues:
-            async with shipping.open_collector(queue, collector.url) as target:
+            async with shipping.open_collector(queue.identity.resource(), settings) as target:
                 sent += (await ship(queue, target)).accepted
         return sent
 
@@ -957,7 +957,7 @@ def test_a_hanging_collector_is_left_at_once(collector: Collector, book: CostBoo
 
     async def cancel_while_asked() -> None:
         queue = queue_of(book, settings)
-        async with shipping.open_collector(queue, collector.url) as target:
+        async with shipping.open_collector(queue.identity.resource(), settings) as target:
             task = asyncio.ensure_future(ship(queue, target))
             await asyncio.to_thread(asked.wait, 30)
             task.cancel()

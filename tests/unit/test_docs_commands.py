@@ -64,6 +64,7 @@ NOT_RUN = {
     "docker compose up --detach": DOCKER,
     "docker compose exec -T clickhouse clickhouse-client --multiquery < schema.sql": DOCKER,
     "token-sidecar cost ship": COLLECTOR,
+    "token-sidecar team join https://collector.example.com": COLLECTOR,
     "token-sidecar cost ship --follow": COLLECTOR,
     "token-sidecar cost ship --verify": STORE,
     "token-sidecar cost --team --by team,user --since 2026-11-01": STORE,
@@ -179,7 +180,8 @@ def prepare(page: str, root: Path) -> None:
         shutil.copy(state_dir() / FILE_NAME, Path.home() / "desktop")
     if page == "team":
         guide = (ROOT / "docs/how-to/team.md").read_text("utf-8")
-        config_file().write_text(re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)[0])
+        endpoint = '[ledger]\notel-endpoint = "https://collector.example.com"\n'
+        config_file().write_text(endpoint + re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)[0])
     if page == "budgets":  # this page creates the project's configuration
         (root / ".token-sidecar.toml").unlink()
     if page == "local-models":  # this page creates the user's configuration

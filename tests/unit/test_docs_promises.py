@@ -51,7 +51,7 @@ def test_every_command_of_the_command_line_is_described(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_that_prints_results_has_json(name: str) -> None:
     options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
-    assert ("--json" in options) == (name not in {"serve", "mcp", "config", "cost export"})
+    assert ("--json" in options) == (name not in {"serve", "mcp", "config", "team", "cost export"})
 
 
 @pytest.mark.parametrize("name", PALETTE)

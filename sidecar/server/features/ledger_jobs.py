@@ -117,16 +117,25 @@ class CallShipping(Feature):
         try:
             await self._ship_queued(workspace)
             self._failures, delay = 0, SHIP_SECONDS
+            self._show_problem("")
         except SidecarError as error:
             # The next run opens the queue again, because the ledger may have been replaced.
             self._opened = None
             self._failures += 1
             if self._failures == 1:
                 logger.warning("cannot send calls to the collector: %s", error)
+            self._show_problem(str(error))
             delay = SHIP_SECONDS + backoff(self._failures, SHIP_SECONDS, LONGEST_SHIP_SECONDS)
             delay = max(delay, getattr(error, "retry_after", 0.0))
         finally:
             self._scheduler.schedule(("shipping",), delay, self._ship)
+
+    def _show_problem(self, problem: str) -> None:
+        """Show why calls are not sent in the status of all workspaces."""
+        for root in tuple(self._services.roots):
+            if root.costs.shipping_problem != problem:
+                root.costs.shipping_problem = problem
+                self._services.publish(Event("ledger", root))
 
     async def _ship_queued(self, workspace: Workspace) -> None:
         run, settings = self._services.workers.run, workspace.settings
@@ -141,7 +150,7 @@ class CallShipping(Feature):
         _settings, queue = self._opened
         # Calls without a price are not sent.
         await run(partial(repricing.price_new_calls, queue.ledger))
-        async with shipping.open_collector(queue, settings.ledger.otel_endpoint) as collector:
+        async with shipping.open_collector(queue.identity.resource(), settings, run) as collector:
             shipped = await shipping.ship(
                 queue, collector, run, limit=SHIP_BATCH, pause=SHIP_PAUSE_SECONDS
             )

@@ -42,7 +42,7 @@ async def ship_once(user: Path) -> Shipped:
     try:
         queue = open_queue(book, settings)
         assert queue is not None
-        async with open_collector(queue, settings.ledger.otel_endpoint or "") as collector:
+        async with open_collector(queue.identity.resource(), settings) as collector:
             return await ship(queue, collector, limit=BATCH)
     finally:
         book.close()

@@ -1,0 +1,178 @@
+"""Tests `token-sidecar team join`, the sources of the token and the machine's configuration."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from sidecar.cli import main
+from sidecar.config.load import load
+from sidecar.config.paths import config_file, state_dir, system_config_file
+from sidecar.config.settings import Team
+from sidecar.config.toml import parse, set_key
+from sidecar.cost.book import CostBook
+from sidecar.cost.shipping import ShippingError, read_token
+from tests.collector import Collector
+from tests.unit.cost_calls import call_of
+
+TOKEN = "t0ken-of-jane"  # noqa: S105 - not a real one
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    """A collector that accepts only requests with the token."""
+    collector = Collector()
+
+    def answer(_path: str, _body: bytes) -> tuple[int, bytes, dict[str, str]]:
+        sent = collector.headers[-1].get("authorization")
+        return (200 if sent == f"Bearer {TOKEN}" else 401), b"", {}
+
+    collector.answer = answer
+    yield collector
+    collector.close()
+
+
+def run(*arguments: str, given: str = "", code: int = 0) -> Result:
+    result = CliRunner().invoke(main, arguments, input=given)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_one_command_and_one_secret_ship_the_first_call(collector: Collector) -> None:
+    config_file().write_text('# mine\nmodel = "gpt-5"\n\n[ledger]\nalso = []\n')
+    book = CostBook(state_dir())
+    book.ledger.record(call_of())
+    book.close()
+
+    assert "Joined" in run("team", "join", collector.url, given=f"{TOKEN}\n").stdout
+    written = config_file().read_text()
+    assert written.startswith('# mine\nmodel = "gpt-5"\n\n[ledger]\n')
+    assert TOKEN not in written
+    assert (config_file().parent / "team-token").stat().st_mode & 0o777 == 0o600
+    assert run("cost", "ship").stdout == "Sent 1 call.\n"
+    (call,) = collector.calls()
+    assert call["gen_ai.request.model"] == "gpt-5"
+    doctor = json.loads(run("doctor", "--json").stdout)
+    assert doctor["collector"] == {"url": collector.url, "problem": None}
+
+
+def test_a_refused_token_changes_nothing(collector: Collector) -> None:
+    config_file().write_text('model = "gpt-5"\n')
+    result = run("team", "join", collector.url, given="wrong\n", code=1)
+    assert "refused the token" in result.stderr
+    assert "wrong" not in result.output
+    assert config_file().read_text() == 'model = "gpt-5"\n'
+    assert not (config_file().parent / "team-token").exists()
+
+    run("team", "join", collector.url, given=f"{TOKEN}\n")
+    before = config_file().read_text()
+    run("team", "join", collector.url, given="wrong\n", code=1)
+    assert config_file().read_text() == before
+    assert (config_file().parent / "team-token").read_text() == f"{TOKEN}\n"
+
+
+def test_a_collector_that_cannot_be_reached_is_not_joined(collector: Collector) -> None:
+    collector.close()
+    result = run("team", "join", collector.url, given=f"{TOKEN}\n", code=1)
+    assert "cannot be reached" in result.stderr
+    assert config_file().read_text() == ""
+    assert "must be" in run("team", "join", "not a url", given="x\n", code=2).stderr
+
+
+@pytest.mark.parametrize("source", ["env", "file", "command"])
+def test_the_token_may_come_from_a_variable_a_file_or_a_command(
+    collector: Collector, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = tmp_path / "a token"
+    stored.write_text(f"{TOKEN}\n")
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    script = f"print(open({str(stored)!r}).read())"
+    value = {
+        "env": "MY_TOKEN",
+        "file": str(stored),
+        "command": f'{sys.executable} -c "{script}"',
+    }[source]
+    run("team", "join", collector.url, f"--token-{source}", value)
+    assert tomllib.loads(config_file().read_text())["team"] == {f"token-{source}": value}
+    run("team", "join", collector.url, given=f"{TOKEN}\n")
+    assert [*tomllib.loads(config_file().read_text())["team"]] == ["token-file"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("token-env", "NOT_SET", "the variable NOT_SET contains no token"),
+        ("token-file", "/nowhere/token", "cannot be read: No such file"),
+        ("token-command", "false", "token-command failed"),
+        ("token-command", "no-such-program", "token-command failed"),
+        ("token-command", "echo", "contains no token"),
+        ("token-command", "'unbalanced", "token-command failed"),
+    ],
+)
+def test_a_token_that_cannot_be_read_is_explained(key: str, value: str, reason: str) -> None:
+    with pytest.raises(ShippingError, match=reason):
+        read_token(msgspec.convert({key: value}, Team))
+
+
+def test_the_output_of_a_failing_command_is_not_shown(collector: Collector) -> None:
+    script = f"{sys.executable} -c \"import sys; print('SECRET'); sys.exit('SECRET')\""
+    result = run("team", "join", collector.url, "--token-command", script, code=1)
+    assert "token-command failed" in result.stderr
+    assert "SECRET" not in result.output
+
+
+def test_an_administrator_can_deploy_the_settings(collector: Collector) -> None:
+    """The machine's file has the lowest precedence, and may set what a project may not."""
+    system_config_file().parent.mkdir(parents=True)
+    stored = system_config_file().with_name("token")
+    stored.write_text(TOKEN)
+    system_config_file().write_text(
+        f'[ledger]\notel-endpoint = "{collector.url}"\n[team]\ntoken-file = "{stored}"\n'
+        "[cost]\nsoft-cap-usd = 5\nhard-cap-usd = 9\n"
+    )
+    config_file().write_text("[cost]\nsoft-cap-usd = 7\n")
+    settings = load(None).settings
+    assert settings.cost.soft_cap_usd == 7
+    assert settings.cost.hard_cap_usd == 9
+    origins = {
+        row["key"]: row["from"]
+        for row in json.loads(run("config", "show", "--json").stdout)["values"]
+    }
+    assert origins["ledger.otel-endpoint"] == f"{system_config_file()}:2"
+    assert origins["cost.soft-cap-usd"] == f"{config_file()}:2"
+    report = json.loads(run("doctor", "--json").stdout)
+    assert report["collector"]["problem"] is None
+    assert report["configuration"]["systemFile"] == str(system_config_file())
+
+    system_config_file().write_text("[team\n")
+    assert [problem.file for problem in load(None).problems] == [system_config_file()]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", '[t]\nk = "v"\n'),
+        ("a = 1", 'a = 1\n\n[t]\nk = "v"\n'),
+        ("[t]\nb = 1 # b\n", '[t]\nk = "v"\nb = 1 # b\n'),
+        ("[t] # t", '[t] # t\nk = "v"\n'),
+        ("[t]\nk = 'old' # k\n[u]\n", '[t]\nk = "v" # k\n[u]\n'),
+        ("t.k = 1\nt.j = 2\n", 't.k = "v"\nt.j = 2\n'),
+        ('[u]\nk = "u"\n', '[u]\nk = "u"\n\n[t]\nk = "v"\n'),
+    ],
+)
+def test_a_key_is_set_without_other_changes(before: str, after: str) -> None:
+    assert set_key(before, "t", "k", "v") == after
+    assert parse(after)["t"]["k"] == "v"
+    assert "k" not in parse(set_key(after, "t", "k", None)).get("t", {})
+
+
+def test_any_value_can_be_set() -> None:
+    value = 'a "b" \\ \n \x7f é 😀'
+    assert parse(set_key("", "t", "k", value)) == {"t": {"k": value}}
