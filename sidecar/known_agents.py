@@ -156,7 +156,6 @@ class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keb
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     editors: tuple[str, ...]
     editor_servers: tuple[str, ...]
-    without_sessions: tuple[str, ...]
     agents: dict[str, Agent]
 
 
@@ -168,11 +167,6 @@ def _file() -> _File:
 def all_agents() -> dict[str, Agent]:
     """Return the agents by name."""
     return _file().agents
-
-
-def agent_names() -> tuple[str, ...]:
-    """Return the names of all agents, including those whose sessions cannot be read."""
-    return (*all_agents(), *_file().without_sessions)
 
 
 def editors() -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from sidecar.config.settings import (
     Url,
 )
 from sidecar.errors import SidecarError
-from sidecar.known_agents import agent_names, all_agents
+from sidecar.known_agents import all_agents
 from sidecar.text.globs import MAX_PATTERNS, glob_problem, path_glob_problem
 from sidecar.typed import convert
 
@@ -214,7 +214,7 @@ def unknown_codes(footprint: FootprintSettings) -> list[str]:
 def known_in_footprint(footprint: FootprintSettings) -> dict[str, Any]:
     """Return the `agents` and `severity` settings, with unknown agents and codes removed."""
     unknown = unknown_codes(footprint)
-    agents = footprint.agents and tuple(name for name in footprint.agents if name in agent_names())
+    agents = footprint.agents and tuple(name for name in footprint.agents if name in all_agents())
     severity = {code: value for code, value in footprint.severity.items() if code not in unknown}
     return {"agents": agents, "severity": severity}
 

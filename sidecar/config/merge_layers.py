@@ -29,7 +29,7 @@ from sidecar.config.settings import (
     Settings,
     Table,
 )
-from sidecar.known_agents import agent_names
+from sidecar.known_agents import all_agents
 from sidecar.text.globs import MAX_PATTERNS
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class _Resolver:
             return msgspec.structs.replace(table, **known_agents(table))
         if isinstance(table, FootprintSettings):
             if table.agents:
-                self._report_agents(path, "agents", table.agents, agent_names())
+                self._report_agents(path, "agents", table.agents, all_agents())
             for code in unknown_codes(table):
                 problem = f"unknown code; known codes: {', '.join(get_args(InstructionCode))}"
                 self._report_at(path, "severity", problem, code)

@@ -1,4 +1,4 @@
-"""Reads aider's `.aider.chat.history.md`, which is in the project's folder.
+"""Reads the history of aider and cecli, its fork, which is in the project's folder.
 
 Each chat starts with a heading, which contains the chat's only timestamp. The token counts are
 rounded. Lines from aider itself start with `> `, but so do quotes in the conversation.
@@ -29,6 +29,7 @@ from sidecar.agents.session_events import (
 )
 from sidecar.agents.store_files import store_from_path
 from sidecar.agents.stores import Lines, SessionState, read_lines
+from sidecar.known_agents import all_agents
 
 if TYPE_CHECKING:
     from sidecar.agents.folders import Places, Roots
@@ -40,7 +41,7 @@ _BAND = 75.0
 aider reports all calls for a message (up to four) as one. It counts streamed prompts with its own
 tokenizer and rounds the totals.
 """
-_STARTED = re.compile(rb"# aider chat started at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+_STARTED = re.compile(rb"# (?:aider|cecli) chat started at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _MODEL = re.compile(rb"> (?:Main model|Model): (\S+)")
 _NUMBER = rb"([\d.,]+)([kM]?)"
 _TOKENS = re.compile(
@@ -48,6 +49,12 @@ _TOKENS = re.compile(
     rb"(?: " + _NUMBER + rb" cache hit,)? " + _NUMBER + rb" received\."
     rb"(?: Cost: \$([\d.,]+) message)?"
 )
+_CECLI_TOKENS = re.compile(
+    rb"> " + _NUMBER + rb" \S+ ([\d.]+)% \S+ " + _NUMBER + rb" \S+ " + _NUMBER
+)
+"""cecli's prompt, the percentage read from the cache, and the output; then the session's totals."""
+_CECLI_BAND = 5.0
+"""cecli writes a line for each call, with the vendor's numbers. The prompt is rounded."""
 _SCALE = {b"": 1, b"k": 1_000, b"M": 1_000_000}
 
 
@@ -57,20 +64,23 @@ class Aider(StoreReader):
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(map(str, agent_folders(places, AGENT)))
+        return tuple(map(str, agent_folders(places, self.agent)))
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         known = (*self.folders(places), *(roots.paths if roots is not None else ()))
-        paths = project_files(places, AGENT, dict.fromkeys(known))
-        yield from filter(None, (store_from_path(AGENT, path) for path in paths))
+        paths = project_files(places, self.agent, dict.fromkeys(known))
+        yield from filter(None, (store_from_path(self.agent, path) for path in paths))
 
     def store_at(self, places: Places, path: str) -> Store | None:
         folders = map(os.path.dirname, (path, os.path.dirname(path)))
-        is_ours = path in project_files(places, AGENT, (*folders, *places.projects))
-        return store_from_path(AGENT, path) if is_ours else None
+        is_ours = path in project_files(places, self.agent, (*folders, *places.projects))
+        return store_from_path(self.agent, path) if is_ours else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        return read_lines(store, state, partial(_HistoryReader.of, os.path.dirname(store.path)))
+        inner = os.path.dirname(all_agents()[self.agent].project_file or "")
+        folder = os.path.dirname(store.path)
+        folder = folder.removesuffix(os.sep + inner) if inner else folder
+        return read_lines(store, state, partial(_HistoryReader.of, folder))
 
 
 READER = Aider()
@@ -82,6 +92,7 @@ class _HistoryReader(msgspec.Struct, dict=True):
     """The latest chat. Only its heading has a timestamp; the messages have none."""
     started: datetime | None = None
     calls: int = 0
+    band: float = _BAND
 
     @classmethod
     def of(cls, folder: str) -> _HistoryReader:
@@ -104,10 +115,12 @@ class _HistoryReader(msgspec.Struct, dict=True):
                 self.chat.active = not line.startswith(b"#### /")
             elif numbers := _TOKENS.match(line):
                 yield from self._make_calls(numbers)
+            elif numbers := _CECLI_TOKENS.match(line):
+                yield from self._make_cecli_call(numbers)
 
     def snapshots(self) -> Iterator[StoredSession]:
         for chat in (*self.ended, self.chat):
-            yield chat.snapshot("estimate", _BAND)
+            yield chat.snapshot("estimate", self.band)
 
     def _begin_chat(self, started: str) -> None:
         chat = self.chat
@@ -132,6 +145,15 @@ class _HistoryReader(msgspec.Struct, dict=True):
             chat.model,
             agent_cost_usd=Decimal(cost.decode().replace(",", "").rstrip(".")) if cost else None,
         )
+
+    def _make_cecli_call(self, numbers: re.Match[bytes]) -> Iterator[CallFinished]:
+        prompt, output = _parse_count(*numbers.group(1, 2)), _parse_count(*numbers.group(4, 5))
+        read = int(prompt * min(Decimal(numbers[3].decode()), Decimal(100)) / 100)
+        chat, self.band = self.chat, _CECLI_BAND
+        chat.active, chat.track = False, chat.track.call(CallSize(prompt, output))
+        self.calls += self.started is not None
+        usage = reported_usage(prompt, output, read)
+        yield from chat.call(self.started, usage, f"{chat.id}#{self.calls}", chat.model)
 
 
 def _parse_counts(numbers: re.Match[bytes]) -> tuple[int, int, int, int]:

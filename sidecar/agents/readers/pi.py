@@ -193,8 +193,8 @@ class Pi(LineReader):
         is_main = not os.path.exists(_file_of_parent(path))
         return store_from_path(self.agent, path, live=is_main)
 
-    def begin(self, store: Store) -> _Session:
-        session = _Session(SessionState(Path(store.path).stem))
+    def begin(self, store: Store) -> PiSession:
+        session = PiSession(SessionState(Path(store.path).stem))
         if not store.live:
             session.parent = Path(_file_of_parent(store.path)).stem.rpartition("_")[2]
         session.steps = {}
@@ -272,7 +272,7 @@ def _measure_branch(steps: dict[str, _Step], tip: str | None) -> ContextSizes:
     return sizes
 
 
-class _Session(SessionLines, dict=True):
+class PiSession(SessionLines, dict=True):
     tip: str | None = None
     has_header: bool = False
     """Whether the file is a session. Other files, such as pi-subagents', only repeat messages."""

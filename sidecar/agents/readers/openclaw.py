@@ -1,0 +1,114 @@
+"""Reads OpenClaw's `agents/<agent>/agent/openclaw-agent.sqlite`, whose events are Pi's entries.
+
+Until the summer of 2026, OpenClaw wrote Pi's files, `agents/<agent>/sessions/*.jsonl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.agents.databases import columns, read_database
+from sidecar.agents.readers.pi import Pi, PiSession
+from sidecar.agents.session_events import CallFinished
+from sidecar.agents.store_files import FileStores, TwoStores, database_store
+from sidecar.agents.stores import Lines, SessionState, StartOverError, StoreContents
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from sidecar.agents.folders import Places
+    from sidecar.agents.session_events import Store, StoreRead
+
+AGENT = "openclaw"
+_MOST_BYTES = 64 << 20
+"""The maximum size of a decompressed event in bytes."""
+
+
+class _State(msgspec.Struct):
+    sessions: dict[str, PiSession] = {}
+    numbers: dict[str, int] = {}
+    """The number of the last event that was read of each session."""
+
+
+class OpenClawDatabases(FileStores):
+    agent = AGENT
+    inner = ("agents",)
+    pattern, levels = r"[^/]+/agent/openclaw-agent\.sqlite", 3
+
+    def store_at(self, places: Places, path: str) -> Store | None:
+        return super().store_at(places, path.removesuffix("-wal").removesuffix("-shm"))
+
+    def make_store(self, path: str) -> Store | None:
+        return database_store(self.agent, path)
+
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        return read_database(store, state, _State, partial(_read_events, store.path))
+
+
+class OpenClawFiles(Pi):
+    agent = AGENT
+    inner = ("agents",)
+    pattern = r"[^/]+/sessions/[^/]+\.jsonl(\.(reset|deleted)\..*)?"
+
+
+READER = TwoStores(OpenClawDatabases(), OpenClawFiles(), lambda path: ".jsonl" in path)
+
+
+def _read_events(path: str, connection: sqlite3.Connection, state: _State) -> StoreContents:
+    newest = dict(
+        connection.execute("SELECT session_id, max(seq) FROM transcript_events GROUP BY session_id")
+    )
+    state.sessions = {name: one for name, one in state.sessions.items() if name in newest}
+    running = _running(connection)
+    calls, skipped = list[CallFinished](), 0
+    for name, number in newest.items():
+        known = state.sessions.get(name) if number >= state.numbers.get(name, 0) else None
+        if known is None or state.numbers[name] < number:
+            since = -1 if known is None else state.numbers[name]
+            try:
+                session, found, lost = _read_session(path, connection, name, since, known)
+            except StartOverError:
+                session, found, lost = _read_session(path, connection, name, -1, None)
+            calls += found
+            skipped += lost
+            state.sessions[name], state.numbers[name] = session, number
+        if name in running:
+            state.sessions[name].session.active = running[name]
+    sessions = [one for session in state.sessions.values() for one in session.snapshots()]
+    return StoreContents(calls, sessions, skipped)
+
+
+def _read_session(
+    path: str, connection: sqlite3.Connection, name: str, since: int, known: PiSession | None
+) -> tuple[PiSession, list[CallFinished], int]:
+    """Read a session's events after a number, and return its state, calls and malformed events."""
+    session = known
+    if session is None:
+        session = PiSession(SessionState(name))
+        session.steps = {}
+    query = "SELECT event_json, event_zstd FROM transcript_events WHERE session_id = ? AND seq > ?"
+    rows = connection.execute(f"{query} ORDER BY seq", (name, since))
+    lines = Lines(path, b"".join(map(_line_of, rows)), 0)
+    calls = [call for call in session.read(lines) if call.counts]
+    return session, calls, lines.skipped
+
+
+def _line_of(row: Iterable[object]) -> bytes:
+    text, data = row
+    if isinstance(data, bytes) and not text:
+        from sidecar.agents.compressed import decompress
+
+        return decompress(data, _MOST_BYTES) + b"\n"
+    return str(text or "").encode() + b"\n"
+
+
+def _running(connection: sqlite3.Connection) -> dict[str, bool]:
+    """Return whether the current sessions are running."""
+    if not {"current_session_id", "status"} <= columns(connection, "session_nodes"):
+        return {}
+    nodes = connection.execute("SELECT current_session_id, status FROM session_nodes")
+    return {str(name): status == "running" for name, status in nodes if name and status}

@@ -1,0 +1,323 @@
+"""Tests the readers of agents that cannot be run here, and whose formats are from public sources."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.agents.truth import Tokens, append
+from sidecar.agents import compressed
+from sidecar.agents.reader_registry import survey
+from tests.unit.agents_world import World
+from tests.unit.test_agents_records import Database
+
+SECONDS = 1_795_000_000
+
+
+def calls_of(world: World) -> list[tuple[str, str | None, int, int, int]]:
+    """Return the category, the model and the numbers of the recorded calls."""
+    world.ingest()
+    assert len(world.recorded()) == len({call.request for call in world.calls})
+    return [
+        (one.category, one.model, one.usage.prompt_tokens, one.usage.cache_read_tokens,
+         one.usage.output_tokens)
+        for one in {call.request: call for call in world.calls}.values()
+    ]  # fmt: skip
+
+
+class Junie:
+    """A session of Junie."""
+
+    def __init__(self, world: World) -> None:
+        self.path = world.folder / "sessions" / "session-261120-100000-abcd" / "events.jsonl"
+        self.time = SECONDS * 1000
+
+    def event(self, kind: str, state: str = "IN_PROGRESS", **fields: Any) -> None:
+        self.time += 1000
+        event = {"state": state, "agentEvent": {"kind": kind, **fields}}
+        line = {"kind": "SessionA2uxEvent", "event": event, "taskId": "t"}
+        append(self.path, line | {"timestampMs": self.time})
+
+    def reply(self, *usages: dict[str, Any], kind: str = "MainAgent") -> None:
+        self.event("LlmResponseMetadataEvent", agent={"kind": kind}, modelUsage=usages)
+
+
+def usage(model: str, size: int, output: int, read: int = 0) -> dict[str, Any]:
+    numbers = {"inputTokens": size, "cacheInputTokens": read, "cacheCreateTokens": 4}
+    return {"model": model, "cost": 0.5, **numbers, "outputTokens": output}
+
+
+def test_junie_replies_may_have_several_calls(tmp_path: Path) -> None:
+    world = World(tmp_path, "junie")
+    junie = Junie(world)
+    junie.event("CurrentDirectoryUpdatedEvent", currentDirectory=str(world.root))
+    append(junie.path, {"kind": "UserPromptEvent", "timestampMs": junie.time})
+    (shown,) = world.shown()
+    assert shown.active
+    junie.reply(usage("gpt-5.6-sol", 3, 186, 18_688), usage("gpt-5-mini", 30, 2))
+    junie.reply(usage("gpt-5.6-sol", 900, 1), kind="SubAgent")
+    (shown,) = world.shown()
+    assert (shown.tokens, shown.model) == (18_695 + 186, "gpt-5.6-sol")
+    junie.event("ContextWindowReportEvent", used=11_766, size=1_048_576)
+    junie.event("TaskState", state="COMPLETED")
+    (shown,) = world.shown()
+    assert (shown.tokens, shown.limit, shown.active) == (11_766, 1_048_576, False)
+    assert calls_of(world) == [
+        ("main", "gpt-5.6-sol", 18_695, 18_688, 186),
+        ("main", "gpt-5-mini", 34, 0, 2),
+        ("subagent", "gpt-5.6-sol", 904, 0, 1),
+    ]
+    assert {call.agent_cost_usd for call in world.calls} == {Decimal("0.5")}
+
+
+def test_openhands_state_has_a_list_of_calls(tmp_path: Path) -> None:
+    world = World(tmp_path, "openhands")
+    path = world.folder / "conversations" / "ab" / "base_state.json"
+    path.parent.mkdir(parents=True)
+    tokens = {"model": "openai/gpt-5.2-codex", "prompt_tokens": 22_853, "completion_tokens": 341}
+    tokens |= {"cache_read_tokens": 11_402, "context_window": 272_000}
+    summary = {"token_usages": [{"model": "gpt-5", "prompt_tokens": 5, "response_id": "c"}]}
+    ids = ["a", "b"]
+    for status, count in (("running", 1), ("finished", 2)):
+        usages = [{**tokens, "response_id": name} for name in ids[:count]]
+        costs = [{"cost": 0.25, "timestamp": SECONDS + number} for number in range(count)]
+        metrics = {"agent": {"token_usages": usages, "costs": costs}, "condenser": summary}
+        state = {"workspace": {"working_dir": str(world.root)}, "execution_status": status}
+        path.write_text(json.dumps(state | {"stats": {"usage_to_metrics": metrics}}))
+        (shown,) = world.shown()
+        assert (shown.tokens, shown.limit) == (22_853 + 341, 272_000)
+        assert shown.active is (status == "running")
+    main = ("main", "gpt-5.2-codex", 22_853, 11_402, 341)
+    assert calls_of(world) == [main, ("summary", "gpt-5", 5, 0, 0), main]
+    assert {call.provider for call in world.calls} == {"openai"}
+
+
+def test_grok_build_turns_count_by_their_last_line(tmp_path: Path) -> None:
+    world = World(tmp_path, "grok-build")
+    folder = world.folder / "sessions" / "%2Fp" / "s"
+    folder.mkdir(parents=True)
+    about = {"info": {"id": "s", "cwd": str(world.root)}, "current_model_id": "grok-5"}
+    named = {"generated_title": "Named", "head_branch": "main"}
+    (folder / "summary.json").write_text(json.dumps(about | named))
+    for output in (5, 9):
+        numbers = {"inputTokens": 100, "cachedReadTokens": 40, "outputTokens": output}
+        update = {"sessionUpdate": "turn_completed", "prompt_id": "p", "usage": numbers}
+        line = {"timestamp": SECONDS, "method": "session/update", "params": {"update": update}}
+        append(folder / "updates.jsonl", line)
+        world.ingest()
+    assert world.recorded() == {"s/p": ("s", Tokens(60, 40, output=9))}
+    signals = {"contextTokensUsed": 4_000, "contextWindowTokens": 256_000}
+    (folder / "signals.json").write_text(json.dumps(signals))
+    (shown,) = world.shown()
+    assert (shown.tokens, shown.limit, shown.model) == (4_000, 256_000, "grok-5")
+    assert (shown.title, shown.branch, shown.active) == ("Named", "main", False)
+
+
+def field(number: int, value: int | bytes | str) -> bytes:
+    """Encode a field in protobuf."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def varint(number: int) -> bytes:
+    parts = []
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*parts, number])
+
+
+def generation(size: int, output: int, read: int, model: str | None, response: str) -> bytes:
+    used = field(1, 1132) + field(2, size) + field(3, output)
+    used += (field(5, read) if read else b"") + field(11, response)
+    times = field(9, field(4, field(1, SECONDS) + field(2, 5_000_000)))
+    chat = field(4, used) + times + (field(19, model) if model else b"") + b"\x7d1234"
+    return field(1, chat) + field(2, b"\x01")
+
+
+class Antigravity:
+    """A conversation of Antigravity CLI."""
+
+    def __init__(self, world: World, inner: str = "conversations") -> None:
+        self.home = world.home / ".gemini" / "antigravity-cli"
+        self.database = Database(
+            self.home / inner / "c.db",
+            "CREATE TABLE gen_metadata (idx INTEGER PRIMARY KEY, data BLOB, size);"
+            "CREATE TABLE trajectory_metadata_blob (id TEXT PRIMARY KEY, data BLOB);",
+        )
+
+    def add(self, number: int, data: bytes) -> None:
+        self.database.write("gen_metadata", idx=number, data=data, size=len(data))
+
+
+def test_antigravity_calls_are_read_by_the_numbers_of_their_fields(tmp_path: Path) -> None:
+    world = World(tmp_path, "antigravity-cli")
+    made = Antigravity(world)
+    made.add(0, generation(300, 20, 0, "gemini-3-pro", "r0"))
+    about = field(1, field(1, world.root.as_uri())) + field(2, field(1, SECONDS - 60))
+    made.database.write("trajectory_metadata_blob", id="main", data=about)
+    (shown,) = world.shown()
+    assert (shown.tokens, shown.model) == (320, "gemini-3-pro")
+    made.add(1, generation(2**20, 30, 300, None, "r1"))
+    (shown,) = world.shown()
+    assert (shown.tokens, shown.model) == (2**20 + 330, "gemini-3-pro")
+    assert calls_of(world) == [
+        ("main", "gemini-3-pro", 300, 0, 20),
+        ("main", "gemini-3-pro", 2**20 + 300, 300, 30),
+    ]
+    assert {call.workspace for call in world.calls} == {str(world.root)}
+
+
+def test_antigravity_history_names_the_folder(tmp_path: Path) -> None:
+    world = World(tmp_path, "antigravity-cli")
+    made = Antigravity(world)
+    append(made.home / "history.jsonl", {"conversationId": "c", "workspace": str(world.root)})
+    made.add(0, generation(300, 20, 0, "gemini-3-pro", "r0"))
+    assert [one.tokens for one in world.shown()] == [320]
+
+
+def test_antigravity_background_conversations_are_subagents(tmp_path: Path) -> None:
+    world = World(tmp_path, "antigravity-cli")
+    Antigravity(world, "implicit").add(0, generation(300, 20, 0, "gemini-3-pro", "r0"))
+    assert [one[0] for one in calls_of(world)] == ["subagent"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 40, field(1, field(4, field(40, 7))), b"\x0a\xff"])
+def test_doctor_says_that_antigravity_changed_its_layout(tmp_path: Path, data: bytes) -> None:
+    world = World(tmp_path, "antigravity-cli")
+    Antigravity(world).add(0, data)
+    (found,) = survey(world.readers, world.places)
+    assert found.problem is not None
+    assert "unknown layout" in found.problem
+
+
+def test_openclaw_events_are_pis_entries(tmp_path: Path) -> None:
+    """An event is text, or the same text compressed."""
+    world = World(tmp_path, "openclaw")
+    database = Database(
+        world.home / ".openclaw" / "agents" / "main" / "agent" / "openclaw-agent.sqlite",
+        "CREATE TABLE transcript_events (session_id, seq, event_json TEXT, event_zstd BLOB,"
+        " created_at, PRIMARY KEY (session_id, seq));"
+        "CREATE TABLE session_nodes (session_key, current_session_id, entry_json, status);",
+    )
+    time = "2026-11-20T10:00:0{}.000Z"
+    events: list[dict[str, Any]] = [{"type": "session", "id": "s", "cwd": str(world.root)}]
+    for number in (1, 2, 3):
+        numbers = {"input": 100 * number, "output": 7, "cacheRead": 40, "cacheWrite1h": 0}
+        reply = {"role": "assistant", "model": "claude-sonnet-5", "stopReason": "stop"}
+        message: dict[str, Any] = {**reply, "usage": {**numbers, "cost": {"total": 0.5}}}
+        entry = {"type": "message", "id": str(number), "parentId": str(number - 1)}
+        events.append(entry | {"message": message})
+    events[1]["parentId"] = None
+    database.write("session_nodes", current_session_id="s", status="running")
+    for number, event in enumerate(events):
+        text = json.dumps(event | {"timestamp": time.format(number)})
+        data = compressed.zstd.compress(text.encode()) if number == 2 else None
+        columns = {"event_json": None if data else text, "event_zstd": data}
+        database.write("transcript_events", session_id="s", seq=number, **columns)
+        world.ingest()
+    assert calls_of(world) == [
+        ("main", "claude-sonnet-5", 100 * number + 40, 40, 7) for number in (1, 2, 3)
+    ]
+    (shown,) = world.shown()
+    assert (shown.tokens, shown.active) == (347, True)
+
+
+def test_openclaw_files_of_before_are_read(tmp_path: Path) -> None:
+    world = World(tmp_path, "openclaw")
+    folder = world.home / ".openclaw" / "agents" / "main" / "sessions"
+    message = {"role": "assistant", "model": "gpt-5", "usage": {"input": 5, "output": 6}}
+    for name in ("a.jsonl", "b.jsonl.reset.2026", "c.json"):
+        append(
+            folder / name,
+            {"type": "session", "id": name, "cwd": str(world.root), "timestamp": "2026-01-01"},
+            {"type": "message", "id": name, "timestamp": "2026-01-01", "message": message},
+        )
+    assert {one.id: one.tokens for one in world.shown()} == {
+        "a.jsonl": 11,
+        "b.jsonl.reset.2026": 11,
+    }
+
+
+class Cursor:
+    """Cursor's database."""
+
+    def __init__(self, world: World) -> None:
+        self.user = world.folder
+        self.path = world.folder / "globalStorage" / "state.vscdb"
+        table = "CREATE TABLE cursorDiskKV (key TEXT UNIQUE ON CONFLICT REPLACE, value BLOB);"
+        self.database = Database(self.path, table)
+
+    def write(self, key: str, **value: Any) -> None:
+        self.database.write("cursorDiskKV", key=key, value=json.dumps(value))
+
+
+def test_cursor_has_contexts_without_calls(tmp_path: Path) -> None:
+    world = World(tmp_path, "cursor")
+    cursor = Cursor(world)
+    folder = cursor.user / "workspaceStorage" / "w"
+    folder.mkdir(parents=True)
+    (folder / "workspace.json").write_text(json.dumps({"folder": world.root.as_uri()}))
+    about: dict[str, Any] = {"name": "Named", "createdAt": SECONDS * 1000}
+    about |= {"modelConfig": {"modelName": "gpt-5"}, "contextTokenLimit": 272_000}
+    there = {"uri": {"scheme": "file", "path": world.root.as_posix()}}
+    for size in (1_000, 2_500):
+        cursor.write("composerData:a", **about, contextTokensUsed=size, workspaceIdentifier=there)
+        (shown,) = world.shown()
+        assert (shown.id, shown.tokens, shown.limit) == ("a", size, 272_000)
+    assert (shown.title, shown.model, shown.quality) == ("Named", "gpt-5", "estimate")
+    cursor.write("composerData:b", **about, workspaceIdentifier={"id": "w"})
+    cursor.write("composerData:c", **about, workspaceIdentifier=there, subagentInfo={"a": 1})
+    cursor.write("composerData:d", workspaceIdentifier=there)
+    cursor.write("bubbleId:a:b", tokenCount={"inputTokens": 5})
+    assert {one.id: one.tokens for one in world.shown()} == {"a": 2_500, "b": None}
+    with closing(sqlite3.connect(cursor.path)) as db:
+        db.execute("DELETE FROM cursorDiskKV WHERE key = 'composerData:b'")
+        db.commit()
+    assert [one.id for one in world.shown()] == ["a"]
+    assert world.recorded() == {}
+
+
+def test_cursor_reads_only_the_changed_conversations(tmp_path: Path) -> None:
+    """The database may have gigabytes, so that no other row may be read."""
+    world = World(tmp_path, "cursor")
+    cursor = Cursor(world)
+    with closing(sqlite3.connect(cursor.path)) as db:
+        plan = db.execute(
+            "EXPLAIN QUERY PLAN SELECT rowid, key, value FROM cursorDiskKV "
+            "WHERE key >= 'a' AND key < 'b' AND +rowid > 5"
+        ).fetchall()
+    assert "USING INDEX" in plan[0][3]
+
+
+CECLI = """
+# cecli chat started at 2026-11-20 10:00:00
+
+> Model: openai/gpt-5 with diff edit format
+#### do it
+a reply
+> 22k ◇ 50.0% ↑ 324 ↓ 22k ◇ 48.8% ↑↓
+> 23k ◇ 0% ↑ 1.5k ↓ 45k ◇ 24.4% ↑↓
+"""
+
+
+def test_cecli_has_a_line_for_each_call(tmp_path: Path) -> None:
+    world = World(tmp_path, "cecli")
+    history = world.root / ".cecli" / "chat.history"
+    history.parent.mkdir()
+    history.write_text(CECLI)
+    (shown,) = world.shown()
+    assert (shown.tokens, shown.quality, shown.error_percent) == (24_500, "estimate", 5)
+    assert (shown.folder, shown.active) == (str(world.root), False)
+    assert calls_of(world) == [
+        ("main", "openai/gpt-5", 22_000, 11_000, 324),
+        ("main", "openai/gpt-5", 23_000, 0, 1_500),
+    ]
