@@ -173,6 +173,7 @@ async def texts_in_editor(client: Client, root: Path) -> dict[str, str]:
         lambda one: (
             all(one[part] for part in ("document", "context", "cost"))
             and "as input" in one["document"]["tooltip"]
+            and "1 sub-agent $" in one["cost"]["tooltip"]  # the sub-agent's file has been read
         ),
     )
     client.ignore("status/update")
