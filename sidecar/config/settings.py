@@ -137,6 +137,8 @@ class Team(Table, frozen=True):
     """The HTTP address of the ClickHouse database that `cost --team` queries."""
     store_user: NonEmpty | None = None
     store_password_env: EnvName | None = None
+    branches: dict[str, NonEmpty] = {}
+    """The labels of git branches, by glob. The first glob that matches a branch applies."""
 
 
 class Agents(Table, frozen=True):

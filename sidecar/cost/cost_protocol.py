@@ -18,7 +18,7 @@ CostKey = Literal[
 _TEAM_ONLY: tuple[CostKey, ...] = ("user", "team")
 KEYS: tuple[CostKey, ...] = tuple(key for key in get_args(CostKey) if key not in _TEAM_ONLY)
 TEAM_KEYS: tuple[CostKey, ...] = (
-    "model", "category", "session", "day", "week", "month", "agent", "user", "team",
+    "model", "category", "session", "day", "week", "month", "agent", "branch", "user", "team",
 )  # fmt: skip
 """The keys that team reports accept."""
 
@@ -55,7 +55,9 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The coding agent that made the calls, or `protocol` for calls reported by a client."""
     workspace: str | UnsetType | None = UNSET
     branch: str | UnsetType | None = UNSET
-    """The git branch that was checked out during the calls; null if unknown."""
+    """The git branch that was checked out during the calls; null if unknown. In reports with the
+    scope `team`, it is a hash or the label that `[team] branches` gives it.
+    """
     cache_loss: str | UnsetType | None = UNSET
     """Why a cache was lost, such as `model switch`. The row has the calls that lost it, the tokens
     that they sent again, and what these cost more than a cache read. The rest of their cost, and

@@ -11,6 +11,7 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -71,6 +72,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """The team's secret. If it is empty, hashes are keyed with the ledger's secret."""
     user: str = ""
     team: str = ""
+    branches: Mapping[str, str] = {}
+    """See `Team.branches`."""
 
     def hash(self, name: str) -> str:
         """Return a keyed hash: the first 32 hex digits of HMAC-SHA256."""
@@ -81,6 +84,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     def user_hash(self) -> str:
         """The user's hash, or an empty string if no user is set."""
         return self.hash(self.user) if self.user else ""
+
+    def branch(self, name: str) -> str:
+        """Return a git branch's label or, if it has none, its hash."""
+        labels = (label for glob, label in self.branches.items() if fnmatchcase(name, glob))
+        label = next(labels, None)
+        return self.hash(name) if label is None else _plain(label)
 
     def resource(self) -> dict[str, str]:
         """Return the attributes that are the same for all records."""
@@ -177,6 +186,7 @@ def record_of(
         "gen_ai.request.model": model_name(event.model),
         "gen_ai.agent.name": event.agent if event.agent in (*all_agents(), PROTOCOL) else OTHER,
         "gen_ai.conversation.id": identity.hash(event.session) if event.session else None,
+        "token_sidecar.branch": identity.branch(event.branch) if event.branch else None,
         "gen_ai.usage.input_tokens": buckets.prompt,
         "gen_ai.usage.output_tokens": buckets.completion,
         "gen_ai.usage.cache_read.input_tokens": buckets.cache_read or None,

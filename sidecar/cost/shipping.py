@@ -456,6 +456,7 @@ def open_queue(
             salt=salt,
             user=team.user or "",
             team=team.team or "",
+            branches=team.branches,
         )
         destination = _destination_name(endpoint, identity)
         if _is_replaced(connection, endpoint, destination):
@@ -476,8 +477,9 @@ def collector_root(endpoint: str) -> str:
 
 
 def _destination_name(endpoint: str, identity: Identity) -> str:
-    """Return a destination's name, which identifies the endpoint, salt, user and team."""
-    names = (identity.salt or identity.secret, identity.user, identity.team)
+    """Return a destination's name, which identifies the endpoint, salt, user, team and labels."""
+    labels = [part for item in identity.branches.items() for part in item]
+    names = (identity.salt or identity.secret, identity.user, identity.team, *labels)
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
     return f"{endpoint} {digest}"
 

@@ -60,6 +60,7 @@ _COLUMNS: Mapping[CostKey, str] = {
     "model": "model",
     "category": "category",
     "agent": "agent",
+    "branch": "branch",
     "user": "user",
     "team": "team",
     "session": "if(session = 0, '', lower(hex(session)))",
@@ -75,7 +76,10 @@ _SUMS = (
     *_BUCKETS, "calls", "estimated_calls", "estimated", "estimated_prompt", "cost", "reported",
     "priced_calls", "partly_priced_calls", "unpriced",
 )  # fmt: skip
-BASIS = "From the team's store. Days are in UTC. Users and sessions are shown as hashes."
+BASIS = (
+    "From the team's store. Days are in UTC. Users, sessions, and branches without a label are "
+    "shown as hashes."
+)
 
 
 class TeamStoreError(SidecarError):

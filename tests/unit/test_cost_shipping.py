@@ -167,12 +167,34 @@ def test_a_call_becomes_a_record_of_the_genai_conventions(
     }
 
 
+@pytest.mark.parametrize(
+    ("branch", "sent"),
+    [
+        ("", None),
+        ("secret-project", "hash"),
+        ("main", "main"),
+        ("release/2026.11", "release"),
+        ("release/own", "release"),
+        ("path", "other"),
+    ],
+)
+def test_a_branch_is_sent_as_a_hash_or_as_its_label(branch: str, sent: str | None) -> None:
+    labels = {"main": "main", "release/*": "release", "release/own": "never", "path": "/home/jane"}
+    identity = Identity(installation="i", secret="s", salt="grain", branches=labels)  # noqa: S106
+    call = record_of(msgspec.structs.replace(EVENT, branch=branch), 1, 0, identity)
+    if sent == "hash":
+        sent = hmac.new(b"grain", branch.encode(), "sha256").hexdigest()[:32]
+    assert call.attributes.get("token_sidecar.branch") == sent
+
+
 def test_the_reference_lists_every_attribute_that_leaves_the_machine() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/cost.md").read_text("utf-8")
     section = page[page.index("These attributes are all") : page.index("Without a salt,")]
     identity = Identity(installation="i", secret="s", salt="s", user="jane", team="a")  # noqa: S106
     cost = Cost(usd=Decimal(1), unpriced_tokens=5)
-    whole = msgspec.structs.replace(EVENT, tier="flex", model="unknown", agent="codex", cost=cost)
+    whole = msgspec.structs.replace(
+        EVENT, tier="flex", model="unknown", agent="codex", cost=cost, branch="main"
+    )
     call = record_of(whole, 1, 0, identity)
     file = FileCost(
         uri="file:///CLAUDE.md", tokens=1, requests=1, cost_usd=1.0, cached_percent=0, text=""

@@ -61,6 +61,7 @@ def events(user: int) -> list[LedgerEvent]:
             provider=("anthropic", "openai", "nobody")[number % 3],
             agent=("claude-code", "codex")[number % 2],
             session=f"session-{number % 4}",
+            branch=("", "main", "topic")[number % 3],
             request_id=f"{user}-{number}",
             buckets=Buckets(
                 input=100 * number,
@@ -287,6 +288,15 @@ def test_users_and_teams_are_keys(store: ClickHouse, monkeypatch: pytest.MonkeyP
     assert {row["user"] for row in rows} == hashes
     assert sorted(row["team"] for row in rows) == ["team0", "team0", "team1"]
     assert {row["calls"] for row in rows} == {40}
+
+
+def test_branches_are_hashes(store: ClickHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(store, monkeypatch)
+    rows = json.loads(run("--json", "--by", "branch").stdout)["rows"]
+    hashes = map(Identity(installation="", secret="", salt="salt").hash, ("main", "topic"))
+    assert {row["branch"]: row["calls"] for row in rows} == dict(
+        zip((None, *hashes), (42, 39, 39), strict=True)
+    )
 
 
 def test_days_and_agents_can_be_selected(
