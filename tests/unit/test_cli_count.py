@@ -17,8 +17,10 @@ from click.testing import CliRunner, Result
 from sidecar.cli import output
 from sidecar.cli.count import count
 from sidecar.config.settings import Settings
-from sidecar.counting.exact_engines import FastEngine, Reference, engine
+from sidecar.counting import exact_engines
+from sidecar.counting.exact_engines import Bundled, FastEngine, Reference, engine
 from sidecar.counting.local_counts import local_counters
+from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.open_documents import Snapshot
 from tests.fuzz import edits
 
@@ -295,21 +297,24 @@ def test_byte_order_mark_selects_the_encoding(folder: Path) -> None:
 def test_threads_load_a_vocabulary_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading takes half a second. Other threads that need the vocabulary wait for it."""
     loads: list[str] = []
-    counted = FastEngine.count
+    load = exact_engines.splintr_tokenizer
 
-    def count_slowly(self: FastEngine, text: str) -> int:
-        loads.append(text)
+    def load_slowly(name: str) -> Any:
+        loads.append(name)
         time.sleep(0.05)  # other threads start counting in the meantime
-        return counted(self, text)
+        return load(name)
 
-    monkeypatch.setattr(FastEngine, "count", count_slowly)
+    monkeypatch.setattr(exact_engines, "splintr_tokenizer", load_slowly)
+    vocabulary = FastEngine("o200k_base", Bundled("o200k_base"))
+    monkeypatch.setattr(Tokenizers, "_engine", lambda *_: vocabulary)
     _, choose_counter = local_counters(Settings())
+    assert not loads, "a count from the cache needs no vocabulary"
     together = threading.Barrier(8)
 
-    def one(_: int) -> None:
+    def one(_: int) -> int:
         together.wait(60)
-        choose_counter(Snapshot(text="some words"), "gpt-5")
+        return choose_counter(Snapshot(text="some words"), "gpt-5").measure("some words").tokens
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(one, range(8)))
-    assert loads == ["a"]
+        assert list(pool.map(one, range(8))) == [2] * 8
+    assert loads == ["o200k_base"]
