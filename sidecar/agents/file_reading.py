@@ -14,9 +14,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
+from sidecar.config.safe_files import FileStamp, stamp_of
 from sidecar.operating_system import NO_ATIME, open_to_read
 from sidecar.typed import CONTROLS, object_span
 
@@ -153,14 +155,14 @@ def cached_until_changed(read: Callable[[str], T]) -> Callable[[str | Path], T |
     """
 
     @lru_cache(maxsize=32)
-    def read_version(path: str, _mtime_ns: int) -> T:
+    def read_version(path: str, _stamp: FileStamp) -> T:
         return read(path)
 
     def read_current(path: str | Path) -> T | None:
-        try:
-            return read_version(str(path), os.stat(path).st_mtime_ns)
-        except OSError:
-            return None
+        stamp = stamp_of(path)
+        with suppress(OSError):
+            return None if stamp is None else read_version(str(path), stamp)
+        return None
 
     return read_current
 

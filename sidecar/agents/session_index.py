@@ -153,7 +153,7 @@ class SessionIndex:
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        stores = [one for one in stores if _is_utf8(one.path)]
+        stores = [one for one in stores if _text_or_none(one.path)]
         few = len(stores) <= _STORES_AT_ONCE
         with self._ledger.reader() as connection:
             rows = _store_rows(connection, [one.path for one in stores] if few else None)
@@ -277,7 +277,7 @@ class SessionIndex:
 
         Their calls are kept. Raises LedgerError.
         """
-        paths = [path for path in paths if _is_utf8(path) and not os.path.exists(path)]
+        paths = [path for path in paths if _text_or_none(path) and not os.path.exists(path)]
         if not paths:
             return
         with self._ledger.transaction() as connection:
@@ -408,9 +408,11 @@ def _worktrees_of(readings: Iterable[_Reading]) -> dict[str, str]:
             folders.update((_text_or_none(text) or "").split("\n"))
     found: dict[str, str] = {}
     for folder in folders:
-        if os.path.isabs(folder) and _is_utf8(folder):
+        if os.path.isabs(folder) and _text_or_none(folder):
             found |= worktrees_around(folder)
-    return {path: repository for path, repository in found.items() if _is_utf8(path + repository)}
+    return {
+        path: repository for path, repository in found.items() if _text_or_none(path + repository)
+    }
 
 
 def _batches(readings: Iterator[_Reading], stop: threading.Event) -> Iterator[list[_Reading]]:
@@ -487,6 +489,7 @@ def _is_name(name: object) -> bool:
 
 
 def _text_or_none(text: object) -> str | None:
+    """Return a text, or None if it cannot be stored, because it is not valid UTF-8."""
     if not isinstance(text, str):
         return None
     try:
@@ -536,14 +539,6 @@ def _store_rows(
         with_state = query.format(", state") + " WHERE path = ?"
         rows = [row for path in paths for row in connection.execute(with_state, (path,))]
     return {row[0]: StoreRow(row[1], row[2], row[3:6], *row[6:]) for row in rows}
-
-
-def _is_utf8(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _select_sessions(

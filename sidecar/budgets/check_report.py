@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -367,7 +367,8 @@ def as_text(report: Report) -> str:
     ]
     lines.append(_summary_line(report))
     if report.instructions:
-        lines.append(_instructions_line(report.instructions))
+        number = counted(len(report.instructions), "finding")
+        lines.append(f"{number} about what coding agents load: {INSTRUCTIONS_PAGE}")
     return "\n".join(map(printable, [*lines, *_prompt_growth_sentences(report)]))
 
 
@@ -551,12 +552,6 @@ def _summary_line(report: Report) -> str:
     if not report.budgets:
         return f"{files}. {NO_BUDGETS}"
     return f"{files}: all within budget" if report.files else files
-
-
-def _instructions_line(findings: Sequence[ReportedInstruction]) -> str:
-    """Return the number of findings about instructions, and where they are explained."""
-    number = counted(len(findings), "finding")
-    return f"{number} about what coding agents load: {INSTRUCTIONS_PAGE}"
 
 
 def _problem_text(problem: ConfigurationProblem) -> str:

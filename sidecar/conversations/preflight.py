@@ -75,7 +75,9 @@ def preflight(
     if defer is not None:
         reasons.append(defer)
     if not fits:
-        reasons += _alternative_reasons(conversation, alternatives)
+        heaviest = largest_tools(conversation.tools, conversation.counter)
+        offers = fallback_texts(alternatives, heaviest)
+        reasons += [Reason(kind="fallback", message=one) for one in offers]
     return PreflightResult(
         verdict=_judge(prompt, fits, bool(reasons), window),
         prompt_tokens=prompt,
@@ -170,13 +172,6 @@ def _defer_reason(
     result = f"the result of {printable(call.name)} ({expected:,} tokens)"
     text = f"not enough room for {result}; run the tool later"
     return Reason(kind="tool", message=text)
-
-
-def _alternative_reasons(
-    conversation: Conversation, alternatives: Sequence[Alternative]
-) -> list[Reason]:
-    offers = fallback_texts(alternatives, largest_tools(conversation.tools, conversation.counter))
-    return [Reason(kind="fallback", message=one) for one in offers]
 
 
 def _judge(prompt: int, fits: bool, warned: bool, window: Window) -> Verdict:

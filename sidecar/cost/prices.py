@@ -83,7 +83,8 @@ class Prices:
         key = (model, provider)
         with self._lock:
             if key not in self._found:
-                self._found[key] = self._own_tariff(model) or self._listed_tariff(model, provider)
+                own = (tariff for globs, tariff in self._own if matches(model, globs))
+                self._found[key] = next(own, None) or self._listed_tariff(model, provider)
             return self._found[key]
 
     def priced_name(self, model: str, provider: str) -> str:
@@ -152,9 +153,6 @@ class Prices:
             basis = "own" if isinstance(tariff, UserTariff) else "list"
             basis = "derived" if prices.is_derived else basis
         return Cost(usd, unpriced, whole, basis)
-
-    def _own_tariff(self, model: str) -> Tariff | None:
-        return next((tariff for globs, tariff in self._own if matches(model, globs)), None)
 
     def _listed_tariff(self, model: str, provider: str) -> Tariff | None:
         if provider in LOCAL_PROVIDERS | CREDIT_PROVIDERS:

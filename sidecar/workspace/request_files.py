@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from sidecar import typed
-from sidecar.config.safe_files import lock_state, make_folder, read_file, write
+from sidecar.config.safe_files import lock_state, make_folder, read_file, stamp_of, write
 from sidecar.project.footprint import Footprint
 from sidecar.project.loading_rules import loading_rules
 
@@ -87,27 +87,18 @@ def describe_changes(footprint: Footprint, start: Path, since_ms: int) -> str:
     files = {part.path for part in footprint.parts if part.text or part.kind == "rule"}
     # A file without a part is empty now, but may have had text.
     files |= set(_named_files(footprint.agent, start)) - {part.path for part in footprint.parts}
-    changed = sum(_changed_ns(path) > since_ns for path in files)
+    changed = sum(_has_changed(path, since_ns) for path in files)
     if changed:
         return "1 file has changed" if changed == 1 else f"{changed:,} files have changed"
-    if any(_mtime_ns(folder) > since_ns for folder in _folders(footprint.agent, start)):
+    folders = _folders(footprint.agent, start)
+    if any((stamp := stamp_of(folder)) and stamp[1] > since_ns for folder in folders):
         return "Files may have been added or deleted"
     return ""
 
 
-def _changed_ns(path: str) -> int:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return 0
-    return max(status.st_mtime_ns, status.st_ctime_ns)
-
-
-def _mtime_ns(folder: str) -> int:
-    try:
-        return os.stat(folder).st_mtime_ns
-    except (OSError, ValueError):
-        return 0
+def _has_changed(path: str, since_ns: int) -> bool:
+    stamp = stamp_of(path)
+    return stamp is not None and max(stamp[1:3]) > since_ns
 
 
 def _folders(agent: str, start: Path) -> Iterator[str]:

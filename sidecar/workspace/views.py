@@ -248,7 +248,7 @@ def session_rows(
         [
             (
                 "●" if row.shown else " ",
-                _short_label(row),
+                shorten(printable(row.label or row.source), _LABEL_WIDTH),
                 size_text(row, _GAUGE_WIDTH),
                 _cost_with_noun(each.cost),
                 each.age,
@@ -302,10 +302,6 @@ def _cost_with_noun(cost: str) -> str:
 
 def _joined(*parts: str) -> str:
     return " · ".join(filter(None, parts))
-
-
-def _short_label(row: SessionRow) -> str:
-    return shorten(printable(row.label or row.source), _LABEL_WIDTH)
 
 
 def size_text(row: SessionRow, width: int = 0) -> str:
