@@ -25,9 +25,9 @@ from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.sums import Scope
 from tests.e2e.agents.adapters import AGENTS
-from tests.e2e.agents.install import ensure_installed
+from tests.e2e.agents.install import Package, ensure_installed
 from tests.e2e.agents.scene import PRICES, TURN_SECONDS, Stage
-from tests.fake_vendor import PromptCache
+from tests.fake_vendor import PromptCache, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +57,8 @@ class Provoked(NamedTuple):
     prompt: str = ""
     """A command, instead of a prompt, which the next turn follows."""
     prepare: Callable[[Stage], None] = lambda _: None
-    variables: tuple[tuple[str, str], ...] = ()
+    updates: bool = False
+    """Whether the agent is updated before the turn."""
 
 
 EXPIRY = Provoked("a pause of 6 minutes", LossCause.EXPIRED, wait=360)
@@ -97,11 +98,11 @@ class Run:
     pauses: list[tuple[datetime, float]] = field(default_factory=list)
     """Each pause: when it was, and how many seconds it should have taken."""
     options: tuple[str, ...] = ()
-    variables: dict[str, str] = field(default_factory=dict)
+    program: Path = Path()
     turns: int = 0
 
     def __post_init__(self) -> None:
-        self.stage.vendor.cache = self.cache
+        self.stage.vendor.cache, self.program = self.cache, self.stage.program
 
     def turn(self, prompt: str = "", *, resume: bool = True, options: Sequence[str] = ()) -> None:
         """Run the agent with a prompt, by default a short one that continues the session."""
@@ -109,7 +110,7 @@ class Run:
         prompt = prompt or f"look again at line {self.turns}"
         agent = self.stage.agent
         given = [*agent.arguments(prompt, resume=resume)]
-        environment = self.stage.environment() | self.variables
+        environment = self.stage.environment()
         command = [
             str(self.stage.program),
             *_with_options(given, prompt, [*self.options, *options]),
@@ -119,7 +120,6 @@ class Run:
 
     def begin(self) -> None:
         """Start a session, and make sure that the vendor has cached its prompt."""
-        self.options, self.variables = (), {}
         self.turn(f"session {self.turns}: {TEXT}", resume=False)
         self.turn()
         self.turn()
@@ -139,7 +139,8 @@ class Run:
         provoked.prepare(self.stage)
         if not provoked.once:
             self.options += provoked.options
-            self.variables |= dict(provoked.variables)
+        if provoked.updates:
+            self.program = self.stage.program
         if provoked.prompt:
             self.turn(provoked.prompt)
         start = len(self.stage.vendor.calls)
@@ -259,8 +260,24 @@ def _unseen(
     return Provoked(what, LossCause.UNEXPLAINED, options, prepare=prepare)
 
 
+class Older(Package):
+    """An older version of an agent, in a folder of its own."""
+
+    @property
+    def folder(self) -> Path:
+        return super().folder.with_name(f"{self.program}-{self.version}")
+
+
+OLDER = {
+    "claude-code": Older("npm", "@anthropic-ai/claude-code", "2.1.331", "claude"),
+    "qwen-code": Older("npm", "@qwen-code/qwen-code", "0.24.3", "qwen"),
+    "copilot-cli": Older("npm", "@github/copilot", "1.0.92", "copilot"),
+}
+"""The versions in which sessions begin, until the agent is updated."""
+UPDATED = Provoked("the agent was updated", LossCause.VERSION, updates=True)
 PROVOKED: dict[str, tuple[Provoked, ...]] = {
     "claude-code": (
+        UPDATED,
         DROPPED,
         Provoked("no tool Bash", LossCause.SHAPE, ("--disallowedTools", "Bash"), once=True),
         _other_model("claude-opus-4-5"),
@@ -318,6 +335,7 @@ PROVOKED: dict[str, tuple[Provoked, ...]] = {
         ),
     ),
     "qwen-code": (
+        UPDATED,
         DROPPED,
         _other_model("gpt-5-mini"),
         LIKELY,
@@ -325,6 +343,7 @@ PROVOKED: dict[str, tuple[Provoked, ...]] = {
         _unseen("no shell tool", "--exclude-tools", "run_shell_command"),
     ),
     "copilot-cli": (
+        UPDATED,
         DROPPED,
         Provoked("effort low", LossCause.EFFORT, ("--reasoning-effort", "low")),
         _other_model("gpt-5-mini"),
@@ -363,6 +382,8 @@ def open_run(name: str, folder: Path) -> Run:
 
 def provoke_all(run: Run) -> list[Loss]:
     """Provoke an agent's losses in one session, and return them with the verdicts."""
+    if (older := OLDER.get(run.stage.agent.name)) is not None:
+        run.program = ensure_installed(older)
     run.begin()
     losses = [run.provoke(one) for one in PROVOKED[run.stage.agent.name]]
     found = [event for event in run.recorded() if event.loss and event.loss.cause]
@@ -377,16 +398,78 @@ def provoke_all(run: Run) -> list[Loss]:
     return losses
 
 
+def _keep_plain(run: Run) -> None:
+    run.turn()
+
+
+def _keep_with_tools(run: Run) -> None:
+    shell = run.stage.agent.shell
+    replies = [Reply(tools=(shell(f"echo {number}"),)) for number in range(4)]
+    run.stage.script.on("count the lines", *replies, Reply())
+    run.turn("count the lines")
+    run.turn()
+
+
+def _keep_while_growing(run: Run) -> None:
+    run.turn(f"and this: {TEXT}{TEXT}"[:120_000])
+    run.turn()
+
+
+def _keep_in_time(run: Run) -> None:
+    for _ in range(2):
+        run.pause(240)
+        run.turn()
+
+
+def _keep_beside_others(run: Run) -> None:
+    """Let the agent use a sub-agent, or continue in a fork if it has none."""
+    agent = run.stage.agent
+    if "subagent" in agent.cannot:
+        session = max(run.stage.home.rglob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+        run.turn("look at line 1", resume=False, options=["--fork", str(session)])
+        return
+    run.stage.script.on("ask someone", Reply(tools=(agent.subagent("explore the cellar"),)))
+    run.stage.script.on("explore the cellar", kind="subagent")
+    run.turn("ask someone")
+    run.turn()
+
+
+KEPT: dict[str, Callable[[Run], None]] = {
+    "four turns": _keep_plain,
+    "a turn with four tool calls": _keep_with_tools,
+    "a prompt of 30,000 tokens": _keep_while_growing,
+    "two pauses of 4 minutes": _keep_in_time,
+    "a sub-agent, or a fork": _keep_beside_others,
+}
+"""What happens in sessions that do not lose the cache."""
+KEEPING_AGENTS = (*PROVOKED, "kimi-code")
+
+
+def false_losses(run: Run, keep: Callable[[Run], None]) -> list[LedgerEvent]:
+    """Run a session that does not lose the cache, and return the losses that are reported."""
+    run.begin()
+    keep(run)
+    events = run.recorded()
+    assert len(events) >= len(run.stage.vendor.billed("main")) > 2
+    return [event for event in events if event.loss and event.loss.cause]
+
+
 def main() -> None:
-    for name in sys.argv[1:] or PROVOKED:
+    """Print a row of a table for each loss, and a line for each session without one."""
+    names = sys.argv[1:]
+    for name in names or KEEPING_AGENTS:
+        for what, keep in KEPT.items():
+            with tempfile.TemporaryDirectory() as folder:
+                found = false_losses(open_run(name, Path(folder)), keep)
+            sys.stdout.write(f"{name}, {what}: {len(found)} losses {[one.loss for one in found]}\n")
+    for name in names or PROVOKED:
         with tempfile.TemporaryDirectory() as folder:
-            run = open_run(name, Path(folder))
-            for loss in provoke_all(run):
-                print(
-                    f"| {name} | {loss.provoked.what} | {loss.provoked.cause.text} | {loss.verdict} | {loss.tokens} | {loss.usd:.4f} | {loss.verdict_usd} | {'' if loss.is_right else 'X'}"
-                )
-            for call in run.stage.vendor.calls:
-                print(call.number, call.kind, call.model, call.usage)
+            losses = provoke_all(open_run(name, Path(folder)))
+        for loss in losses:
+            verdict = loss.verdict if loss.is_right else f"**{loss.verdict}**"
+            usd = "" if loss.verdict_usd is None else f"{loss.verdict_usd:.4f}"
+            cells = name, loss.provoked.what, verdict, f"{loss.tokens:,}", f"{loss.usd:.4f}", usd
+            sys.stdout.write(f"| {' | '.join(cells)} |\n")
 
 
 if __name__ == "__main__":
