@@ -8,16 +8,19 @@ another.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, tzinfo
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
+from sidecar.cost.cache_losses import LossCause
 from sidecar.cost.days import EPOCH, TimeRange, day_name, range_text, time_range, week_name
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
@@ -100,6 +103,36 @@ Groups = dict[tuple[str, ...], Tally]
 """Groups of calls in display order, each with its tally."""
 
 
+class SessionPrompts(NamedTuple):
+    """The prompts of a session's main conversation."""
+
+    sizes: list[float]
+    """Their sizes in tokens, oldest first."""
+    losses: Mapping[int, str] = MappingProxyType({})
+    """Why calls lost their cache, by their position."""
+
+    @property
+    def losses_text(self) -> str:
+        """Text such as `2 expired, 1 model switch`, or an empty string."""
+        counts = Counter(self.losses.values()).most_common()
+        return ", ".join(f"{count:,} {cause}" for cause, count in counts)
+
+    def series(self, name: str) -> Series:
+        """Return a line with at most `_MOST_POINTS` values.
+
+        The prompts are split into sections of equal length. The line contains each section's
+        maximum, and the last prompt.
+        """
+        *earlier, last = self.sizes
+        every = max(1, -(-len(earlier) // (_MOST_POINTS - 1)))
+        peaks = [max(earlier[start : start + every]) for start in range(0, len(earlier), every)]
+        marks = {
+            -(-at // every) if at == len(earlier) else at // every: cause
+            for at, cause in self.losses.items()
+        }
+        return Series(name, [*peaks, last], set(), marks)
+
+
 class TopGroups(NamedTuple):
     """The groups of calls to display, and a summary of the omitted groups."""
 
@@ -156,7 +189,7 @@ class PageSource(ABC):
         return _first_groups(_by_cost(self.tallies(times, by).items()), most)
 
     @abstractmethod
-    def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
+    def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], SessionPrompts]:
         """Return the prompt sizes in the latest sessions, keyed by session and agent.
 
         Only calls of the category `main` are included.
@@ -197,7 +230,7 @@ class LedgerSource(PageSource):
     def tallies(self, times: TimeRange, by: Sequence[CostKey]) -> Tallies:
         return tally_calls(self.connection, self.prices, self._scope_in(times), by)
 
-    def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
+    def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], SessionPrompts]:
         return _recent_prompts(self.connection, self._scope_in(times))
 
     def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
@@ -459,26 +492,26 @@ class _Report:
             return ""
         names = self._session_names(list(prompts))
         values = list(prompts.values())
-        series = [
-            Series(name, _thin_out(each), set()) for name, each in zip(names, values, strict=True)
-        ]
+        series = [each.series(name) for name, each in zip(names, values, strict=True)]
         ends = ("first call", "last call of the longest session")
         table = table_html(
             "Context growth",
-            ["Session", "Calls", "Largest prompt", "Last prompt"],
+            ["Session", "Calls", "Largest prompt", "Last prompt", "Lost caches"],
             [
                 [
                     name,
-                    f"{len(each):,}",
-                    compact_number(round(max(each))),
-                    compact_number(round(each[-1])),
+                    f"{len(each.sizes):,}",
+                    compact_number(round(max(each.sizes))),
+                    compact_number(round(each.sizes[-1])),
+                    each.losses_text,
                 ]
                 for name, each in zip(names, values, strict=True)
             ],
         )
         table = details_html(f"{self._choice.period}-growth", table)
         return (
-            "<section><h2>Context growth</h2><p>Prompt tokens of each call in the latest sessions."
+            "<section><h2>Context growth</h2><p>Prompt tokens of each call in the latest sessions. "
+            "A vertical line marks a call that lost its cache."
             f"</p>{lines(series, ends, 'Prompt tokens of each call, by session')}{table}</section>"
         )
 
@@ -586,23 +619,29 @@ def _span_name(day: str, unit: CostKey) -> str:
 
 def _recent_prompts(
     connection: sqlite3.Connection, scope: Scope
-) -> dict[tuple[str, str], list[float]]:
-    """Return the prompt sizes in the latest sessions, keyed by session and agent.
+) -> dict[tuple[str, str], SessionPrompts]:
+    """Return the prompts in the latest sessions, keyed by session and agent.
 
     Only calls of the category `main` are included.
     """
     where, values = calls_condition(scope)
     rows = connection.execute(
-        f"SELECT session.name, agent, {PROMPT_SQL} FROM event "  # noqa: S608
+        f"SELECT session.name, agent, {PROMPT_SQL}, loss FROM event "  # noqa: S608
         "JOIN session ON session.id = event.session JOIN kind ON kind.id = kind "
         f"WHERE {where} AND category = 'main' ORDER BY at DESC LIMIT {_MOST_CALLS}",
         values,
     )
-    prompts: dict[tuple[str, str], list[float]] = {}
-    for name, agent, prompt in rows:
+    prompts: dict[tuple[str, str], list[tuple[float, int | None]]] = {}
+    for name, agent, prompt, loss in rows:
         if (name, agent) in prompts or len(prompts) < COLORS:
-            prompts.setdefault((name, agent), []).append(float(prompt))
-    return {session: found[::-1] for session, found in prompts.items()}
+            prompts.setdefault((name, agent), []).append((float(prompt), loss))
+    return {
+        session: SessionPrompts(
+            [prompt for prompt, _ in found[::-1]],
+            {at: LossCause(loss).text for at, (_, loss) in enumerate(found[::-1]) if loss},
+        )
+        for session, found in prompts.items()
+    }
 
 
 def _first_days(connection: sqlite3.Connection, sessions: Sequence[str]) -> dict[str, str]:
@@ -618,17 +657,3 @@ def _first_days(connection: sqlite3.Connection, sessions: Sequence[str]) -> dict
         (upto, *sessions),
     )
     return {name: day_name(first) for name, first in rows}
-
-
-def _thin_out(values: list[float]) -> list[float]:
-    """Reduce values to at most `_MOST_POINTS`.
-
-    The values are split into sections of equal length. The result contains each section's
-    maximum, and the last value.
-    """
-    if len(values) <= _MOST_POINTS:
-        return values
-    *earlier, last = values
-    every = -(-len(earlier) // (_MOST_POINTS - 1))
-    peaks = [max(earlier[start : start + every]) for start in range(0, len(earlier), every)]
-    return [*peaks, last]

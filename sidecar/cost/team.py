@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from sidecar import typed
-from sidecar.cost.cost_page import PageSource, TopGroups
+from sidecar.cost.cost_page import PageSource, SessionPrompts, TopGroups
 from sidecar.cost.days import END_MS, TimeRange, day_name, time_range
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.reports import SPANS, add_charts, build_report, ordered_keys
@@ -544,8 +544,9 @@ class TeamSource(PageSource):
     def costliest(self, times: TimeRange, by: Sequence[CostKey], most: int) -> TopGroups:
         return self.store.costliest(times, by, most, self.agent)
 
-    def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], list[float]]:
-        return self.store.recent_prompts(times, self.agent, COLORS)
+    def recent_prompts(self, times: TimeRange) -> dict[tuple[str, str], SessionPrompts]:
+        found = self.store.recent_prompts(times, self.agent, COLORS)
+        return {session: SessionPrompts(prompts) for session, prompts in found.items()}
 
     def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
         return {session: session for session in sessions}

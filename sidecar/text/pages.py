@@ -7,7 +7,8 @@ them, and otherwise those of the browser's light or dark theme. The functions es
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -49,6 +50,8 @@ class Series(NamedTuple):
     values: list[float]
     partial: set[int]
     """The positions of the amounts that are lower bounds."""
+    marks: Mapping[int, str] = MappingProxyType({})
+    """Texts about values in a line chart, by position. Each is marked with a vertical line."""
 
 
 def page_html(title: str, body: str, style: str = STYLE) -> str:
@@ -241,6 +244,11 @@ def lines(series: Sequence[Series], ends: Sequence[str], label: str) -> str:
             f'<polyline class="c{color % COLORS}" points="{path}"><title>{escape(text)}</title>'
             "</polyline>"
         )
+        shapes += [
+            f'<polyline class="c{color % COLORS} mark" points="{at * step:.2f},100 {at * step:.2f},'
+            f'{100 - 100 * each.values[at] / scale:.2f}"><title>{escape(mark)}</title></polyline>'
+            for at, mark in each.marks.items()
+        ]
     axis = [compact_number(round(scale)), compact_number(round(scale / 2)), "0"]
     plot = _plot_html(shapes, axis, ends, label)
     return plot + legend([(each.name, compact_number(round(each.values[-1]))) for each in series])

@@ -14,10 +14,11 @@ from urllib.parse import unquote
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.cost_page import Choice, LedgerSource, _thin_out, panel, whole_page
+from sidecar.cost.cache_losses import CacheLoss, LossCause
+from sidecar.cost.cost_page import Choice, LedgerSource, SessionPrompts, panel, whole_page
 from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams, FileCost
 from sidecar.cost.sums import Scope
-from sidecar.text.pages import axis_maximum
+from sidecar.text.pages import Series, axis_maximum
 from sidecar.text.printable import usd_text
 from tests.unit.cost_calls import call_of
 
@@ -339,10 +340,25 @@ def test_the_rest_of_many_sessions_is_one_row(book: CostBook) -> None:
 def test_a_long_session_is_thinned_to_its_peaks() -> None:
     values = [float(number) for number in range(1000)]
     values[-1] = 5.0
-    thinned = _thin_out(values)
-    assert len(thinned) <= 300
-    assert thinned[-2:] == [998, 5], "the last peak, then the size after a compaction"
-    assert _thin_out(values[:300]) == values[:300]
+    losses = {0: "expired", 998: "model switch", 999: "compaction"}
+    thinned = SessionPrompts(values, losses).series("s")
+    assert len(thinned.values) <= 300
+    assert thinned.values[-2:] == [998, 5], "the last peak, then the size after a compaction"
+    last = len(thinned.values) - 1
+    assert thinned.marks == {0: "expired", last - 1: "model switch", last: "compaction"}
+    assert SessionPrompts(values[:300], {7: "expired"}).series("s") == Series(
+        "s", values[:300], set(), {7: "expired"}
+    )
+
+
+def test_lost_caches_are_marked(book: CostBook) -> None:
+    fill(book)
+    lost = CacheLoss(20_000, LossCause.EXPIRED)
+    call = call_of(at=START + timedelta(days=5), tokens=40_000, session="s", loss=lost)
+    book.ledger.record(call)
+    page = panel_of(book, Choice("all"))
+    assert '100.00,100 100.00,0.00"><title>expired</title>' in page
+    assert "1 expired" in page
 
 
 def test_prompt_files_of_the_same_name_are_told_apart(book: CostBook) -> None:
