@@ -8,6 +8,7 @@ import msgspec
 
 from sidecar.conversations.context_rows import (
     PARTS,
+    cache_losses_text,
     forecast_cells,
     own_share_text,
     prompt_limit_text,
@@ -59,6 +60,8 @@ def context_page(
     ]
     if cells := [cell for cell in forecast_cells(usage, now) if cell[1]]:
         body.append(f"<h2>What comes next</h2>{facts(cells)}")
+    if losses := cache_losses_text(usage.cache_losses):
+        body.append(f"<h2>Cache losses</h2><p>{escape(losses)}</p>")
     if usage.largest:
         largest = [
             (" ".join(part.label.split()), number_text(part.tokens, usage.method or "estimate"))

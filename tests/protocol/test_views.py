@@ -94,6 +94,13 @@ SHOWN = {
         "MCP spend, project": rf"^Project: {COST}",
         "MCP spend, today": rf"^Today, all projects: {COST}",
     },
+    "cost of a lost cache": {
+        "view and float": rf"^Cache losses +1, {COST}: 1 unexplained$",
+        "page": rf"Cache losses\|+1, {COST}: 1 unexplained",
+        "usage": rf"^Cache losses +1, {COST}: 1 unexplained$",
+        "report by cache-loss": rf"^unexplained .* {COST}$",
+        "MCP context_usage": rf"^Cache losses: 1, {COST}: 1 unexplained$",
+    },
     "cost of sub-agents": {
         "tooltip": rf"\| Sub-agents \| main [^+]* \+ 1 sub-agent {COST} \|",
         "view and float": rf"^Sub-agents +main .* \+ 1 sub-agent {COST}$",
@@ -133,9 +140,12 @@ def run(*arguments: str, sent: Any = None) -> str:
     return result.output.rstrip("\n")
 
 
-def reply(session: claude.Transcript, model: str, tokens: int) -> None:
-    session.model = model
-    session.reply(usage=claude.usage(Tokens(3, tokens - 503, 0, 0, 500)))
+def reply(
+    session: claude.Transcript, model: str, tokens: int, *, loses_cache: bool = False
+) -> None:
+    session.model, cached = model, tokens - 503
+    read, written = (0, cached) if loses_cache else (cached, 0)
+    session.reply(usage=claude.usage(Tokens(3, read, written, 0, 500)))
 
 
 def write_world(root: Path, *, is_marked: bool) -> claude.Transcript:
@@ -153,6 +163,8 @@ def write_world(root: Path, *, is_marked: bool) -> claude.Transcript:
     session.user()
     session.model = MODEL
     session.subagent()
+    reply(session, MODEL, 80_000)
+    reply(session, MODEL, 81_000, loses_cache=True)
     reply(session, MODEL, 90_000)
     if is_marked:
         reply(session, UNPRICED, 50_000)
@@ -181,6 +193,7 @@ async def texts_in_editor(client: Client, root: Path) -> dict[str, str]:
     (row,) = await client.request("context/sessions", where | {"all": True})
     by_session = where | {"by": ["session"], "charts": True}
     by_branch = where | {"by": ["branch"], "charts": True}
+    by_loss = where | {"by": ["cache-loss"], "charts": True}
     at = {"line": 0, "character": 0}
     hover = await client.request("textDocument/hover", {"textDocument": document, "position": at})
     (file,) = await client.request("cost/files", where)
@@ -203,6 +216,7 @@ async def texts_in_editor(client: Client, root: Path) -> dict[str, str]:
         "list in a terminal": row["text"],
         "report": (await client.request("cost/detail", by_session))["overview"],
         "report by branch": (await client.request("cost/detail", by_branch))["overview"],
+        "report by cache-loss": (await client.request("cost/detail", by_loss))["overview"],
         "hover": hover["contents"]["value"],
         "prompt files": file["text"],
         "comparison": count["text"],
@@ -263,7 +277,8 @@ async def test_every_view_prints_the_same_text(
         text = printed.popitem()[1]
         assert {view: other for view, other in printed.items() if other != text} == {}, name
         assert text is not None, (name, texts)
-        signs = {"cost": "≥" * is_marked, "cost of sub-agents": "", "context of a sub-agent": ""}
+        unmarked = "cost of a lost cache", "cost of sub-agents", "context of a sub-agent"
+        signs = {"cost": "≥" * is_marked} | dict.fromkeys(unmarked, "")
         is_estimate = is_marked or name in ("file", "price of the file")
         expected = signs.get(name, "~" * is_estimate)
         assert re.sub(r"[^≥~]", "", text) == expected, (name, text)
