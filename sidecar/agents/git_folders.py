@@ -68,12 +68,9 @@ class Head(NamedTuple):
 
 def head_around(folder: str) -> Head | None:
     """Return the HEAD of the git worktree that a folder belongs to, or None outside of git."""
-    path = Path(resolve(folder))
-    tops = (_git_dir(str(each)) for each in (path, *path.parents))
-    private = next(filter(None, tops), None)
-    if private is None:
+    file = head_file(folder)
+    if file is None:
         return None
-    file = os.path.join(private, "HEAD")
     try:
         since = datetime.fromtimestamp(os.stat(file).st_mtime, UTC)
     except (OSError, ValueError, OverflowError):
@@ -83,6 +80,14 @@ def head_around(folder: str) -> Head | None:
         return None
     is_branch = target.startswith(_BRANCH_PREFIX)
     return Head(target.removeprefix(_BRANCH_PREFIX) if is_branch else "", since)
+
+
+def head_file(folder: str) -> str | None:
+    """Return the path of the file that git changes when a branch is checked out around a folder."""
+    path = Path(resolve(folder))
+    tops = (_git_dir(str(each)) for each in (path, *path.parents))
+    private = next(filter(None, tops), None)
+    return None if private is None else os.path.join(private, "HEAD")
 
 
 _BRANCH_PREFIX = "ref: refs/heads/"

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -176,6 +177,8 @@ class HistoryRecorder:
         """The id of the session that each workspace showed when costs were last added up."""
         self._complete = False
         self._watch: PathSubscription | None = None
+        self._watched: tuple[str, ...] = ()
+        """The root folders in which checkouts are watched."""
         self._edited_at = 0.0
 
     def on_event(self, event: Event) -> None:
@@ -192,7 +195,7 @@ class HistoryRecorder:
         for workspace in self._services.roots:
             workspace.costs.set_history(read=self._is_recorded(workspace))
         self._scheduler.schedule(("idle",), IDLE_SECONDS, self._record_when_idle)
-        self._watch_ledger()
+        self._watch_files()
 
     def _context_changed(self, workspace: Workspace) -> None:
         """Schedule adding up costs if another agent's session is shown."""
@@ -264,16 +267,28 @@ class HistoryRecorder:
             return
         self._services.update_costs(workspace, spent)
 
-    def _watch_ledger(self) -> None:
-        """Watch the ledger for calls recorded by other processes."""
-        if self._watch is None:
-            folder = self._services.state.folder
-            paths = tuple(str(folder / name) for name in LEDGER_FILES)
-            self._watch = self._watcher.watch(
-                lambda: paths,
-                lambda _: self._scheduler.schedule(("ledger",), SUM_SECONDS, self._refresh_changed),
-                math.inf,
-            )
+    def _watch_files(self) -> None:
+        """Watch the ledger for calls recorded by other processes, and git for checkouts."""
+        folders = tuple(str(root.path) for root in self._services.roots if root.path is not None)
+        if self._watch is not None and folders == self._watched:
+            return
+        if self._watch is not None:
+            self._watch.cancel()
+        state, self._watched = self._services.state.folder, folders
+        ledger = tuple(str(state / name) for name in LEDGER_FILES)
+        self._watch = self._watcher.watch(
+            lambda: (*ledger, *_head_files(folders)), self._files_changed, math.inf
+        )
+
+    def _files_changed(self, changes: Changes) -> None:
+        self._scheduler.schedule(("ledger",), SUM_SECONDS, self._refresh_changed)
+        if changes is None or any(os.path.basename(path) == "HEAD" for path in changes):
+            self._scheduler.schedule(("branches",), SUM_SECONDS, self._refresh_all)
+
+    async def _refresh_all(self) -> None:
+        for workspace in list(self._services.roots):
+            if workspace.has_settings and self._services.windows.ready:
+                await self.refresh(workspace)
 
     async def _refresh_changed(self) -> None:
         if not self._services.windows.ready:
@@ -372,3 +387,9 @@ def _has_changed(spendings: list[Spending]) -> bool:
     # Do not stop at the first change, because each check resets the state of one ledger.
     changed = [ledger.changed_elsewhere() for ledger in ledgers]
     return any(changed)
+
+
+def _head_files(folders: Iterable[str]) -> list[str]:
+    from sidecar.agents.git_folders import head_file
+
+    return [path for path in map(head_file, folders) if path is not None]

@@ -148,6 +148,11 @@ def reply(
     session.reply(usage=claude.usage(Tokens(3, read, written, 0, 500)))
 
 
+def check_out(root: Path, branch: str) -> None:
+    """Check out a branch that may have no commits."""
+    subprocess.run(["git", "-C", root, "symbolic-ref", "HEAD", f"refs/heads/{branch}"], check=True)
+
+
 def write_world(root: Path, *, is_marked: bool) -> claude.Transcript:
     """Write a session and prompt files.
 
@@ -258,13 +263,19 @@ async def texts_in_agent(session: claude.Transcript, root: Path) -> dict[str, st
     return texts
 
 
-@pytest.mark.parametrize("is_marked", [False, True], ids=["exact", "estimate and lower bound"])
-async def test_every_view_prints_the_same_text(
-    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_marked: bool
-) -> None:
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "home" / "work" / "app"
     root.mkdir(parents=True)
     monkeypatch.chdir(root)
+    return root
+
+
+@pytest.mark.parametrize("is_marked", [False, True], ids=["exact", "estimate and lower bound"])
+async def test_every_view_prints_the_same_text(
+    bare: Client, project: Path, is_marked: bool
+) -> None:
+    root = project
     session = write_world(root, is_marked=is_marked)
     texts = await texts_in_editor(bare, root)
     texts |= await asyncio.to_thread(texts_in_terminal, session)
@@ -282,3 +293,38 @@ async def test_every_view_prints_the_same_text(
         is_estimate = is_marked or name in ("file", "price of the file")
         expected = signs.get(name, "~" * is_estimate)
         assert re.sub(r"[^≥~]", "", text) == expected, (name, text)
+
+
+async def take_tooltip(client: Client, text: str) -> None:
+    """Wait until the tooltip of the cost contains a text."""
+    await client.take("status/update", lambda one: text in str(one["cost"]))
+
+
+async def test_the_branch_in_the_tooltip_follows_a_checkout(bare: Client, project: Path) -> None:
+    session = write_world(project, is_marked=False)
+    session.branch = "topic"
+    reply(session, MODEL, 1_000)
+    bare.ignore("context/warning")
+    await bare.initialize(project.as_uri())
+    for branch in ("main", "topic", "main"):
+        await asyncio.to_thread(check_out, project, branch)
+        await take_tooltip(bare, f"(1 session) on {branch} |")
+    bare.ignore("status/update")
+
+
+async def test_a_running_sub_agent_is_shown(bare: Client, project: Path) -> None:
+    session = write_world(project, is_marked=False)
+    bare.ignore("context/warning")
+    await bare.initialize(project.as_uri())
+    await take_tooltip(bare, "1 sub-agent $")
+    session.clock.now = datetime.now(UTC)
+    message = session.message("msg_running", Tokens(3, 900, 100, 0, 40), last=False)
+    line = session.line("assistant", message=message) | {"isSidechain": True}
+    session.write(line, path=session.project / session.id / "subagents" / "agent-running.jsonl")
+    await take_tooltip(bare, ", 1 running |")
+    (row,) = await bare.request("context/sessions", {"workspace": project.as_uri()})
+    assert row["state"] == "running"
+    usage = await bare.request("context/usage", {"workspace": project.as_uri()})
+    assert [one["state"] for one in usage["subagents"]] == ["running", "idle"]
+    assert [one["tokens"] for one in usage["subagents"]] == [1_043, 1_043]
+    bare.ignore("status/update")
