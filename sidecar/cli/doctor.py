@@ -80,6 +80,7 @@ def _collect_report(root: Path, loaded: Loaded) -> dict[str, Any]:
         "teamStore": _check_team_store(settings),
         "agents": _list_agents(settings),
         "mcpClients": _list_mcp_clients(root, settings),
+        "hooks": _list_hooks(settings),
         "configuration": {
             "systemFile": str(system_config_file()) if system_config_file().is_file() else None,
             "userFile": str(config_file()),
@@ -224,6 +225,15 @@ def _list_mcp_clients(root: Path, settings: Settings) -> list[dict[str, str]]:
     return [{"client": name, "file": str(path)} for name, path in clients_with_server(root)]
 
 
+def _list_hooks(settings: Settings) -> list[dict[str, str]]:
+    """Return the agents that have our hooks, or none if agents are disabled."""
+    if not settings.agents.enabled:  # do not open any agent's files
+        return []
+    from sidecar.hooks.installer import find_installed
+
+    return [msgspec.to_builtins(each) for each in find_installed()]
+
+
 def _report_text(report: dict[str, Any]) -> list[str]:
     configuration = report["configuration"]
     lines = [f"token-sidecar {report['version']}, Python {report['python']}", "", "Engines"]
@@ -264,6 +274,11 @@ def _report_text(report: dict[str, Any]) -> list[str]:
     lines += [_table_row(row["client"], row["file"]) for row in report["mcpClients"]] or [
         "  Not installed in any client; run `token-sidecar mcp --install CLIENT`."
     ]
+    if report["hooks"]:
+        lines += ["", "Hooks"]
+        lines += [
+            _table_row(row["agent"], row["problem"] or row["file"]) for row in report["hooks"]
+        ]
     user_file = configuration["userFile"]
     if not configuration["userFileExists"]:
         user_file += " (missing; `token-sidecar config init --user` creates it)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -17,13 +18,20 @@ import click
 from sidecar.cli.group import workspace_option
 from sidecar.cli.output import confirm_change, print_json, print_lines, warn
 from sidecar.config.paths import own_config_files, state_dir
-from sidecar.errors import SidecarError
-from sidecar.hooks.installer import HookChange, hook_agents, hook_command, hook_file, is_installed
+from sidecar.hooks.installer import (
+    HookChange,
+    find_installed,
+    hook_agents,
+    hook_command,
+    hook_file,
+)
 from sidecar.hooks.prompt_hook import (
     CONTEXTS_FILE,
     PAUSE_FILE,
     PAUSE_MINUTES,
+    Caller,
     paused_seconds,
+    read_amounts,
     read_caps,
 )
 
@@ -148,42 +156,53 @@ def _store_context(root: Path, session: str) -> None:
 
 
 def _show(*, as_json: bool) -> int:
-    agents = [_describe_agent(name) for name in hook_agents()]
-    installed = [each for each in agents if each["installed"]]
-    for each in installed:
-        each |= _try_hook(each["agent"])
+    found = {each.agent: each for each in find_installed()}
+    ledger_problem = _ledger_problem() if found else ""
+    rows = []
+    for name in hook_agents():
+        installed = found.get(name)
+        row = {"agent": name, "file": str(hook_file(name)), "installed": installed is not None}
+        if installed:
+            milliseconds = _measure_hook(name)
+            problem = installed.problem or ("" if milliseconds else "the hook cannot be run")
+            row |= {"problem": problem or ledger_problem, "milliseconds": milliseconds}
+        rows.append(row)
+    code = int(any(row.get("problem") for row in rows))
     paused = paused_seconds(state_dir())
     if as_json:
-        print_json({"agents": agents, "hasCaps": bool(_caps()), "pausedSeconds": round(paused)})
-        return int(any(not each["works"] for each in installed))
+        print_json({"agents": rows, "hasCaps": bool(_caps()), "pausedSeconds": round(paused)})
+        return code
     width = max(map(len, hook_agents()))
-    for each in agents:
-        state = each["problem"] or "not installed"
-        if each["installed"]:
-            works = f"answers in {each['milliseconds']} ms" if each["works"] else "does not work"
-            state = f"installed, {works}: {each['file']}"
-        print_lines(f"{each['agent']:<{width}}  {state}")
-    if installed and not _caps():
+    for row in rows:
+        state = "not installed"
+        if row["installed"]:
+            works = row["problem"] or f"answers in {row['milliseconds']} ms"
+            state = f"installed, {works}: {row['file']}"
+        print_lines(f"{row['agent']:<{width}}  {state}")
+    if found and not _caps():
         print_lines(_NO_CAPS)
     if paused:
         until = datetime.fromtimestamp(time.time() + paused).astimezone()
         print_lines(f"Paused until {until:%H:%M}: caps do not stop prompts.")
-    return int(any(not each["works"] for each in installed))
+    return code
 
 
-def _describe_agent(name: str) -> dict[str, Any]:
+def _ledger_problem() -> str:
+    """Return why the caps cannot be checked, or an empty string. Hooks do not say it."""
+    caller = Caller("", "", os.getcwd(), "", is_new_prompt=True)
     try:
-        installed, problem = is_installed(name), ""
-    except SidecarError as error:
-        installed, problem = False, str(error)
-    file = str(hook_file(name))
-    return {"agent": name, "file": file, "installed": installed, "problem": problem}
+        caps = read_caps(*own_config_files())
+        if caps:
+            read_amounts(state_dir(), caller, caps)
+    except (OSError, ValueError, sqlite3.Error) as error:
+        return f"the caps cannot be checked, so prompts pass: {error}"
+    return ""
 
 
-def _try_hook(name: str) -> dict[str, Any]:
-    """Run an agent's hook as the agent does, with a session that does not exist."""
-    taken, works = list[float](), True
-    text = json.dumps({"session_id": "none", "cwd": os.getcwd(), "prompt": "none"})
+def _measure_hook(name: str) -> int | None:
+    """Return how long a hook takes, in ms, or None if it cannot be run."""
+    taken = list[float]()
+    text = json.dumps({"session_id": "", "cwd": os.getcwd(), "prompt": "none"})
     for _ in range(_TRIES):
         began = time.perf_counter()
         try:
@@ -191,8 +210,8 @@ def _try_hook(name: str) -> dict[str, Any]:
                 hook_command(name), input=text.encode(), capture_output=True, timeout=5, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
-            works = False
-        else:
-            works = works and done.returncode in (0, 2)
+            return None
+        if done.returncode not in (0, 2):
+            return None
         taken.append(time.perf_counter() - began)
-    return {"works": works, "milliseconds": round(sorted(taken)[_TRIES // 2] * 1000)}
+    return round(sorted(taken)[_TRIES // 2] * 1000)

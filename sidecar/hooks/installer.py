@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import os
 import shlex
 import subprocess
+import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -18,6 +20,7 @@ from sidecar import typed
 from sidecar.agents.folders import Places
 from sidecar.config.edited_files import FileEdit, own_command, read_text
 from sidecar.config.settings import Agents
+from sidecar.errors import SidecarError
 from sidecar.hooks.prompt_hook import AFTER_TURN, ANSWER
 from sidecar.operating_system import IS_WINDOWS
 from sidecar.text.json_objects import add_item, remove_items
@@ -71,6 +74,75 @@ def hook_file(name: str) -> Path:
 def is_installed(name: str) -> bool:
     """Return whether an agent's file contains our hooks. Raises SidecarError."""
     return _mark(name) in (read_text(hook_file(name)) or "")
+
+
+class InstalledHooks(msgspec.Struct, frozen=True):
+    """The hooks in an agent's file."""
+
+    agent: str
+    file: str
+    problem: str
+    """Why the agent does not run them, and what to do, or an empty string."""
+
+
+def find_installed() -> list[InstalledHooks]:
+    """Return the hooks of all agents that have them."""
+    found = []
+    for name in hook_agents():
+        try:
+            if is_installed(name):
+                found.append(InstalledHooks(name, str(hook_file(name)), _problem_of(name)))
+        except SidecarError as error:
+            found.append(InstalledHooks(name, str(hook_file(name)), str(error)))
+    return found
+
+
+def _problem_of(name: str) -> str:
+    if HookChange(name, installs=True).is_needed():
+        return f"outdated; run `token-sidecar hooks --install {name}`"
+    if name == "codex" and not _is_trusted_by_codex():
+        return "not trusted; open `/hooks` in Codex"
+    return ""
+
+
+def _is_trusted_by_codex() -> bool:
+    """Return whether Codex runs our hooks. It stores a hash of each hook that the user trusts."""
+    path = hook_file("codex")
+    try:
+        settings = tomllib.loads(read_text(path.with_name("config.toml")) or "")
+        states = settings.get("hooks", {}).get("state", {})
+        groups = json.loads(read_text(path) or "{}").get("hooks", {})
+        return _are_trusted(path, groups, states)
+    except (ValueError, AttributeError, TypeError):  # Codex does not understand the files either
+        return False
+
+
+def _are_trusted(path: Path, groups: dict[str, Any], states: dict[str, Any]) -> bool:
+    places = [
+        (event, f"{number}:{place}", hook)
+        for event in (hook_agents()["codex"].before, hook_agents()["codex"].after)
+        for number, group in enumerate(groups.get(event, ()))
+        for place, hook in enumerate(group.get("hooks", ()))
+        if _mark("codex") in hook.get("command", "")
+    ]
+    return all(
+        any(
+            key.endswith(f"{path.name}:{_CODEX_EVENTS[event]}:{place}")
+            and state.get("trusted_hash") == codex_hash(event, hook)
+            for key, state in states.items()
+        )
+        for event, place, hook in places
+    )
+
+
+_CODEX_EVENTS = {"UserPromptSubmit": "user_prompt_submit", "Stop": "stop"}
+
+
+def codex_hash(event: str, hook: dict[str, Any]) -> str:
+    """Return the hash by which Codex 0.171 knows a hook."""
+    known = {"event_name": _CODEX_EVENTS[event], "hooks": [{"async": False, **hook}]}
+    text = json.dumps(known, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from decimal import Decimal
     from pathlib import Path
 
@@ -124,31 +124,49 @@ def _read_caller(agent: str) -> Caller:
 
 def _check_caps(caller: Caller, codes: list[int]) -> None:
     """Print the agent's answer if a cap is exceeded, and store the exit code in `codes`."""
-    import sqlite3
-    from contextlib import closing
-
-    from sidecar.config.paths import LEDGER_FILES, own_config_files, state_dir
+    from sidecar.config.paths import own_config_files, state_dir
 
     state, caps = state_dir(), read_caps(*own_config_files())
     if not caps:
         return
-    uri = (state / LEDGER_FILES[0]).as_uri() + "?mode=ro"
+    amounts, is_current = read_amounts(state, caller, caps)
+    limits = [(amounts[span].value, cap) for span, both in caps.items() for cap in both]
+    if any(cap is not None and value > cap for value, cap in limits):
+        codes[0] = _answer(caller.agent, _exceeded_caps(caps, amounts), state)
+        # The user may compact the context, which is no turn, and send the prompt again.
+        is_current = is_current and "context" not in caps
+    if not is_current:
+        _start_recording(caller)
+
+
+def read_amounts(
+    state: Path, caller: Caller, spans: Iterable[CappedSpan]
+) -> tuple[dict[CappedSpan, Amount], bool]:
+    """Return the amounts to compare with caps, and whether the session's file has been recorded.
+
+    Raises:
+        OSError: A file cannot be read.
+        sqlite3.Error: The ledger cannot be read.
+        ValueError: A file is invalid.
+    """
+    import sqlite3
+    from contextlib import closing
+
+    from sidecar.config.paths import LEDGER_FILES
+
+    ledger, log = (state / name for name in LEDGER_FILES)
+    uri = f"{ledger.as_uri()}?mode=ro"
+    if not log.exists() and not os.access(state, os.W_OK):
+        uri += "&immutable=1"  # SQLite cannot create the files that it otherwise needs for reading
     with closing(sqlite3.connect(uri, uri=True, timeout=_MAX_SECONDS)) as connection:
         is_current = _is_current(connection, caller.transcript)
         amounts = {
             span: _read_context(state, caller.session, is_current=is_current)
             if span == "context"
             else read_amount(connection, span, caller)
-            for span in caps
+            for span in spans
         }
-    limits = [(amounts[span].value, cap) for span, both in caps.items() for cap in both]
-    if any(cap is not None and value > cap for value, cap in limits):
-        codes[0] = _answer(caller.agent, _exceeded_caps(caps, amounts), state)
-        is_current = (
-            is_current and "context" not in caps
-        )  # it may be compacted before it is asked again
-    if not is_current:
-        _start_recording(caller)
+    return amounts, is_current
 
 
 def _read_context(state: Path, session: str, *, is_current: bool) -> Amount:
@@ -174,15 +192,14 @@ def read_caps(*paths: Path) -> Caps:
     """
     from decimal import Decimal
 
-    values: dict[str, Any] = {}
-    for path in paths:
-        values |= _read_toml(path).get("cost", {})
+    layers = [_read_toml(path).get("cost", {}) for path in paths]
 
     def cap(key: str) -> Decimal | None:
-        value = values.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return None
-        return Decimal(repr(value)) if 0 <= value < float("inf") else None
+        found = None
+        for value in (layer.get(key) for layer in layers):
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found = Decimal(repr(value)) if 0 <= value < float("inf") else found
+        return found
 
     def share(key: str) -> Decimal | None:
         found = cap(key)

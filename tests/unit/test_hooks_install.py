@@ -9,11 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
-from sidecar.hooks.installer import HookChange, hook_agents, hook_file, is_installed
+from sidecar.cost.book import CostBook
+from sidecar.cost.cost_protocol import CostRecordParams
+from sidecar.hooks.installer import (
+    HookChange,
+    codex_hash,
+    hook_agents,
+    hook_file,
+    is_installed,
+)
 
 AGENTS = tuple(hook_agents())
 OTHER = {"hooks": [{"type": "command", "command": "say done"}]}
@@ -161,16 +169,61 @@ def test_the_change_is_shown_before_it_is_made() -> None:
     assert "Nothing to do: the hooks are installed already in codex." in again.output
 
 
+def run_hooks(*options: str) -> Result:
+    return CliRunner().invoke(main, ["hooks", *options])
+
+
 def test_installed_hooks_are_tried() -> None:
     config_file().write_text("[cost]\nhard-cap-usd = 5\n")
-    for name in ("codex", "pi"):
+    CostBook(state_dir()).record(CostRecordParams(model="gpt-5", usage={"input_tokens": 1}))
+    for name in ("kimi-code", "pi"):
         HookChange(name, installs=True).apply()
-    result = CliRunner().invoke(main, ["hooks", "--json"])
+    result = run_hooks("--json")
     assert result.exit_code == 0
     shown = json.loads(result.output)
     assert [each["agent"] for each in shown["agents"]] == list(AGENTS)
-    works = {each["agent"]: each["works"] for each in shown["agents"] if each["installed"]}
-    assert works == {"codex": True, "pi": True}
-    text = CliRunner().invoke(main, ["hooks"]).output
+    found = {each["agent"]: each["problem"] for each in shown["agents"] if each["installed"]}
+    assert found == {"kimi-code": "", "pi": ""}
+    text = run_hooks().output
     assert "claude-code  not installed" in text
-    assert "codex        installed, answers in" in text
+    assert "kimi-code    installed, answers in" in text
+
+
+def test_hooks_that_do_not_work_are_reported() -> None:
+    config_file().write_text("[cost]\nhard-cap-usd = 5\n")
+    HookChange("pi", installs=True).apply()
+    result = run_hooks()
+    assert result.exit_code == 1
+    assert "the caps cannot be checked, so prompts pass: unable to open database" in result.output
+    path = hook_file("pi")
+    path.write_text(path.read_text().replace("token-sidecar", "other/token-sidecar"))
+    outdated = "outdated; run `token-sidecar hooks --install pi`"
+    assert outdated in run_hooks().output
+    (row,) = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).output)["hooks"]
+    assert row == {"agent": "pi", "file": str(path), "problem": outdated}
+
+
+def test_doctor_says_if_codex_does_not_trust_the_hooks() -> None:
+    untrusted = "not trusted; open `/hooks` in Codex"
+    HookChange("codex", installs=True).apply()
+    assert untrusted in CliRunner().invoke(main, ["doctor"]).output
+    path = hook_file("codex")
+    lines = []
+    for event, key in (("UserPromptSubmit", "user_prompt_submit"), ("Stop", "stop")):
+        (group,) = json.loads(path.read_text())["hooks"][event]
+        lines += [f'[hooks.state."{path}:{key}:0:0"]']
+        lines += [f'trusted_hash = "{codex_hash(event, group["hooks"][0])}"']
+    path.with_name("config.toml").write_text("\n".join(lines))
+    output = CliRunner().invoke(main, ["doctor"]).output
+    assert str(path) in output
+    assert untrusted not in output
+    path.with_name("config.toml").write_text("\n".join(lines).replace("sha256:", "sha256:0"))
+    assert untrusted in CliRunner().invoke(main, ["doctor"]).output
+
+
+def test_a_hook_has_the_hash_that_codex_computes() -> None:
+    """`codex app-server` of Codex 0.171 returned this hash as the hook's `currentHash`."""
+    command = "/work/wt/hooks50/.venv/bin/token-sidecar hooks --answer codex"
+    hook = {"type": "command", "command": command, "timeout": 5}
+    begin = "sha256:e59e9b5c88132f069f13473106e1fb448fe3a33ec434c437b23a334d061fcedc"
+    assert codex_hash("UserPromptSubmit", hook) == begin

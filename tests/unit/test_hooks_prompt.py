@@ -24,6 +24,7 @@ from sidecar.cost.cost_protocol import CostRecordParams
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.hooks.installer import hook_agents
 from sidecar.hooks.prompt_hook import HOW_TO_GO_ON, PAUSE_FILE, Caller, read_amount, read_caps
+from tests.slow_disk import CAN_BUILD, SECONDS, build_slow_disk
 from tests.unit.test_cost_caps import spend
 
 CANARY = "the-prompt-is-nobodys-business"
@@ -283,34 +284,13 @@ def test_a_read_only_state_folder_is_read(book: CostBook) -> None:
         state_dir().chmod(0o755)
 
 
-SLOW_DISK = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <string.h>
-#include <unistd.h>
-#define OPEN(name) \
-  int name(const char *path, int flags, ...) { \
-    va_list more; va_start(more, flags); int mode = va_arg(more, int); va_end(more); \
-    if (strstr(path, "ledger.db")) sleep(5); \
-    return ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, #name))(path, flags, mode); }
-OPEN(open)
-OPEN(open64)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="needs a C compiler")
+@pytest.mark.skipif(not CAN_BUILD, reason="needs a C compiler for Linux")
 def test_a_disk_that_does_not_respond_is_not_waited_for(book: CostBook, tmp_path: Path) -> None:
     spend(book, 8.27, "file:///a", "s")
     set_caps("hard-cap-usd = 5")
-    (tmp_path / "slow.c").write_text(SLOW_DISK)
-    library = tmp_path / "slow.so"
-    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "slow.c"), "-ldl"]
-    subprocess.run(command, check=True)
-    answer = ask(env={"LD_PRELOAD": str(library)})
+    answer = ask(env={"LD_PRELOAD": str(build_slow_disk(tmp_path))})
     assert answer[:3] == (0, "", "")
-    assert answer.seconds < 4
+    assert answer.seconds < SECONDS - 1
 
 
 def test_the_hook_imports_no_large_modules(book: CostBook) -> None:
