@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar.config.stored_prices import STORED_LIST
-from sidecar.cost.caps import CostVerdict, SpentAmounts, has_caps, judge, spend_so_far
+from sidecar.cost.caps import (
+    CostVerdict,
+    SpentAmounts,
+    branch_cost,
+    has_caps,
+    judge,
+    spend_so_far,
+)
 from sidecar.cost.cost_protocol import (
     BranchCost,
     CostDetailParams,
@@ -35,7 +42,7 @@ from sidecar.cost.ledger_events import Buckets, LedgerEvent, buckets_of, check_n
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
 from sidecar.cost.repricing import price_new_calls
-from sidecar.cost.sums import Scope, Tally, read_tallies, read_total
+from sidecar.cost.sums import Scope, read_total
 from sidecar.cost.worktrees import nested_repositories, with_known_worktrees
 from sidecar.errors import BadParamsError
 from sidecar.messages.vendor_usage import reported_cost, service_tier
@@ -245,15 +252,7 @@ class CostBook:
         """
         scope = self.scope(CostDetailParams(workspace=workspace, branch=branch), folders=folders)
         with self.report_reader() as connection:
-            tallies = read_tallies(connection, scope, ("session",))
-        total = sum(tallies.values(), Tally())
-        return BranchCost(
-            name=branch,
-            calls=total.calls,
-            sessions=sum(bool(session) for (session,) in tallies),
-            cost_usd=total.cost_usd,
-            partial=total.is_partial,
-        )
+            return branch_cost(connection, scope, read_total(connection, scope))
 
     def estimate(
         self, model: str, prompt_tokens: int, max_output_tokens: int = 0

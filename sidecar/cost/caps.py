@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from sidecar.cost.cap_rule import CapSpan, ExceededCap, find_exceeded_cap
+from sidecar.cost.cost_protocol import BranchCost
 from sidecar.cost.days import TimeRange, local_day
-from sidecar.cost.sums import Scope, read_total
-from sidecar.cost.worktrees import nested_repositories
+from sidecar.cost.sums import Scope, Tally, count_sessions, read_tallies, read_total
+from sidecar.cost.worktrees import nested_repositories, repository_inside
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     import sqlite3
 
     from sidecar.config.settings import Caps
-    from sidecar.cost.cost_protocol import BranchCost
     from sidecar.cost.ledger_events import Cost
     from sidecar.models.window import Severity
 
@@ -86,6 +86,8 @@ class SpentAmounts(msgspec.Struct, frozen=True, kw_only=True):
     """The number of calls ever made in the workspace."""
     tokens: int = 0
     """The number of tokens in all of the workspace's calls."""
+    branch_cost: BranchCost | None = None
+    """The cost of the branch, or None if none was given."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):
@@ -107,15 +109,25 @@ def spend_so_far(
 ) -> SpentAmounts:
     """Return what was spent today (local time), in a session, in a workspace, and on a branch."""
     today = local_day(datetime.now(UTC), zone)
-    scopes: dict[CapSpan, Scope] = {
-        "day": Scope(times=TimeRange(today, today)),
-        "session": Scope(workspace=workspace, folders=folders, session=session),
-        "workspace": (whole := Scope(workspace=workspace, folders=folders)),
+    whole = Scope(workspace=workspace, folders=folders)
+    nested = nested_repositories(connection, whole.all_folders) if branch else {}
+    # One query for the workspace and its branches, because it reads the calls of all time.
+    by_branch = read_tallies(connection, whole, ("branch", *["workspace"] * bool(nested)))
+    totals: dict[CapSpan, Tally] = {
+        "day": read_total(connection, Scope(times=TimeRange(today, today))),
+        "session": read_total(connection, msgspec.structs.replace(whole, session=session)),
+        "workspace": sum(by_branch.values(), Tally()),
     }
+    cost = None
     if branch:
-        nested = tuple(nested_repositories(connection, whole.all_folders))
-        scopes["branch"] = msgspec.structs.replace(whole, branch=branch, without=nested)
-    totals = {span: read_total(connection, scope) for span, scope in scopes.items()}
+        own = (
+            tally
+            for (name, *folder), tally in by_branch.items()
+            if name == branch and not any(repository_inside(nested, one) for one in folder)
+        )
+        totals["branch"] = sum(own, Tally())
+        scope = msgspec.structs.replace(whole, branch=branch, without=tuple(nested))
+        cost = branch_cost(connection, scope, totals["branch"])
     buckets = totals["workspace"].buckets
     return SpentAmounts(
         **{span: total.cost for span, total in totals.items()},
@@ -123,6 +135,18 @@ def spend_so_far(
         partial=frozenset(span for span, total in totals.items() if total.is_partial),
         calls=totals["workspace"].calls,
         tokens=buckets.prompt + buckets.completion,
+        branch_cost=cost,
+    )
+
+
+def branch_cost(connection: sqlite3.Connection, scope: Scope, total: Tally) -> BranchCost:
+    """Return the cost of the git branch that a scope selects. `total` is the sum of its calls."""
+    return BranchCost(
+        name=scope.branch or "",
+        calls=total.calls,
+        sessions=count_sessions(connection, scope),
+        cost_usd=total.cost_usd,
+        partial=total.is_partial,
     )
 
 

@@ -34,7 +34,7 @@ from sidecar.cost.sums import (
     priced_kinds,
     read_tallies,
 )
-from sidecar.cost.worktrees import nested_repositories
+from sidecar.cost.worktrees import nested_repositories, repository_inside
 from sidecar.errors import BadParamsError
 from sidecar.known_agents import credit_agents, lower_bound_agents
 from sidecar.text.printable import AT_LEAST, cost_text, counted, printable
@@ -117,9 +117,9 @@ def tally_calls(
 
 def _branch_name(row: Mapping[str, Any], nested: Mapping[str, str]) -> str:
     """Return a branch's name, with the repository's if it is nested in the workspace."""
-    place, branch = f"{row.get('workspace')}/", str(row["branch"])
-    names = (f"{branch} ({name})" for top, name in nested.items() if place.startswith(f"{top}/"))
-    return next(names, branch)
+    branch = str(row["branch"])
+    name = repository_inside(nested, row["workspace"]) if nested else None
+    return f"{branch} ({name})" if name else branch
 
 
 def _read_rows(

@@ -189,6 +189,17 @@ def read_total(connection: sqlite3.Connection, scope: Scope) -> Tally:
     return sum(read_tallies(connection, scope, ("agent",)).values(), Tally())
 
 
+def count_sessions(connection: sqlite3.Connection, scope: Scope) -> int:
+    """Return the number of sessions with calls in scope. Calls without a session do not count."""
+    calls, values = _calls_sql(connection, scope, ())
+    (number,) = connection.execute(
+        f"SELECT count(DISTINCT name) FROM ({calls}) AS part "  # noqa: S608
+        "JOIN session AS owner ON owner.id = part.session WHERE name != ''",
+        values,
+    ).fetchone()
+    return int(number)
+
+
 def priced_kinds(connection: sqlite3.Connection, scope: Scope) -> list[tuple[str, int, bool]]:
     """Return the agents and kinds of the calls in scope.
 

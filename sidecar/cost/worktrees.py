@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 def with_known_worktrees(connection: sqlite3.Connection, folders: Iterable[str]) -> tuple[str, ...]:
@@ -61,3 +61,9 @@ def folder_uri(path: str) -> str:
 
 def _with_slash(uri: str) -> str:
     return uri.rstrip("/") + "/"
+
+
+def repository_inside(nested: Mapping[str, str], workspace: str) -> str | None:
+    """Return the name of the nested repository that contains a workspace, or None."""
+    found = (name for top, name in nested.items() if f"{workspace}/".startswith(f"{top}/"))
+    return next(found, None)

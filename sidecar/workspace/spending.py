@@ -496,8 +496,7 @@ class Spending:
         from sidecar.cost.ledger_events import Cost
 
         read_number = next(_READ_NUMBERS)
-        branch = self.branch_at()
-        spend = self.book.spend(self._uri, session, self._folders, branch)
+        spend = self.book.spend(self._uri, session, self._folders, self.branch_at())
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
         # No call is about to be made, so the estimated cost is 0.
         verdict = judge(self._settings.cost, spend, Decimal(0), self._model)
@@ -516,7 +515,7 @@ class Spending:
             spend.tokens,
             verdict.reasons,
             self._cost_splits((session,)) if session else {},
-            self.branch_cost(branch),
+            spend.branch_cost,
         )
 
     def stored_sums(self, session: str = "") -> SpendingSums | None:
