@@ -32,7 +32,10 @@ MAX_ENTRIES = 20_000
 MAX_DEPTH = 12
 """Maximum number of levels of subfolders that are listed."""
 MAX_BELOW = 100_000
-"""Maximum number of the project's files among which those that are sent later are looked for."""
+"""Maximum number of files among which those that are sent later are looked for.
+
+Of the files that git lists, only prompt files count.
+"""
 
 
 # The little-endian mark of UTF-32 begins with that of UTF-16.
