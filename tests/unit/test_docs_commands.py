@@ -34,6 +34,7 @@ SHELL = re.compile(r"[|>~$\n]")
 TOOLS = ("jq", "less", "openssl")
 
 NETWORK = "downloads packages"
+HOOKS = "asks on a terminal, or needs an agent; tests/unit/test_hooks_install.py runs it"
 DOCKER = "needs Docker"
 COLLECTOR = "needs a collector; tests/e2e/team has one"
 STORE = "needs ClickHouse; tests/e2e/team has it"
@@ -61,6 +62,10 @@ NOT_RUN = {
     "token-sidecar mcp --install codex": "asks on a terminal; tests/e2e/agents installs it",
     "token-sidecar mcp --install claude-code": "asks on a terminal; tests/e2e/agents installs it",
     "token-sidecar mcp --uninstall codex --scope user": "needs Codex",
+    "token-sidecar hooks": HOOKS,
+    "token-sidecar hooks --install claude-code": HOOKS,
+    "token-sidecar hooks --uninstall AGENT": HOOKS,
+    "token-sidecar usage --session NAME": "stands for a session's name",
     "docker compose up --detach": DOCKER,
     "docker compose exec -T clickhouse clickhouse-client --multiquery < schema.sql": DOCKER,
     "token-sidecar cost ship": COLLECTOR,
