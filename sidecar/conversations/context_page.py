@@ -13,6 +13,7 @@ from sidecar.conversations.context_rows import (
     own_share_text,
     prompt_limit_text,
     share_text,
+    subagent_rows,
     window_text,
 )
 from sidecar.counting.count_result import method_mark, number_text
@@ -35,7 +36,14 @@ h1{{font-size:15px}}h2{{font-size:13px;margin:16px 0 4px}}
 
 
 def context_page(
-    usage: ContextUsage, *, cost: str, updated: str, empty: str, now: datetime
+    usage: ContextUsage,
+    *,
+    cost: str,
+    updated: str,
+    empty: str,
+    now: datetime,
+    subagents: str = "",
+    branch: str = "",
 ) -> Page:
     """Return the page for a context.
 
@@ -45,6 +53,8 @@ def context_page(
         updated: How long ago the session was last used, as text.
         empty: The text to show if there is no session.
         now: The current time.
+        subagents: The costs of the main conversation and of its sub-agents, as text.
+        branch: The name and the cost of the branch that is checked out, as text.
     """
     session = usage.session
     if session is None or is_empty(usage):
@@ -60,6 +70,11 @@ def context_page(
     ]
     if cells := [cell for cell in forecast_cells(usage, now) if cell[1]]:
         body.append(f"<h2>What comes next</h2>{facts(cells)}")
+    if costs := [cell for cell in (("Sub-agents", subagents), ("This branch", branch)) if cell[1]]:
+        body.append(f"<h2>Cost</h2>{facts(costs)}")
+    for group in subagent_rows(usage):
+        contexts = [(row.label, row.value) for row in group.children]
+        body.append(f"<h2>{escape(group.label)}</h2>{facts(contexts)}")
     if losses := cache_losses_text(usage.cache_losses):
         body.append(f"<h2>Cache losses</h2><p>{escape(losses)}</p>")
     if usage.largest:

@@ -188,10 +188,10 @@ def context_rows(
         ("Note", "" if usage.tokens is None else usage.note or ""),
     ]
     rows = [ViewRow(label=label, value=value) for label, value in details if value]
-    return [*summary, *rows, *_subagent_rows(usage), *part_rows(usage)]
+    return [*summary, *rows, *subagent_rows(usage), *part_rows(usage)]
 
 
-def _subagent_rows(usage: ContextUsage) -> list[ViewRow]:
+def subagent_rows(usage: ContextUsage) -> list[ViewRow]:
     """Return a group with the contexts of sub-agents, running ones first."""
     listed = sorted(usage.subagents, key=lambda one: one.state != "running")
     shown = [

@@ -226,7 +226,15 @@ def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -
     now = now or datetime.now(UTC)
     updated = format_age(usage.session.updated_at, now) if usage.session else ""
     cost = _cost_with_noun(format_session_cost(costs, usage.session))
-    return context_page(usage, cost=cost, updated=updated, empty=NO_CONTEXT, now=now)
+    return context_page(
+        usage,
+        cost=cost,
+        updated=updated,
+        empty=NO_CONTEXT,
+        now=now,
+        subagents=subagents_text(usage, costs),
+        branch=branch_cell(costs),
+    )
 
 
 def session_rows(

@@ -72,6 +72,7 @@ SHOWN = {
         "view and float": rf"^Cost +{COST}",
         "view and float, branch": rf"^This branch +{COST} \(1 session\) on main$",
         "page": rf" · {COST} · \d+ min ago",
+        "page, branch": rf"This branch\|+{COST} \(1 session\) on main\|",
         "list in an editor": rf" · {COST} · ",
         "list in VS Code": rf" · {COST}$",
         "list in a terminal": rf"  {COST}  \d+ min ago",
@@ -104,10 +105,12 @@ SHOWN = {
     "cost of sub-agents": {
         "tooltip": rf"\| Sub-agents \| main [^+]* \+ 1 sub-agent {COST} \|",
         "view and float": rf"^Sub-agents +main .* \+ 1 sub-agent {COST}$",
+        "page": rf"Sub-agents\|+main [^+]* \+ 1 sub-agent {COST}\|",
         "usage": rf"^Sub-agents +main .* \+ 1 sub-agent {COST}$",
     },
     "context of a sub-agent": {
         "view and float": rf"^Contexts of sub-agents\n  {MODEL} +{TOKENS} tokens, idle$",
+        "page": rf"Contexts of sub-agents\|+{MODEL}\|+{TOKENS} tokens, idle\|",
         "usage": rf"^Contexts of sub-agents\n  {MODEL} +{TOKENS} tokens, idle$",
     },
     "file": {
