@@ -43,8 +43,8 @@ class HookAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     refusal: str
     """How a prompt is refused: the `decision` in the answer, or `exit-2`."""
-    warning: Literal["systemMessage", "exit-2", "none"]
-    """How the user is told about a soft cap."""
+    warning: Literal["systemMessage", "exit-2", "text"]
+    """How the user is told about a soft cap: a field of the answer, `exit-2`, or plain text."""
     before: str = ""
     """The event before a prompt is sent."""
     after: str = ""

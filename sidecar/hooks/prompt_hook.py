@@ -235,15 +235,15 @@ def _answer(agent: str, exceeded: list[ExceededCap], state: Path) -> int:
     if is_refused:
         message += f" {HOW_TO_GO_ON}"
     form = answers["refusal" if is_refused else "warning"]
+    text = f"token-sidecar: {message}"
     if form == "exit-2":
-        os.write(2, f"token-sidecar: {message}\n".encode())
+        os.write(2, f"{text}\n".encode())
         return 2
-    if form != "none":
+    if form != "text":
         import json
 
-        key = "reason" if is_refused else "systemMessage"
-        answer = {"decision": form} if is_refused else {}
-        os.write(1, json.dumps(answer | {key: f"token-sidecar: {message}"}).encode())
+        text = json.dumps({"decision": form, "reason": text} if is_refused else {form: text})
+    os.write(1, f"{text}\n".encode())
     return 0
 
 
@@ -329,11 +329,14 @@ def _workspace(
 def _is_root(folder: Path) -> bool:
     """Return the same as `config.load.is_root`, which imports too much."""
     from sidecar.config.paths import project_files
+    from sidecar.config.safe_files import read_file
 
     own, pyproject = project_files(folder)
     if (folder / ".git").exists() or own.is_file():
         return True
-    return pyproject.is_file() and b"[tool.token-sidecar" in pyproject.read_bytes()
+    with suppress(OSError):
+        return b"[tool.token-sidecar" in read_file(pyproject, folder)
+    return False
 
 
 def _is_current(connection: sqlite3.Connection, transcript: str) -> bool:

@@ -24,6 +24,7 @@ from sidecar.cost.cost_protocol import CostRecordParams
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.hooks.installer import hook_agents
 from sidecar.hooks.prompt_hook import HOW_TO_GO_ON, PAUSE_FILE, Caller, read_amount, read_caps
+from sidecar.operating_system import IS_WINDOWS
 from tests.slow_disk import CAN_BUILD, SECONDS, build_slow_disk
 from tests.unit.test_cost_caps import spend
 
@@ -86,7 +87,7 @@ def test_a_soft_cap_is_named_and_stops_nothing(book: CostBook) -> None:
     text = "token-sidecar: $8.27 spent today exceeds the soft cap of $5.00."
     assert json.loads(ask("codex").out) == {"systemMessage": text}
     assert ask("copilot-cli")[:3] == (2, "", text + "\n")
-    assert ask("kimi-code")[:3] == (0, "", "")
+    assert ask("kimi-code")[:3] == (0, text + "\n", "")
 
 
 @pytest.mark.parametrize(
@@ -203,6 +204,31 @@ def test_a_full_context_is_named_or_stopped(
     assert not ask(**sent).out, "the session has changed since"
 
 
+def test_a_repository_changes_no_cap(book: CostBook, tmp_path: Path) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    for caps, is_refused in (("hard-cap-usd = 100", True), ("", False)):
+        set_caps("hard-cap-usd = 5" if is_refused else "")
+        caps = caps or "hard-cap-usd = 0"
+        (tmp_path / ".token-sidecar.toml").write_text(f"[cost]\n{caps}\n")
+        assert bool(ask(cwd=str(tmp_path)).out) == is_refused
+
+
+@pytest.mark.skipif(IS_WINDOWS, reason="Windows has other permissions and no FIFOs")
+def test_a_hostile_folder_does_not_hold_up_the_hook(book: CostBook, tmp_path: Path) -> None:
+    spend(book, 8.27, tmp_path.as_uri(), "s")
+    set_caps("workspace-hard-cap-usd = 5\nbranch-hard-cap-usd = 5")
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    os.mkfifo(folder / "pyproject.toml")
+    os.mkfifo(folder / ".git")
+    (tmp_path / "pyproject.toml").symlink_to("/dev/zero")
+    assert ask(cwd=str(folder)).seconds < SECONDS
+    (folder / ".git").unlink()
+    (tmp_path / ".git").mkdir()
+    os.mkfifo(tmp_path / ".git/HEAD")
+    assert "in this workspace" in ask(cwd=str(folder)).reason
+
+
 def test_no_caps_apply_to_an_agent_that_was_started_without_them(book: CostBook) -> None:
     spend(book, 8.27, "file:///a", "s")
     set_caps("hard-cap-usd = 5")
@@ -272,6 +298,7 @@ def test_a_locked_ledger_is_read(book: CostBook) -> None:
         assert "decision" in ask().out
 
 
+@pytest.mark.skipif(IS_WINDOWS, reason="Windows has other permissions and no FIFOs")
 def test_a_read_only_state_folder_is_read(book: CostBook) -> None:
     spend(book, 8.27, "file:///a", "s")
     book.close()
