@@ -143,6 +143,11 @@ class Costs:
         """Store why the ledger cannot be used, or that it can be used (an empty string)."""
         self.problem = problem
 
+    def set_shipping_problem(self, problem: str) -> bool:
+        """Store why calls are not sent, or that they are. Returns whether this has changed."""
+        is_new, self.shipping_problem = problem != self.shipping_problem, problem
+        return is_new
+
     @property
     def caps_text(self) -> str:
         """The exceeded caps and the amounts, or an empty string."""

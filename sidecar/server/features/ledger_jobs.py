@@ -133,8 +133,7 @@ class CallShipping(Feature):
     def _show_problem(self, problem: str) -> None:
         """Show why calls are not sent in the status of all workspaces."""
         for root in tuple(self._services.roots):
-            if root.costs.shipping_problem != problem:
-                root.costs.shipping_problem = problem
+            if root.costs.set_shipping_problem(problem):
                 self._services.publish(Event("ledger", root))
 
     async def _ship_queued(self, workspace: Workspace) -> None:
