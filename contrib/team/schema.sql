@@ -50,6 +50,7 @@ CREATE TABLE IF NOT EXISTS llm.calls (
     tier LowCardinality(String),
     session UInt64 CODEC(ZSTD(1)),
     branch LowCardinality(String),
+    project LowCardinality(String),
     input UInt32 CODEC(ZSTD(1)),
     cache_read UInt32 CODEC(ZSTD(1)),
     cache_write UInt32 CODEC(ZSTD(1)),
@@ -67,6 +68,7 @@ ORDER BY call_id
 TTL toDateTime(at) + INTERVAL 400 DAY
 SETTINGS ttl_only_drop_parts = 1;
 ALTER TABLE llm.calls ADD COLUMN IF NOT EXISTS branch LowCardinality(String) AFTER session;
+ALTER TABLE llm.calls ADD COLUMN IF NOT EXISTS project LowCardinality(String) AFTER branch;
 
 -- `whole - part`, or 0 if an agent reports a part that is larger than the whole.
 CREATE OR REPLACE FUNCTION llm_rest AS (whole, part) -> toUInt32(greatest(0, toInt64(whole) - toInt64(part)));
@@ -83,7 +85,7 @@ SELECT
     toFixedString(unhex(a['token_sidecar.call.id']), 16) AS call_id,
     toDateTime64(Timestamp, 3, 'UTC') AS at,
     if(r['user.hash'] = '', r['service.instance.id'], r['user.hash']) AS user,
-    r['team.id'] AS team,
+    a['token_sidecar.team'] AS team, -- at the time of the call
     r['service.instance.id'] AS installation,
     'token-sidecar' AS source,
     a['gen_ai.agent.name'] AS agent,
@@ -93,6 +95,7 @@ SELECT
     a['token_sidecar.service_tier'] AS tier,
     reinterpretAsUInt64(unhex(substring(a['gen_ai.conversation.id'], 1, 16))) AS session,
     a['token_sidecar.branch'] AS branch,
+    a['token_sidecar.project'] AS project,
     llm_rest(toUInt32OrZero(a['gen_ai.usage.input_tokens']), read_tokens + write_tokens) AS input,
     read_tokens AS cache_read,
     write_tokens AS cache_write,
@@ -214,6 +217,7 @@ CREATE TABLE IF NOT EXISTS llm.daily_sums (
     category LowCardinality(String),
     session UInt64,
     branch LowCardinality(String),
+    project LowCardinality(String),
     calls UInt64,
     input UInt64,
     cache_read UInt64,
@@ -233,11 +237,12 @@ CREATE TABLE IF NOT EXISTS llm.daily_sums (
     computed DateTime64(3, 'UTC')
 ) ENGINE = ReplacingMergeTree(computed)
 PARTITION BY toYYYYMM(day)
-ORDER BY (day, team, user, agent, model, provider, category, session, branch)
+ORDER BY (day, team, user, agent, model, provider, category, session, branch, project)
 TTL day + INTERVAL 1200 DAY
 SETTINGS ttl_only_drop_parts = 1;
 ALTER TABLE llm.daily_sums ADD COLUMN IF NOT EXISTS branch LowCardinality(String) AFTER session,
-    MODIFY ORDER BY (day, team, user, agent, model, provider, category, session, branch);
+    ADD COLUMN IF NOT EXISTS project LowCardinality(String) AFTER branch,
+    MODIFY ORDER BY (day, team, user, agent, model, provider, category, session, branch, project);
 
 -- The first UTC day whose calls are all kept. NULL if the retention of llm.calls is not given in days, weeks,
 -- months, quarters or years.
@@ -280,7 +285,7 @@ WHERE changed >= (SELECT ifNull(any(k.day), toDate(0)) FROM llm.first_kept_day A
 
 CREATE OR REPLACE VIEW llm.compute_daily AS
 SELECT
-    toDate(at) AS day, user, team, agent, provider, model, category, session, branch,
+    toDate(at) AS day, user, team, agent, provider, model, category, session, branch, project,
     count() AS calls,
     sum(input) AS input,
     sum(cache_read) AS cache_read,
@@ -300,10 +305,10 @@ SELECT
     now64(3, 'UTC') AS computed
 FROM llm.calls AS c FINAL
 WHERE toDate(at) IN (SELECT day FROM llm.changed_days)
-GROUP BY day, user, team, agent, provider, model, category, session, branch
+GROUP BY day, user, team, agent, provider, model, category, session, branch, project
 UNION ALL  -- an empty row, so that the old sums of a day without calls are also replaced
 SELECT
-    day, '', '', '', '', '', '', 0, '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    day, '', '', '', '', '', '', 0, '', '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     toDateTime64(0, 3, 'UTC'), toDateTime64(0, 3, 'UTC'), now64(3, 'UTC')
 FROM llm.changed_days;
 

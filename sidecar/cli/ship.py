@@ -135,7 +135,7 @@ async def _follow(
                     print_json({**shipped._asdict(), "sentBytes": collector.sent_bytes})
                 elif shipped.accepted:
                     print_lines(f"Sent {counted(shipped.accepted, 'call')}.")
-                _warn_if_rejected(shipped, problem, shipped.rejected, as_json=as_json)
+                _warn_if_rejected(shipped, problem, as_json=as_json)
             except CollectorError as error:
                 warn(f"{error}; the calls remain queued")
                 failures += 1
@@ -183,9 +183,8 @@ async def _ship_once(
             print_lines(f"Sent {counted(shipped.accepted, 'call')}.")
         if after is not None:
             _print_differences(after, queue, is_busy=shipped.busy)
-    rejected = queue.rejected_calls()
-    _warn_if_rejected(shipped, problem, rejected, as_json=as_json)
-    return bool(rejected or problem or (after and after.days))
+    _warn_if_rejected(shipped, problem, as_json=as_json)
+    return bool(shipped.rejected or problem or (after and after.days))
 
 
 async def _send(queue: ShippingQueue, collector: Collector) -> tuple[Shipped, str]:
@@ -225,21 +224,15 @@ async def _compare_again(
     return comparison
 
 
-def _warn_if_rejected(shipped: Shipped, problem: str, rejected: int, *, as_json: bool) -> None:
-    """Warn about rejected calls.
-
-    Args:
-        shipped: The result of this run.
-        problem: Why the costs of prompt files were rejected, or an empty string.
-        rejected: How many calls were rejected in this run, and in earlier runs if they count.
-        as_json: Whether the result is printed as JSON.
-    """
-    if rejected and not as_json:
-        lines = [f"{counted(rejected, 'call')} rejected and not in the store"]
-        if shipped.rejected:
-            lines[0] += f": {shipped.reason}"
-            lines += [f"call {name}" for name in shipped.rejected_ids[:_MOST_CALLS]]
-        warn(*lines, "once the collector accepts them, run `token-sidecar cost ship --verify`")
+def _warn_if_rejected(shipped: Shipped, problem: str, *, as_json: bool) -> None:
+    """Warn about rejected calls, and about `problem` with the costs of prompt files."""
+    if shipped.rejected and not as_json:
+        calls = counted(shipped.rejected, "call")
+        warn(
+            f"{calls} rejected and not in the store: {shipped.reason}",
+            *(f"call {name}" for name in shipped.rejected_ids[:_MOST_CALLS]),
+            "once the collector accepts them, run `token-sidecar cost ship --verify`",
+        )
     if problem:
         warn(f"the costs of prompt files were not reported: {problem}")
 

@@ -139,6 +139,8 @@ class Team(Table, frozen=True):
     store_password_env: EnvName | None = None
     branches: dict[str, NonEmpty] = {}
     """The labels of git branches, by glob. The first glob that matches a branch applies."""
+    labels: dict[str, NonEmpty] = {}
+    """The names of projects, by folder. A folder may be a glob, and includes its subfolders."""
 
 
 class Agents(Table, frozen=True):

@@ -13,12 +13,13 @@ from sidecar.messages.vendor_usage import Usage
 
 CostKey = Literal[
     "model", "category", "session", "day", "week", "month", "block", "agent", "workspace",
-    "branch", "cache-loss", "user", "team",
+    "branch", "cache-loss", "user", "team", "project",
 ]  # fmt: skip
-_TEAM_ONLY: tuple[CostKey, ...] = ("user", "team")
+_TEAM_ONLY: tuple[CostKey, ...] = ("user", "team", "project")
 KEYS: tuple[CostKey, ...] = tuple(key for key in get_args(CostKey) if key not in _TEAM_ONLY)
 TEAM_KEYS: tuple[CostKey, ...] = (
-    "model", "category", "session", "day", "week", "month", "agent", "branch", "user", "team",
+    "model", "category", "session", "day", "week", "month", "agent", "branch", "project", "user",
+    "team",
 )  # fmt: skip
 """The keys that team reports accept."""
 
@@ -67,6 +68,8 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A user's hash. Only set in reports with the scope `team`."""
     team: str | UnsetType | None = UNSET
     """A team's name. Only set in reports with the scope `team`."""
+    project: str | UnsetType | None = UNSET
+    """The name of a project (`[team] labels`). Only set in reports with the scope `team`."""
     calls: int
     prompt_tokens: int
     """All input tokens: uncached input, cache reads and cache writes."""

@@ -12,7 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -71,9 +73,21 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     salt: str = ""
     """The team's secret. If it is empty, hashes are keyed with the ledger's secret."""
     user: str = ""
-    team: str = ""
+    teams: tuple[tuple[int, str], ...] = ((0, ""),)
+    """The user's teams, oldest first, with the time since which the user has been in each."""
     branches: Mapping[str, str] = {}
     """See `Team.branches`."""
+    projects: Mapping[str, str] = {}
+    """See `Team.labels`."""
+
+    @property
+    def team(self) -> str:
+        """The user's current team, or an empty string."""
+        return self.teams[-1][1]
+
+    def team_at(self, at_ms: int) -> str:
+        """Return the user's team at a time in milliseconds since 1970."""
+        return next((team for since, team in reversed(self.teams) if since <= at_ms), "")
 
     def hash(self, name: str) -> str:
         """Return a keyed hash: the first 32 hex digits of HMAC-SHA256."""
@@ -90,6 +104,15 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         labels = (label for glob, label in self.branches.items() if fnmatchcase(name, glob))
         label = next(labels, None)
         return self.hash(name) if label is None else _plain(label)
+
+    def project(self, workspace: str) -> str:
+        """Return the name that the user gave to a workspace's project, or an empty string."""
+        path = unquote(urlsplit(workspace).path)
+        for folder, label in self.projects.items():
+            wanted = str(Path(folder).expanduser())
+            if fnmatchcase(path, wanted) or path.startswith(f"{wanted.rstrip('/')}/"):
+                return _plain(label)
+        return ""
 
     def resource(self) -> dict[str, str]:
         """Return the attributes that are the same for all records."""
@@ -187,6 +210,8 @@ def record_of(
         "gen_ai.agent.name": event.agent if event.agent in (*all_agents(), PROTOCOL) else OTHER,
         "gen_ai.conversation.id": identity.hash(event.session) if event.session else None,
         "token_sidecar.branch": identity.branch(event.branch) if event.branch else None,
+        "token_sidecar.project": identity.project(event.workspace) or None,
+        "token_sidecar.team": identity.team_at(milliseconds(event.at)) or None,
         "gen_ai.usage.input_tokens": buckets.prompt,
         "gen_ai.usage.output_tokens": buckets.completion,
         "gen_ai.usage.cache_read.input_tokens": buckets.cache_read or None,

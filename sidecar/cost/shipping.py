@@ -2,8 +2,8 @@
 
 The ledger serves as the queue. Its database contains a cursor for each destination. The cursor
 moves past calls only after the collector has accepted or rejected them. A call can therefore arrive
-twice, with the same id and version. Amended calls are sent again with a higher version. Rejected
-calls are counted and passed over. A comparison with the team's store finds them again.
+twice, with the same id and version. Amended calls are sent again with a higher version. A
+comparison with the team's store finds rejected calls again.
 
 Prompt files are not queued. Their costs are reported once a day for each workspace.
 """
@@ -107,18 +107,12 @@ _SCHEMA = (
     # The sequence number of the latest change to each call that was amended or queued again.
     "CREATE TABLE IF NOT EXISTS amended (event INTEGER PRIMARY KEY, change INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS amended_change ON amended (change)",
-    # How many calls each destination has rejected without naming them, since the last comparison
-    # with the store.
-    "CREATE TABLE IF NOT EXISTS rejected (destination TEXT PRIMARY KEY, calls INTEGER NOT NULL) "
-    "WITHOUT ROWID",
-    # The other calls that each destination has rejected, until it accepts their next version.
-    "CREATE TABLE IF NOT EXISTS rejected_call (destination TEXT, event INTEGER, "
-    "PRIMARY KEY (destination, event)) WITHOUT ROWID",
+    # The user's team since a time in milliseconds since 1970, until the next row's time.
+    "CREATE TABLE IF NOT EXISTS team_since (at INTEGER PRIMARY KEY, team TEXT NOT NULL)",
     # The last UTC day on which a workspace's prompt file report was sent to a destination.
     "CREATE TABLE IF NOT EXISTS file_report (destination TEXT, workspace TEXT, day INTEGER "
     "NOT NULL, PRIMARY KEY (destination, workspace)) WITHOUT ROWID",
 )
-_REJECTED = ("rejected", "rejected_call")
 _SELECT = (
     "SELECT event.id, coalesce(amended.change, 0), sent_session, sent_agent, sent_at, "  # noqa: S608
     f"sent_telemetry, {EVENT_COLUMNS} FROM {EVENT_TABLES} "
@@ -264,10 +258,8 @@ class ShippingQueue:
                     yield call
             row = calls[-1].row if calls else accepted.event
 
-    def accept(self, batch: Batch, delivery: Delivery | None = None) -> None:
-        """Move the cursor past a batch, and store which of its calls were rejected.
-
-        Does nothing if another process has moved the cursor.
+    def accept(self, batch: Batch) -> None:
+        """Move the cursor past a batch. Does nothing if another process has moved it.
 
         Raises:
             LedgerError: Storage failed.
@@ -276,53 +268,14 @@ class ShippingQueue:
             connection.execute(
                 "INSERT OR IGNORE INTO shipment VALUES (?, 0, 0)", (self._destination,)
             )
-            moved = connection.execute(
+            connection.execute(
                 "UPDATE shipment SET event = ?, change = ? "
                 "WHERE destination = ? AND event = ? AND change = ?",
                 (*batch.after, self._destination, *batch.before),
             )
-            if moved.rowcount:
-                self._store_rejected(connection, batch, delivery or Delivery())
-
-    def _store_rejected(
-        self, connection: sqlite3.Connection, batch: Batch, delivery: Delivery
-    ) -> None:
-        connection.executemany(
-            "DELETE FROM rejected_call WHERE destination = ? AND event = ?",
-            ((self._destination, call.row) for call in batch.calls),
-        )
-        connection.executemany(
-            "INSERT INTO rejected_call VALUES (?, ?)",
-            ((self._destination, call.row) for call in delivery.named),
-        )
-        unnamed = delivery.rejected - len(delivery.named)
-        if unnamed:
-            connection.execute(
-                "INSERT INTO rejected VALUES (?, ?) "
-                "ON CONFLICT (destination) DO UPDATE SET calls = calls + excluded.calls",
-                (self._destination, unnamed),
-            )
-
-    def rejected_calls(self) -> int:
-        """Return how many calls were rejected since the last comparison with the store.
-
-        Calls that were accepted after a change are not included.
-
-        Raises:
-            LedgerError: Reading failed.
-        """
-        with self.ledger.reader() as connection:
-            (calls,) = connection.execute(
-                "SELECT (SELECT coalesce(sum(calls), 0) FROM rejected WHERE destination = ?1) + "
-                "(SELECT count(*) FROM rejected_call WHERE destination = ?1)",
-                (self._destination,),
-            ).fetchone()
-        return int(calls)
 
     def queue_again(self, versions: Mapping[int, int]) -> None:
         """Queue the calls that the store lacks, to be sent again with a higher version.
-
-        They include all rejected calls, whose number is reset.
 
         Args:
             versions: The calls' versions in the store, keyed by row id. The new versions will be
@@ -336,11 +289,6 @@ class ShippingQueue:
             connection.executemany(
                 statement, ((row, min(sent, _LARGEST_CHANGE)) for row, sent in versions.items())
             )
-            for table in _REJECTED:
-                connection.execute(
-                    f"DELETE FROM {table} WHERE destination = ?",  # noqa: S608
-                    (self._destination,),
-                )
 
     def recent_workspaces(self) -> list[str]:
         """Return the URIs of workspaces with calls in the last 30 days.
@@ -455,8 +403,9 @@ def open_queue(
             secret=secret,
             salt=salt,
             user=team.user or "",
-            team=team.team or "",
+            teams=_teams_since(connection, team.team or "", is_stored=not dry_run),
             branches=team.branches,
+            projects=team.labels,
         )
         destination = _destination_name(endpoint, identity)
         if _is_replaced(connection, endpoint, destination):
@@ -471,15 +420,37 @@ def open_queue(
     return ShippingQueue(book.ledger, identity, destination)
 
 
+def _teams_since(
+    connection: sqlite3.Connection, team: str, *, is_stored: bool
+) -> tuple[tuple[int, str], ...]:
+    """Return since when the user has been in which team, in milliseconds since 1970.
+
+    A change of team applies to later calls only. The first team that the user names also has the
+    calls that were made before.
+    """
+    teams = connection.execute("SELECT at, team FROM team_since ORDER BY at").fetchall()
+    if not any(name for _at, name in teams):
+        teams = [(0, team)]
+    elif teams[-1][1] != team:
+        teams.append((time.time_ns() // 1_000_000, team))
+    if is_stored:
+        connection.executemany("INSERT OR REPLACE INTO team_since VALUES (?, ?)", teams)
+    return tuple(teams)
+
+
 def collector_root(endpoint: str) -> str:
     """Return a collector's address without the path of its log requests."""
     return root_of(endpoint, (_PATH,))
 
 
 def _destination_name(endpoint: str, identity: Identity) -> str:
-    """Return a destination's name, which identifies the endpoint, salt, user, team and labels."""
-    labels = [part for item in identity.branches.items() for part in item]
-    names = (identity.salt or identity.secret, identity.user, identity.team, *labels)
+    """Return a destination's name, which identifies the endpoint, salt, user and labels.
+
+    It includes the first team, which also has the calls that were made before it was known.
+    """
+    labels = (*identity.branches.items(), *identity.projects.items())
+    owner = (identity.salt or identity.secret, identity.user, identity.teams[0][1])
+    names = (*owner, *(part for label in labels for part in label))
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
     return f"{endpoint} {digest}"
 
@@ -487,7 +458,7 @@ def _destination_name(endpoint: str, identity: Identity) -> str:
 def _is_replaced(connection: sqlite3.Connection, endpoint: str, destination: str) -> bool:
     """Return whether the last calls were sent to the endpoint under another identity.
 
-    If so, the rows in the store have that identity's hash and team, so everything must be sent
+    If so, the rows in the store have that identity's hash or labels, so everything must be sent
     again. This is checked when a queue is opened, not when calls are accepted. Otherwise, two
     processes with different salts would take turns sending all calls, endlessly.
     """
@@ -498,7 +469,7 @@ def _is_replaced(connection: sqlite3.Connection, endpoint: str, destination: str
 
 
 def _queue_all(connection: sqlite3.Connection, destination: str) -> None:
-    for table in ("shipment", *_REJECTED, "file_report"):
+    for table in ("shipment", "file_report"):
         connection.execute(f"DELETE FROM {table} WHERE destination = ?", (destination,))  # noqa: S608
 
 
@@ -880,7 +851,7 @@ async def ship(
                 break
             newest = await run(queue.newest_call)
             delivery = await collector.deliver(batch.calls, newest or batch.calls[-1], run)
-            await run(partial(queue.accept, batch, delivery))
+            await run(partial(queue.accept, batch))
             shipped = Shipped(
                 shipped.accepted + len(batch.calls) - delivery.rejected,
                 shipped.rejected + delivery.rejected,

@@ -61,6 +61,7 @@ _COLUMNS: Mapping[CostKey, str] = {
     "category": "category",
     "agent": "agent",
     "branch": "branch",
+    "project": "project",
     "user": "user",
     "team": "team",
     "session": "if(session = 0, '', lower(hex(session)))",
@@ -324,8 +325,8 @@ class TeamStore:
             TeamStoreError: The store cannot be read, or its retention period is not recognized.
         """
         identity, first_day = queue.identity, self._first_kept_day()
-        owner = (identity.user_hash or identity.installation, identity.team)
-        stored = self._totals_by_day(identity.installation, owner)
+        user = identity.user_hash or identity.installation
+        stored = self._totals_by_day(identity.installation, user)
         local: dict[int, DayTotals] = {}
         for call in queue.accepted_calls():
             day = _day_of(call)
@@ -348,7 +349,7 @@ class TeamStore:
                 if own is None or (own.day, own.totals, own.owner) != (
                     day,
                     _totals_of(call.record),
-                    owner,
+                    (user, call.record.attributes.get("token_sidecar.team", "")),
                 ):
                     outdated[call.row] = own.version if own else 0
                 elif own.installation != identity.installation and name not in ids:
@@ -399,13 +400,12 @@ class TeamStore:
             )
         return int(first)
 
-    def _totals_by_day(self, installation: str, owner: tuple[str, str]) -> dict[int, DayTotals]:
+    def _totals_by_day(self, installation: str, user: str) -> dict[int, DayTotals]:
         found = self._query(
             "SELECT toUInt32(toDate(at)) AS day, count(), sum(input + cache_read + cache_write), "
             "sum(output + reasoning), sum(cost) FROM llm.calls FINAL "
-            "WHERE installation = {installation:String} AND user = {user:String} "
-            "AND team = {team:String} GROUP BY day",
-            {"installation": installation, "user": owner[0], "team": owner[1]},
+            "WHERE installation = {installation:String} AND user = {user:String} GROUP BY day",
+            {"installation": installation, "user": user},
         )
         return {day: DayTotals(*totals) for day, *totals in found}
 

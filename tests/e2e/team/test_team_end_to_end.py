@@ -431,14 +431,22 @@ def test_verifying_replaces_calls_with_other_numbers_and_a_higher_version(
     assert CliRunner().invoke(cost, ["ship", "--verify"]).output == "Sent 0 calls.\nVerified.\n"
 
 
-def test_spending_follows_a_user_back_to_a_former_team(ledger: Path, store: ClickHouse) -> None:
-    record(ledger, call("one", 100), call("two", 50))
+def test_past_spending_stays_when_a_user_changes_team(ledger: Path, store: ClickHouse) -> None:
     text = (ledger / "config.toml").read_text()
-    for team in ("a", "b", "a"):
+    expected: dict[str, list[int]] = {}
+    for output, team in enumerate(("a", "b", "a"), start=100):
         (ledger / "config.toml").write_text(text.replace("team0", team))
-        assert CliRunner().invoke(cost, ["ship"]).output == "Sent 2 calls.\n"
-        query = "SELECT team, count(), sum(output) FROM llm.calls FINAL GROUP BY team"
-        wait_for(store, query, [[team, "2", "150"]])
+        CliRunner().invoke(cost, ["ship"])  # notices the change
+        now = datetime.now(UTC) + timedelta(milliseconds=1)
+        record(ledger, msgspec.structs.replace(call(f"{team}{output}", output), at=now))
+        assert CliRunner().invoke(cost, ["ship"]).output == "Sent 1 call.\n"
+        expected.setdefault(team, []).append(output)
+        query = "SELECT team, count(), sum(output) FROM llm.calls FINAL GROUP BY team ORDER BY team"
+        wait_for(
+            store,
+            query,
+            [[name, str(len(them)), str(sum(them))] for name, them in expected.items()],
+        )
 
 
 def wait_for(store: ClickHouse, query: str, expected: list[list[str]]) -> None:

@@ -125,7 +125,7 @@ def queue_of(book: CostBook, user: int) -> ShippingQueue:
         secret=queue.identity.secret,
         salt="salt",
         user=f"user{user}",
-        team=f"team{user % 2}",
+        teams=((0, f"team{user % 2}"),),
     )
     return ShippingQueue(book.ledger, identity, f"user{user}")
 
@@ -370,7 +370,6 @@ def test_calls_that_the_collector_rejects_are_never_verified(
             assert done.exit_code == 1, done.output
             assert "Verified." not in done.output
             assert f"call {min(rejected)}" in done.output
-        assert CliRunner().invoke(cost, ["ship"]).exit_code == 1
         rejected.clear()
         rejected.add("none")
         done = CliRunner().invoke(cost, ["ship", "--verify"])
