@@ -132,6 +132,8 @@ class Script:
                 tools may belong to a turn.
         """
         self.side_calls = side_calls or {}
+        self.summary_text = SUMMARY_TEXT
+        """The reply to requests for a summary, in a format that some agents require."""
         self._turns_have_tools = turns_have_tools
         self._replies: dict[str, list[Reply]] = {}
         self._kinds: dict[str, Kind] = {}
@@ -146,7 +148,7 @@ class Script:
         newest_first = request.user_texts[::-1]
         for phrase, kind in self.side_calls.items():
             if phrase in json.dumps(request.body, ensure_ascii=False):
-                return kind, Reply(SUMMARY_TEXT if kind == "summary" else SIDE_TEXT)
+                return kind, Reply(self.summary_text if kind == "summary" else SIDE_TEXT)
         if self._turns_have_tools and not request.tools:
             return "other", Reply(SIDE_TEXT)
         with self._lock:
@@ -239,7 +241,6 @@ _CACHE_BLOCKS: dict[Api, Callable[[Event], Iterator[object]]] = {
 SIDE_TEXT = "A short note"
 """The reply to side calls."""
 SUMMARY_TEXT = f"<analysis>{SIDE_TEXT}</analysis>\n<summary>{SIDE_TEXT}</summary>"
-"""The reply to requests for a summary, in a format that some agents require."""
 
 
 class FakeVendor:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LEAST_TOKENS = 10_000
 """Fewer cached tokens are not worth a report, and vendors cache no very short prompts."""
 _LEAST_SIDE_TOKENS = 1_024
+_LEAST_LOST = 1_000
+"""A compaction after which fewer tokens are sent again has kept the cache."""
 
 
 class LossCause(IntEnum):
@@ -212,7 +214,8 @@ class CacheChain(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         if kept < LEAST_TOKENS or call.read * 2 >= kept or self._continues_side(call):
             return 0
         cached = known if self.writes else last.prompt
-        return min(cached, call.prompt) - call.read
+        lost = min(cached, call.prompt) - call.read
+        return lost if lost >= _LEAST_LOST else 0
 
     def _continues_side(self, call: ChainCall) -> bool:
         side = self.side

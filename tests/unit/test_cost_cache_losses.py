@@ -51,6 +51,9 @@ class Call(NamedTuple):
         )
 
 
+COMPACTED = CacheFacts(is_compacted=True)
+
+
 def verdicts(*calls: Call) -> list[CacheLoss | None]:
     chain, found = CacheChain(), list[CacheLoss | None]()
     for number, call in enumerate(calls):
@@ -105,6 +108,7 @@ def test_the_cause_is_what_the_file_says(call: Call, cause: LossCause) -> None:
         ([Call(9_000, 0, 9_000), Call(9_500, 0, 9_500)], "a small prompt"),
         ([Call(50_000, 0), Call(51_000, 0)], "the client asks for no cache"),
         ([Call(50_000, 0, model=GPT), Call(51_000, 0, model=GPT)], "nothing has been read yet"),
+        ([FIRST, WARM, Call(9_000, 8_500, facts=COMPACTED)], "a compaction to a short summary"),
         ([FIRST, WARM, Call(500, 0)], "a title"),
         ([FIRST, WARM, Call(500, 0), Call(52_000, 51_000, 1_000)], "the call after a title"),
         ([FIRST, Call(20_000, 19_000, 1_000), Call(60_000, 20_000, 40_000)], "a branch"),
@@ -116,7 +120,7 @@ def test_no_cache_was_lost(calls: list[Call], why: str) -> None:
 
 
 def test_a_compaction_costs_what_the_shorter_prompt_did_not_read() -> None:
-    compacted = Call(15_000, 12_000, 3_000, facts=CacheFacts(is_compacted=True))
+    compacted = Call(15_000, 12_000, 3_000, facts=COMPACTED)
     assert last_verdict(FIRST, WARM, compacted) == CacheLoss(3_000, LossCause.COMPACTION)
 
 

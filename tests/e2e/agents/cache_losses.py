@@ -25,9 +25,9 @@ from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.sums import Scope
 from tests.e2e.agents.adapters import AGENTS
-from tests.e2e.agents.install import Package, ensure_installed
+from tests.e2e.agents.install import ensure_installed
 from tests.e2e.agents.scene import PRICES, TURN_SECONDS, Stage
-from tests.fake_vendor import PromptCache, Reply
+from tests.fake_vendor import SIDE_TEXT, SUMMARY_TEXT, PromptCache, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sidecar.cost.ledger_events import LedgerEvent
     from tests.fake_vendor import VendorCall
 
-TEXT = "The ledger of the cellar has many lines, and each of them is worth a look. " * 700
+TEXT = "The ledger of the cellar has many lines, and each of them is worth a look. " * 1_300
 """The first prompt, long enough for every agent's prompt to be worth a report."""
 
 
@@ -57,8 +57,6 @@ class Provoked(NamedTuple):
     prompt: str = ""
     """A command, instead of a prompt, which the next turn follows."""
     prepare: Callable[[Stage], None] = lambda _: None
-    updates: bool = False
-    """Whether the agent is updated before the turn."""
 
 
 EXPIRY = Provoked("a pause of 6 minutes", LossCause.EXPIRED, wait=360)
@@ -76,17 +74,11 @@ class Loss:
     tokens: int
     usd: float
     verdict: str = "none"
-    verdict_tokens: int = 0
     verdict_usd: float | None = None
 
     @property
     def is_right(self) -> bool:
         return self.verdict == self.provoked.cause.text
-
-    @property
-    def is_wrong(self) -> bool:
-        """Whether the report names a cause that it was not, instead of leaving it unexplained."""
-        return not self.is_right and self.verdict not in ("none", LossCause.UNEXPLAINED.text)
 
 
 @dataclass
@@ -98,11 +90,12 @@ class Run:
     pauses: list[tuple[datetime, float]] = field(default_factory=list)
     """Each pause: when it was, and how many seconds it should have taken."""
     options: tuple[str, ...] = ()
-    program: Path = Path()
     turns: int = 0
 
     def __post_init__(self) -> None:
-        self.stage.vendor.cache, self.program = self.cache, self.stage.program
+        self.stage.vendor.cache = self.cache
+        # Vendors' summaries are long, and have to be sent for the first time.
+        self.stage.script.summary_text = SUMMARY_TEXT.replace(SIDE_TEXT, TEXT[:20_000])
 
     def turn(self, prompt: str = "", *, resume: bool = True, options: Sequence[str] = ()) -> None:
         """Run the agent with a prompt, by default a short one that continues the session."""
@@ -139,8 +132,6 @@ class Run:
         provoked.prepare(self.stage)
         if not provoked.once:
             self.options += provoked.options
-        if provoked.updates:
-            self.program = self.stage.program
         if provoked.prompt:
             self.turn(provoked.prompt)
         start = len(self.stage.vendor.calls)
@@ -249,6 +240,27 @@ def _set(path: str, **values: object) -> Callable[[Stage], None]:
     return change
 
 
+def _shrink_window(path: str, limit: tuple[str, ...], tokens: int) -> Callable[[Stage], None]:
+    """Return a function that sets all models' windows in an agent's settings."""
+
+    def change(stage: Stage) -> None:
+        file = stage.home / path
+        settings = json.loads(file.read_text())
+        (provider,) = (settings.get("provider") or settings.get("providers")).values()
+        models = provider["models"]
+        for model in models.values() if isinstance(models, dict) else models:
+            for key in limit[:-1]:
+                model = model[key]
+            model[limit[-1]] = tokens
+        file.write_text(json.dumps(settings))
+
+    return change
+
+
+def _compacted(prepare: Callable[[Stage], None]) -> Provoked:
+    return Provoked("compaction", LossCause.COMPACTION, prepare=prepare)
+
+
 def _other_model(name: str, option: str = "--model") -> Provoked:
     return Provoked(f"model {name}", LossCause.MODEL, (option, name))
 
@@ -260,24 +272,8 @@ def _unseen(
     return Provoked(what, LossCause.UNEXPLAINED, options, prepare=prepare)
 
 
-class Older(Package):
-    """An older version of an agent, in a folder of its own."""
-
-    @property
-    def folder(self) -> Path:
-        return super().folder.with_name(f"{self.program}-{self.version}")
-
-
-OLDER = {
-    "claude-code": Older("npm", "@anthropic-ai/claude-code", "2.1.331", "claude"),
-    "qwen-code": Older("npm", "@qwen-code/qwen-code", "0.24.3", "qwen"),
-    "copilot-cli": Older("npm", "@github/copilot", "1.0.92", "copilot"),
-}
-"""The versions in which sessions begin, until the agent is updated."""
-UPDATED = Provoked("the agent was updated", LossCause.VERSION, updates=True)
 PROVOKED: dict[str, tuple[Provoked, ...]] = {
     "claude-code": (
-        UPDATED,
         DROPPED,
         Provoked("no tool Bash", LossCause.SHAPE, ("--disallowedTools", "Bash"), once=True),
         _other_model("claude-opus-4-5"),
@@ -299,7 +295,6 @@ PROVOKED: dict[str, tuple[Provoked, ...]] = {
         _other_model("gpt-5-mini", "-m"),
         TWO_DAYS,
         DROPPED,
-        _unseen("with web search", "-c", "tools.web_search=true", "-c", "web_search=live"),
         Provoked("effort high", LossCause.EFFORT, ("-c", "model_reasoning_effort=high")),
         Provoked(
             "compaction",
@@ -314,6 +309,7 @@ PROVOKED: dict[str, tuple[Provoked, ...]] = {
         LIKELY,
         Provoked("effort low", LossCause.EFFORT, ("--variant", "low")),
         _unseen("AGENTS.md is new", prepare=_write_note("AGENTS.md")),
+        _compacted(_shrink_window(".config/opencode/opencode.json", ("limit", "context"), 60_000)),
     ),
     "pi": (
         DROPPED,
@@ -323,6 +319,7 @@ PROVOKED: dict[str, tuple[Provoked, ...]] = {
         _other_model("gpt-5-mini"),
         LIKELY,
         Provoked("AGENTS.md is new", LossCause.SYSTEM, prepare=_write_note("AGENTS.md")),
+        _compacted(_shrink_window(".pi/agent/models.json", ("contextWindow",), 40_000)),
     ),
     "gemini-cli": (
         DROPPED,
@@ -333,17 +330,22 @@ PROVOKED: dict[str, tuple[Provoked, ...]] = {
             "no shell tool",
             prepare=_set(".gemini/settings.json", tools={"exclude": ["run_shell_command"]}),
         ),
+        _compacted(_set(".gemini/settings.json", model={"compressionThreshold": 0.01})),
     ),
     "qwen-code": (
-        UPDATED,
         DROPPED,
         _other_model("gpt-5-mini"),
         LIKELY,
         _unseen("longer system prompt", "--append-system-prompt", "Be short."),
         _unseen("no shell tool", "--exclude-tools", "run_shell_command"),
+        _compacted(
+            _set(
+                ".qwen/settings.json",
+                model={"name": "gpt-5-mini", "generationConfig": {"contextWindowSize": 60_000}},
+            )
+        ),
     ),
     "copilot-cli": (
-        UPDATED,
         DROPPED,
         Provoked("effort low", LossCause.EFFORT, ("--reasoning-effort", "low")),
         _other_model("gpt-5-mini"),
@@ -380,10 +382,11 @@ def open_run(name: str, folder: Path) -> Run:
     return Run(stage)
 
 
-def provoke_all(run: Run) -> list[Loss]:
-    """Provoke an agent's losses in one session, and return them with the verdicts."""
-    if (older := OLDER.get(run.stage.agent.name)) is not None:
-        run.program = ensure_installed(older)
+def provoke_all(run: Run) -> tuple[list[Loss], list[LedgerEvent]]:
+    """Provoke an agent's losses in one session.
+
+    Returns the losses with the verdicts on them, and the calls that are reported as other losses.
+    """
     run.begin()
     losses = [run.provoke(one) for one in PROVOKED[run.stage.agent.name]]
     found = [event for event in run.recorded() if event.loss and event.loss.cause]
@@ -392,10 +395,10 @@ def provoke_all(run: Run) -> list[Loss]:
         if reported is None or reported.loss is None or reported.loss.cause is None:
             continue
         found.remove(reported)
-        loss.verdict, loss.verdict_tokens = reported.loss.cause.text, reported.loss.tokens
+        loss.verdict = reported.loss.cause.text
         if reported.cost is not None and reported.cost.lost is not None:
             loss.verdict_usd = float(reported.cost.lost)
-    return losses
+    return losses, found
 
 
 def _keep_plain(run: Run) -> None:
@@ -411,7 +414,7 @@ def _keep_with_tools(run: Run) -> None:
 
 
 def _keep_while_growing(run: Run) -> None:
-    run.turn(f"and this: {TEXT}{TEXT}"[:120_000])
+    run.turn(f"and this: {TEXT}")
     run.turn()
 
 
@@ -437,7 +440,7 @@ def _keep_beside_others(run: Run) -> None:
 KEPT: dict[str, Callable[[Run], None]] = {
     "four turns": _keep_plain,
     "a turn with four tool calls": _keep_with_tools,
-    "a prompt of 30,000 tokens": _keep_while_growing,
+    "a prompt of 24,000 tokens": _keep_while_growing,
     "two pauses of 4 minutes": _keep_in_time,
     "a sub-agent, or a fork": _keep_beside_others,
 }
@@ -464,7 +467,8 @@ def main() -> None:
             sys.stdout.write(f"{name}, {what}: {len(found)} losses {[one.loss for one in found]}\n")
     for name in names or PROVOKED:
         with tempfile.TemporaryDirectory() as folder:
-            losses = provoke_all(open_run(name, Path(folder)))
+            losses, others = provoke_all(open_run(name, Path(folder)))
+        sys.stdout.write(f"{name}: {len(others)} other losses\n")
         for loss in losses:
             verdict = loss.verdict if loss.is_right else f"**{loss.verdict}**"
             usd = "" if loss.verdict_usd is None else f"{loss.verdict_usd:.4f}"
