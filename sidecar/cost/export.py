@@ -68,6 +68,12 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The cost in USD that the agent computed from its price list."""
     branch: str = ""
     """The git branch that was checked out, or an empty string if unknown."""
+    lost_tokens: int | None = None
+    """The tokens of a lost cache that were sent again; 0 if it was not lost, null if unknown."""
+    cache_loss: str | None = None
+    """Why the cache was lost, as in reports by `cache-loss`."""
+    lost_cost_usd: float | None = None
+    """What the lost tokens cost more than a cache read; null if unknown."""
 
 
 _USES = frozenset({"web_searches", "file_searches", "other_tools"})
@@ -127,6 +133,9 @@ def exported(event: LedgerEvent) -> ExportedCall:
         cost_source=source_of(cost),
         agent_cost_usd=None if event.agent_cost is None else float(event.agent_cost),
         branch=event.branch,
+        lost_tokens=None if event.loss is None else event.loss.tokens,
+        cache_loss=event.loss.cause.text if event.loss and event.loss.cause else None,
+        lost_cost_usd=None if cost.lost is None else float(cost.lost),
     )
 
 

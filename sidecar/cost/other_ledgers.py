@@ -21,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from sidecar import typed
+from sidecar.cost.cache_losses import NO_LOSS, CacheLoss, LossCause
 from sidecar.cost.export import ExportedCall, buckets_of_export, without_quote
 from sidecar.cost.ledger import (
     EVENT_COLUMNS,
@@ -151,6 +152,17 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
 _TEXTS = frozenset({"workspace", "session", "agent", "provider", "model", "category", "branch"})
 
 
+_CAUSES = {cause.text: cause for cause in LossCause}
+
+
+def _loss_of(call: ExportedCall) -> CacheLoss | None:
+    if call.lost_tokens is None:
+        return None
+    if call.lost_tokens <= 0 or call.cache_loss is None:
+        return NO_LOSS
+    return CacheLoss(call.lost_tokens, _CAUSES.get(call.cache_loss, LossCause.UNEXPLAINED))
+
+
 def _event_of(call: ExportedCall) -> LedgerEvent:
     def amount(usd: float | None) -> Decimal | None:
         return None if usd is None else Decimal(str(usd))
@@ -170,4 +182,5 @@ def _event_of(call: ExportedCall) -> LedgerEvent:
         reported_cost=amount(call.cost_usd) if call.cost_source == "reported" else None,
         agent_cost=amount(call.agent_cost_usd),
         branch=call.branch,
+        loss=_loss_of(call),
     )

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -17,6 +18,7 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
+from sidecar.cost.cache_losses import CacheLoss, LossCause
 from sidecar.cost.ledger import FILE_NAME
 from sidecar.cost.ledger_events import LedgerEvent
 from tests.unit.cost_calls import call_of
@@ -55,11 +57,12 @@ def laptop() -> Path:
 @pytest.fixture
 def desktop(tmp_path: Path) -> Path:
     """Record two calls elsewhere. The session of one of them was synchronized to this machine."""
-    later = AT + timedelta(hours=1)
+    later = call_of("codex", at=AT + timedelta(hours=1), tokens=5_000, request_id="b")
+    loss = CacheLoss(2_000, LossCause.EXPIRED)
     return record(
         tmp_path / "desktop",
         call_of("codex", at=AT, tokens=100, request_id="a"),
-        call_of("codex", at=later, tokens=5_000, request_id="b", branch="main", tier="batch"),
+        msgspec.structs.replace(later, branch="main", tier="batch", loss=loss),
     )
 
 
@@ -92,6 +95,7 @@ def test_exports_are_read_as_they_were_written(desktop: Path, tmp_path: Path, fo
     run("cost", "export", "--format", form, "--output", str(both), "--also", str(desktop))
     assert totals(laptop_file) == totals()
     assert totals(both) == expected
+    assert "expired" in both.read_text()
     assert totals(both, desktop, laptop_file) == expected
     again = tmp_path / f"again.{form}"
     run("cost", "export", "--format", form, "--output", str(again), "--also", str(both))
