@@ -38,6 +38,7 @@ joined by "else", only the first that exists is read. Other files are read in ad
 WHERE = {
     "user": "yours",
     "chain": "chain",
+    "trusted": "from the nearest folder that you have trusted to the start, else the start",
     "between": "between root and start",
     "root": "root",
     "start": "start",
@@ -148,6 +149,15 @@ def _list_unit(limit: EntryLimit) -> str:
     return unit
 
 
+FLAGS = {
+    "is_sorted": "sorted by name",
+    "hides_same_name": "a rule hides later ones of the same name",
+    "skips_links": "not links",
+    "links_as_imports": "rules behind links count as imports",
+    "drops_invalid": "not if the front matter is not valid YAML",
+}
+
+
 def details(files: Files) -> Iterator[str]:
     """Yield what the fields of an entry say, except its names and places."""
     if files.kind:
@@ -156,8 +166,7 @@ def details(files: Files) -> Iterator[str]:
         listed = ", ".join(f"`{name}`" for name in names)
         text = " with text" if not files.empty_hides else ""
         yield f"{listed} only if no folder has one of the other names{text}"
-    if files.hides_same_name:
-        yield "a rule hides later ones of the same name"
+    yield from (text for field, text in FLAGS.items() if getattr(files, field))
     if files.scope is not None:
         yield from scope_details(files.scope)
     if files.strips:
@@ -217,6 +226,11 @@ def agent_notes(rules: AgentRules) -> Iterator[str]:
         yield "No imports: `@path` is sent as it stands."
     if rules.constants:
         yield from constant_texts(rules)
+    if rules.skill_order != "found":
+        yield {
+            "name": "Skills are sorted by name.",
+            "level": "Skills are sorted by name, those of the project and yours apart.",
+        }[rules.skill_order]
     if rules.entry_limit is not None:
         yield entry_limit_text(rules.entry_limit)
     if rules.settings is not None:
@@ -283,6 +297,7 @@ def import_text(imports: Imports) -> str:
                 "They count in HTML comments and blocks."
                 if imports.in_html
                 else "They do not count in HTML comments and blocks.",
+                f"At most {imports.most} files are imported." if imports.most else "",
                 f"A file outside the {FOLDERS[imports.within]} {imports.outside}.",
             ],
         )

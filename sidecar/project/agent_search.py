@@ -131,13 +131,46 @@ class AgentSearch:
                 found += self._own_folders
             elif where == "chain":
                 found += self._chain(rules.above)
+            elif where == "trusted":
+                found += self._chain("always")[-1 - self._trusted_above :]
             elif where == "between":
                 found += self._chain("never")[1:-1]
             else:
                 folder = self.project[0] if where == "root" else self.start
                 found.append(SearchFolder(folder, self.project))
+        if rules.links_as_imports and self.imports_any:
+            home = str(self._places.home)
+            found = [one._replace(inside=(*one.inside, home)) for one in found]
         places = list({one.folder: one for one in found}.values())
         return places[::-1] if rules.innermost_first else places
+
+    @cached_property
+    def _trusted_above(self) -> int:
+        """How many folders above the start are below the nearest trusted one, or are it."""
+        key = self._rules.trust_key
+        values = (values.get(key) for values in self._user_files(self._rules.trust_files))
+        trusted = {one for value in values if isinstance(value, list) for one in value}
+        folders = (self.start, *map(str, Path(self.start).parents))
+        return next((number for number, one in enumerate(folders) if one in trusted), 0)
+
+    @cached_property
+    def imports_any(self) -> bool:
+        """Whether the user has approved imports of files outside the project."""
+        imports = self._rules.imports
+        for values in self._user_files(imports.approval_files) if imports is not None else ():
+            value: Any = values
+            for key in imports.approval_keys if imports is not None else ():
+                name = key.replace("{root}", self._files.real(self.project[0]))
+                value = value.get(name) if isinstance(value, Mapping) else None
+            if value is True:
+                return True
+        return False
+
+    def _user_files(self, names: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+        """Yield the values in files of the agent in the user's folders."""
+        for path in (path for name in names for path in self._places.named_paths(name)):
+            inside = (str(self._places.home), str(path.parent))
+            yield self._files.settings(str(path), inside)
 
     def paths(self, place: SearchFolder, name: str) -> list[str]:
         """Return the files in a place that a name or a pattern stands for."""
@@ -177,9 +210,8 @@ class AgentSearch:
     def _placeholders(self) -> dict[str, str]:
         styles = [text for text, _ in self.setting_texts("output_style")]
         names: Any = {}
-        for path in self._places.named_paths(self._rules.names_file):
-            inside = (str(self._places.home), str(path.parent))
-            names = self._files.settings(str(path), inside).get(self._rules.names_key)
+        for values in self._user_files((self._rules.names_file,)):
+            names = values.get(self._rules.names_key)
         name = names.get(self.start) if isinstance(names, Mapping) else None
         return {
             "{slug}": re.sub(r"[^A-Za-z0-9]", "-", self.project[0]),
@@ -241,7 +273,8 @@ class AgentSearch:
             at = flagged.index(rules)
             mine = names[at:] if rules is flagged[-1] else names[at : at + 1]
             groups = [(name,) for name in mine]
-        groups += [(name,) for name in also if (name,) not in groups]
+        if also:
+            groups = sorted({*groups, *((name,) for name in also)})
         return [(*group, *more) for group in groups]
 
     def _setting_names(self, field: str) -> list[str]:

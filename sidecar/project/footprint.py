@@ -40,6 +40,7 @@ from sidecar.project.source_files import MAX_ENTRIES, SourceFile, SourceFiles
 from sidecar.text.prompt_markdown import (
     Mention,
     find_mentions,
+    is_valid_front_matter,
     read_front_matter,
 )
 
@@ -150,10 +151,14 @@ def find_footprint(
     """
     rules = loading_rules()[agent]
     finder = _Finder(agent, rules, str(start), places, files or SourceFiles())
+    styles = [one for one in rules.files if one.kind == "output-style"]  # of the system prompt
+    for one in styles:
+        finder.add_files(one)
     if rules.entries_first:
         finder.add_entries(context_window)
     for one in rules.files:
-        finder.add_files(one)
+        if one not in styles:
+            finder.add_files(one)
     finder.add_named_by_settings()
     if not rules.entries_first:
         finder.add_entries(context_window)
@@ -423,6 +428,8 @@ class _Finder:
                 else:
                     chosen = names[base] = file
                     self._add_file(file, rules, remaining)
+        if rules.is_sorted:
+            self._parts[first:] = sorted(self._parts[first:], key=_rule_name)
         self._find_unscoped_rules(first, rules)
         if rules.below == "later":
             self._add_below(rules, groups, standing)
@@ -461,6 +468,7 @@ class _Finder:
                             continue
                         entry = self._read_entry(file, rules)
                         listed += [entry] if entry is not None else []
+        self._sort(listed)
         limited = [entry for entry in listed if entry.rules.is_limited]
         limit, budget = self._rules.entry_limit, self._entry_budget(window) if limited else None
         sent = iter(fit_descriptions(limited, limit, budget, self._usage()))
@@ -468,6 +476,22 @@ class _Finder:
             description = next(sent) if entry.rules.is_limited else entry.cut
             if not _is_built_in(entry.path, entry.rules):
                 self._append_entry(entry, description)
+
+    def _sort(self, entries: list[Entry]) -> None:
+        """Sort the skills as the agent does."""
+        if self._rules.skill_order == "found":
+            return
+        kinds = list(dict.fromkeys(one.rules.kind for one in entries))
+        levels = list(dict.fromkeys(one.level for one in entries if one.rules.kind == "skill"))
+        by_level = self._rules.skill_order == "level"
+
+        def key(entry: Entry) -> tuple[int, int, str]:
+            kind = entry.rules.kind
+            if kind != "skill":
+                return kinds.index(kind), 0, ""
+            return kinds.index(kind), levels.index(entry.level) if by_level else 0, entry.name
+
+        entries.sort(key=key)
 
     def _with_settings(self, rules: Entries) -> Entries:
         values = [value for value, _ in self._search.setting_values("max_description")]
@@ -663,6 +687,9 @@ class _Finder:
         limit = self._search.limit_of(rules)
         if source.head and limit and limit.bytes is not None and limit.bytes < len(source.head):
             source = source._replace(data=source.head, note="")
+        if file.is_rule and (reason := self._drop_reason(file, source, rules)):
+            self._append(replace(part, state="hidden", reason=reason))
+            return
         if source.note:
             self._append(replace(part, reason=source.note, is_unread=True))
             return
@@ -690,6 +717,19 @@ class _Finder:
         imports = None if file.name in rules.without_imports else self._rules.imports
         if imports is not None and kind in ("instructions", "rule"):
             self._add_imports(file, rules, imports, (source.real,))
+
+    def _drop_reason(self, file: FoundFile, source: SourceFile, rules: Files) -> str:
+        """Return why a rule is not sent at all, or an empty string."""
+        imports = self._rules.imports
+        if rules.links_as_imports and imports is not None and not file.place.is_own:
+            inside = (file.place.folder, *self._import_folders(file, imports))
+            if not self._search.imports_any and not self._files.is_inside(file.path, inside):
+                return f"it is outside {self._folder_name(imports)}, and {imports.outside}"
+        if rules.skips_links and os.path.islink(file.path):
+            return f"{self._rules.title} skips links"
+        if rules.drops_invalid and not is_valid_front_matter(source.text):
+            return "its front matter is not valid YAML"
+        return ""
 
     def _cut(self, part: Part, source: SourceFile, end: int, rules: Files) -> Part:
         size = source.size or len(source.data)
@@ -800,6 +840,12 @@ class _Finder:
                 fix = self._separate_import(text, mention, span, imported, imports)
                 self._report("import-skipped", file.path, span, message, fix)
                 self._hide_import(imported, reason)
+            elif imports.most is not None and len(self._imported) >= imports.most:
+                reason = f"{self._rules.title} imports at most {imports.most} files"
+                message = f"{self._name} does not import this file: it imports at most "
+                message += f"{imports.most} files. Remove other imports."
+                self._report("import-skipped", file.path, span, message)
+                self._hide_import(imported, reason)
             elif reason == "" and len(self._parts) >= MAX_PARTS:
                 self._left_out += 1
             elif reason == "":
@@ -855,10 +901,19 @@ class _Finder:
     def _resolve(self, file: FoundFile, name: str, imports: Imports) -> FoundFile:
         named = str(self._places.expand(name)) if name.startswith("~") else name
         path = os.path.normpath(os.path.join(os.path.dirname(file.path), named))
-        inside = file.place.inside
-        if imports.within == "start" and not file.place.is_own:
-            inside = (self._start,)
+        inside = self._import_folders(file, imports)
         return FoundFile(path, file.place._replace(inside=inside), path)
+
+    def _import_folders(self, file: FoundFile, imports: Imports) -> tuple[str, ...]:
+        """Return the folders from which a file may import others."""
+        if imports.within != "start" or file.place.is_own:
+            return file.place.inside
+        if self._search.imports_any:
+            return (*self._search.project, str(self._places.home))
+        return (self._start,)
+
+    def _folder_name(self, imports: Imports) -> str:
+        return {"root": "the project", "start": self._search.start_name}[imports.within]
 
     def _skip_reason(
         self, mention: Mention, file: FoundFile, imports: Imports, hops: int
@@ -866,8 +921,9 @@ class _Finder:
         """Return why a mention is not imported: "" if it is, or None if it is no import at all."""
         start = ("/", "~/", "./", "../")
         is_path = mention.path.startswith(start) or file.path.endswith(_TEXT_FILES)
-        if not self._files.is_inside(file.path, file.place.inside):
-            folder = {"root": "the project", "start": self._search.start_name}[imports.within]
+        is_inside = self._files.is_inside(file.path, file.place.inside)
+        if not is_inside and not self._search.imports_any:
+            folder = self._folder_name(imports)
             return f"it is outside {folder}, and {imports.outside}" if is_path else None
         is_block = mention.block == "text" or imports.in_html
         is_separate = not mention.before or mention.before in imports.after
@@ -931,6 +987,10 @@ _TEXT_FILES = (".md", ".mdc", ".txt", *(f".md{mark}" for mark in _PUNCTUATION))
 
 def _is_built_in(path: str, rules: Entries) -> bool:
     return not set(rules.without).isdisjoint(path.split(os.sep))
+
+
+def _rule_name(part: Part) -> str:
+    return os.path.splitext(os.path.basename(part.path))[0].lower()
 
 
 def _level(rules: Files, file: FoundFile) -> int:

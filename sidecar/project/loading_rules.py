@@ -23,7 +23,7 @@ Kind = Literal[
     "sub-agent",
     "output-style",
 ]
-Where = Literal["user", "chain", "between", "root", "start"]
+Where = Literal["user", "chain", "trusted", "between", "root", "start"]
 State = Literal["sent", "cut", "name-only", "later", "hidden"]
 
 
@@ -68,6 +68,7 @@ class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     where: tuple[Where, ...]
     """`user`: the agent's folders of the user's. `chain`: from the root of the git repository to
     the folder where the agent starts. `root` and `start`: its ends. `between`: the rest of it.
+    `trusted`: from the nearest folder in `AgentRules.trust_key` to the start, or the start alone.
     """
     files: tuple[str | tuple[str, ...], ...]
     """The files in each folder, in order. Of names in a list, only the first that exists is read.
@@ -96,9 +97,17 @@ class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Whether `fallbacks` applies to folders below as well."""
     warns_beside: bool = False
     """Whether authors should know that a fallback is hidden by a file in its own folder."""
+    is_sorted: bool = False
+    """Whether the files are sent in the order of their names, not of their folders."""
     hides_same_name: bool = False
     """Whether a rule hides later ones of the same name in other folders."""
     scope: Scope | None = None
+    drops_invalid: bool = False
+    """Whether a rule is not sent if its front matter is not valid YAML."""
+    skips_links: bool = False
+    """Whether a rule that is a link is not sent."""
+    links_as_imports: bool = False
+    """Whether a rule behind a link counts as an import, so that `Imports.within` applies to it."""
     has_settings: bool = False
     """Whether the settings `names`, `also_names` and `more_names` change the names.
 
@@ -132,6 +141,12 @@ class Imports(
     """The folder that contains every file that can be imported."""
     outside: str = "is not sent"
     """What happens to imports of other files."""
+    most: int | None = None
+    """How many files are imported in a request. The rest is not sent."""
+    approval_files: tuple[str, ...] = ()
+    """The user's files that may say that imports of other files are sent, too."""
+    approval_keys: tuple[str, ...] = ()
+    """The keys in those files, from the top. `{root}` is the path of the repository."""
 
 
 class Entries(
@@ -282,7 +297,15 @@ class AgentRules(
     """What is sent only once: the same file under two names, or the same text."""
     files: tuple[Files, ...] = ()
     """In the order of the request."""
+    trust_files: tuple[str, ...] = ()
+    """The user's files in which the agent keeps the folders that the user trusts."""
+    trust_key: str = ""
+    """The key in those files."""
     entries: tuple[Entries, ...] = ()
+    skill_order: Literal["found", "name", "level"] = "found"
+    """How the list of skills is sorted: not at all, by name, or by name, the project's and the
+    user's apart.
+    """
     entries_first: bool = False
     """Whether they are sent before the files."""
     entry_limit: EntryLimit | None = None

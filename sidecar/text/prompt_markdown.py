@@ -27,6 +27,8 @@ _KEY = re.compile(r"([\w.-]+)[ \t]*:(?:[ \t]+|$)(.*)")
 _ITEM = re.compile(r"[ \t]*-(?:[ \t]+(.*)|$)")
 _COMMENT_END = re.compile(r"(?:^|\s)#.*$")
 _FLOW_ITEM = re.compile(r"""[ \t]*("(?:[^"\\]|\\.)*+"|'[^']*+'|[^,\]]*+)[ \t]*(?:,|\]|$)""")
+_RESERVED = tuple("*&!%@`,]}")
+"""The characters with which a YAML text without quotes does not start."""
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -42,21 +44,45 @@ def read_front_matter(text: str) -> Mapping[str, Value]:
     return read_yaml(found[1]) if found else {}
 
 
+def is_valid_front_matter(text: str) -> bool:
+    """Return whether the front matter of a Markdown file, if any, is valid YAML.
+
+    Only the mistakes are found that people make in values: a list or a text without an end, a colon
+    in a text without quotes, and a pattern without them, such as `*.ts`.
+    """
+    found = _FRONT_MATTER.match(text) if front_matter_end(text) else None
+    return found is None or not any(map(_is_invalid, _yaml_items(found[1])))
+
+
+def _is_invalid(item: tuple[str, str, list[str]]) -> bool:
+    _, head, inner = item
+    head = head.strip()
+    if head[:1] in ("|", ">"):
+        return False
+    if head[:1] in ("'", '"', "[", "{"):
+        whole = _COMMENT_END.sub("", "\n".join((head, *inner))).rstrip()
+        return len(whole) < 2 or whole[-1] != {"[": "]", "{": "}"}.get(head[0], head[0])
+    return head[:1] in _RESERVED or ": " in _COMMENT_END.sub("", head)
+
+
 def read_yaml(text: str) -> dict[str, Value]:
     """Return the values at the top level of a YAML document that are scalars or lists of them.
 
     This is the part of YAML that front matter uses: plain, quoted and block scalars, and lists.
     """
-    values: dict[str, Value] = {}
+    return {key: _yaml_value(head, inner) for key, head, inner in _yaml_items(text)}
+
+
+def _yaml_items(text: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield each key, what follows it on its line, and the lines up to the next key."""
     key, head, inner = "", "", list[str]()
     for line in (*text.splitlines(), "end: "):
         if found := _KEY.match(line):
             if key:
-                values[key] = _yaml_value(head, inner)
+                yield key, head, inner
             key, head, inner = found[1], found[2], []
         else:
             inner.append(line)
-    return values
 
 
 def _yaml_value(head: str, inner: list[str]) -> Value:

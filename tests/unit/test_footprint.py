@@ -99,7 +99,8 @@ CASES: list[tuple[str, str, list[str], list[str]]] = [
         ["agents.md", ".kimi-code/AGENTS.md", "~/.agents/AGENTS.md", "~/.kimi-code/AGENTS.md"],
         ["~/.kimi-code/AGENTS.md", "~/.agents/AGENTS.md", ".kimi-code/AGENTS.md", "agents.md"],
     ),
-    ("vibe", "pkg", ["~/.vibe/AGENTS.md", "AGENTS.md", "CLAUDE.md"], ["~/.vibe/AGENTS.md", "AGENTS.md"]),
+    ("vibe", ".", ["~/.vibe/AGENTS.md", "AGENTS.md", "CLAUDE.md"], ["~/.vibe/AGENTS.md", "AGENTS.md"]),
+    ("vibe", "pkg", ["AGENTS.md", "pkg/AGENTS.md"], ["pkg/AGENTS.md"]),
     (
         "copilot-cli",
         "mid/pkg",
@@ -114,8 +115,10 @@ CASES: list[tuple[str, str, list[str], list[str]]] = [
     (
         "cline",
         ".",
-        [".clinerules/a.md", ".clinerules/deep/b.md", ".clinerules/c.txt", "AGENTS.md"],
-        ["AGENTS.md", ".clinerules/a.md", ".clinerules/c.txt"],
+        [".clinerules/a.md", ".clinerules/deep/b.md", ".clinerules/c.txt", "AGENTS.md",
+         "~/Cline/Rules/B.md", "~/.agents/AGENTS.md"],
+        ["~/.agents/AGENTS.md", ".clinerules/a.md", "~/Cline/Rules/B.md", ".clinerules/c.txt",
+         "AGENTS.md"],
     ),
     ("cline", "pkg", ["AGENTS.md", "pkg/AGENTS.md"], ["pkg/AGENTS.md"]),
     (
@@ -309,6 +312,7 @@ def test_claude_rules_with_paths_are_sent_later(
         ("claude-code", ".claude/rules/a.md", "paths: ['**', 'src/**']", "later"),
         ("cline", ".clinerules/a.md", "disabled: true", "hidden"),
         ("cline", ".clinerules/a.md", "paths: src/**", "sent"),
+        ("cline", ".clinerules/a.md", "paths: [", "hidden"),
         ("continue", ".continue/rules/a.md", "globs: '*.py'", "later"),
         ("continue", ".continue/rules/a.md", "alwaysApply: false", "later"),
         ("continue", ".continue/rules/a.md", "alwaysApply: true\nglobs: '*.py'", "sent"),
@@ -384,7 +388,7 @@ def test_aider_sends_what_its_settings_name(world: FootprintWorld, text: str) ->
 def test_gemini_reads_more_names_from_its_settings(world: FootprintWorld) -> None:
     world.write({"GEMINI.md": "x", "AGENTS.md": "y"})
     world.write({".gemini/settings.json": '{"context": {"fileName": ["AGENTS.md"]}}'})
-    assert world.sent("gemini-cli") == ["GEMINI.md", "AGENTS.md"]
+    assert world.sent("gemini-cli") == ["AGENTS.md", "GEMINI.md"]
 
 
 def test_qwen_reads_the_names_in_its_settings_instead_of_its_own(world: FootprintWorld) -> None:
@@ -408,6 +412,60 @@ def test_claude_imports_only_files_below_the_folder_where_it_starts(world: Footp
     (problem,) = world.problems("claude-code", "import-skipped", "pkg")
     assert "outside pkg, where it starts" in problem.message
     assert world.sent("claude-code") == ["CLAUDE.md", "docs/a.md", "pkg/b.md"]
+
+
+@pytest.mark.parametrize("is_approved", [False, True])
+def test_claude_sends_what_is_outside_once_it_is_approved(
+    world: FootprintWorld, *, is_approved: bool
+) -> None:
+    world.write({
+        "CLAUDE.md": "@../notes.md\n", "../notes.md": "Notes", "~/shared/rule.md": "Rule",
+        "~/shared/file.md": "File", ".claude/rules/own.md": "Own",
+    })  # fmt: skip
+    approval = {"hasClaudeMdExternalIncludesApproved": is_approved}
+    world.write({"~/.claude.json": json.dumps({"projects": {str(world.root): approval}})})
+    world.path("pkg").mkdir()
+    world.path("pkg/CLAUDE.md").symlink_to(world.path("~/shared/file.md"))
+    world.path(".claude/rules/linked.md").symlink_to(world.path("~/shared/rule.md"))
+    parts = world.footprint("claude-code", "pkg").parts
+    assert [(world.name(one.path), one.state) for one in parts] == [
+        ("CLAUDE.md", "sent"),
+        ("../notes.md", "sent" if is_approved else "hidden"),
+        (".claude/rules/linked.md", "sent" if is_approved else "hidden"),
+        (".claude/rules/own.md", "sent"),
+        ("pkg/CLAUDE.md", "sent"),
+    ]
+    problems = world.problems("claude-code", "import-skipped", "pkg")
+    assert [world.name(one.path) for one in problems] == ([] if is_approved else ["CLAUDE.md"])
+
+
+def test_vibe_reads_instructions_from_the_nearest_trusted_folder(world: FootprintWorld) -> None:
+    world.write(dict.fromkeys(["../AGENTS.md", "AGENTS.md", "pkg/AGENTS.md"], "Words"))
+    for trusted, sent in (
+        ([world.root], ["AGENTS.md", "pkg/AGENTS.md"]),
+        ([world.root.parent], ["../AGENTS.md", "AGENTS.md", "pkg/AGENTS.md"]),
+        ([world.root.parent, world.path("pkg")], ["pkg/AGENTS.md"]),
+    ):
+        folders = json.dumps([str(one) for one in trusted])
+        world.write({"~/.vibe/trusted_folders.toml": f"trusted = {folders}\n"})
+        assert world.sent("vibe", "pkg") == sent
+
+
+def test_cline_skips_rules_that_are_links(world: FootprintWorld) -> None:
+    world.write({".clinerules/a.md": "Words", "docs/b.md": "Words"})
+    world.path(".clinerules/b.md").symlink_to("../docs/b.md")
+    assert world.sent("cline") == [".clinerules/a.md"]
+    assert [part.reason for part in world.footprint("cline").parts] == ["", "Cline skips links"]
+
+
+def test_an_output_style_is_sent_before_all_lists(world: FootprintWorld) -> None:
+    world.write({
+        ".claude/settings.json": '{"outputStyle": "short"}', "CLAUDE.md": "Words",
+        ".claude/output-styles/short.md": "Be short.",
+        ".claude/skills/a/SKILL.md": "---\ndescription: What\n---\n",
+    })  # fmt: skip
+    kinds = [part.kind for part in world.footprint("claude-code").parts]
+    assert kinds == ["output-style", "skill", "instructions"]
 
 
 def test_the_page_of_loading_rules_is_generated() -> None:

@@ -182,7 +182,7 @@ def test_when_to_use_belongs_to_the_description(world: FootprintWorld) -> None:
 
 @pytest.mark.parametrize(
     ("number", "length", "window", "kept"),
-    [(30, 561, 200_000, 2), (5, 600, 200_000, 3), (300, 561, 1_000_000, 38), (3, 600, 200_000, 3)],
+    [(30, 561, 200_000, 3), (5, 600, 200_000, 3), (300, 561, 1_000_000, 38), (3, 600, 200_000, 3)],
 )
 def test_claude_code_drops_whole_descriptions(
     world: FootprintWorld, number: int, length: int, window: int, kept: int
@@ -190,6 +190,24 @@ def test_claude_code_drops_whole_descriptions(
     skills(world, ".claude/skills", number, length)
     lines = listed(world, "claude-code", window)
     assert (len(lines), described(lines)) == (number, kept)
+
+
+@pytest.mark.parametrize(
+    ("agent", "names"),
+    [
+        ("opencode", ["ant", "mole", "nested", "owl", "zoo"]),
+        ("codex", ["mole", "nested", "owl", "ant", "zoo"]),
+        ("gemini-cli", ["ant", "zoo", "mole", "owl"]),
+    ],
+)
+def test_lists_are_sorted_as_the_agent_sorts_them(
+    world: FootprintWorld, agent: str, names: list[str]
+) -> None:
+    for folder in ("deep/nested", "mole", "owl"):
+        world.write({f".agents/skills/{folder}/SKILL.md": skill("What")})
+    for name in ("ant", "zoo"):
+        world.write({f"~/.agents/skills/{name}/SKILL.md": skill("What")})
+    assert [Path(part.path).parent.name for part in entries(world.footprint(agent))] == names
 
 
 def test_claude_code_keeps_the_descriptions_of_used_skills(world: FootprintWorld) -> None:

@@ -294,7 +294,7 @@ def test_a_folder_that_links_out_of_the_root_is_shown(world: FootprintWorld, nam
     (outside / "rules/x.md").write_text(PLANTED)
     (world.root / name).parent.mkdir(parents=True, exist_ok=True)
     (world.root / name).symlink_to(outside)
-    rules = [part for part in world.footprint("claude-code").parts if part.kind == "rule"]
+    rules = [part for part in world.footprint("copilot-cli").parts if part.kind == "rule"]
     shown = name if "rules" in name else ".claude/rules"
     assert [(os.path.relpath(part.path, world.root), part.reason) for part in rules] == [
         (shown, OUTSIDE)

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from sidecar.project.footprint import ByteRange
-from sidecar.text.prompt_markdown import find_block_comments, find_mentions, read_yaml
+from sidecar.text.prompt_markdown import (
+    find_block_comments,
+    find_mentions,
+    is_valid_front_matter,
+    read_yaml,
+)
 from tests.unit.footprint_world import FootprintWorld
 
 MAIN = {
@@ -278,6 +283,39 @@ def test_front_matter_is_read_like_yaml(text: str, value: object) -> None:
     real = yaml.safe_load(re.sub(r": (src/|\*)", r": \1", text))["key"]
     plain = "" if real is None else tuple(real) if isinstance(real, list) else real
     assert plain == value or "b: c" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "is_valid"),
+    [
+        ("key: words", True),
+        ("key: a: b", False),
+        ("key: 'a: b'", True),
+        ("key: [a, b]", True),
+        ("key: [", False),
+        ("key: [a,\n  b]", True),
+        ("key: 'a", False),
+        ('key: "a" # words', True),
+        ("key: *.ts", False),
+        ("key: '*.ts'", True),
+        ("key: src/*.ts", True),
+        ("key: @a", False),
+        ("key: >-\n  a: b", True),
+        ("key:\n  - a", True),
+        ("key:", True),
+        ("key: # words: more", True),
+        ("key: http://a", True),
+    ],
+)
+def test_invalid_front_matter_is_found(text: str, *, is_valid: bool) -> None:
+    yaml = pytest.importorskip("yaml")
+    assert is_valid_front_matter(f"---\n{text}\n---\nwords\n") is is_valid
+    try:
+        yaml.safe_load(text)
+    except yaml.YAMLError:
+        assert not is_valid
+    else:
+        assert is_valid
 
 
 def test_an_import_of_a_file_that_is_sent_anyway(world: FootprintWorld) -> None:
