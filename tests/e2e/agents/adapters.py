@@ -13,6 +13,8 @@ from tests.fake_vendor import SIDE_TEXT, Kind, ToolUse
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sidecar.project.loading_rules import Kind as FileKind
+
 WINDOW = 200_000
 """The context window to configure for agents, in tokens. Some agents ignore it."""
 
@@ -67,6 +69,9 @@ class Agent(ABC):
     """The margin of error for sizes in the agent's files, in percent (±)."""
     reply_seconds: ClassVar[float] = 0
     """The vendor's delay before each reply, in seconds."""
+
+    unsorted: ClassVar[frozenset[FileKind]] = frozenset()
+    """The kinds of files that the agent sends in the order of the file system."""
 
     @property
     def id(self) -> str:
@@ -287,6 +292,7 @@ class QwenCode(Agent):
 
 class GeminiCli(Agent):
     name = "gemini-cli"
+    unsorted: ClassVar[frozenset[FileKind]] = frozenset({"skill"})
     package = Package("npm", "@google/gemini-cli", "0.61.0", "gemini")
     model = "gemini-2.5-pro"
     window = 1_048_576
@@ -359,6 +365,7 @@ class KimiCode(Agent):
 
 class ClaudeCode(Agent):
     name = "claude-code"
+    unsorted: ClassVar[frozenset[FileKind]] = frozenset({"rule"})
     package = Package("npm", "@anthropic-ai/claude-code", "2.1.332", "claude")
     model = "claude-sonnet-4-5"
     compact_command = "/compact"
@@ -400,6 +407,7 @@ class ClaudeCode(Agent):
 
 class Continue(Agent):
     name = "continue"
+    unsorted: ClassVar[frozenset[FileKind]] = frozenset({"rule", "skill"})
     package = Package("npm", "@continuedev/cli", "1.5.47", "cn")
     in_ci = True
     cannot: ClassVar[dict[str, str]] = {
@@ -483,6 +491,7 @@ class Vibe(Agent):
     # the result fits by these estimates. So most of the text must be in the old messages.
     padding = " and so on" * 10_000
     records_reasoning = False
+    unsorted: ClassVar[frozenset[FileKind]] = frozenset({"skill"})
     package = Package("pypi", "mistral-vibe", "3.0.3", "vibe", python=(3, 12))
     model = "devstral-2512"
     side_calls: ClassVar[dict[str, Kind]] = {
@@ -511,11 +520,15 @@ class Vibe(Agent):
             """,
         )
 
+        # With `--trust`, it would trust only the folder where it starts.
+        trusted = json.dumps([str(home / "work/project")])
+        _write(home / ".vibe/trusted_folders.toml", f"trusted = {trusted}")
+
     def environment(self, _url: str) -> dict[str, str]:
         return {"MISTRAL_API_KEY": "dummy"}
 
     def arguments(self, prompt: str, *, resume: bool) -> list[str]:
-        return ["--trust", "--auto-approve", *(["-c"] if resume else []), "-p", prompt]
+        return ["--auto-approve", *(["-c"] if resume else []), "-p", prompt]
 
     def shell(self, command: str) -> ToolUse:
         return ToolUse("bash", {"command": command})
@@ -528,6 +541,7 @@ class Vibe(Agent):
 
 class Aider(Agent):
     name = "aider"
+    unsorted: ClassVar[frozenset[FileKind]] = frozenset({"instructions"})
     package = Package("pypi", "aider-chat", "0.86.2", "aider")
     model_in_files = "openai/gpt-5"
     has_tools = False
@@ -546,6 +560,7 @@ class Aider(Agent):
         "cost": "it counts tokens itself and rounds them",
         "calls left": "each run starts a new chat",
         "abort: context after the abort": "an interrupted chat has no numbers",
+        "footprint: sum below the root": "its history is in the root, wherever it starts",
         "abort: state": "an interrupted chat ends with the prompt",
     }
 
@@ -569,6 +584,7 @@ class Aider(Agent):
 
 class CopilotCli(Agent):
     name = "copilot-cli"
+    unsorted: ClassVar[frozenset[FileKind]] = frozenset({"skill", "command", "rule"})
     package = Package("npm", "@github/copilot", "1.0.102", "copilot")
     compact_command = "/compact"
     kinds_without_reasoning: ClassVar[frozenset[Kind]] = frozenset({"summary"})
@@ -601,6 +617,7 @@ class CopilotCli(Agent):
 
 class Kilo(OpenCode):
     name = "kilo-code"
+    unsorted: ClassVar[frozenset[FileKind]] = frozenset({"rule"})
     package = Package("npm", "@kilocode/cli", "7.7.7", "kilo")
     folder = "kilo"
     limits: ClassVar[dict[str, str]] = OpenCode.limits | {

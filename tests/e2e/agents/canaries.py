@@ -176,6 +176,10 @@ def details() -> Layout:
             _join(ROOT, f"{folder}/{path.replace('NAME', name)}"): text.replace("NAME", name)
             for path, text in _unusual_skills().items()
         }
+        # The user's skills come before and after the project's by name.
+        files |= {
+            f"{folder}/{one}-{name}/SKILL.md": skill(f"{one}-{name}") for one in ("ant", "zoo")
+        }
     files[_join(ROOT, ".claude/settings.json")] = json.dumps({"outputStyle": "chirping"})
     for style in ("chirping", "silent"):
         files[_join(ROOT, f".claude/output-styles/{style}.md")] = skill(style)
@@ -234,6 +238,46 @@ def links() -> Layout:
     targets[f"{START}/.agents/skills/linked"] = "../../linked"
     files = {f"{ROOT}/AGENTS.md": PLAIN, f"{START}/shared/rule.md": PLAIN}
     files[f"{START}/linked/SKILL.md"] = skill("linked")
+    for rules in (".clinerules", ".cline/rules", ".kilo/rules", ".continue/rules"):
+        targets[f"{START}/{rules}/inner.md"] = "../" * (rules.count("/") + 1) + "shared/rule.md"
+    return Layout(START, files, targets)
+
+
+def many_imports() -> Layout:
+    """Return a layout in which files import many others, some of which import one another."""
+    files: dict[str, str] = {}
+    for name, count in (("AGENTS", 50), ("CLAUDE", 30), ("GEMINI", 20), ("QWEN", 20)):
+        paths = [f"docs/{name.lower()}-{number:02}.md" for number in range(count)]
+        files |= {_join(ROOT, path): PLAIN for path in paths}
+        files[_join(ROOT, paths[0])] = f"{PLAIN}\n@inner-{name.lower()}.md\n\n{PLAIN}"
+        files[f"{ROOT}/docs/inner-{name.lower()}.md"] = PLAIN
+        files[f"{ROOT}/{name}.md"] = PLAIN + "".join(f"\n@{path}\n" for path in paths)
+    return Layout(ROOT, files)
+
+
+def outside(*, is_approved: bool = False) -> Layout:
+    """Return a layout with links and imports that lead out of the project.
+
+    Args:
+        is_approved: Whether the user has approved Claude Code's imports of other files.
+    """
+    imports = "@../outside/import.md\n\n@docs/inside.md\n\n@~/notes.md\n"
+    files = {f"{ROOT}/CLAUDE.md": f"{PLAIN}\n{imports}", f"{ROOT}/docs/inside.md": PLAIN}
+    files |= dict.fromkeys(("notes.md", "work/outside/import.md", "work/outside/file.md"), PLAIN)
+    files |= {f"work/outside/{name}/one.md": PLAIN for name in ("rules", "other-rules")}
+    files[f"{ROOT}/docs/rule.md"] = files[f"{MID}/.claude/rules/own.md"] = files[
+        f"{START}/.clinerules/own.md"
+    ] = PLAIN
+    approval = {"hasClaudeMdExternalIncludesApproved": is_approved}
+    files[".claude.json"] = json.dumps({"projects": {f"HOME/{ROOT}": approval}})
+    targets = {
+        f"{ROOT}/.claude/rules": "../../outside/rules",
+        f"{MID}/CLAUDE.md": "../../outside/file.md",
+        f"{MID}/.claude/rules/linked.md": "../../../../outside/other-rules/one.md",
+        f"{MID}/.claude/rules/inner.md": "../../../docs/rule.md",
+        f"{START}/AGENTS.md": "../../../outside/file.md",
+        f"{START}/.clinerules/linked.md": "../../../../outside/other-rules/one.md",
+    }
     return Layout(START, files, targets)
 
 
@@ -271,6 +315,8 @@ def _rules() -> dict[str, str]:
         "always": 'alwaysApply: true\nglobs: "src/**"',
         "disabled": "disabled: true",
         "broken": "paths: [",
+        "star": "globs: *.ts",
+        "colon": "description: The bird: a canary",
     }
     body = f"<!-- {CANARY} -->\nThe {CANARY}.\n"
     return {name: f"---\n{head}\n---\n{body}" for name, head in heads.items()} | {"bare": body}

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 LAG_GOAL = 1
 """Target time until a status shows a new context, in seconds. Printed in the table."""
+COUNTS = (
+    "checks", "passed", "places", "right_places", "parts", "right_parts", "sums", "right_sums",
+    "prompt_tokens", "recorded_prompt_tokens",
+)  # fmt: skip
+"""The fields of scores that are added up."""
 _SCORE = "score of a real agent"
 _scores: dict[str, Score] = {}
 
@@ -30,6 +35,13 @@ class Score:
     """The places where a prompt file contained a canary."""
     right_places: int = 0
     """The places about which the footprint was right."""
+    parts: int = 0
+    """The parts of footprints that requests contained."""
+    right_parts: int = 0
+    """The parts with the right size."""
+    sums: int = 0
+    """The footprints that were compared with a bill."""
+    right_sums: int = 0
     lags: list[float] = field(default_factory=list)
     """The delay between each vendor reply and the status that shows it, in seconds."""
     loads: list[float] = field(default_factory=list)
@@ -46,14 +58,10 @@ class Score:
 
     def add(self, other: Score) -> None:
         """Add another scene's results."""
-        self.checks += other.checks
-        self.passed += other.passed
-        self.places += other.places
-        self.right_places += other.right_places
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.lags += other.lags
         self.loads += other.loads
-        self.prompt_tokens += other.prompt_tokens
-        self.recorded_prompt_tokens += other.recorded_prompt_tokens
         self.forecasts += other.forecasts
 
     def row(self) -> str:
@@ -62,8 +70,9 @@ class Score:
         median, most = (f"{lags[at]:.2f}" if lags else "-" for at in (len(lags) // 2, -1))
         share = self.recorded_prompt_tokens / self.prompt_tokens if self.prompt_tokens else None
         checks, places = f"{self.passed}/{self.checks}", f"{self.right_places}/{self.places}"
+        parts, sums = f"{self.right_parts}/{self.parts}", f"{self.right_sums}/{self.sums}"
         return (
-            f"{self.agent:12} {self.version:10} {checks:>9} {places:>13} "
+            f"{self.agent:12} {self.version:10} {checks:>9} {places:>13} {parts:>9} {sums:>5} "
             f"{'-' if share is None else f'{share:.1%}':>13} "
             f"{median:>14} {most:>5} {LAG_GOAL:5.2f} {', '.join(self.forecasts) or '-':>10}"
         )
@@ -91,7 +100,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.section("real agents")
     terminalreporter.write_line(
-        f"{'agent':12} {'version':10} {'checks':>9} {'places':>13} {'prompt tokens':>13} "
+        f"{'agent':12} {'version':10} {'checks':>9} {'places':>13} {'parts':>9} {'sums':>5} "
+        f"{'prompt tokens':>13} "
         f"{'lag, s: median':>14} {'most':>5} {'goal':>5} {'calls left':>10}"
     )
     for score in _scores.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from sidecar.project.loading_rules import Kind
+    from tests.e2e.agents.adapters import Agent
     from tests.e2e.agents.scene import Stage
     from tests.fake_vendor import VendorCall
 
@@ -33,7 +36,10 @@ LAYOUTS: dict[str, Callable[[], canaries.Layout]] = {
     "details": canaries.details,
     "crowded": canaries.crowded,
     "settings": canaries.settings,
+    "imports": canaries.many_imports,
     "links": canaries.links,
+    "outside": canaries.outside,
+    "approved": partial(canaries.outside, is_approved=True),
     "sample-1": partial(canaries.sample, 1),
     "sample-2": partial(canaries.sample, 2),
     "sample-3": partial(canaries.sample, 3),
@@ -56,9 +62,18 @@ def test_footprint(stage: Stage, layout: str) -> None:
     wrong = [*wrong_places(footprint, texts, places, stage.home)]
     stage.score.places += len(places)
     stage.score.right_places += len(places) - len(wrong)
-    differences = [*wrong, *wrong_texts(footprint, texts)]
-    if "footprint: sum" not in agent.limits:
-        differences += wrong_sums(agent.name, start, call)
+    wrong_parts = [*wrong_texts(footprint, texts)]
+    compared = sum(_found_in(texts, part) != "" for part in footprint.parts)
+    stage.score.parts += compared
+    stage.score.right_parts += compared - len(wrong_parts)
+    differences = [*wrong, *wrong_parts]
+    differences += wrong_order(footprint, call.request.body, agent.unsorted)
+    below = "footprint: sum below the root" in agent.limits and written.start != canaries.ROOT
+    if "footprint: sum" not in agent.limits and not below:
+        wrong_sum = [*wrong_sums(agent, start, call)]
+        stage.score.sums += 1
+        stage.score.right_sums += not wrong_sum
+        differences += wrong_sum
     assert not differences, "\n".join([f"{agent.id}, {layout}:", *differences])
 
 
@@ -87,7 +102,7 @@ def wrong_places(
     footprint: Footprint, texts: list[str], places: dict[str, canaries.Place], home: Path
 ) -> Iterator[str]:
     """Yield the canaries that are sent though the footprint does not say so, or vice versa."""
-    sent, expected = (_canaries_in(texts), _canaries_in(part.text for part in footprint.parts))
+    sent, expected = (_canaries_in(texts), _canaries_in(map(_text_of, footprint.parts)))
     for canary in sorted(sent ^ expected):
         path, number = places[canary]
         states = [part.state for part in footprint.parts if part.path == str(home / path)]
@@ -98,9 +113,8 @@ def wrong_places(
 def wrong_texts(footprint: Footprint, texts: list[str]) -> Iterator[str]:
     """Yield the parts whose text, size or end differs from what the request contains."""
     for part in footprint.parts:
-        found = [*re.finditer(canaries.PATTERN, part.text)]
-        text = next((text for text in texts if found and found[-1][0] in text), "")
-        if not text or found[0][0] not in text:
+        found, text = [*re.finditer(canaries.PATTERN, part.text)], _found_in(texts, part)
+        if not text:
             continue  # reported as a wrong place, or without canaries
         start = text.index(found[0][0]) - found[0].start()
         end = text.index(found[-1][0]) - found[-1].start() + len(part.text)
@@ -115,17 +129,56 @@ def wrong_texts(footprint: Footprint, texts: list[str]) -> Iterator[str]:
                 yield f"{part.path}: cut elsewhere than at byte {part.lost[0].start}"
 
 
-def wrong_sums(agent: str, start: Path, call: VendorCall) -> Iterator[str]:
-    """Yield how the sum of the parts in `token-sidecar footprint` differs from the bill."""
+def wrong_sums(agent: Agent, start: Path, call: VendorCall) -> Iterator[str]:
+    """Yield how the sum of the parts in `token-sidecar footprint` differs from the bill.
+
+    If the agent's files contain only its own estimate, the sum may differ by `band_percent`.
+    """
     command = [sys.executable, "-P", "-m", "sidecar", "footprint", str(start)]
-    command += ["--agent", agent, "--json"]
+    command += ["--agent", agent.name, "--json"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     shown: dict[str, Any] = json.loads(output)["agents"][0]
     assert call.usage is not None
     if shown["measured"] is None:
         yield "the footprint names no measured request"
-    elif (total := sum(part["tokens"] or 0 for part in shown["parts"])) != call.usage.prompt:
-        yield f"the parts have {total} tokens, but {call.usage.prompt} were billed"
+        return
+    total, billed = sum(part["tokens"] or 0 for part in shown["parts"]), call.usage.prompt
+    if abs(total - billed) > billed * agent.band_percent / 100:
+        yield f"the parts have {total} tokens, but {billed} were billed"
+
+
+def wrong_order(
+    footprint: Footprint, body: dict[str, Any], unsorted: frozenset[Kind]
+) -> Iterator[str]:
+    """Yield the parts that come earlier in the request than in the footprint.
+
+    Tools are compared apart: the vendors put them before or after the system prompt. So is each row
+    of parts of a kind that the agent does not sort.
+    """
+    tools = "\n".join(texts_of(body.get("tools")))
+    system = [body.get(key) for key in ("system", "instructions", "systemInstruction")]
+    others = [value for key, value in body.items() if value not in system and key != "tools"]
+    for text in (tools, _all_text([*system, *others])):
+        latest, seen = ("", -1), set[str]()
+        before, kind = latest, ""
+        for part in footprint.parts:
+            canary = re.search(canaries.PATTERN, part.text)
+            if canary is None or canary[0] not in text or canary[0] in seen:
+                continue
+            seen.add(canary[0])
+            place = part.path, text.index(canary[0])
+            before = before if part.kind == kind and kind in unsorted else latest
+            kind = part.kind
+            if place[1] < before[1]:
+                yield f"{place[0]} is sent before {before[0]}"
+            latest = max(latest, place, key=lambda one: one[1])
+
+
+def _found_in(texts: list[str], part: Part) -> str:
+    """Return the text of a request that contains a part's first and last canary, or ""."""
+    found = re.findall(canaries.PATTERN, part.text)
+    text = next((text for text in texts if found and found[-1] in text), "")
+    return text if text and found[0] in text else ""
 
 
 def _has_imports_inside(part: Part, footprint: Footprint, text: str) -> bool:
@@ -140,6 +193,12 @@ def _canaries_in(texts: Iterator[str] | list[str]) -> set[str]:
 
 def _all_text(body: object) -> str:
     return "\n".join(texts_of(body))
+
+
+def _text_of(part: Part) -> str:
+    """Return a part's text, also of a file that is not read because it is outside the project."""
+    is_unread = part.is_unread and part.state in ("sent", "cut")
+    return _read(part).decode() if is_unread and os.path.isfile(part.path) else part.text
 
 
 def _read(part: Part) -> bytes:
