@@ -297,7 +297,9 @@ def import_text(imports: Imports) -> str:
                 "They count in HTML comments and blocks."
                 if imports.in_html
                 else "They do not count in HTML comments and blocks.",
-                f"At most {imports.most} files are imported." if imports.most else "",
+                f"A file imports at most {imports.most}, with those that they import."
+                if imports.most
+                else "",
                 f"A file outside the {FOLDERS[imports.within]} {imports.outside}.",
             ],
         )

@@ -127,18 +127,20 @@ class Places(msgspec.Struct, frozen=True, eq=False):
 
     def named_paths(self, text: str) -> tuple[Path, ...]:
         """Return the paths that a path of `Agent.folders` stands for, if its variable is set."""
+        paths = self.paths_or_patterns(text)
+        if "*" not in text:
+            return paths
+        return tuple(map(Path, chain.from_iterable(map(glob, map(str, paths)))))
+
+    def paths_or_patterns(self, text: str) -> tuple[Path, ...]:
+        """Return the same as `named_paths`, but patterns as they stand. No file is looked for."""
         if not text:
             return ()
         name, *inner = text.split("/")
         if name.startswith("$"):
             return tuple(one.joinpath(*inner) for one in self.folders_in(name[1:]))
         names = ("config", "xdg_config", "data", "local_data")
-        paths = self._in_projects(text.format_map({name: getattr(self, name) for name in names}))
-        return (
-            tuple(map(Path, chain.from_iterable(map(glob, map(str, paths)))))
-            if "*" in text
-            else paths
-        )
+        return self._in_projects(text.format_map({name: getattr(self, name) for name in names}))
 
     def _in_projects(self, text: str) -> tuple[Path, ...]:
         """Return a path. A relative path is returned for each project, where the agent runs."""

@@ -182,7 +182,7 @@ class AgentSearch:
                 name = name.replace(mark, value)
         if name[0] in "~${":
             is_main = place.is_own and place.is_main
-            tops = [str(path) for path in self._places.named_paths(name)] if is_main else []
+            tops = map(str, self._places.paths_or_patterns(name)) if is_main else ()
             paths = [("/", path.lstrip("/")) for path in tops]
         else:
             paths = [(place.folder, name)] if place.folder else []

@@ -329,6 +329,8 @@ class _Finder:
         self._limits: dict[str, None] = {}
         """What else was not looked at, as sentences."""
         self._import_size = 0
+        self._import_count = 0
+        """The number of imports since the last file that is no import."""
         self._import_places: dict[str, tuple[str, ByteRange]] = {}
         """The first mention of each imported file, by its real path."""
 
@@ -716,6 +718,7 @@ class _Finder:
         self._append(replace(part, text=text))
         imports = None if file.name in rules.without_imports else self._rules.imports
         if imports is not None and kind in ("instructions", "rule"):
+            self._import_count = 0
             self._add_imports(file, rules, imports, (source.real,))
 
     def _drop_reason(self, file: FoundFile, source: SourceFile, rules: Files) -> str:
@@ -835,16 +838,12 @@ class _Finder:
             span = offsets.range_of(mention)
             imported = self._resolve(file, mention.path, imports)
             reason = self._skip_reason(mention, imported, imports, len(above))
+            if reason == "" and imports.most is not None and self._import_count >= imports.most:
+                reason = f"only {imports.most} files are imported. Remove other imports"
             if reason:
                 message = f"{self._name} does not import this file: {reason}."
                 fix = self._separate_import(text, mention, span, imported, imports)
                 self._report("import-skipped", file.path, span, message, fix)
-                self._hide_import(imported, reason)
-            elif imports.most is not None and len(self._imported) >= imports.most:
-                reason = f"{self._rules.title} imports at most {imports.most} files"
-                message = f"{self._name} does not import this file: it imports at most "
-                message += f"{imports.most} files. Remove other imports."
-                self._report("import-skipped", file.path, span, message)
                 self._hide_import(imported, reason)
             elif reason == "" and len(self._parts) >= MAX_PARTS:
                 self._left_out += 1
@@ -869,6 +868,7 @@ class _Finder:
         if self._import_size > MAX_IMPORTED:
             return
         self._imported.add(source.real)
+        self._import_count += 1
         if self._rules.once == "file":
             self._sent[source.real] = imported.path
         text = "" if source.note else text_as_sent(source, len(source.data), rules)

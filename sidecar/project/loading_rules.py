@@ -142,7 +142,7 @@ class Imports(
     outside: str = "is not sent"
     """What happens to imports of other files."""
     most: int | None = None
-    """How many files are imported in a request. The rest is not sent."""
+    """How many files are imported by a file and those that it imports. The rest is not sent."""
     approval_files: tuple[str, ...] = ()
     """The user's files that may say that imports of other files are sent, too."""
     approval_keys: tuple[str, ...] = ()

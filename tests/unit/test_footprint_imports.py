@@ -88,6 +88,25 @@ def test_imports_end_after_some_hops(world: FootprintWorld, agent: str, hops: in
     assert f"more than {hops} imports deep" in problem.message
 
 
+def test_copilot_imports_64_files_into_a_file(world: FootprintWorld) -> None:
+    names = [f"docs/{number:02}.md" for number in range(70)]
+    world.write({name: name for name in names} | {names[0]: "first\n@inner.md\n"})
+    world.write(
+        {"docs/inner.md": "inner", "docs/other.md": "other", "CLAUDE.md": "@docs/other.md\n"}
+    )
+    world.write({"AGENTS.md": "".join(f"@{name}\n" for name in names)})
+    sent = world.sent("copilot-cli")
+    assert sent == [
+        "AGENTS.md",
+        names[0],
+        "docs/inner.md",
+        *names[1:63],
+        "CLAUDE.md",
+        "docs/other.md",
+    ]
+    assert len(world.problems("copilot-cli", "import-skipped")) == 7
+
+
 def test_a_path_counts_from_the_importing_file(world: FootprintWorld) -> None:
     world.write({"CLAUDE.md": "@docs/a.md", "docs/a.md": "x @b.md", "docs/b.md": "y", "b.md": "z"})
     assert world.sent("claude-code") == ["CLAUDE.md", "docs/a.md", "docs/b.md"]

@@ -246,7 +246,7 @@ def links() -> Layout:
 def many_imports() -> Layout:
     """Return a layout in which files import many others, some of which import one another."""
     files: dict[str, str] = {}
-    for name, count in (("AGENTS", 50), ("CLAUDE", 30), ("GEMINI", 20), ("QWEN", 20)):
+    for name, count in (("AGENTS", 70), ("CLAUDE", 30), ("GEMINI", 20), ("QWEN", 20)):
         paths = [f"docs/{name.lower()}-{number:02}.md" for number in range(count)]
         files |= {_join(ROOT, path): PLAIN for path in paths}
         files[_join(ROOT, paths[0])] = f"{PLAIN}\n@inner-{name.lower()}.md\n\n{PLAIN}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +20,6 @@ from tests.truth import truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from sidecar.project.loading_rules import Kind
     from tests.e2e.agents.adapters import Agent
@@ -196,9 +195,12 @@ def _all_text(body: object) -> str:
 
 
 def _text_of(part: Part) -> str:
-    """Return a part's text, also of a file that is not read because it is outside the project."""
-    is_unread = part.is_unread and part.state in ("sent", "cut")
-    return _read(part).decode() if is_unread and os.path.isfile(part.path) else part.text
+    """Return a part's text, also of what is not read because it is outside the project."""
+    if not part.is_unread or part.state not in ("sent", "cut"):
+        return part.text
+    path = Path(part.path)
+    files = path.rglob("*") if path.is_dir() else [path]
+    return "\n".join(file.read_text() for file in files if file.is_file())
 
 
 def _read(part: Part) -> bytes:
