@@ -98,6 +98,11 @@ class Context(Table, frozen=True):
 class Caps(Table, frozen=True):
     """Spending caps in USD per day, session, workspace and git branch. None are set by default."""
 
+    cold_warning_usd: Usd = Decimal("0.50")
+    """The status warns if an expired cache makes the next input more expensive by this much. 0
+    switches the warning off.
+    """
+
     soft_cap_usd: Usd | None = None
     hard_cap_usd: Usd | None = None
     session_soft_cap_usd: Usd | None = None

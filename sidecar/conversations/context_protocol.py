@@ -475,7 +475,7 @@ class ContextWarning(Result, frozen=True, kw_only=True):
 
     workspace: str | None
     session: str | None
-    kind: Literal["budget", "exhausted", "droppedToolCalls", "cap", "compacted"]
+    kind: Literal["budget", "exhausted", "droppedToolCalls", "cap", "compacted", "cold"]
     message: str
     usage: ContextUsage | None
 

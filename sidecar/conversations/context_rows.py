@@ -338,15 +338,23 @@ def current_step(forecast: Forecast, now: datetime) -> PriceUntil | None:
     )
 
 
-def cold_extra_usd(forecast: Forecast, now: datetime) -> float | None:
-    """Return how much more the next input costs in USD, because a part of the cache has expired.
+def is_cold(forecast: Forecast, now: datetime) -> bool:
+    """Return whether a part of the cache has expired, as far as known."""
+    return current_step(forecast, now) not in (None, *forecast.next_input_prices[:1])
 
-    Returns None if nothing has expired, or if a price is unknown.
+
+def extra_usd(forecast: Forecast, now: datetime) -> float | None:
+    """Return how much more the next input costs in USD than from the cache.
+
+    While nothing has expired, this is how much more it will cost. Returns None if the lifetime or
+    a price is unknown.
     """
-    step, cached = current_step(forecast, now), forecast.next_input_usd
-    if step is None or step is forecast.next_input_prices[0] or None in (step.usd, cached):
+    step = current_step(forecast, now)
+    if step is None:
         return None
-    return (step.usd or 0.0) - (cached or 0.0)
+    first, *_, last = forecast.next_input_prices
+    usd = step.usd if is_cold(forecast, now) else last.usd
+    return None if usd is None or first.usd is None else usd - first.usd
 
 
 def cache_text(forecast: Forecast, now: datetime, method: Method = "exact") -> str:

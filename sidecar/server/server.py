@@ -28,7 +28,7 @@ from sidecar.server.features.instruction_updates import InstructionUpdates
 from sidecar.server.features.ledger_jobs import CallPricing, CallShipping, TeamSpending
 from sidecar.server.features.status_updates import StatusUpdates, Warnings
 from sidecar.server.features.text_sync import TextSync
-from sidecar.server.features.timed_updates import TimedUpdates
+from sidecar.server.features.timed_updates import CacheUpdates, TimedUpdates
 from sidecar.server.methods import REQUESTS
 from sidecar.tasks import Scheduler, SharedTasks
 from sidecar.workspace.agent_watcher import AgentSessionWatcher, HistoryRecorder
@@ -79,6 +79,7 @@ class SidecarServer:
             CallShipping(services, scheduler),
             TeamSpending(services, scheduler),
             TimedUpdates(services, scheduler, history),
+            CacheUpdates(services, scheduler),
         )
         for feature in self.features:
             self.protocol.add(feature)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from sidecar.agents.session_index import Unread
     from sidecar.config.settings import Settings
+    from sidecar.conversations.context_protocol import Forecast
     from sidecar.cost.book import Cancelled, CostBook
     from sidecar.cost.cap_rule import CapSpan
     from sidecar.cost.caps import CapReason, CostSplit, CostVerdict, SpendingSums
@@ -109,6 +110,8 @@ class Costs:
     """Why the collector does not accept this machine's calls, or an empty string."""
     team_outage: TeamOutage | None = None
     """The team store's outage, or None if the last attempt to read the store succeeded."""
+    forecasts: Mapping[str, Forecast] = field(default_factory=dict)
+    """The forecast of the agent's session that is shown, keyed by the session's ID."""
     revision: int = 0
     """Increases when a call in the workspace is recorded or amended, even if it has no price."""
     _recorded: tuple[int, int] = (0, 0)
@@ -124,6 +127,10 @@ class Costs:
         """Return a session's cost in USD, or None if it is unknown."""
         cost = self.sessions.get(session)
         return None if cost is None or cost.usd is None else float(cost.usd)
+
+    def set_forecast(self, session: str, forecast: Forecast | None) -> None:
+        """Replace the forecast of the session that is shown."""
+        self.forecasts = {} if forecast is None else {session: forecast}
 
     def set_history(
         self, *, read: bool, reading: bool = True, unread: Unread | None = None

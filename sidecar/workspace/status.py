@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +12,11 @@ from sidecar.budgets.budget_rules import percent_of, severity_of
 from sidecar.conversations.context_protocol import ViewRow
 from sidecar.conversations.context_rows import (
     UNKNOWN,
+    cache_text,
+    extra_usd,
+    forecast_cells,
+    is_cold,
+    limit_name,
     rows_markdown,
     short_text,
     tooltip_rows,
@@ -35,7 +41,7 @@ from sidecar.workspace.views import (
 
 if TYPE_CHECKING:
     from sidecar.config.options import Loaded, Problem
-    from sidecar.config.settings import Show
+    from sidecar.config.settings import Caps, Show
     from sidecar.conversations.context_protocol import ContextUsage
     from sidecar.workspace.spending import Costs
     from sidecar.workspace.workspace import Workspace
@@ -97,6 +103,20 @@ class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     severity: Severity
 
 
+class CacheStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """How long the vendor keeps the shown session's prompt in its cache.
+
+    `text` is `cache until 14:32` or, once it has expired, `cold: next input $4.10 instead of
+    $0.41`.
+    """
+
+    text: str
+    severity: Severity
+    """`warning` if the cache has expired."""
+    extra_usd: float
+    """How much more the next input costs in USD without the cache."""
+
+
 class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Params of `status/update`. `text` is the status line. Fields without data are null.
 
@@ -113,6 +133,8 @@ class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     document: DocumentStatus | None
     context: ContextStatus | None = None
     cost: CostStatus | None = None
+    cache: CacheStatus | None = None
+    """Null if the difference is smaller than `cost.cold-warning-usd`, or unknown."""
     cost_revision: int = 0
     """A counter that changes whenever a call is recorded in the workspace, even one without a
     price, so that clients know when to update a cost report.
@@ -227,11 +249,13 @@ def status_update(
     status = workspace.settings.status
     state = workspace.context
     context = context_status(state.usage, status.show, state.revision)
-    cost = cost_status(workspace.costs, state.usage)
-    parts = [part.text for part in (document, context, cost) if part is not None]
+    usage = with_forecast(state.usage, workspace.costs)
+    cost = cost_status(workspace.costs, usage)
+    cache = cache_status(usage, workspace.settings.cost)
+    parts = [part.text for part in (document, context, cost, cache) if part is not None]
     if uri is not None and document is None:
         parts.insert(0, UNKNOWN)
-    others = [part.severity for part in (context, cost) if part is not None]
+    others = [part.severity for part in (context, cost, cache) if part is not None]
     return StatusUpdate(
         workspace=workspace.uri,
         uri=uri,
@@ -242,6 +266,7 @@ def status_update(
         document=None if document is None else msgspec.structs.replace(document, severity=severity),
         context=context,
         cost=cost,
+        cache=cache,
         cost_revision=workspace.costs.revision,
     )
 
@@ -260,6 +285,36 @@ def context_status(
         severity=usage.severity,
         source=usage.session.source if usage.session else "",
         sessions=sessions,
+    )
+
+
+def with_forecast(usage: ContextUsage | None, costs: Costs) -> ContextUsage | None:
+    """Return a copy of the shown context with the session's forecast, as last read."""
+    session = usage.session if usage else None
+    if usage is None or session is None:
+        return usage
+    return msgspec.structs.replace(usage, forecast=costs.forecasts.get(session.id))
+
+
+def cache_status(
+    usage: ContextUsage | None, caps: Caps, now: datetime | None = None
+) -> CacheStatus | None:
+    """Return until when a session's prompt is cached, or what its expiry costs.
+
+    Returns None if the difference is smaller than `cost.cold-warning-usd`, or unknown. During a
+    turn, it is unknown whether an expired cache was read in time.
+    """
+    forecast, now = usage.forecast if usage else None, now or datetime.now(UTC)
+    extra = None if forecast is None else extra_usd(forecast, now)
+    if usage is None or forecast is None or extra is None or not caps.cold_warning_usd:
+        return None
+    is_expired = is_cold(forecast, now)
+    if extra < caps.cold_warning_usd or (is_expired and forecast.running):
+        return None
+    return CacheStatus(
+        text=cache_text(forecast, now, usage.method or "exact"),
+        severity="warning" if is_expired else "ok",
+        extra_usd=extra,
     )
 
 
@@ -289,6 +344,7 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
         ("Cap", costs.caps_text),
         _team_row(costs),
         ("Not sent to the team", costs.shipping_problem),
+        *_plan_rows(usage),
     ]
     return CostStatus(
         cost_usd=float(today if live is None else live),
@@ -298,6 +354,15 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
         ),
         severity=worse_severity(costs.severity, costs.team.severity if costs.team else "ok"),
     )
+
+
+def _plan_rows(usage: ContextUsage | None) -> list[tuple[str, str]]:
+    """Return the tooltip rows about the cache and the subscription's limits."""
+    if usage is None or usage.forecast is None:
+        return []
+    cells = dict(forecast_cells(usage, datetime.now(UTC)))
+    names = ("Cache", "5-hour block", *map(limit_name, usage.forecast.limits))
+    return [(name, cells[name]) for name in names]
 
 
 def _team_row(costs: Costs) -> tuple[str, str]:

@@ -48,14 +48,29 @@ async def add_forecast(
     """Add a forecast and the cache losses if the ledger contains calls from the session."""
     if usage.session is None or usage.session.id not in workspace.costs.sessions:
         return usage
+    found = await read_forecast(services, workspace, session, usage, datetime.now(UTC))
+    book, info = services.spending(workspace).book, usage.session
+    losses = await services.workers.run(partial(cache_losses, book, info.id, info.source))
+    return msgspec.structs.replace(usage, forecast=found, cache_losses=losses)
+
+
+async def read_forecast(
+    services: SharedServices,
+    workspace: Workspace,
+    session: Conversation | StoredSession | None,
+    usage: ContextUsage,
+    now: datetime,
+) -> Forecast | None:
+    """Return a session's forecast, or None if the ledger contains no calls from it."""
+    if usage.session is None:
+        return None
     from sidecar.agents.plan_limits import current_limits
 
     book, state = services.spending(workspace).book, services.state.folder
     source, settings = usage.session.source, workspace.settings.agents
-    now, is_agents = datetime.now(UTC), isinstance(session, StoredSession)
+    is_agents = isinstance(session, StoredSession)
     is_running = isinstance(session, StoredSession) and session.state(now) == "running"
-    losses = await services.workers.run(partial(cache_losses, book, usage.session.id, source))
-    found = await services.workers.run(
+    return await services.workers.run(
         lambda: forecast(
             book,
             usage,
@@ -64,7 +79,6 @@ async def add_forecast(
             is_running=is_running,
         )
     )
-    return msgspec.structs.replace(usage, forecast=found, cache_losses=losses)
 
 
 def cache_losses(book: CostBook, session: str, agent: str) -> list[CacheLosses]:

@@ -135,6 +135,7 @@ EventKind = Literal[
     "model",
     "context",
     "ledger",
+    "cache",  # a part of the shown session's prompt cache has expired, or its forecast has changed
     "shared ledger",  # another process has written to the ledger
     "endpoint",  # an endpoint has counted text, or a calibration has changed
     "missed",  # an endpoint failed to count, but may be asked again
