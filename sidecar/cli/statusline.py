@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sidecar.agents.claude_statusline import StatuslineInput
     from sidecar.agents.session_events import ReportedLimit, StoredSession
     from sidecar.config.settings import Settings
+    from sidecar.conversations.context_protocol import ContextUsage
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import Ledger
     from sidecar.workspace.spending import Costs
@@ -76,6 +77,7 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
     from sidecar.conversations.context_protocol import SessionInfo
+    from sidecar.conversations.context_rows import short_text
     from sidecar.workspace.state_folder import State
     from sidecar.workspace.views import format_session_cost
 
@@ -93,12 +95,16 @@ def _claude_code_line(sent: StatuslineInput) -> str:
         session = _read_session(sent, settings, book.ledger)
         costs = _read_costs(state, settings, sent.session, root)
         sums = _ledger_texts(book, AGENT, settings, limits, is_behind=not costs.read)
+        usage = _context_usage(sent, session, settings)
+        cache = _cache_text(book, usage, session, settings) if costs.read else ""
     cost = format_session_cost(costs, SessionInfo.of(sent.session, AGENT, session.updated_at))
     if costs.session_usd(sent.session) is None:  # the ledger has no calls of this session
         own = sent.cost_usd
         cost = "" if own is None else f"{usd_text(own)} by Claude Code"
-    size = _context_text(sent, session, settings)
-    parts = [name, f"ctx {size}", cost, *sums, costs.caps_text.rstrip(".")]
+    is_unknown = session.tokens is None and sent.limit is None and not session.note
+    share = sent.used_percentage if is_unknown else None
+    size = short_text(usage, "percent") if share is None else f"~{percent_text(share)}"
+    parts = [name, f"ctx {size}", cost, cache, *sums, costs.caps_text.rstrip(".")]
     return " · ".join(part for part in parts if part)
 
 
@@ -202,17 +208,16 @@ def _ledger_texts(
     ]
 
 
-def _context_text(sent: StatuslineInput, session: StoredSession, settings: Settings) -> str:
-    from sidecar.conversations.context_rows import short_text
+def _context_usage(
+    sent: StatuslineInput, session: StoredSession, settings: Settings
+) -> ContextUsage:
     from sidecar.counting.windows import find_window
     from sidecar.models import catalogue
     from sidecar.models.window import NamedLimits
     from sidecar.workspace.sessions import stored_usage
 
     share = sent.used_percentage
-    if session.tokens is None and share is not None and not session.note:
-        if sent.limit is None:
-            return f"~{percent_text(share)}"
+    if session.tokens is None and share is not None and sent.limit and not session.note:
         tokens = int(sent.limit * share / 100)
         session = msgspec.structs.replace(session, tokens=tokens, quality="estimate")
     if session.tokens is not None and session.limit is None:
@@ -220,13 +225,28 @@ def _context_text(sent: StatuslineInput, session: StoredSession, settings: Setti
     named = NamedLimits(transcript=session.limit)
     limit = find_window(session.model or sent.model_id or "", settings, named)
     limit = None if limit is None or limit.source == "default" else limit
-    return short_text(stored_usage(session, limit, settings.context, None), "percent")
+    return stored_usage(session, limit, settings.context, None)
+
+
+def _cache_text(
+    book: CostBook, usage: ContextUsage, session: StoredSession, settings: Settings
+) -> str:
+    """Return until when the session's prompt is cached, as the status shows it."""
+    from sidecar.conversations.context_protocol import SessionInfo
+    from sidecar.workspace.status import cache_status
+    from sidecar.workspace.usage_details import forecast
+
+    info = SessionInfo.of(session.id, session.source, session.updated_at)
+    usage, now = msgspec.structs.replace(usage, session=info), datetime.now(UTC)
+    found = forecast(book, usage, now, is_running=session.state(now) == "running")
+    status = cache_status(msgspec.structs.replace(usage, forecast=found), settings.cost, now)
+    return status.text if status else ""
 
 
 def _session_line(folder: Path) -> str:
     from sidecar.cli.session_labels import SessionsView
     from sidecar.config.load import find_root
-    from sidecar.workspace.status import context_status
+    from sidecar.workspace.status import cache_status, context_status
     from sidecar.workspace.views import format_session_cost
 
     try:
@@ -242,6 +262,8 @@ def _session_line(folder: Path) -> str:
         parts = [usage.model or "", part.text]
         if usage.cost_usd is not None:
             parts.append(format_session_cost(costs, session))
+        if cache := cache_status(usage, view.workspace.settings.cost):
+            parts.append(cache.text)
         if session is not None and session.source != "protocol":
             book = view.services.spending(view.workspace).book
             settings = view.workspace.settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -45,7 +45,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             timeout = 0
         return self._wait(None if self._working and timeout else timeout)
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Any, *args: Any
+    ) -> Any:
         future = super().run_in_executor(executor, func, *args)
         self._working += 1
         future.add_done_callback(self._finished)
@@ -128,7 +130,7 @@ class Day:
 
 
 @pytest.fixture
-def simulate(tmp_path: Path) -> Iterator[Callable[..., Day]]:
+def simulate(tmp_path: Path) -> Callable[..., Day]:
     def run(play: Callable[[Day], Any], **caps: Any) -> Day:
         async def day() -> Day:
             simulated = Day(tmp_path, Caps(**caps))

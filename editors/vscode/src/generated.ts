@@ -137,6 +137,18 @@ export interface CacheLosses {
 }
 
 /**
+ * How long the vendor keeps the shown session's prompt in its cache.
+ *
+ * `text` is `cache until 14:32` or, once it has expired, `cold: next input $4.10 instead of
+ * $0.41`.
+ */
+export interface CacheStatus {
+  text: string;
+  severity: "error" | "ok" | "warning";
+  extraUsd: number;
+}
+
+/**
  * The calibration of estimates: real tokens = estimated tokens × factor.
  */
 export interface CalibrationInfo {
@@ -239,7 +251,7 @@ export interface ContextUsage {
 export interface ContextWarning {
   workspace: string | null;
   session: string | null;
-  kind: "budget" | "cap" | "compacted" | "droppedToolCalls" | "exhausted";
+  kind: "budget" | "cap" | "cold" | "compacted" | "droppedToolCalls" | "exhausted";
   message: string;
   usage: ContextUsage | null;
 }
@@ -922,6 +934,7 @@ export interface StatusUpdate {
   document: DocumentStatus | null;
   context: ContextStatus | null;
   cost: CostStatus | null;
+  cache: CacheStatus | null;
   costRevision: number;
 }
 

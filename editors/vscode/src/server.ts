@@ -148,7 +148,7 @@ export class Server implements Disposable {
     const client = new QuietClient(SECTION, "Token Sidecar", executable, this.options());
     client.onNotification("status/update", (update: StatusUpdate) => {
       this.statusArrived.fire(update);
-      const news = JSON.stringify([update.context, update.cost, update.costRevision]);
+      const news = JSON.stringify([update.context, update.cost, update.cache, update.costRevision]);
       if (this.news.get(update.workspace) !== news) this.newsArrived.fire(undefined);
       this.news.set(update.workspace, news);
       this.countedFor.set(update.workspace, update.model);

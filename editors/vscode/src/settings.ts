@@ -3,6 +3,9 @@ import { type ExtensionContext, type Uri, workspace } from "vscode";
 export const SECTION = "tokenSidecar";
 /** The setting that shows budgets in the explorer. */
 export const DECORATIONS = "fileDecorations";
+/** The setting that shows a notification when a prompt cache has expired. */
+export const COLD_NOTIFICATIONS = "coldNotifications";
+const OWN_KEYS = [DECORATIONS, COLD_NOTIFICATIONS];
 
 interface Contribution {
   properties: Record<string, unknown>;
@@ -14,7 +17,7 @@ export function serverKeys(context: ExtensionContext): string[] {
   return manifest.contributes.configuration
     .flatMap((group) => Object.keys(group.properties))
     .map((key) => key.slice(SECTION.length + 1))
-    .filter((key) => !key.startsWith("server.") && key !== DECORATIONS);
+    .filter((key) => !key.startsWith("server.") && !OWN_KEYS.includes(key));
 }
 
 /** Return the configured settings as a nested object. Defaults are omitted, because they would override a project's file. */

@@ -7,6 +7,7 @@ import {
   StatusBarAlignment,
   type TextEditor,
   ThemeColor,
+  commands,
   languages,
   window,
   workspace,
@@ -15,6 +16,7 @@ import { setState } from "./applicable";
 import { plain, tokens } from "./format";
 import type { CountResult, StatusUpdate } from "./generated";
 import { DOCUMENTS, type Server } from "./server";
+import { COLD_NOTIFICATIONS, SECTION } from "./settings";
 
 const SELECTION_DELAY_MS = 75;
 // Drawing the status bar takes longer than counting, so it is limited to five times a second.
@@ -165,15 +167,15 @@ export async function countSelections(
  * over its limit.
  */
 function line(update: StatusUpdate, selection: string, icons = true): string {
-  const { document, context, cost } = update;
+  const { document, context, cost, cache } = update;
   const text = (part: { text: string; severity: StatusUpdate["severity"] } | null): string =>
     part ? (icons && part.severity !== "ok" ? `$(${part.severity}) ` : "") + part.text : "";
   const counted = document || update.uri === null ? text(document) : "?";
-  return [counted && counted + selection, text(context), text(cost)].filter(Boolean).join(" · ");
+  return [counted && counted + selection, text(context), text(cost), text(cache)].filter(Boolean).join(" · ");
 }
 
 function withoutDocument(update: StatusUpdate): StatusUpdate {
-  const severities = [update.context?.severity, update.cost?.severity];
+  const severities = [update.context, update.cost, update.cache].map((part) => part?.severity);
   const severity = (["error", "warning"] as const).find((each) => severities.includes(each)) ?? "ok";
   return { ...update, uri: null, version: null, document: null, severity };
 }
@@ -197,10 +199,17 @@ export function languageStatus(server: Server): Disposable {
     item.detail = detail;
     item.command = state === "running" ? { title: "Show Log", command: "tokenSidecar.showLog" } : restart;
   });
-  const warnings = server.onWarning(({ message }) => {
+  const warnings = server.onWarning(({ kind, message }) => {
+    if (kind === "cold" && workspace.getConfiguration(SECTION).get<boolean>(COLD_NOTIFICATIONS)) notify(message);
     item.severity = LanguageStatusSeverity.Warning;
     item.detail = plain(message);
     item.command = { title: "Context", command: "tokenSidecar.contextUsage" };
   });
   return Disposable.from(item, subscription, warnings);
+}
+
+function notify(message: string): void {
+  void window.showWarningMessage(`Token Sidecar: ${plain(message)}`, "Context").then((choice) => {
+    if (choice) void commands.executeCommand("tokenSidecar.contextUsage");
+  });
 }

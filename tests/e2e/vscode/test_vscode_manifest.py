@@ -22,7 +22,7 @@ DECLARED: dict[str, dict[str, Any]] = {
     for group in MANIFEST["contributes"]["configuration"]
     for key, value in group["properties"].items()
 }
-OWN_KEYS = ("server.path", "server.logLevel", "fileDecorations")
+OWN_KEYS = ("server.path", "server.logLevel", "fileDecorations", "coldNotifications")
 """Settings that only the extension reads."""
 COMMANDS = [
     "count",
@@ -54,7 +54,8 @@ def leaves(table: type[msgspec.Struct], prefix: str = "") -> dict[str, Any]:
         if isinstance(default, msgspec.Struct):
             found |= leaves(type(default), f"{key}.")
         else:
-            found[key] = json.loads(msgspec.json.encode(default))
+            encoder = msgspec.json.Encoder(decimal_format="number")
+            found[key] = json.loads(encoder.encode(default))
     return found
 
 

@@ -1,8 +1,8 @@
 -- Functions for status lines. They only read values that the server has already sent.
 local M = {}
 
-local PARTS = { tokens = 'document', context = 'context', cost = 'cost' }
-local ORDER = { 'tokens', 'context', 'cost' }
+local PARTS = { tokens = 'document', context = 'context', cost = 'cost', cache = 'cache' }
+local ORDER = { 'tokens', 'context', 'cost', 'cache' }
 local WIDE = 100 -- in editors with fewer columns, the status text is shorter
 
 --- Returns one part of a buffer's status, or nil if that part is unknown.
@@ -17,9 +17,9 @@ end
 ---@return string text such as `12,345 tokens`, or `` before the first count
 function M.statusline(buf) return vim.b[buf or 0].token_sidecar_status or '' end
 
---- Returns one part of the status: the document's tokens, the context or the cost. In editors with fewer than 100
---- columns, the text is short: `12k`, `45 %`, `$1.92`.
----@param name 'tokens'|'context'|'cost'
+--- Returns one part of the status: the document's tokens, the context, the cost or the cache. In editors with fewer than
+--- 100 columns, the text is short: `12k`, `45 %`, `$1.92`, `cold: next input $4.10`.
+---@param name 'tokens'|'context'|'cost'|'cache'
 ---@param buf? integer default: the current buffer
 ---@return string text or `` if it is unknown
 function M.part(name, buf)
@@ -30,11 +30,11 @@ function M.part(name, buf)
   end
   if vim.o.columns >= WIDE then return part.text end
   if name == 'tokens' then return require('token_sidecar.format').short(part.tokens, part.method) end
-  return (part.text:gsub('^ctx ', ''):gsub(' today$', ''))
+  return (part.text:gsub('^ctx ', ''):gsub(' today$', ''):gsub(' instead of .*$', ''))
 end
 
 --- Returns the highlight group for the severity of a part of the status.
----@param name 'tokens'|'context'|'cost'
+---@param name 'tokens'|'context'|'cost'|'cache'
 ---@param buf? integer default: the current buffer
 ---@return string group such as `TokenSidecarWarning`
 function M.highlight(name, buf)

@@ -6,7 +6,7 @@ local models = {} ---@type table<string, string> the models that texts are count
 --- Nullable fields. Neovim's JSON decoder omits them if they are null.
 local NULLABLE =
   { document = { 'percent', 'budget' }, context = { 'tokens', 'percent' }, cost = { 'costUsd' } }
-NULLABLE.status = { 'workspace', 'uri', 'version', 'document', 'context', 'cost' }
+NULLABLE.status = { 'workspace', 'uri', 'version', 'document', 'context', 'cost', 'cache' }
 
 ---@param status token_sidecar.StatusUpdate changed in place
 local function put_nulls_back(status)
@@ -75,6 +75,10 @@ end
 --- is shortened, and the full text is logged.
 ---@param warning token_sidecar.ContextWarning
 function M.warn(warning)
+  if warning.kind == 'cold' then -- the status shows it
+    vim.api.nvim_exec_autocmds('User', { pattern = 'TokenSidecarCold', modeline = false, data = warning })
+    return
+  end
   local format = require('token_sidecar.format')
   local text = format.plain(warning.message)
   local line = format.on_a_line(text)

@@ -107,6 +107,15 @@
 ---@field costUsd? number
 ---@field partial boolean
 
+--- How long the vendor keeps the shown session's prompt in its cache.
+---
+--- `text` is `cache until 14:32` or, once it has expired, `cold: next input $4.10 instead of
+--- $0.41`.
+---@class token_sidecar.CacheStatus
+---@field text string
+---@field severity "error"|"ok"|"warning"
+---@field extraUsd number
+
 --- The calibration of estimates: real tokens = estimated tokens × factor.
 ---@class token_sidecar.CalibrationInfo
 ---@field factor number
@@ -187,7 +196,7 @@
 ---@class token_sidecar.ContextWarning
 ---@field workspace? string
 ---@field session? string
----@field kind "budget"|"cap"|"compacted"|"droppedToolCalls"|"exhausted"
+---@field kind "budget"|"cap"|"cold"|"compacted"|"droppedToolCalls"|"exhausted"
 ---@field message string
 ---@field usage? token_sidecar.ContextUsage
 
@@ -714,6 +723,7 @@
 ---@field document? token_sidecar.DocumentStatus
 ---@field context? token_sidecar.ContextStatus
 ---@field cost? token_sidecar.CostStatus
+---@field cache? token_sidecar.CacheStatus
 ---@field costRevision integer
 
 --- A sub-agent of an agent's session, with a context of its own.
