@@ -104,7 +104,7 @@ def _claude_code_line(sent: StatuslineInput) -> str:
     is_unknown = session.tokens is None and sent.limit is None and not session.note
     share = sent.used_percentage if is_unknown else None
     size = short_text(usage, "percent") if share is None else f"~{percent_text(share)}"
-    parts = [name, f"ctx {size}", cost, cache, *sums, costs.caps_text.rstrip(".")]
+    parts = [name, f"ctx {size}", cost, *sums, cache, costs.caps_text.rstrip(".")]
     return " · ".join(part for part in parts if part)
 
 
@@ -262,12 +262,12 @@ def _session_line(folder: Path) -> str:
         parts = [usage.model or "", part.text]
         if usage.cost_usd is not None:
             parts.append(format_session_cost(costs, session))
-        if cache := cache_status(usage, view.workspace.settings.cost):
-            parts.append(cache.text)
         if session is not None and session.source != "protocol":
             book = view.services.spending(view.workspace).book
             settings = view.workspace.settings
             parts += _ledger_texts(book, session.source, settings, is_behind=not costs.read)
+        if cache := cache_status(usage, view.workspace.settings.cost):
+            parts.append(cache.text)
         parts.append(costs.caps_text.rstrip("."))
     return " · ".join(filter(None, parts))
 

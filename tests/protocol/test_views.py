@@ -10,13 +10,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from benchmarks.agents import claude
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.truth import Tokens
+from sidecar.agents.claude_statusline import Quota, RateLimits, StatuslineInput, save
 from sidecar.cli import main
+from sidecar.config.paths import state_dir
 from sidecar.mcp.caller import Caller
 from sidecar.mcp.open_project import Project
 from sidecar.mcp.tools import Call, Tools
@@ -29,6 +32,7 @@ FILE = "CLAUDE.md"
 COST = r"([≥~]*\$[\d.]+)"
 SHARE = r"(~?\d+ %)"
 TOKENS = r"(~?[\d,]+)"
+LIMIT = r"(5 %, resets (?:\d+ \w+ )?\d\d:\d\d)"
 
 SHOWN = {
     "context": {
@@ -40,7 +44,7 @@ SHOWN = {
     },
     "share": {
         "status": rf"ctx {SHARE}",
-        "tooltip": rf"{SHARE} of the usable window \|\n\| Session",
+        "tooltip": rf"{SHARE} of the usable window[^|]* \|\n\| Session",
         "view and float": rf"{SHARE} of [\d,]+ usable",
         "page": rf"\|{SHARE}\|",
         "list in an editor": rf"^{SHARE} · ",
@@ -65,8 +69,33 @@ SHOWN = {
         "usage": rf"^Next input +{COST}",
         "MCP context_usage": rf"^Next input: {COST}",
     },
+    "cold input": {
+        "status": rf" · cold: next input {COST} instead of \$",
+        "tooltip": rf"\| Cache \| cold: next input {COST} instead of ",
+        "view and float": rf"^Cache +cold: next input {COST} instead of ",
+        "page": rf"Cache\|+cold: next input {COST} instead of ",
+        "usage": rf"^Cache +cold: next input {COST} instead of ",
+        "statusline": rf" · cold: next input {COST} instead of ",
+        "statusline of Claude Code": rf" · cold: next input {COST} instead of ",
+        "MCP context_usage": rf"^Cache: cold: next input {COST} instead of ",
+    },
+    "compacting": {
+        "view and float": rf"^Compacting +costs least before the next prompt: {COST} of input",
+        "page": rf"Compacting\|+costs least before the next prompt: {COST} of input",
+        "usage": rf"^Compacting +costs least before the next prompt: {COST} of input",
+        "MCP context_usage": rf"^Compacting: costs least before the next prompt: {COST} of input",
+    },
+    "limit": {
+        "tooltip": rf"\| 5-hour limit \| {LIMIT} \|",
+        "view and float": rf"^5-hour limit +{LIMIT}$",
+        "page": rf"5-hour limit\|+{LIMIT}\|",
+        "usage": rf"^5-hour limit +{LIMIT}$",
+        "statusline": rf" · 5 h: {LIMIT}(?: · |$)",
+        "statusline of Claude Code": rf" · 5 h: {LIMIT}(?: · |$)",
+        "MCP context_usage": rf"^5-hour limit: {LIMIT}$",
+    },
     "cost": {
-        "status": rf"{COST}$",
+        "status": rf" · {COST}(?: · cold|$)",
         "tooltip": rf"\| This session \| {COST} at",
         "tooltip, branch": rf"\| This branch \| {COST} \(1 session\) on main \|",
         "view and float": rf"^Cost +{COST}",
@@ -136,6 +165,9 @@ SHOWN = {
 """For each number, a pattern of what each view prints."""
 
 
+RATE_LIMITS = RateLimits(five_hour=Quota(5.0, (datetime.now(UTC) + timedelta(hours=2)).timestamp()))
+
+
 def run(*arguments: str, sent: Any = None) -> str:
     text = "" if sent is None else json.dumps(sent)
     result = CliRunner().invoke(main, arguments, input=text)
@@ -171,9 +203,10 @@ def write_world(root: Path, *, is_marked: bool) -> claude.Transcript:
     session.user()
     session.model = MODEL
     session.subagent()
-    reply(session, MODEL, 80_000)
-    reply(session, MODEL, 81_000, loses_cache=True)
-    reply(session, MODEL, 90_000)
+    reply(session, MODEL, 580_000)
+    reply(session, MODEL, 581_000, loses_cache=True)
+    reply(session, MODEL, 590_000)
+    save(state_dir(), StatuslineInput(session_id=session.id, rate_limits=RATE_LIMITS))
     if is_marked:
         reply(session, UNPRICED, 50_000)
         reply(session, MODEL, 95_000)
@@ -194,6 +227,7 @@ async def texts_in_editor(client: Client, root: Path) -> dict[str, str]:
             all(one[part] for part in ("document", "context", "cost"))
             and "as input" in one["document"]["tooltip"]
             and "1 sub-agent $" in one["cost"]["tooltip"]  # the sub-agent's file has been read
+            and "5-hour limit" in one["cost"]["tooltip"]
         ),
     )
     client.ignore("status/update")
@@ -239,6 +273,7 @@ def texts_in_terminal(session: claude.Transcript) -> dict[str, str]:
         "transcript_path": str(session.path),
         "model": {"id": MODEL},
         "workspace": {"project_dir": session.cwd},
+        "rate_limits": msgspec.to_builtins(RATE_LIMITS),
     }
     return {
         "usage": run("usage"),
@@ -284,6 +319,8 @@ async def test_every_view_prints_the_same_text(
     texts |= await asyncio.to_thread(texts_in_terminal, session)
     texts |= await texts_in_agent(session, root)
     for name, views in SHOWN.items():
+        if is_marked and name in ("cold input", "compacting"):
+            continue  # nothing is known about the cache after a compaction
         printed = {
             view: [*re.findall(pattern, texts[view.partition(",")[0]], re.MULTILINE), None][0]
             for view, pattern in views.items()
@@ -293,7 +330,7 @@ async def test_every_view_prints_the_same_text(
         assert text is not None, (name, texts)
         unmarked = "cost of a lost cache", "cost of sub-agents", "context of a sub-agent"
         signs = {"cost": "≥" * is_marked} | dict.fromkeys(unmarked, "")
-        is_estimate = is_marked or name in ("file", "price of the file")
+        is_estimate = (is_marked and name != "limit") or name in ("file", "price of the file")
         expected = signs.get(name, "~" * is_estimate)
         assert re.sub(r"[^≥~]", "", text) == expected, (name, text)
 
