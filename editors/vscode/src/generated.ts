@@ -269,7 +269,7 @@ export interface CostBar {
  * A bar chart of costs by day, model or agent. Days without calls are included.
  */
 export interface CostChart {
-  by: "agent" | "block" | "branch" | "cache-loss" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace";
+  by: "agent" | "block" | "branch" | "cache-loss" | "category" | "day" | "model" | "month" | "project" | "session" | "team" | "user" | "week" | "workspace";
   title: string;
   bars: CostBar[];
 }
@@ -284,7 +284,7 @@ export interface CostDetailParams {
   scope?: "team" | "user";
   since?: string | null;
   until?: string | null;
-  by?: ("agent" | "block" | "branch" | "cache-loss" | "category" | "day" | "model" | "month" | "session" | "team" | "user" | "week" | "workspace")[];
+  by?: ("agent" | "block" | "branch" | "cache-loss" | "category" | "day" | "model" | "month" | "project" | "session" | "team" | "user" | "week" | "workspace")[];
   charts?: boolean;
   width?: number | null;
 }
@@ -370,6 +370,7 @@ export interface CostRow {
   cacheLoss: string | null;
   user: string | null;
   team: string | null;
+  project: string | null;
   calls: number;
   promptTokens: number;
   estimatedTokens: number | null;

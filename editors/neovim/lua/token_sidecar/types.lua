@@ -208,7 +208,7 @@
 
 --- A bar chart of costs by day, model or agent. Days without calls are included.
 ---@class token_sidecar.CostChart
----@field by "agent"|"block"|"branch"|"cache-loss"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace"
+---@field by "agent"|"block"|"branch"|"cache-loss"|"category"|"day"|"model"|"month"|"project"|"session"|"team"|"user"|"week"|"workspace"
 ---@field title string
 ---@field bars token_sidecar.CostBar[]
 
@@ -220,7 +220,7 @@
 ---@field scope? "team"|"user"
 ---@field since? string
 ---@field until? string
----@field by? ("agent"|"block"|"branch"|"cache-loss"|"category"|"day"|"model"|"month"|"session"|"team"|"user"|"week"|"workspace")[]
+---@field by? ("agent"|"block"|"branch"|"cache-loss"|"category"|"day"|"model"|"month"|"project"|"session"|"team"|"user"|"week"|"workspace")[]
 ---@field charts? boolean
 ---@field width? integer
 
@@ -288,6 +288,7 @@
 ---@field cacheLoss? string
 ---@field user? string
 ---@field team? string
+---@field project? string
 ---@field calls integer
 ---@field promptTokens integer
 ---@field estimatedTokens? integer
