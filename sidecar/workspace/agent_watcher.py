@@ -287,7 +287,7 @@ class HistoryRecorder:
 
     async def _refresh_all(self) -> None:
         for workspace in list(self._services.roots):
-            if workspace.has_settings and self._services.windows.ready:
+            if workspace in self._summed and self._services.windows.ready:
                 await self.refresh(workspace)
 
     async def _refresh_changed(self) -> None:
