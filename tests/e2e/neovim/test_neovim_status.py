@@ -42,7 +42,7 @@ def test_variables_hold_the_last_update_unchanged(clean: Editor) -> None:
     assert shown["document"].keys() >= {"tokens", "method", "percent", "budget", "tooltip"}
     assert shown.keys() == {
         "workspace", "uri", "version", "text", "severity", "document", "context", "cost",
-        "costRevision", "model",
+        "cache", "costRevision", "model",
     }  # fmt: skip
 
 
@@ -100,6 +100,28 @@ def test_the_autocommand_carries_buffer_and_status(clean: Editor) -> None:
         text,
     )
     assert "4 tokens" in text
+
+
+def test_a_cold_cache_has_an_event_and_a_part_but_no_message(clean: Editor) -> None:
+    clean.edit("a.md", "Hello, world!\n")
+    clean.wait_tokens(4)
+    clean.lua("""
+      vim.api.nvim_create_autocmd('User', { pattern = 'TokenSidecarCold', callback = function(e)
+        _G.cold = e.data.message
+      end })
+      local text = 'cold: next input $4.10 instead of $0.41'
+      local handlers = require('token_sidecar.server').clients()[1].handlers
+      handlers['context/warning'](nil, { kind = 'cold', message = text })
+      local status = vim.b.token_sidecar_status_dict
+      status.cache = { text = text, severity = 'warning', extraUsd = 3.69 }
+      vim.b.token_sidecar_status_dict = status""")
+    assert clean.lua("return _G.cold") == "cold: next input $4.10 instead of $0.41"
+    assert "instead of" not in "\n".join(clean.messages())
+    part = "return require('token_sidecar').winbar()"
+    clean.lua("vim.o.columns = 90")
+    assert clean.lua(part).endswith("%#TokenSidecarWarning#cold: next input $4.10%*")
+    clean.lua("vim.o.columns = 120")
+    assert clean.lua(part).endswith("next input $4.10 instead of $0.41%*")
 
 
 def test_lualine_component_reads_and_escapes(clean: Editor) -> None:
