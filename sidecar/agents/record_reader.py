@@ -158,7 +158,8 @@ class _Form(NamedTuple):
     def describe(self, session: SessionState, get: Get) -> None:
         """Update a session with the values that a record has."""
         fields = self.sessions
-        session.work_in(column_text(get(fields.folder)))
+        folder = column_text(get(fields.folder))
+        session.work_in(os.path.expanduser(folder) if folder else None)
         session.model = column_text(get(fields.model)) or session.model
         session.branch = column_text(get(fields.branch)) or session.branch
         session.began = self.time(get(fields.began)) or session.began

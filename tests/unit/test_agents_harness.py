@@ -55,6 +55,13 @@ def test_scores_of_all_processes_are_printed(tmp_path: Path, processes: str) -> 
     assert "pi: no subagent: no" in result.stdout
 
 
+def test_readme_counts_the_agents() -> None:
+    """Copilot stands for two agents."""
+    text = (ROOT / "README.md").read_text().partition("Sessions of ")[2]
+    names, _, others = text.partition(" and ")
+    assert len(names.split(",")) + 1 + int(others.split()[0]) == len(all_agents())
+
+
 def test_docs_list_every_agent_with_the_version_under_test() -> None:
     """The tables are generated from data."""
     assert set(texts().agents) == set(all_agents()), "describe the agent in tests/agents_page.toml"
