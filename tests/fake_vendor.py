@@ -393,7 +393,9 @@ def _responses(call: VendorCall, usage: Usage) -> tuple[Event, list[Event]]:
         item | {"id": f"item_{call.number}_{index}", "status": "completed"}
         for index, item in enumerate(items)
     ]
-    head = {"id": f"resp_{call.number:024}", "object": "response", "model": call.model}
+    head: Event = {"id": f"resp_{call.number:024}", "object": "response", "model": call.model}
+    head |= {"created_at": int(time.time()), "tools": [], "tool_choice": "auto"}
+    head |= {"parallel_tool_calls": True, "error": None, "incomplete_details": None}
     counts = {
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": usage.cache_read},

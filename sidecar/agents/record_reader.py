@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 NO_CONTEXT = "the agent's files do not contain the size of the context"
 _LATER = "the size appears with the next call"
+_TITLE = "title"
+"""The place of a title in a file, which is found by its fields."""
 _READ_AGAIN = 100
 """The number of newest rows that are read again, because the agent may complete them later."""
 
@@ -307,7 +309,7 @@ class _LinesState(SessionLines):
         if form.sessions.file:
             for get in _descriptions(form, lines.path):
                 form.describe(session, get)
-        session.title_at = "" if form.sessions.title else None
+        session.title_at = _TITLE if form.sessions.title else None
         shape = _both(self.agent)
         for record in lines.records(_decoder(self.agent)):
             get = shape.get(record)
@@ -387,7 +389,7 @@ class RecordDocuments(_Records):
         state.sessions = {name: session}
         for get in _descriptions(form, store.path):
             form.describe(session, get)
-        session.title_at = "" if form.sessions.title else None
+        session.title_at = _TITLE if form.sessions.title else None
         if not form.calls.has_totals:
             session.track = ContextTrack()
         calls = list[CallFinished]()

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.agents.truth import Tokens, append
 from sidecar.agents.record_reader import NO_CONTEXT
 from sidecar.known_agents import Agent, CallFields, SessionFields, all_agents
+from sidecar.operating_system import HOME_VARIABLE
 from tests.unit.agents_world import World
 
 AT = "2026-11-20T10:00:0{}Z"
@@ -138,6 +139,7 @@ def test_calls_are_read_by_their_fields(tmp_path: Path, agent: str) -> None:
     assert {one.workspace for one in world.calls} == {str(world.root)}
     (shown,) = world.shown()
     assert (shown.tokens, shown.model, shown.quality) == (147, "glm-5", "exact")
+    assert shown.title == {"gptme": "Named"}.get(agent)
     assert world.ingest() == 0
 
 
@@ -237,3 +239,15 @@ def test_agent_without_a_reader_is_added_by_its_fields(
     path.write_bytes(path.read_bytes() + b"broken\n")
     assert len(calls_of(world)) == 4
     assert world.skipped[str(path)] == 3
+
+
+def test_folder_may_be_inside_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gptme writes `~` for it."""
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
+    world = World(tmp_path, "gptme")
+    write_gptme(world)
+    config = world.folder / "logs" / "s" / "config.toml"
+    config.write_text('[chat]\nworkspace = "~/work/my proj.ect"\n')
+    assert [one.folder for one in world.shown()] == [str(world.root)]

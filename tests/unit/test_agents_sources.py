@@ -301,11 +301,11 @@ def test_cursor_reads_only_the_changed_conversations(tmp_path: Path) -> None:
 CECLI = """
 # cecli chat started at 2026-11-20 10:00:00
 
-> Model: openai/gpt-5 with diff edit format
+> /bin/cecli --model openai/gpt-5 --message do it
 #### do it
 a reply
 > 22k ◇ 50.0% ↑ 324 ↓ 22k ◇ 48.8% ↑↓
-> 23k ◇ 0% ↑ 1.5k ↓ 45k ◇ 24.4% ↑↓
+> 23k ◇ 0% ↑ 1.5k ↓ $0.0072 • 45k ◇ 24.4% ↑↓ $0.0072
 """
 
 
@@ -321,3 +321,4 @@ def test_cecli_has_a_line_for_each_call(tmp_path: Path) -> None:
         ("main", "openai/gpt-5", 22_000, 11_000, 324),
         ("main", "openai/gpt-5", 23_000, 0, 1_500),
     ]
+    assert {call.agent_cost_usd for call in world.calls} == {None, Decimal("0.0072")}

@@ -33,6 +33,7 @@ from sidecar.known_agents import all_agents
 
 if TYPE_CHECKING:
     from sidecar.agents.folders import Places, Roots
+    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "aider"
 _BAND = 75.0
@@ -42,7 +43,8 @@ aider reports all calls for a message (up to four) as one. It counts streamed pr
 tokenizer and rounds the totals.
 """
 _STARTED = re.compile(rb"# (?:aider|cecli) chat started at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
-_MODEL = re.compile(rb"> (?:Main model|Model): (\S+)")
+_MODEL = re.compile(rb"> (?:Main model|Model): (\S+)|> .*\bcecli\b.* --model[ =](\S+)")
+"""cecli names the model only in the command that started it, if it was given there."""
 _NUMBER = rb"([\d.,]+)([kM]?)"
 _TOKENS = re.compile(
     rb"> Tokens: " + _NUMBER + rb" sent,(?: " + _NUMBER + rb" cache write,)?"
@@ -50,9 +52,9 @@ _TOKENS = re.compile(
     rb"(?: Cost: \$([\d.,]+) message)?"
 )
 _CECLI_TOKENS = re.compile(
-    rb"> " + _NUMBER + rb" \S+ ([\d.]+)% \S+ " + _NUMBER + rb" \S+ " + _NUMBER
+    rb"> " + _NUMBER + rb" \S+ ([\d.]+)% \S+ " + _NUMBER + rb" \S+(?: \$([\d.,]+))?"
 )
-"""cecli's prompt, the percentage read from the cache, and the output; then the session's totals."""
+"""cecli's prompt, the percentage read from the cache, the output and the cost of a call."""
 _CECLI_BAND = 5.0
 """cecli writes a line for each call, with the vendor's numbers. The prompt is rounded."""
 _SCALE = {b"": 1, b"k": 1_000, b"M": 1_000_000}
@@ -109,7 +111,7 @@ class _HistoryReader(msgspec.Struct, dict=True):
             if begun := _STARTED.match(line):
                 self._begin_chat(begun.group(1).decode())
             elif named := _MODEL.match(line):
-                self.chat.model = named.group(1).decode("utf-8", "replace")
+                self.chat.model = (named[1] or named[2]).decode("utf-8", "replace")
             elif line.startswith(b"#### "):
                 # Slash commands do not start a turn.
                 self.chat.active = not line.startswith(b"#### /")
@@ -135,25 +137,27 @@ class _HistoryReader(msgspec.Struct, dict=True):
 
     def _make_calls(self, numbers: re.Match[bytes]) -> Iterator[CallFinished]:
         prompt, write, read, output = _parse_counts(numbers)
-        cost, chat = numbers.group(9), self.chat
-        chat.active, chat.track = False, chat.track.call(CallSize(prompt, output))
-        self.calls += self.started is not None
-        yield from chat.call(
-            self.started,
-            reported_usage(max(prompt, read + write), output, read, write),
-            f"{chat.id}#{self.calls}",
-            chat.model,
-            agent_cost_usd=Decimal(cost.decode().replace(",", "").rstrip(".")) if cost else None,
-        )
+        usage = reported_usage(max(prompt, read + write), output, read, write)
+        yield from self._call(prompt, usage, numbers.group(9))
 
     def _make_cecli_call(self, numbers: re.Match[bytes]) -> Iterator[CallFinished]:
         prompt, output = _parse_count(*numbers.group(1, 2)), _parse_count(*numbers.group(4, 5))
         read = int(prompt * min(Decimal(numbers[3].decode()), Decimal(100)) / 100)
-        chat, self.band = self.chat, _CECLI_BAND
-        chat.active, chat.track = False, chat.track.call(CallSize(prompt, output))
+        self.band = _CECLI_BAND
+        yield from self._call(prompt, reported_usage(prompt, output, read), numbers[6])
+
+    def _call(self, prompt: int, usage: Usage, cost: bytes | None) -> Iterator[CallFinished]:
+        chat = self.chat
+        size = CallSize(prompt, usage.output_tokens)
+        chat.active, chat.track = False, chat.track.call(size)
         self.calls += self.started is not None
-        usage = reported_usage(prompt, output, read)
-        yield from chat.call(self.started, usage, f"{chat.id}#{self.calls}", chat.model)
+        yield from chat.call(
+            self.started,
+            usage,
+            f"{chat.id}#{self.calls}",
+            chat.model,
+            agent_cost_usd=Decimal(cost.decode().replace(",", "").rstrip(".")) if cost else None,
+        )
 
 
 def _parse_counts(numbers: re.Match[bytes]) -> tuple[int, int, int, int]:

@@ -415,7 +415,9 @@ def _next_node(node: _Node, entry: _Entry) -> _Node:
     """Return the state after an entry that follows `node`."""
     message = entry.message
     if entry.type == "model_change":
-        return replace(node, model=entry.model_id, provider=entry.provider)
+        provider, _, model = (entry.model or "").partition("/")  # as oh-my-pi writes them
+        model = entry.model_id or model
+        return replace(node, model=model or None, provider=entry.provider or provider or None)
     if entry.type == "compaction":
         return replace(node, track=node.track.compaction(), active=False)
     if entry.custom_type == _EXIT:

@@ -625,6 +625,149 @@ class Kilo(OpenCode):
     }
 
 
+class OhMyPi(Pi):
+    """A fork of Pi. It runs on Bun, which is installed beside it."""
+
+    name = "oh-my-pi"
+    package = Package("npm", "@oh-my-pi/pi-coding-agent", "18.2.0", "omp", beside="bun@1.4.5")
+    in_ci = False
+    window = 400_000
+    cannot: ClassVar[dict[str, str]] = {
+        "subagent": "not tried: its tool for tasks has other arguments",
+        "compaction": "it archives old messages without a call",
+    }
+
+    def configure(self, home: Path, url: str) -> None:
+        model = {"id": self.model, "contextWindow": self.window, "maxTokens": 32_000}
+        provider = {
+            "baseUrl": f"{url}/v1",
+            "api": "openai-completions",
+            "apiKey": "dummy",
+            "models": [model | {"name": self.model, "reasoning": False}],
+        }
+        _write(home / ".omp/agent/models.yml", json.dumps({"providers": {"fake": provider}}))
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        return ["--model", f"fake/{self.model}", *(["-c"] if resume else []), "-p", prompt]
+
+
+_NO_STATE = "its files do not say when a turn ends"
+
+
+class Gptme(Agent):
+    name = "gptme"
+    package = Package("pypi", "gptme", "0.35.1", "gptme")
+    window = 400_000
+    cannot: ClassVar[dict[str, str]] = {
+        "subagent": "its sub-agents are threads of a Python tool",
+        "compaction": "it counts the texts itself, and the texts in the test are short",
+    }
+    side_calls: ClassVar[dict[str, Kind]] = {"Your task: Create a 2-4 word title": "title"}
+    unrecorded_kinds: ClassVar[dict[Kind, str]] = {"title": "title calls are in no file"}
+    limits: ClassVar[dict[str, str]] = (
+        dict.fromkeys(
+            ("answered calls", "calls of the turn"),
+            "without a terminal, it asks again until the model calls its tool `complete`",
+        )
+        | dict.fromkeys(("state", "state while a tool runs"), _NO_STATE)
+        | {"context while a tool runs": "a reply is written after its tools"}
+    )
+
+    def title(self, _prompt: str) -> str | None:
+        return SIDE_TEXT
+
+    def configure(self, home: Path, _url: str) -> None:
+        _write(home / ".config/gptme/config.toml", '[prompt]\n[env]\nGPTME_CHECK = "false"')
+
+    def environment(self, url: str) -> dict[str, str]:
+        return {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "dummy"}
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        options = ["--model", f"local/{self.model}", "--tool-format", "tool", "--non-interactive"]
+        return [*options, *(["--resume"] if resume else []), prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("shell", {"command": command})
+
+
+class Hermes(Agent):
+    name = "hermes"
+    package = Package("pypi", "hermes-agent", "0.19.0", "hermes")
+    window = 400_000
+    limits: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("state", "state while a tool runs", "state after a compaction"), _NO_STATE
+    )
+
+    def configure(self, home: Path, url: str) -> None:
+        model = {"default": self.model, "provider": "custom", "base_url": f"{url}/v1"}
+        model |= {"api_key": "dummy"}
+        settings = {"model": model | {"context_length": self.window}}
+        _write(home / ".hermes/config.yaml", json.dumps(settings))
+
+    def environment(self, _url: str) -> dict[str, str]:
+        return {"OPENAI_API_KEY": "dummy"}
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        return ["chat", "-Q", "--yolo", *(["-c"] if resume else []), "-q", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("terminal", {"command": command})
+
+    def subagent(self, prompt: str) -> ToolUse:
+        return ToolUse("delegate_task", {"goal": prompt})
+
+
+class OpenHands(Agent):
+    name = "openhands"
+    package = Package("pypi", "openhands", "1.16.0", "openhands", python=(3, 12))
+    window = 272_000
+    fills_window = 264_000
+    limits: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("context while a tool runs", "state while a tool runs"),
+        "it writes its state when the tool has ended",
+    )
+
+    def configure(self, home: Path, url: str) -> None:
+        """Do nothing, because the environment configures the provider."""
+
+    def environment(self, url: str) -> dict[str, str]:
+        return {
+            "LLM_MODEL": f"openai/{self.model}",
+            "LLM_BASE_URL": f"{url}/v1",
+            "LLM_API_KEY": "dummy",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "true",
+            "OPENHANDS_SUPPRESS_BANNER": "1",
+        }
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        options = ["--headless", "--override-with-envs", "--always-approve"]
+        return [*options, *(["--resume", "--last"] if resume else []), "-t", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("terminal", {"command": command})
+
+    def subagent(self, prompt: str) -> ToolUse:
+        return ToolUse("task", {"description": "Look around", "prompt": prompt})
+
+
+class Cecli(Aider):
+    """The fork of aider that is still developed."""
+
+    name = "cecli"
+    package = Package("pypi", "cecli-dev", "1.10.0", "cecli")
+    band_percent = 5
+    cannot: ClassVar[dict[str, str]] = Aider.cannot | {
+        "refusal_and_retry": "it ends with 1 after a refused request, even if a retry succeeds"
+    }
+
+    def configure(self, home: Path, url: str) -> None:
+        super().configure(home, url)
+        (home / ".aider.conf.yml").rename(home / ".cecli.conf.yml")
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        return ["--model", f"openai/{self.model}", *super().arguments(prompt, resume=resume)]
+
+
 _AGENTS = (
     Codex(),
     CodexNewModel(),
@@ -640,6 +783,11 @@ _AGENTS = (
     Cline(),
     Vibe(),
     Aider(),
+    OhMyPi(),
+    Gptme(),
+    Hermes(),
+    OpenHands(),
+    Cecli(),
 )
 AGENTS: dict[str, Agent] = {agent.id: agent for agent in _AGENTS}
 

@@ -27,6 +27,8 @@ class Package(NamedTuple):
     program: str
     python: tuple[int, int] = (3, 11)
     """The oldest Python version that the agent supports. Used only for agents from PyPI."""
+    beside: str = ""
+    """Another npm package with its version that is installed into the same folder."""
 
     @property
     def folder(self) -> Path:
@@ -51,7 +53,7 @@ def ensure_node() -> Path:
 def ensure_installed(package: Package) -> Path:
     """Install a package if necessary, and return its program's path."""
     marker = package.folder / "installed"
-    wanted = f"{package.name} {package.version}"
+    wanted = " ".join(filter(None, (package.name, package.version, package.beside)))
     if marker.is_file() and marker.read_text() == wanted and package.path.exists():
         return package.path
     shutil.rmtree(package.folder, ignore_errors=True)
@@ -66,7 +68,8 @@ def ensure_installed(package: Package) -> Path:
 
 def _install_from_npm(package: Package) -> None:
     (package.folder / "package.json").write_text('{"private":true}\n')
-    npm([*INSTALL, f"{package.name}@{package.version}"], package.folder, ensure_node())
+    names = [f"{package.name}@{package.version}", *filter(None, [package.beside])]
+    npm([*INSTALL, *names], package.folder, ensure_node())
 
 
 def _install_from_pypi(package: Package) -> None:

@@ -107,7 +107,7 @@ class Stage:
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables of the agent."""
-        path = f"{ensure_node().parent}:/usr/local/bin:/usr/bin:/bin"
+        path = f"{ensure_node().parent}:{self.program.parent}:/usr/local/bin:/usr/bin:/bin"
         return {"PATH": path} | self.agent.environment(self.vendor.url)
 
 
