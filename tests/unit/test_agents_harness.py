@@ -25,7 +25,7 @@ from tests.e2e.agents.scores import Score, record
 @pytest.fixture
 def scene(request):
     yield
-    results = 3, 2, 5, 4, [0.5], [6.0], 100, 40, {"subagent": "no"}, ["9/8"]
+    results = 3, 2, 5, 4, 6, 5, 2, 1, [0.5], [6.0], 100, 40, {"subagent": "no"}, ["9/8"]
     record(request.node, Score("pi", "1.0", *results))
 
 @pytest.mark.parametrize("name", range(4))
@@ -50,7 +50,19 @@ def test_scores_of_all_processes_are_printed(tmp_path: Path, processes: str) -> 
     assert result.returncode == 0, result.stdout
     lines = [line.split() for line in result.stdout.splitlines()]
     forecasts = ["9/8,", "9/8,", "9/8,", "9/8"]
-    assert ["pi", "1.0", "8/12", "16/20", "40.0%", "0.50", "0.50", "1.00", *forecasts] in lines
+    assert [
+        "pi",
+        "1.0",
+        "8/12",
+        "16/20",
+        "20/24",
+        "4/8",
+        "40.0%",
+        "0.50",
+        "0.50",
+        "1.00",
+        *forecasts,
+    ] in lines
     assert "pi: lag not judged: load 6.0 (4 of 4)" in result.stdout
     assert "pi: no subagent: no" in result.stdout
 
