@@ -153,6 +153,7 @@ FLAGS = {
     "is_sorted": "sorted by name",
     "hides_same_name": "a rule hides later ones of the same name",
     "skips_links": "not links",
+    "stays_inside": "no link that leads out of the project",
     "links_as_imports": "rules behind links count as imports",
     "drops_invalid": "not if the front matter is not valid YAML",
 }
@@ -203,6 +204,8 @@ def scope_details(scope: Scope) -> Iterator[str]:
         yield f"with only a description: {sent[scope.described]}"
     if scope.otherwise != "sent":
         yield f"without both: {sent[scope.otherwise]}"
+    if scope.ignores_invalid:
+        yield "front matter that is not valid YAML counts as none"
     if scope.off:
         yield f"`{scope.off}: true`: not sent"
 

@@ -689,7 +689,7 @@ class _Finder:
         limit = self._search.limit_of(rules)
         if source.head and limit and limit.bytes is not None and limit.bytes < len(source.head):
             source = source._replace(data=source.head, note="")
-        if file.is_rule and (reason := self._drop_reason(file, source, rules)):
+        if reason := self._drop_reason(file, source, rules):
             self._append(replace(part, state="hidden", reason=reason))
             return
         if source.note:
@@ -722,9 +722,17 @@ class _Finder:
             self._add_imports(file, rules, imports, (source.real,))
 
     def _drop_reason(self, file: FoundFile, source: SourceFile, rules: Files) -> str:
-        """Return why a rule is not sent at all, or an empty string."""
-        imports = self._rules.imports
-        if rules.links_as_imports and imports is not None and not file.place.is_own:
+        """Return why a file is not sent at all, or an empty string."""
+        imports, is_own = self._rules.imports, file.place.is_own
+        if (
+            rules.stays_inside
+            and not is_own
+            and not self._files.is_inside(file.path, self._search.project)
+        ):
+            return f"{self._rules.title} follows no link out of the project"
+        if not file.is_rule:
+            return ""
+        if rules.links_as_imports and imports is not None and not is_own:
             inside = (file.place.folder, *self._import_folders(file, imports))
             if not self._search.imports_any and not self._files.is_inside(file.path, inside):
                 return f"it is outside {self._folder_name(imports)}, and {imports.outside}"

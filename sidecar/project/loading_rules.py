@@ -41,6 +41,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A key that decides alone: sent at once if true, and not at once if false."""
     off: str = ""
     """A key that leaves the rule out if it is true."""
+    ignores_invalid: bool = False
+    """Whether front matter that is not valid YAML counts as none."""
     scoped: State = "later"
     """What is sent of a rule with patterns."""
     described: State = "sent"
@@ -106,6 +108,8 @@ class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Whether a rule is not sent if its front matter is not valid YAML."""
     skips_links: bool = False
     """Whether a rule that is a link is not sent."""
+    stays_inside: bool = False
+    """Whether a file is not sent if it is a link that leads out of the project."""
     links_as_imports: bool = False
     """Whether a rule behind a link counts as an import, so that `Imports.within` applies to it."""
     has_settings: bool = False

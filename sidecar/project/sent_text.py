@@ -13,6 +13,7 @@ from sidecar.text.prompt_markdown import (
     Value,
     find_block_comments,
     front_matter_end,
+    is_valid_front_matter,
     read_front_matter,
 )
 
@@ -67,7 +68,8 @@ def text_as_sent(source: SourceFile, end: int, rules: Files) -> str:
 
 def scope_state(scope: Scope, text: str) -> tuple[State, str]:
     """Return what is sent of a rule, and why not all of it."""
-    values = read_front_matter(text)
+    is_read = not scope.ignores_invalid or is_valid_front_matter(text)
+    values = read_front_matter(text) if is_read else {}
     if scope.off and values.get(scope.off) is True:
         return "hidden", f"its front matter has `{scope.off}: true`"
     always = values.get(scope.always)

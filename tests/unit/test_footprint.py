@@ -314,6 +314,7 @@ def test_claude_rules_with_paths_are_sent_later(
         ("cline", ".clinerules/a.md", "paths: src/**", "sent"),
         ("cline", ".clinerules/a.md", "paths: [", "hidden"),
         ("continue", ".continue/rules/a.md", "globs: '*.py'", "later"),
+        ("continue", ".continue/rules/a.md", "globs: *.py", "sent"),
         ("continue", ".continue/rules/a.md", "alwaysApply: false", "later"),
         ("continue", ".continue/rules/a.md", "alwaysApply: true\nglobs: '*.py'", "sent"),
         ("qwen-code", ".qwen/rules/a.md", "paths: src/**", "later"),
@@ -451,11 +452,26 @@ def test_vibe_reads_instructions_from_the_nearest_trusted_folder(world: Footprin
         assert world.sent("vibe", "pkg") == sent
 
 
-def test_cline_skips_rules_that_are_links(world: FootprintWorld) -> None:
-    world.write({".clinerules/a.md": "Words", "docs/b.md": "Words"})
-    world.path(".clinerules/b.md").symlink_to("../docs/b.md")
-    assert world.sent("cline") == [".clinerules/a.md"]
-    assert [part.reason for part in world.footprint("cline").parts] == ["", "Cline skips links"]
+@pytest.mark.parametrize(
+    ("agent", "rules"), [("cline", ".clinerules"), ("kilo-code", ".kilo/rules")]
+)
+def test_rules_that_are_links_are_skipped(world: FootprintWorld, agent: str, rules: str) -> None:
+    world.write({f"{rules}/a.md": "Words", "docs/b.md": "Words"})
+    world.path(f"{rules}/b.md").symlink_to(world.path("docs/b.md"))
+    assert world.sent(agent) == [f"{rules}/a.md"]
+    assert [part.reason.partition(" skips ")[2] for part in world.footprint(agent).parts] == [
+        "",
+        "links",
+    ]
+
+
+def test_kilo_follows_no_link_out_of_the_project(world: FootprintWorld) -> None:
+    world.write({"~/notes.md": "Words", "docs/a.md": "Words"})
+    world.path("AGENTS.md").symlink_to(world.path("~/notes.md"))
+    assert [part.state for part in world.footprint("kilo-code").parts] == ["hidden"]
+    world.path("AGENTS.md").unlink()
+    world.path("AGENTS.md").symlink_to(world.path("docs/a.md"))
+    assert world.sent("kilo-code") == ["AGENTS.md"]
 
 
 def test_an_output_style_is_sent_before_all_lists(world: FootprintWorld) -> None:
