@@ -1,6 +1,7 @@
 """Reads agents' stores incrementally. All session readers build on this module.
 
-To add an agent, add a table to `sidecar/known_agents.toml`, and create a module in
+A fork of a known agent, and an agent whose files have a record of each call, need only a table in
+`sidecar/known_agents.toml`. For any other agent, add a table, and create a module in
 `sidecar.agents.readers` that defines a `READER`, an implementation of
 `session_events.StoreReader`. There is a base class for each kind of store:
 
