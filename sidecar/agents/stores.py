@@ -130,6 +130,7 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
 
 
 _COMPRESSED = (".zst", ".zstd")
+_LONGEST_FACT = 64
 _STEP = 8 << 20
 """The number of bytes per step. Larger files are read in several steps."""
 _HEAD = 4096
@@ -167,8 +168,12 @@ class SessionState(msgspec.Struct):
     """The newest calls of the conversation, to notice a lost cache."""
 
     def note(self, **facts: Any) -> None:
-        """Update `facts`. None is ignored."""
-        known = {name: value for name, value in facts.items() if value is not None}
+        """Update `facts`. None is ignored, and so are values that are too long for a fact."""
+        known = {
+            name: value
+            for name, value in facts.items()
+            if value is not None and not (isinstance(value, str) and len(value) > _LONGEST_FACT)
+        }
         if known:
             self.facts = msgspec.structs.replace(self.facts, **known)
 

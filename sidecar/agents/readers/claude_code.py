@@ -720,24 +720,25 @@ class _Transcript(SessionLines):
 
     def _note_request(self, line: TranscriptLine) -> None:
         """Remember what a request consists of, compared with the newest one that was answered."""
-        last, base = self.requests.get(self.sent or ""), self.requests.get(line.base or "")
+        base_id = _short_id(line.base)
+        last, base = self.requests.get(self.sent or ""), self.requests.get(base_id)
         count, digest, extends = line.keep or 0, "", None
         if count and base is not None:
-            extends = base.count == count if line.base == self.sent else None
+            extends = base.count == count if base_id == self.sent else None
             digest = base.digest if base.count == count else ""
         is_known = count == 0 or bool(digest)
         for name in line.tail:
-            digest, count = _extend(digest, name), count + 1
+            digest, count = _short_id(f"{digest} {name}"), count + 1
             if last is not None and last.digest and count == last.count and is_known:
                 extends = digest == last.digest
         if extends is None and last is not None and count < last.count:
             extends = False
         params = line.params
-        self.requests[line.id or ""] = _Request(
+        self.requests[_short_id(line.id)] = _Request(
             count,
             digest if is_known else "",
             parse_iso_time(line.timestamp),
-            line.shape_hash,
+            _short_id(line.shape_hash) if line.shape_hash else None,
             (json_digest(params.thinking, params.output_config) or "none") if params else None,
             is_edited=extends is False and last is not None and count > last.count,
             is_rewound=extends is False and last is not None and count <= last.count,
@@ -748,19 +749,17 @@ class _Transcript(SessionLines):
 
     def _facts_of(self, line: TranscriptLine) -> CacheFacts:
         """Return what is known about a reply's call, and prepare the facts of the next one."""
-        session, request = self.session, self.requests.get(line.request_ref or "")
+        name = _short_id(line.request_ref)
+        session, request = self.session, self.requests.get(name)
         if line.is_sidechain or line.message is None:
             return CacheFacts()
         reason = line.message.diagnostics and line.message.diagnostics.cache_miss_reason
-        facts = replace(
-            session.facts,
-            version=line.version,
-            diagnosis=reason.type if reason else None,
-        )
+        session.note(version=line.version, diagnosis=reason.type if reason else None)
+        facts = session.facts
         session.facts = session.facts.after_call()
         if request is None:
             return facts
-        is_new, self.sent = line.request_ref != self.sent, line.request_ref
+        is_new, self.sent = name != self.sent, name
         return replace(
             facts,
             shape=request.shape,
@@ -830,9 +829,9 @@ class _Transcript(SessionLines):
         yield self.newest_call
 
 
-def _extend(digest: str, name: str) -> str:
-    """Return the digest of a list with one message more."""
-    return blake2b(f"{digest} {name}".encode(), digest_size=8).hexdigest()
+def _short_id(name: str | None) -> str:
+    """Return a digest of an id or a hash, because the agent decides how long they are."""
+    return blake2b((name or "").encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def _calls_of_line(
