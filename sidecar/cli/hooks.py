@@ -17,7 +17,7 @@ import click
 
 from sidecar.cli.group import workspace_option
 from sidecar.cli.output import confirm_change, print_json, print_lines, warn
-from sidecar.config.paths import own_config_files, state_dir
+from sidecar.config.paths import LEDGER_FILES, own_config_files, state_dir
 from sidecar.hooks.installer import (
     HookChange,
     find_installed,
@@ -91,12 +91,15 @@ def _change_agent(name: str, *, installs: bool, has_consent: bool) -> int:
     print_lines(f"Done. {undo}" if installs else "Done.")
     if installs and (note := hook_agents()[name].note):
         print_lines(note)
-    if installs and not _caps():
+    if installs and (problem := _settings_problem()):
+        print_lines(f"{_UNCHECKED}: {problem}")
+    elif installs and not _caps():
         print_lines(_NO_CAPS)
     return 0
 
 
 _NO_CAPS = "No caps are set, so no prompt is stopped. Set them under [cost] in your own settings."
+_UNCHECKED = "The caps cannot be checked, so prompts pass"
 
 
 def _caps() -> dict[Any, Any]:
@@ -157,29 +160,30 @@ def _store_context(root: Path, session: str) -> None:
 
 def _show(*, as_json: bool) -> int:
     found = {each.agent: each for each in find_installed()}
-    ledger_problem = _ledger_problem() if found else ""
-    rows = []
+    unchecked = _settings_problem() or _ledger_problem() if found else ""
+    rows, states = [], []
     for name in hook_agents():
         installed = found.get(name)
         row = {"agent": name, "file": str(hook_file(name)), "installed": installed is not None}
+        state = "not installed"
         if installed:
             milliseconds = _measure_hook(name)
             problem = installed.problem or ("" if milliseconds else "the hook cannot be run")
-            row |= {"problem": problem or ledger_problem, "milliseconds": milliseconds}
+            state = f"installed, {problem or f'answers in {milliseconds} ms'}: {row['file']}"
+            problem = problem or (unchecked and f"{_UNCHECKED}: {unchecked}")
+            row |= {"problem": problem, "milliseconds": milliseconds}
         rows.append(row)
+        states.append((name, state))
     code = int(any(row.get("problem") for row in rows))
     paused = paused_seconds(state_dir())
     if as_json:
         print_json({"agents": rows, "hasCaps": bool(_caps()), "pausedSeconds": round(paused)})
         return code
     width = max(map(len, hook_agents()))
-    for row in rows:
-        state = "not installed"
-        if row["installed"]:
-            works = row["problem"] or f"answers in {row['milliseconds']} ms"
-            state = f"installed, {works}: {row['file']}"
-        print_lines(f"{row['agent']:<{width}}  {state}")
-    if found and not _caps():
+    print_lines(*(f"{name:<{width}}  {state}" for name, state in states))
+    if unchecked:
+        print_lines(f"{_UNCHECKED}: {unchecked}")
+    elif found and not _caps():
         print_lines(_NO_CAPS)
     if paused:
         until = datetime.fromtimestamp(time.time() + paused).astimezone()
@@ -187,15 +191,30 @@ def _show(*, as_json: bool) -> int:
     return code
 
 
+def _settings_problem() -> str:
+    """Return why the caps cannot be read, or an empty string. Hooks do not say it."""
+    for path in own_config_files():
+        try:
+            read_caps(path)
+        except (OSError, ValueError) as error:
+            return f"{path}: {error}"
+    return ""
+
+
 def _ledger_problem() -> str:
-    """Return why the caps cannot be checked, or an empty string. Hooks do not say it."""
-    caller = Caller("", "", os.getcwd(), "", is_new_prompt=True)
+    """Return why the ledger cannot be compared with the caps, or an empty string.
+
+    Hooks do not say it.
+    """
+    ledger = state_dir() / LEDGER_FILES[0]
+    caps = _caps()
+    if caps and not ledger.exists():
+        return "no calls have been recorded yet; `token-sidecar cost` records them"
     try:
-        caps = read_caps(*own_config_files())
         if caps:
-            read_amounts(state_dir(), caller, caps)
+            read_amounts(state_dir(), Caller("", "", os.getcwd(), "", is_new_prompt=True), caps)
     except (OSError, ValueError, sqlite3.Error) as error:
-        return f"the caps cannot be checked, so prompts pass: {error}"
+        return f"{ledger}: {error}"
     return ""
 
 

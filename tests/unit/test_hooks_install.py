@@ -194,7 +194,16 @@ def test_hooks_that_do_not_work_are_reported() -> None:
     HookChange("pi", installs=True).apply()
     result = run_hooks()
     assert result.exit_code == 1
-    assert "the caps cannot be checked, so prompts pass: unable to open database" in result.output
+    assert "so prompts pass: no calls have been recorded yet; `token-sidecar cost`" in result.output
+    (state_dir() / "ledger.db").write_bytes(b"damaged" * 100)
+    assert f"so prompts pass: {state_dir() / 'ledger.db'}: file is not" in run_hooks().output
+    config_file().write_text("[cost]\nhard-cap-usd = = 5\n")
+    for output in (run_hooks().output, run_hooks("--install", "codex", "--yes").output):
+        assert f"so prompts pass: {config_file()}: Invalid value" in output
+        assert "No caps are set" not in output
+    run_hooks("--uninstall", "codex", "--yes")
+    config_file().write_text("")
+    assert "No caps are set" in run_hooks().output
     path = hook_file("pi")
     path.write_text(path.read_text().replace("token-sidecar", "other/token-sidecar"))
     outdated = "outdated; run `token-sidecar hooks --install pi`"
