@@ -141,8 +141,10 @@ def _print_branch_cost(root: Path) -> None:
 
     with open_ledger() as (book, loaded):
         update_ledger(book, loaded.settings, root)
-        cost = format_branch_cost(branch_cost(book, root))
-    if cost:
-        echo(f"\nThis branch has cost {cost}.")
+        cost = branch_cost(book, root)
+    if text := format_branch_cost(cost):
+        echo(f"\nThis branch has cost {text}.")
+    elif cost is None:
+        warn("the cost of the branch is unknown, because no git branch is checked out")
     else:
-        warn("no calls are recorded for a checked-out git branch")
+        warn("no calls are recorded on the git branch that is checked out")

@@ -137,7 +137,9 @@ def test_markdown_can_end_with_what_the_branch_has_cost(repository: Path) -> Non
     git("switch", "-q", "--detach")
     detached = run(*options)
     assert (detached.exit_code, "has cost" in detached.stdout) == (0, False)
-    assert "no calls are recorded for a checked-out git branch" in detached.stderr
+    assert "no git branch is checked out" in detached.stderr
+    git("switch", "-q", "-c", "unused")
+    assert "no calls are recorded on the git branch that is checked out" in run(*options).stderr
     wrong = run("--branch-cost")
     assert wrong.exit_code == 2
     assert "--branch-cost requires --format markdown" in wrong.stderr
