@@ -76,8 +76,9 @@ export class Server implements Disposable {
     return this.enqueue();
   }
 
-  /** Send a request. Throws an error whose message can be shown to the user. */
+  /** Send a request, once the server has started if it is starting. Throws an error whose message can be shown to the user. */
   async request<R>(method: string, params: object, token?: CancellationToken): Promise<R> {
+    if (!this.client?.isRunning()) await this.work;
     const client = this.client;
     if (!client?.isRunning()) throw new Error("the server is not running: use Token Sidecar: Restart Server");
     return token ? client.sendRequest<R>(method, params, token) : client.sendRequest<R>(method, params);

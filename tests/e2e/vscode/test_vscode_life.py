@@ -82,6 +82,19 @@ def test_the_restart_command_starts_a_new_server(window: Window) -> None:
     assert not window.messages()
 
 
+def test_a_command_waits_until_the_server_has_started(window: Window) -> None:
+    window.show("early.md", TEXT)
+    window.wait_status(O200K)
+    code = """
+        const restarted = vscode.commands.executeCommand('tokenSidecar.restart');
+        await new Promise((resolve) => setTimeout(resolve, 100));
+        const counted = await vscode.commands.executeCommand('tokenSidecar.count');
+        await restarted;
+        return counted;
+    """
+    assert window.host(code), window.messages()
+
+
 def test_the_chosen_model_outlives_the_server(window: Window) -> None:
     """The selected model is kept for the VS Code session, across restarts of the server."""
     window.show("chosen.md", TEXT)
