@@ -51,6 +51,8 @@ class HookAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The event after a turn."""
     timeout: int = 0
     """How long the agent waits, in its own unit."""
+    compaction: str = ""
+    """A pattern that is found in what a compaction adds to a session's file."""
     note: str = ""
     """What the user has to do after installing."""
 

@@ -142,7 +142,7 @@ def _check_caps(caller: Caller, codes: list[int]) -> None:
 def read_amounts(
     state: Path, caller: Caller, spans: Iterable[CappedSpan]
 ) -> tuple[dict[CappedSpan, Amount], bool]:
-    """Return the amounts to compare with caps, and whether the session's file has been recorded.
+    """Return the amounts to compare with caps, and whether the whole session has been recorded.
 
     Raises:
         OSError: A file cannot be read.
@@ -159,26 +159,49 @@ def read_amounts(
     if not log.exists() and not os.access(state, os.W_OK):
         uri += "&immutable=1"  # SQLite cannot create the files that it otherwise needs for reading
     with closing(sqlite3.connect(uri, uri=True, timeout=_MAX_SECONDS)) as connection:
-        is_current = _is_current(connection, caller.transcript)
+        recorded = _recorded_bytes(connection, caller.transcript)
         amounts = {
-            span: _read_context(state, caller.session, is_current=is_current)
+            span: _read_context(state, caller, recorded)
             if span == "context"
             else read_amount(connection, span, caller)
             for span in spans
         }
-    return amounts, is_current
+    return amounts, (recorded or 0) == _file_size(caller.transcript)
 
 
-def _read_context(state: Path, session: str, *, is_current: bool) -> Amount:
-    """Return how full a session's context is, or 0 if it is unknown or no longer so."""
+def _read_context(state: Path, caller: Caller, recorded: int | None) -> Amount:
+    """Return how full a session's context was after the last turn, or 0 if it is unknown.
+
+    Args:
+        state: The state folder.
+        caller: The session.
+        recorded: The size in bytes of the part of the session's file that has been recorded.
+    """
     import json
     from decimal import Decimal
 
     sizes = {}
     with suppress(FileNotFoundError):
         sizes = json.loads((state / CONTEXTS_FILE).read_bytes())
-    tokens, usable = sizes.get(session, (0, 1)) if is_current else (0, 1)
+    tokens, usable = sizes.get(caller.session, (0, 1))
+    if tokens and _is_compacted_since(caller, recorded):
+        tokens = 0
     return Amount(Decimal(tokens) / usable)
+
+
+def _is_compacted_since(caller: Caller, recorded: int | None) -> bool:
+    """Return whether the rest of a session's file contains a compaction.
+
+    Most agents write the new prompt to the file before they run the hook.
+    """
+    if recorded is None or recorded == _file_size(caller.transcript):
+        return recorded is None
+    import re
+
+    mark = _read_toml(_own_folder() / "agents.toml")[caller.agent].get("compaction", "")
+    with open(caller.transcript, "rb") as file:
+        file.seek(recorded)
+        return re.search(mark.encode(), file.read()) is not None
 
 
 CappedSpan = Literal["day", "session", "workspace", "branch", "context"]
@@ -339,15 +362,20 @@ def _is_root(folder: Path) -> bool:
     return False
 
 
-def _is_current(connection: sqlite3.Connection, transcript: str) -> bool:
-    """Return whether a session's file has been read completely."""
+def _recorded_bytes(connection: sqlite3.Connection, transcript: str) -> int | None:
+    """Return how many bytes of a session's file have been recorded, or None if none have."""
     if not transcript:
-        return True
+        return 0
     row = connection.execute("SELECT size FROM store WHERE path = ?", (transcript,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _file_size(path: str) -> int:
+    """Return a file's size in bytes, or 0 if there is no such file."""
     try:
-        return row is not None and row[0] == os.stat(transcript).st_size
+        return os.stat(path).st_size
     except OSError:
-        return True
+        return 0
 
 
 def _start_recording(caller: Caller) -> None:

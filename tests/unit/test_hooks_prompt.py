@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -201,7 +202,25 @@ def test_a_full_context_is_named_or_stopped(
     subprocess.run([*command, "--workspace", str(root)], check=True)
     assert json.loads(ask(**sent).out or "{}") == answer
     session.user()
-    assert not ask(**sent).out, "the session has changed since"
+    assert json.loads(ask(**sent).out or "{}") == answer, "agents write the prompt first"
+    session.compact()
+    assert not ask(**sent).out, "the context is unknown after a compaction"
+
+
+@pytest.mark.parametrize(
+    ("agent", "added", "is_compaction"),
+    [
+        ("codex", '{"timestamp":"","type":"compacted","payload":{}}', True),
+        ("codex", '{"type":"event_msg","message":"\\"type\\":\\"compacted\\""}', False),
+        ("gemini-cli", '{"id":"1","type":"user"}\n{"$set":{"messages":[]}}', True),
+        ("gemini-cli", '{"sessionId":"s","kind":"main"}\n{"$set":{"messages":[]}}', False),
+        ("qwen-code", '{"type":"system","subtype":"chat_compression"}', True),
+        ("pi", '{"type":"compaction","id":"1"}', True),
+        ("pi", '{"type":"message","message":{"content":"/compact"}}', False),
+    ],
+)
+def test_compactions_are_told_from_prompts(agent: str, added: str, *, is_compaction: bool) -> None:
+    assert bool(re.search(hook_agents()[agent].compaction, added)) == is_compaction
 
 
 def test_a_repository_changes_no_cap(book: CostBook, tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from sidecar.hooks.installer import hook_agents
+from sidecar.hooks.prompt_hook import CONTEXTS_FILE
 from tests.e2e.agents.adapters import Agent, Codex, chosen_agents
 from tests.e2e.agents.install import ensure_installed
 from tests.e2e.agents.sandbox import Ended
@@ -79,7 +80,10 @@ class Hooked(Stage):
         return self.sandbox.start([str(PROGRAM), *arguments], self.root, {}).wait(60)
 
     def set_caps(self, **caps: float) -> None:
-        lines = [f"{key.replace('_', '-')}-usd = {usd}" for key, usd in caps.items()]
+        lines = [
+            f"{key.replace('_', '-')}{'' if key.startswith('context') else '-usd'} = {cap:f}"
+            for key, cap in caps.items()
+        ]
         self.config.write_text("\n".join(["[cost]", *lines]))
 
     def prompt(self, **variables: str) -> tuple[int, str]:
@@ -95,10 +99,7 @@ class Hooked(Stage):
         """Send a prompt, and wait until the hook after the turn has recorded its calls."""
         requests, output = self.prompt()
         assert requests > 0, output
-        until = time.monotonic() + RECORD_SECONDS
-        while not self.count_recorded_calls():
-            assert time.monotonic() < until, "the turn was not recorded"
-            time.sleep(0.2)
+        wait_until(self.count_recorded_calls, "the turn was not recorded")
 
     def count_recorded_calls(self) -> int:
         path = self.state / "ledger.db"
@@ -120,6 +121,13 @@ class Hooked(Stage):
         assert self.sandbox.start(["umount", "-l", str(folder)], self.root, {}).wait(10).code == 0
 
 
+def wait_until(is_done: Callable[[], object], problem: str) -> None:
+    until = time.monotonic() + RECORD_SECONDS
+    while not is_done():
+        assert time.monotonic() < until, problem
+        time.sleep(0.2)
+
+
 @pytest.fixture(params=agents(), ids=lambda agent: agent.id)
 def hooked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hooked]:
     made = Hooked(request.param, tmp_path)
@@ -136,13 +144,18 @@ def test_prompts_over_a_hard_cap_are_not_sent(hooked: Hooked) -> None:
         assert "exceeds the hard cap" in output
     assert "running" not in hooked.sidecar("usage", "--all", "--json").output
 
-    hooked.set_caps(session_soft_cap=0.0001)
+    hooked.set_caps(session_soft_cap=0.0001, context_hard_cap=1.0)
     requests, output = hooked.prompt()
     assert requests > 0, output
     if hooked.agent.id in WARNING_IS_SHOWN:
         assert "exceeds the soft cap" in output
     sent = str([call.request.body for call in hooked.vendor.calls])
     assert ("soft cap of" in sent) == (hooked.agent.id == "kimi-code"), "what the model was told"
+
+    wait_until((hooked.state / CONTEXTS_FILE).exists, "the context was not recorded")
+    hooked.set_caps(context_hard_cap=0.000001)
+    requests, output = hooked.prompt()
+    assert requests == 0, output
 
     hooked.set_caps(hard_cap=0.0)
     assert hooked.prompt()[0] == 0
