@@ -233,7 +233,10 @@ def _form(agent: str) -> _Form:
         sessions,
         _Shape(_paths_in(calls, "files", "rows")),
         _Shape(_paths_in(sessions, "file", "id")),
-        tuple(re.compile(f"(?:^|/){_pattern(one, '(?P<id>[^/]*)')}$") for one in calls.files),
+        tuple(
+            re.compile(f"(?:^|/){_pattern(inner, '(?P<id>[^/]*)')}$")
+            for _, inner in map(_split, calls.files)
+        ),
     )
 
 
@@ -245,6 +248,14 @@ def _paths_in(fields: CallFields | SessionFields, *others: str) -> list[str]:
         if name not in others and not isinstance(names, bool)
         for path in _each(names)
     ]
+
+
+def _split(file: str) -> tuple[str, str]:
+    """Return the fixed folder of one of `CallFields.files`, and the rest."""
+    parts = file.split("/")
+    varies = (number for number, part in enumerate(parts) if set(part) & set("*{"))
+    first = next(varies, len(parts) - 1)
+    return "/".join(parts[:first]), "/".join(parts[first:])
 
 
 def _pattern(file: str, session: str = "[^/]*") -> str:
@@ -259,15 +270,10 @@ class _Records(FileStores):
 
     def __init__(self, agent: str) -> None:
         self.agent = agent
-        files = [one.split("/") for one in all_agents()[agent].calls.files]  # type: ignore[union-attr]
-        fixed = [next(n for n, part in enumerate(one) if set(part) & set("*{")) for one in files]
-        self.inner = tuple(
-            dict.fromkeys("/".join(one[:n]) for one, n in zip(files, fixed, strict=True))
-        )
-        self.pattern = "|".join(
-            _pattern("/".join(one[n:])) for one, n in zip(files, fixed, strict=True)
-        )
-        self.levels = max(len(one) - n for one, n in zip(files, fixed, strict=True))
+        files = [_split(one) for one in all_agents()[agent].calls.files]  # type: ignore[union-attr]
+        self.inner = tuple(dict.fromkeys(folder for folder, _ in files))
+        self.pattern = "|".join(_pattern(inner) for _, inner in files)
+        self.levels = max(inner.count("/") + 1 for _, inner in files)
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
         form = _form(self.agent)

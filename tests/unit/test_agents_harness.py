@@ -14,6 +14,7 @@ import pytest
 
 from sidecar.known_agents import all_agents
 from tests.agents_page import PAGE, page, texts
+from tests.e2e.agents.adapters import AGENTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,3 +88,11 @@ def test_docs_list_every_agent_with_the_version_under_test() -> None:
         others = (agent.database_variable, agent.project_file, agent.project_file_variable)
         named += [one for one in others if one is not None]
         assert not [one for one in named if f"`{one}`" not in row], row
+
+
+def test_numbers_are_exact_only_if_they_were_compared() -> None:
+    """An agent's number that nobody compared with a vendor's may differ from it."""
+    described = texts().agents.items()
+    unseen = {name: one for name, one in described if one.tested == "from public sources"}
+    claims = [name for name in unseen.keys() - AGENTS if "exact" in unseen[name].numbers]
+    assert claims == []

@@ -200,9 +200,17 @@ def test_totals_count_once_when_the_state_is_lost(hermes: tuple[World, Database]
     assert [one[1].fresh for one in calls_of(world)] == [100, 100]
 
 
-def test_droid_totals_are_beside_its_sessions(tmp_path: Path) -> None:
-    world = World(tmp_path, "droid")
-    folder = world.folder / "sessions" / "-p"
+@pytest.mark.parametrize(
+    ("variable", "sessions"),
+    [
+        ("", ".factory/sessions"),
+        ("FACTORY_DIR", "elsewhere/sessions"),
+        ("DROID_SESSIONS_DIR", "elsewhere"),
+    ],
+)
+def test_droid_totals_are_beside_its_sessions(tmp_path: Path, variable: str, sessions: str) -> None:
+    world = World(tmp_path, "droid", {variable: str(tmp_path / "elsewhere")})
+    folder = tmp_path / sessions / "-p"
     start = {"type": "session_start", "id": "s", "title": "text", "cwd": str(world.root)}
     append(folder / "s.jsonl", start, {"type": "message", "id": "m", "message": {"content": "x"}})
     for size in (100, 250):

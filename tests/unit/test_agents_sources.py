@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 
 from benchmarks.agents.truth import Tokens, append
-from sidecar.agents import compressed
+from sidecar.agents import compressed, databases
 from sidecar.agents.reader_registry import survey
+from sidecar.agents.readers import cursor as cursor_reader
 from tests.unit.agents_world import World
 from tests.unit.test_agents_records import Database
 
@@ -286,16 +288,38 @@ def test_cursor_has_contexts_without_calls(tmp_path: Path) -> None:
     assert world.recorded() == {}
 
 
-def test_cursor_reads_only_the_changed_conversations(tmp_path: Path) -> None:
+def test_cursor_reads_only_the_changed_conversations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The database may have gigabytes, so that no other row may be read."""
+    steps, decoded = Counter[str](), list[bytes]()
+    connect, decode = databases._connect, cursor_reader._conversation
+
+    def counting_connect(uri: str) -> sqlite3.Connection:
+        connection = connect(uri)
+        connection.set_progress_handler(lambda: steps.update(["steps"]), 1)
+        return connection
+
+    def counting_decode(value: bytes) -> Any:
+        decoded.append(value)
+        return decode(value)
+
+    monkeypatch.setattr(databases, "_connect", counting_connect)
+    monkeypatch.setattr(cursor_reader, "_conversation", counting_decode)
     world = World(tmp_path, "cursor")
     cursor = Cursor(world)
+    for name in "abcde":
+        cursor.write(f"composerData:{name}", createdAt=SECONDS * 1000)
     with closing(sqlite3.connect(cursor.path)) as db:
-        plan = db.execute(
-            "EXPLAIN QUERY PLAN SELECT rowid, key, value FROM cursorDiskKV "
-            "WHERE key >= 'a' AND key < 'b' AND +rowid > 5"
-        ).fetchall()
-    assert "USING INDEX" in plan[0][3]
+        rows = ((f"bubbleId:{number}",) for number in range(10_000))
+        db.executemany("INSERT INTO cursorDiskKV VALUES (?, '{}')", rows)
+        db.commit()
+    world.shown()
+    assert len(decoded) == 5
+    assert steps["steps"] < 1_000, "instructions of SQLite, of which a row needs at least one"
+    cursor.write("composerData:c", createdAt=SECONDS * 1000, contextTokensUsed=5)
+    world.shown()
+    assert [b"contextTokensUsed" in one for one in decoded[5:]] == [True]
 
 
 CECLI = """
