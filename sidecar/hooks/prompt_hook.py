@@ -340,7 +340,7 @@ def _workspace(
     from sidecar.cost.worktrees import folder_uri, nested_repositories, with_known_worktrees
 
     start = Path(os.path.realpath(folder))
-    root = str(next(filter(_is_root, (start, *start.parents)), start))
+    root = str(next(filter(is_project, (start, *start.parents)), start))
     known = with_known_worktrees(connection, worktrees_beside(root) or {root: ""})
     folders = [folder_uri(each) for each in known]
     if span != "branch":
@@ -349,23 +349,37 @@ def _workspace(
     return folders, [*nested_repositories(connection, folders)], head.branch if head else ""
 
 
-def _is_root(folder: Path) -> bool:
+def is_project(folder: Path) -> bool:
     """Return the same as `config.load.is_root`, which imports too much."""
     from sidecar.config.paths import project_files
     from sidecar.config.safe_files import read_file
 
     own, pyproject = project_files(folder)
-    if (folder / ".git").exists() or own.is_file():
+    # Unlike pathlib, os.path does not raise for inaccessible paths.
+    if os.path.exists(folder / ".git") or os.path.isfile(own):
         return True
-    with suppress(OSError):
-        return b"[tool.token-sidecar" in read_file(pyproject, folder)
-    return False
+    try:
+        text = read_file(pyproject, folder).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return False
+    if "token-sidecar" not in text:
+        return False
+    import tomllib
+
+    try:
+        tools = tomllib.loads(text).get("tool")
+    except ValueError:
+        return True
+    return isinstance(tools, dict) and "token-sidecar" in tools
 
 
 def _recorded_bytes(connection: sqlite3.Connection, transcript: str) -> int | None:
     """Return how many bytes of a session's file have been recorded, or None if none have."""
     if not transcript:
         return 0
+    tables = "SELECT 1 FROM sqlite_master WHERE name = 'store'"
+    if not connection.execute(tables).fetchone():  # no agent's files have been read
+        return None
     row = connection.execute("SELECT size FROM store WHERE path = ?", (transcript,)).fetchone()
     return None if row is None else int(row[0])
 

@@ -19,12 +19,20 @@ import pytest
 
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.truth import Tokens
+from sidecar.config.load import is_root
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostRecordParams
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.hooks.installer import hook_agents
-from sidecar.hooks.prompt_hook import HOW_TO_GO_ON, PAUSE_FILE, Caller, read_amount, read_caps
+from sidecar.hooks.prompt_hook import (
+    HOW_TO_GO_ON,
+    PAUSE_FILE,
+    Caller,
+    is_project,
+    read_amount,
+    read_caps,
+)
 from sidecar.operating_system import IS_WINDOWS
 from tests.slow_disk import CAN_BUILD, SECONDS, build_slow_disk
 from tests.unit.test_cost_caps import spend
@@ -246,6 +254,36 @@ def test_a_hostile_folder_does_not_hold_up_the_hook(book: CostBook, tmp_path: Pa
     (tmp_path / ".git").mkdir()
     os.mkfifo(tmp_path / ".git/HEAD")
     assert "in this workspace" in ask(cwd=str(folder)).reason
+
+
+@pytest.mark.parametrize("is_in_file", [True, False])
+def test_caps_apply_before_files_of_agents_are_read(
+    book: CostBook, tmp_path: Path, *, is_in_file: bool
+) -> None:
+    spend(book, 8.27, "file:///a", "s")
+    set_caps("hard-cap-usd = 5")
+    transcript = tmp_path / "session.jsonl"
+    transcript.write_text("{}\n" * is_in_file)
+    assert ask(transcript_path=str(transcript)).reason
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".git", ""),
+        (".token-sidecar.toml", ""),
+        ("pyproject.toml", "[tool.token-sidecar.cost]"),
+        ("pyproject.toml", "tool.'token-sidecar' = {}"),
+        ("pyproject.toml", "[tool.token-sidecar.cost"),
+        ("pyproject.toml", "[tool.other]  # [tool.token-sidecar]"),
+        ("pyproject.toml", "tool = 1  # token-sidecar"),
+        ("pyproject.toml", "[tool.token-sidecars]"),
+        ("other", ""),
+    ],
+)
+def test_project_folders_are_those_of_the_server(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert is_project(tmp_path) == is_root(tmp_path)
 
 
 def test_no_caps_apply_to_an_agent_that_was_started_without_them(book: CostBook) -> None:
