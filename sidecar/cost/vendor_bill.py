@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from io import StringIO
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -45,6 +45,14 @@ _MOST_PAGES = 1_000
 _CENT = Decimal("0.01")
 _EXACT = Decimal("0.000001")
 """The precision of amounts in JSON, in USD."""
+_LARGEST = 10**15
+"""The largest plausible number of tokens or amount of a day and model."""
+_LAST_SECOND = 253_402_300_799
+"""The last second of the year 9999."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+_DAMAGES = (msgspec.DecodeError, ValueError, ArithmeticError, csv.Error)
+"""What reading a damaged report raises."""
 
 
 class VendorBillError(SidecarError):
@@ -119,12 +127,12 @@ class Reconciliation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class _CacheWrites(msgspec.Struct, frozen=True):
-    ephemeral_5m_input_tokens: int = 0
-    ephemeral_1h_input_tokens: int = 0
+    ephemeral_5m_input_tokens: _Count = 0
+    ephemeral_1h_input_tokens: _Count = 0
 
 
 class _Searches(msgspec.Struct, frozen=True):
-    web_search_requests: int = 0
+    web_search_requests: _Count = 0
 
 
 class _Amount(msgspec.Struct, frozen=True):
@@ -136,14 +144,14 @@ class _Result(msgspec.Struct, frozen=True):
     """A result of either vendor's usage or cost report."""
 
     model: str | None = None
-    uncached_input_tokens: int | None = None
-    cache_read_input_tokens: int = 0
+    uncached_input_tokens: _Count | None = None
+    cache_read_input_tokens: _Count = 0
     cache_creation: _CacheWrites = _CacheWrites()
     server_tool_use: _Searches = _Searches()
-    input_tokens: int | None = None
-    input_cached_tokens: int = 0
-    input_cache_write_tokens: int = 0
-    output_tokens: int = 0
+    input_tokens: _Count | None = None
+    input_cached_tokens: _Count = 0
+    input_cache_write_tokens: _Count = 0
+    output_tokens: _Count = 0
     amount: _Amount | Decimal | None = None
     currency: str = "usd"
     line_item: str | None = None
@@ -152,7 +160,7 @@ class _Result(msgspec.Struct, frozen=True):
 class _Bucket(msgspec.Struct, frozen=True):
     results: list[_Result]
     starting_at: datetime | None = None
-    start_time: int | None = None
+    start_time: Annotated[int, msgspec.Meta(ge=0, le=_LAST_SECOND)] | None = None
 
     @property
     def day(self) -> int:
@@ -180,7 +188,7 @@ def read_bill(reports: Iterable[tuple[str, str]]) -> VendorBill:
     for name, text in reports:
         try:
             vendor, covered, found = _read_json(text) if _is_json(text) else _read_csv(text)
-        except (msgspec.DecodeError, ValueError, InvalidOperation) as error:
+        except _DAMAGES as error:
             raise VendorBillError(f"{name} is damaged: {error}") from error
         if vendor is None:
             raise VendorBillError(
@@ -205,7 +213,10 @@ def _is_json(text: str) -> bool:
 
 def _read_json(text: str) -> _Report:
     is_list = text.lstrip("\ufeff \t\r\n").startswith("[")
-    return _read_pages(typed.decode(text, list[_Page]) if is_list else [typed.decode(text, _Page)])
+    pages = typed.decode(text, list[_Page]) if is_list else [typed.decode(text, _Page)]
+    if pages and pages[-1].has_more:
+        raise ValueError("it continues on another page; save all pages as a list in one file")
+    return _read_pages(pages)
 
 
 def _read_pages(pages: Iterable[_Page]) -> _Report:
@@ -238,7 +249,7 @@ def _result_line(day: int, result: _Result) -> BillLine:
     elif result.input_tokens is not None:
         cached, written = result.input_cached_tokens, result.input_cache_write_tokens
         tokens = Buckets(
-            input=result.input_tokens - cached - written,
+            input=max(0, result.input_tokens - cached - written),
             cache_read=cached,
             cache_write_5m=written,
             output=result.output_tokens,
@@ -253,7 +264,22 @@ def _result_line(day: int, result: _Result) -> BillLine:
 def _in_usd(amount: Decimal, currency: str) -> Decimal:
     if currency.lower() != "usd":
         raise ValueError(f"its amounts are in {currency}, not in USD")
-    return amount
+    return _plausible(amount)
+
+
+def _plausible(number: Decimal) -> Decimal:
+    if not number.is_finite():
+        raise ValueError(f"'{number}' is not a number")
+    if abs(number) > _LARGEST:
+        raise ValueError(f"{number:.6g} is implausible")
+    return number
+
+
+def _number(text: str) -> Decimal:
+    try:
+        return _plausible(Decimal(text))
+    except InvalidOperation:
+        raise ValueError(f"'{text[:40]}' is not a number") from None
 
 
 def _read_csv(text: str) -> _Report:
@@ -280,14 +306,14 @@ def _anthropic_tokens(row: Mapping[str, str]) -> BillLine:
 
 def _anthropic_costs(row: Mapping[str, str]) -> BillLine:
     day, model = _day_of(row["usage_date_utc"]), _model_key(row["model"])
-    return BillLine(day, model, cost=Decimal(row["cost_usd"]), precision=_CENT)
+    return BillLine(day, model, cost=_number(row["cost_usd"]), precision=_CENT)
 
 
 def _openai_tokens(row: Mapping[str, str]) -> BillLine:
     cached = _whole(row.get("input_cached_tokens"))
     written = _whole(row.get("input_cache_write_tokens"))
     tokens = Buckets(
-        input=_whole(row["input_tokens"]) - cached - written,
+        input=max(0, _whole(row["input_tokens"]) - cached - written),
         cache_read=cached,
         cache_write_5m=written,
         output=_whole(row["output_tokens"]),
@@ -297,7 +323,7 @@ def _openai_tokens(row: Mapping[str, str]) -> BillLine:
 
 def _openai_costs(row: Mapping[str, str]) -> BillLine:
     model, _, _ = row["line_item"].partition(",")
-    amount = _in_usd(Decimal(row["amount_value"]), row.get("amount_currency") or "usd")
+    amount = _in_usd(_number(row["amount_value"]), row.get("amount_currency") or "usd")
     return BillLine(_day_of(row["start_time_iso"]), _model_key(model), cost=amount)
 
 
@@ -315,7 +341,10 @@ _CSV_FORMATS: tuple[tuple[Vendor, set[str], Callable[[Mapping[str, str]], BillLi
 
 
 def _whole(text: str | None) -> int:
-    return int(Decimal(text)) if text else 0
+    number = _number(text) if text else Decimal(0)
+    if number < 0:
+        raise ValueError(f"{number} is implausible as a number of tokens")
+    return int(number)
 
 
 def _day_of(text: str) -> int:
@@ -406,7 +435,7 @@ def request_bill(vendor: Vendor, key: str, first_day: int, last_day: int, base: 
             raise _refused(error.response.status_code, api, base) from error
         except httpx.HTTPError as error:
             raise VendorBillError(describe_failure(error, without_secrets(base))) from error
-        except (msgspec.DecodeError, ValueError) as error:
+        except _DAMAGES as error:
             where = without_secrets(base)
             raise VendorBillError(f"{where} sent a report that cannot be read: {error}") from error
     return VendorBill(vendor, first_day, last_day, lines)

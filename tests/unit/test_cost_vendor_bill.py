@@ -27,6 +27,11 @@ CASES = Path(__file__).resolve().parents[1] / "fixtures" / "vendor_bills"
 FIRST_DAY = date(2026, 11, 3).toordinal() - date(1970, 1, 1).toordinal()
 
 
+TOKENS = "usage_date_utc,model_version,usage_input_tokens_no_cache,usage_output_tokens\n{}\n"
+COSTS = "usage_date_utc,model,cost_usd\n{}\n"
+BUCKET = '{{"data": [{{"start_time": {}, "results": [{{{}}}]}}]}}'
+
+
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(cost, ["reconcile", *arguments])
 
@@ -153,7 +158,18 @@ def test_openai_reports(kind: str) -> None:
             '"results": [{"uncached_input_tokens": 1, "output_tokens": 1}]}]}',
             "not grouped by model",
         ),
-        ("usage_date_utc,model,cost_usd\n2026-11-03,Claude,x\n", "is damaged"),
+        (COSTS.format("2026-11-03,Claude,x"), "'x' is not a number"),
+        (COSTS.format("2026-11-03,Claude"), "'' is not a number"),
+        (COSTS.format("2026-11-03,Claude,NaN"), "'NaN' is not a number"),
+        (COSTS.format("2026-11-03,Claude,1e400"), "is implausible"),
+        (COSTS.format("0001-01-01T00:00:00+14:00,Claude,1"), "is damaged"),
+        (COSTS.format(f"2026-11-03,{'x' * 200_000},1"), "is damaged"),
+        (TOKENS.format("2026-11-03,Claude,Infinity,1"), "'Infinity' is not a number"),
+        (TOKENS.format("2026-11-03,Claude,-5,1"), "is implausible"),
+        (BUCKET.format(10**18, '"model": "gpt-5", "input_tokens": 1'), "is damaged"),
+        (BUCKET.format(0, '"model": "gpt-5", "input_tokens": -1'), "is damaged"),
+        (BUCKET.format(0, '"amount": {"value": "Infinity"}'), "'Infinity' is not a number"),
+        (BUCKET.format(0, "").replace("]}]", ']}], "has_more": true'), "save all pages"),
         (
             "start_time_iso,line_item,amount_value,amount_currency\n2026-11-03,gpt-5,1,eur\n",
             "in eur, not in USD",
