@@ -76,12 +76,22 @@ class BillLine(NamedTuple):
 
 
 class VendorBill(NamedTuple):
-    """What a vendor billed from `first_day` to `last_day`, which are UTC days."""
+    """What a vendor billed. Days are UTC days."""
 
     vendor: Vendor
-    first_day: int
-    last_day: int
     lines: Sequence[BillLine]
+    token_days: range
+    """The days whose tokens are reported."""
+    cost_days: range
+    """The days whose amounts are reported."""
+
+    @property
+    def first_day(self) -> int:
+        return min(days[0] for days in (self.token_days, self.cost_days) if days)
+
+    @property
+    def last_day(self) -> int:
+        return max(days[-1] for days in (self.token_days, self.cost_days) if days)
 
 
 class Difference(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -184,7 +194,8 @@ def read_bill(reports: Iterable[tuple[str, str]]) -> VendorBill:
     Raises:
         VendorBillError: A report has an unknown format, or they are of different vendors.
     """
-    vendors, days, lines = set[Vendor](), set[int](), list[BillLine]()
+    vendors, lines = set[Vendor](), list[BillLine]()
+    token_days, cost_days = set[int](), set[int]()
     for name, text in reports:
         try:
             vendor, covered, found = _read_json(text) if _is_json(text) else _read_csv(text)
@@ -196,12 +207,17 @@ def read_bill(reports: Iterable[tuple[str, str]]) -> VendorBill:
                 "from the vendor's console, or save the answer of its admin API"
             )
         vendors.add(vendor)
-        days |= covered
+        has_costs = any(line.cost is not None for line in found)
+        (cost_days if has_costs else token_days).update(covered)
         lines += found
-    if len(vendors) != 1 or not days:
+    if len(vendors) != 1 or not (token_days or cost_days):
         problem = "are of different vendors" if len(vendors) > 1 else "have no days"
         raise VendorBillError(f"the reports {problem}")
-    return VendorBill(vendors.pop(), min(days), max(days), lines)
+    return VendorBill(vendors.pop(), lines, _span(token_days), _span(cost_days))
+
+
+def _span(days: set[int]) -> range:
+    return range(min(days), max(days) + 1) if days else range(0)
 
 
 _Report = tuple[Vendor | None, set[int], list[BillLine]]
@@ -438,7 +454,8 @@ def request_bill(vendor: Vendor, key: str, first_day: int, last_day: int, base: 
         except _DAMAGES as error:
             where = without_secrets(base)
             raise VendorBillError(f"{where} sent a report that cannot be read: {error}") from error
-    return VendorBill(vendor, first_day, last_day, lines)
+    days = range(first_day, last_day + 1)
+    return VendorBill(vendor, lines, days, days)
 
 
 def _days_params(api: VendorApi, first_day: int, last_day: int) -> dict[str, str]:
@@ -537,7 +554,7 @@ def reconcile(
 
     Tokens that only one side has explain a part of a difference: their list price on that day. The
     rest is unexplained. If the bill has no tokens, a model that both sides have is compared by its
-    amount alone.
+    amount alone, and so is a day whose tokens are not reported.
 
     Args:
         bill: The vendor's report.
@@ -547,10 +564,11 @@ def reconcile(
     billed: dict[tuple[int, str], list[BillLine]] = defaultdict(list)
     for line in bill.lines:
         billed[line.day, line.model].append(line)
-    has_tokens = any(line.tokens is not None for line in bill.lines)
-    has_costs = any(line.cost is not None for line in bill.lines)
     rows = []
     for key in sorted({*billed, *recorded}):
+        has_tokens, has_costs = key[0] in bill.token_days, key[0] in bill.cost_days
+        if not (has_tokens or has_costs):
+            continue
         lines = billed.get(key, [])
         mine = recorded.get(key, _Recorded())
         tokens = sum((line.tokens for line in lines if line.tokens), Buckets())
@@ -566,7 +584,7 @@ def reconcile(
         )
         if mine.calls or tokens.prompt or tokens.completion or cost:
             rows.append(row)
-    return _summarize(bill, rows, has_costs=has_costs)
+    return _summarize(bill, rows, has_costs=bool(bill.cost_days))
 
 
 def _price_of(prices: Prices, vendor: Vendor, key: tuple[int, str], tokens: Buckets) -> Decimal:

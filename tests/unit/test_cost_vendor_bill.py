@@ -134,6 +134,19 @@ def test_a_report_of_tokens_alone_is_compared_by_tokens() -> None:
     assert json.loads(result.stdout)["billedUsd"] is None
 
 
+def test_days_that_only_one_report_has_are_compared_by_what_it_has(tmp_path: Path) -> None:
+    """Neither are the tokens of the other days missing, nor is their amount unexplained."""
+    for name in ("tokens", "costs"):
+        lines = (CASES / f"{name}.csv").read_text("utf-8").splitlines()
+        first = [line for line in lines if not line.startswith(("2026-11-04", "2026-11-05"))]
+        (tmp_path / f"{name}.csv").write_text("\n".join(first), "utf-8")
+    for short, long in (("tokens", "costs"), ("costs", "tokens")):
+        reports = (tmp_path / f"{short}.csv", CASES / f"{long}.csv")
+        result = run(*(part for one in reports for part in ("--from", str(one))))
+        assert result.exit_code == 0, result.stdout
+        assert "3 of 3 rows" in result.stdout
+
+
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_openai_reports(kind: str) -> None:
     """Cached and reasoning tokens are parts of the input and the output."""
