@@ -1,7 +1,6 @@
 """Lists the coding agents whose session files can be read.
 
-To add an agent, add a table to `known_agents.toml`, and a reader in `sidecar.agents.readers` unless
-another agent's reader reads its files.
+To add an agent, add a table to `known_agents.toml`, whose head says which agents need a reader.
 Settings, costs and agents all use this module.
 """
 
@@ -95,10 +94,10 @@ class SessionFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     """A file in the same folder, in which `{id}` is the session's id, or the table of a database.
 
     It may be in JSON, JSON Lines or TOML. By default, the values are in the lines of a `.jsonl`
-    file, or in a `.json` file outside of its list.
+    file, in a `.json` file outside of its list, or in a database's table of records.
     """
     id: str = "id"
-    """The column of the table."""
+    """The column of the table that `file` names."""
     folder: Names = ()
     title: Names = ()
     """A title that the agent or the user gave, not the first prompt."""

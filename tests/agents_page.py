@@ -24,7 +24,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers: str
     """How exact the numbers are."""
     where: str = ""
-    """The places of the agent's files. Defaults to its folders and its reader's or own patterns."""
+    """The places of the agent's files. Defaults to its folders, without what is in them."""
     overridden: str = ""
     """What changes the places. Defaults to the agent's variables."""
     tested: str = "from public sources"
@@ -55,12 +55,14 @@ def texts() -> Texts:
 def tables() -> dict[str, list[list[str]]]:
     """Return the rows of each table by the start of its heading."""
     found = texts()
+    if missing := all_agents().keys() - found.agents.keys():
+        raise SystemExit(f"describe in tests/agents_page.toml: {', '.join(sorted(missing))}")
     agents = {name: (agent, found.agents[name]) for name, agent in all_agents().items()}
     return {
         "| agent | where |": [
             [
                 f"`{name}` ({text.title})",
-                text.where or _where(agent, found.agents),
+                text.where or _where(agent),
                 text.overridden or _variables(agent),
                 text.numbers,
             ]
@@ -73,7 +75,7 @@ def tables() -> dict[str, list[list[str]]]:
     }
 
 
-def _where(agent: Agent, _texts: dict[str, Description]) -> str:
+def _where(agent: Agent) -> str:
     if agent.extension:
         return f"`globalStorage/{agent.extension}/tasks/` in the user data of VS Code and its forks"
     return ", ".join(f"`{_path(one)}/`" for one in agent.folders if one[0] != "$")

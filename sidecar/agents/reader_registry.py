@@ -62,10 +62,12 @@ def agents_of(settings: Agents) -> list[str]:
 
 def reader_of(agent: str) -> StoreReader:
     """Import and return an agent's reader. This call blocks."""
-    if all_agents()[agent].calls:
+    of = all_agents()[agent].reader or agent
+    if of not in all_agents():
+        raise ValueError(f"{agent} has the reader of {of}, which is not in known_agents.toml")
+    if all_agents()[of].calls:
         made: StoreReader = import_module("sidecar.agents.record_reader").reader_by_fields(agent)
         return made
-    of = all_agents()[agent].reader or agent
     name = _MODULES.get(of, of.replace("-", "_"))
     reader: StoreReader = import_module(f"sidecar.agents.readers.{name}").READER
     return reader if of == agent else reader.for_agent(agent)

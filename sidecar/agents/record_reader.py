@@ -147,6 +147,17 @@ class _Form(NamedTuple):
     session_shape: _Shape
     patterns: tuple[re.Pattern[str], ...]
 
+    @property
+    def sessions_table(self) -> tuple[str, str]:
+        """Return a database's table of sessions, or of records, and the column of the session's id.
+
+        The name of the table is empty if each session has a database.
+        """
+        if self.sessions.file:
+            return self.sessions.file, self.sessions.id
+        column = next(iter(_each(self.calls.session)), "")
+        return (self.calls.rows if column else "", column)
+
     def session_of(self, path: str) -> str:
         """Return the session's id in the path of its file, or the file's name."""
         found = (pattern.search(path.replace(os.sep, "/")) for pattern in self.patterns)
@@ -223,7 +234,7 @@ def _usd(amount: Scalar) -> Any:
 
 @lru_cache(maxsize=64)
 def _form(agent: str) -> _Form:
-    row = all_agents()[agent]
+    row = all_agents()[all_agents()[agent].reader or agent]
     calls, sessions = row.calls, row.sessions
     if calls is None:
         raise ValueError(f"{agent} has no calls in known_agents.toml")
@@ -270,7 +281,7 @@ class _Records(FileStores):
 
     def __init__(self, agent: str) -> None:
         self.agent = agent
-        files = [_split(one) for one in all_agents()[agent].calls.files]  # type: ignore[union-attr]
+        files = [_split(one) for one in _form(agent).calls.files]
         self.inner = tuple(dict.fromkeys(folder for folder, _ in files))
         self.pattern = "|".join(_pattern(inner) for _, inner in files)
         self.levels = max(inner.count("/") + 1 for _, inner in files)
@@ -327,7 +338,7 @@ class _LinesState(SessionLines):
 
 @lru_cache(maxsize=64)
 def _both(agent: str) -> _Shape:
-    """Return the shape of lines, which may contain the fields of calls and of sessions."""
+    """Return the shape of lines or rows, which may have the fields of calls and of sessions."""
     form = _form(agent)
     paths = _paths_in(form.calls, "files", "rows")
     paths += [] if form.sessions.file else _paths_in(form.sessions, "file", "id")
@@ -430,7 +441,7 @@ class RecordTables(OneDatabase):
 
     def __init__(self, agent: str) -> None:
         self.agent = agent
-        self.table, self.key = _form(agent).sessions.file, _form(agent).sessions.id
+        self.table, self.key = _form(agent).sessions_table
 
     def paths(self, places: Places) -> tuple[Path, ...]:
         found: list[Path] = []
@@ -446,7 +457,8 @@ class RecordTables(OneDatabase):
         form = _form(self.agent)
         with read_only(store.path) as connection:
             for get in _session_rows(form, connection, title_at):
-                return column_text(get(form.sessions.title))
+                if title := column_text(get(form.sessions.title)):
+                    return title
         return None
 
     def changes(
@@ -458,15 +470,17 @@ class RecordTables(OneDatabase):
         since = None if fields.has_totals else int(state.at or 0) - _READ_AGAIN
         described, store = set[str](), database_store(self.agent, path)
         changed = time_from_ns(store.mtime_ns if store else 0)
-        for number, get in _rows(connection, fields.rows, form.call_shape, since):
+        for number, get in _rows(connection, fields.rows, _both(self.agent), since):
             state.advance(number)
             name = str(get(fields.session) or form.session_of(path))
             session = state.sessions.setdefault(name, SessionState(name))
             if name not in described:
                 described.add(name)
-                for one in _session_rows(form, connection, name):
+                for one in _session_rows(form, connection, name) if form.sessions.file else ():
                     form.describe(session, one)
                 session.title_at = name if form.sessions.title else None
+            if not form.sessions.file:
+                form.describe(session, get)
             session.touch(form.time(get(fields.at)))
             if fields.has_totals:
                 key = "/".join([name, *form.id_of(get)])
@@ -476,9 +490,8 @@ class RecordTables(OneDatabase):
 
 
 def _session_rows(form: _Form, connection: sqlite3.Connection, name: str) -> Iterator[Get]:
-    fields = form.sessions
-    where = f'"{fields.id}" = ?'
-    for _, get in _rows(connection, fields.file, form.session_shape, None, where, name):
+    table, key = form.sessions_table
+    for _, get in _rows(connection, table, form.session_shape, None, f'"{key}" = ?', name):
         yield get
 
 

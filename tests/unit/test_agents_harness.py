@@ -72,7 +72,8 @@ def test_readme_counts_the_agents() -> None:
     """Copilot stands for two agents."""
     text = (ROOT / "README.md").read_text().partition("Sessions of ")[2]
     names, _, others = text.partition(" and ")
-    assert len(names.split(",")) + 1 + int(others.split()[0]) == len(all_agents())
+    counted = len(names.split(",")) + 1 + int(others.split()[0])
+    assert counted == len(all_agents()), "count the agents in README.md again"
 
 
 def test_docs_list_every_agent_with_the_version_under_test() -> None:

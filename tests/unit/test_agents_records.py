@@ -14,9 +14,12 @@ from benchmarks.agents.truth import Tokens, append
 from sidecar.agents.record_reader import NO_CONTEXT
 from sidecar.known_agents import Agent, CallFields, SessionFields, all_agents
 from sidecar.operating_system import HOME_VARIABLE
+from tests.cases import read_table
 from tests.unit.agents_world import World
 
-AT = "2026-11-20T10:00:0{}Z"
+FILES = read_table("agent_records")
+READER = {name: one.reader or name for name, one in all_agents().items()}
+WITHOUT_READER = {name for name, one in all_agents().items() if one.calls}
 SECONDS = 1_795_000_000
 
 
@@ -32,8 +35,11 @@ class Database:
     def __init__(self, path: Path, tables: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        with closing(sqlite3.connect(path)) as db:
-            db.executescript(tables)
+        self.run(tables)
+
+    def run(self, sql: str) -> None:
+        with closing(sqlite3.connect(self._path)) as db:
+            db.executescript(sql)
 
     def write(self, table: str, **row: object) -> None:
         with closing(sqlite3.connect(self._path)) as db:
@@ -42,104 +48,33 @@ class Database:
             db.commit()
 
 
-def write_devin(world: World) -> None:
-    database = Database(
-        world.folder / "sessions.db",
-        "CREATE TABLE sessions (id TEXT PRIMARY KEY, working_directory, model, created_at);"
-        "CREATE TABLE message_nodes (row_id INTEGER PRIMARY KEY, session_id, chat_message,"
-        " created_at, metadata);",
-    )
-    database.write("sessions", id="s", working_directory=str(world.root), model="adaptive")
-    metrics = {"input_tokens": 100, "output_tokens": 7, "cache_read_tokens": 40}
-    reply = {"generation_model": "glm-5", "metrics": metrics | {"cache_creation_tokens": None}}
-    for row, metadata in enumerate((None, reply), 1):
-        text = json.dumps({"content": "text", "metadata": metadata})
-        database.write(
-            "message_nodes", row_id=row, session_id="s", chat_message=text, created_at=SECONDS + row
-        )
+def write_files(world: World, agent: str) -> None:
+    """Write the files of a case: a session `s` with one call."""
+    for name, text in FILES[agent].items():
+        path, content = world.folder / name, text.replace("ROOT", world.root.as_posix())
+        if path.suffix in {".db", ".sqlite"}:
+            Database(path, content)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content.lstrip())
 
 
-def write_zcode(world: World) -> None:
-    database = Database(
-        world.folder / "db.sqlite",
-        "CREATE TABLE session (id TEXT PRIMARY KEY, directory);"
-        "CREATE TABLE model_usage (id TEXT PRIMARY KEY, session_id, model_id, input_tokens,"
-        " output_tokens, reasoning_tokens, cache_creation_input_tokens, cache_read_input_tokens,"
-        " started_at, completed_at);",
-    )
-    database.write("session", id="s", directory=str(world.root))
-    numbers = {"input_tokens": 140, "output_tokens": 7, "cache_read_input_tokens": 40}
-    database.write(
-        "model_usage",
-        id="u",
-        session_id="s",
-        model_id="glm-5",
-        started_at=SECONDS * 1000,
-        **numbers,
-    )
-
-
-def write_gptme(world: World) -> None:
-    folder = world.folder / "logs" / "s"
-    usage = {"input_tokens": 100, "output_tokens": 7, "cache_read_tokens": 40}
-    metadata = {"model": "local/glm-5", "served_model": "glm-5", "usage": usage}
-    append(
-        folder / "conversation.jsonl",
-        {"role": "user", "content": "text", "timestamp": AT.format(1)[:-1]},
-        {"role": "assistant", "content": "x", "timestamp": AT.format(2)[:-1], "metadata": metadata},
-        {"role": "assistant", "content": "x", "timestamp": AT.format(3)[:-1], "metadata": {}},
-    )
-    (folder / "config.toml").write_text(
-        f'[chat]\nname = "Named"\nmodel = "glm-5"\nworkspace = "{world.root.as_posix()}"\n'
-    )
-
-
-def write_auggie(world: World) -> None:
-    usage = {"input_tokens": 100, "output_tokens": 7, "cache_read_input_tokens": 40}
-    nodes = [{"type": 0}, {"type": 10, "token_usage": usage}]
-    folders = [{"folder_root": str(world.root), "repository_root": "/elsewhere"}]
-    request = [{"type": 0}, {"ide_state_node": {"workspace_folders": folders}}]
-    exchange = {"model_id": "glm-5", "request_id": "r", "response_nodes": nodes}
-    turn = {"finishedAt": AT.format(2), "exchange": exchange | {"request_nodes": request}}
-    path = world.folder / "sessions" / "s.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"sessionId": "s", "created": AT.format(1), "chatHistory": [turn]}))
-
-
-def write_harness(world: World) -> None:
-    usage = {"inputTokens": 100, "outputTokens": 7, "cacheReadTokens": 40}
-    message = {"source": {"kind": "llm", "model": "glm-5"}, "content": "text"}
-    append(
-        world.folder / "sessions" / "--p--" / "s" / "session.jsonl",
-        {"type": "session", "version": 0, "cwd": str(world.root), "createdAt": SECONDS * 1000},
-        {
-            "type": "assistant/message",
-            "seq": 3,
-            "time": SECONDS * 1000,
-            "data": {"message": message, "usage": usage},
-        },
-    )
-
-
-CALLS = {
-    "devin": write_devin,
-    "zcode": write_zcode,
-    "gptme": write_gptme,
-    "auggie": write_auggie,
-    "deepseek-harness": write_harness,
-}
-
-
-@pytest.mark.parametrize("agent", CALLS)
+@pytest.mark.parametrize("agent", [name for name, of in READER.items() if of in WITHOUT_READER])
 def test_calls_are_read_by_their_fields(tmp_path: Path, agent: str) -> None:
+    """Of a total without a number of calls, the context is unknown."""
+    of = READER[agent]
+    assert of in FILES, "add the agent's files to tests/fixtures/cases/agent_records.toml"
     world = World(tmp_path, agent)
-    CALLS[agent](world)
+    write_files(world, of)
     assert calls_of(world) == [("s", Tokens(100, 40, output=7))]
     assert [one.model for one in world.calls] == ["glm-5"]
     assert {one.workspace for one in world.calls} == {str(world.root)}
+    calls = all_agents()[of].calls
+    is_sum = calls is not None and calls.has_totals and not calls.count
     (shown,) = world.shown()
-    assert (shown.tokens, shown.model, shown.quality) == (147, "glm-5", "exact")
-    assert shown.title == {"gptme": "Named"}.get(agent)
+    tokens = None if is_sum else 147
+    assert (shown.tokens, shown.model, shown.quality) == (tokens, "glm-5", "exact")
+    assert shown.title == {"gptme": "Named", "hermes": "Named"}.get(of)
     assert world.ingest() == 0
 
 
@@ -249,13 +184,58 @@ def test_agent_without_a_reader_is_added_by_its_fields(
     assert world.skipped[str(path)] == 3
 
 
+def test_table_of_records_may_describe_its_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then `sessions` has no `file`. A session that the agent deletes is no longer listed."""
+    calls = CallFields(
+        files=("state.db",),
+        rows="chat",
+        session="id",
+        at="updated",
+        model="model",
+        input="size",
+        output="out",
+        has_totals=True,
+    )
+    row = made_up(calls, SessionFields(folder="dir", title="name"))
+    monkeypatch.setitem(all_agents(), "vibe", row)
+    world = World(tmp_path, "vibe")
+    database = Database(
+        world.folder / "state.db",
+        "CREATE TABLE chat (id TEXT PRIMARY KEY, dir, name, model, size, out, updated)",
+    )
+    for number, name in enumerate(("first", "second"), 1):
+        chat = {"dir": str(world.root), "name": name, "model": "gpt-5", "updated": SECONDS}
+        database.write("chat", id=str(number), size=100 * number, out=5, **chat)
+    assert sorted((one.id, one.title) for one in world.shown()) == [("1", "first"), ("2", "second")]
+    database.run("DELETE FROM chat WHERE id = '1'")
+    assert [one.title for one in world.shown()] == ["second"]
+    assert [one[1].fresh for one in calls_of(world)] == [100, 200]
+
+
+def test_fork_of_an_agent_without_a_reader_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork = Agent(reader="gptme", folders=("~/.made-up",))
+    monkeypatch.setitem(all_agents(), "continue", fork)
+    world = World(tmp_path, "continue")
+    write_files(world, "gptme")
+    assert calls_of(world) == [("s", Tokens(100, 40, output=7))]
+    assert [(one.source, one.title) for one in world.shown()] == [("continue", "Named")]
+    unknown = Agent(reader="gptmee", folders=("~/.made-up",))
+    monkeypatch.setitem(all_agents(), "continue", unknown)
+    with pytest.raises(ValueError, match="gptmee, which is not in known_agents"):
+        World(tmp_path, "continue")
+
+
 def test_folder_may_be_inside_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gptme writes `~` for it."""
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
     world = World(tmp_path, "gptme")
-    write_gptme(world)
+    write_files(world, "gptme")
     config = world.folder / "logs" / "s" / "config.toml"
     config.write_text('[chat]\nworkspace = "~/work/my proj.ect"\n')
     assert [one.folder for one in world.shown()] == [str(world.root)]
