@@ -96,4 +96,4 @@ def test_numbers_are_exact_only_if_they_were_compared() -> None:
     described = texts().agents.items()
     unseen = {name: one for name, one in described if one.tested == "from public sources"}
     claims = [name for name in unseen.keys() - AGENTS if "exact" in unseen[name].numbers]
-    assert claims == []
+    assert claims == [], "write `per call, from public sources` in tests/agents_page.toml"
