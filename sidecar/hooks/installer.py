@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import tomllib
@@ -223,10 +224,13 @@ def _remove_hooks(name: str, text: str) -> str | None:
             text = remove_items(text, "hooks", event, _mark(name))
         return text
     if agent.form == "toml":
-        blocks = text.split("[[hooks]]")
-        kept = [block for block in blocks[1:] if _mark(name) not in block]
-        return "[[hooks]]".join([blocks[0], *kept])
+        mark = _mark(name)
+        return _TOML_HOOK.sub(lambda found: "" if mark in found[0] else found[0], text)
     return None
+
+
+_TOML_HOOK = re.compile(r"^[ \t]*\[\[hooks\]\].*\n(?:[ \t]*[^\s#\[].*\n?)*", re.MULTILINE)
+"""Matches a `[[hooks]]` table, up to an empty line, a comment or the next table."""
 
 
 def _shell_text(command: list[str]) -> str:

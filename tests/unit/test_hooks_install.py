@@ -121,6 +121,22 @@ def test_hooks_are_removed_from_a_file_that_the_agent_has_rewritten(name: str) -
     assert not is_installed(name)
 
 
+def test_tables_after_rewritten_hooks_stay() -> None:
+    path = hook_file("kimi-code")
+    path.parent.mkdir(parents=True)
+    HookChange("kimi-code", installs=True).apply()
+    own = tomllib.loads(path.read_text())["hooks"]
+    hooks = [own[0], {"event": "Stop", "command": "say"}, own[1]]
+    tables = (
+        "".join(f"  {key} = {value!r}\n" for key, value in sorted(hook.items())) for hook in hooks
+    )
+    rest = "\n# My models.\n[a]\nb = 1"
+    path.write_text("".join(f"[[hooks]]\n{table}" for table in tables) + rest)
+    HookChange("kimi-code", installs=False).apply()
+    assert tomllib.loads(path.read_text()) == {"hooks": [hooks[1]], "a": {"b": 1}}
+    assert path.read_text().endswith(rest)
+
+
 def test_what_others_added_since_stays() -> None:
     path = hook_file("kimi-code")
     path.parent.mkdir(parents=True)
