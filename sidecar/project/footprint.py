@@ -690,7 +690,9 @@ class _Finder:
         if source.head and limit and limit.bytes is not None and limit.bytes < len(source.head):
             source = source._replace(data=source.head, note="")
         if reason := self._drop_reason(file, source, rules):
-            self._append(replace(part, state="hidden", reason=reason))
+            # Another user may have approved what is hidden here, so a budget cannot pass over it.
+            is_unread = bool(source.note) and rules.links_as_imports
+            self._append(replace(part, state="hidden", reason=reason, is_unread=is_unread))
             return
         if source.note:
             self._append(replace(part, reason=source.note, is_unread=True))

@@ -179,7 +179,8 @@ def test_a_budget_is_not_passed_because_a_folder_leads_outside(root: Path) -> No
     Path(".claude/rules").symlink_to(root.parent / "rules")
     result = run(".")
     assert result.exit_code == 1
-    assert ".claude/rules: it is outside the project, so its budget" in result.stderr
+    assert ".claude/rules: it is outside the project, and is sent only after you" in result.stderr
+    assert "so its budget was not checked" in result.stderr
 
 
 def test_a_budget_is_not_passed_because_files_are_not_looked_at(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
 
@@ -55,7 +56,7 @@ def written(default: object) -> str:
     if default in (None, msgspec.NODEFAULT) or default == () or default == {}:
         return ""
     value: Any = list(default) if isinstance(default, tuple) else default
-    return f"`{json.dumps(value)}`"
+    return f"`{value if isinstance(value, Decimal) else json.dumps(value)}`"
 
 
 @pytest.mark.parametrize(("heading", "key", "default"), keys(Settings))
