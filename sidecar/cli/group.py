@@ -38,7 +38,7 @@ VERBS: dict[str, str] = {
 _HELP_ERROR: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
-def workspace_option(description: str) -> Callable[[Any], Any]:
+def workspace_option(description: str, **attributes: Any) -> Callable[[Any], Any]:
     """Return the `--workspace DIR` option, which defaults to the current folder.
 
     The command gets the folder's project root as `root`.
@@ -50,7 +50,7 @@ def workspace_option(description: str) -> Callable[[Any], Any]:
         absolute_folder(folder)
         return load.find_root(folder.resolve())
 
-    return folder_option("root", description, callback=find_root)
+    return folder_option("root", description, callback=find_root, **attributes)
 
 
 def absolute_folder(folder: Path) -> Path:

@@ -51,7 +51,7 @@ _KEPT_CONTEXTS = 100
 @click.option(
     "--record", "session", hidden=True, help="Record new calls, after a turn of a session."
 )
-@workspace_option("Workspace whose calls to record")
+@workspace_option("Workspace whose calls to record", hidden=True)
 def hooks(
     agent: str | None,
     former: str | None,

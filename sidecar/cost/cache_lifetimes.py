@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import cache
 from typing import Literal
 
@@ -9,6 +10,9 @@ import msgspec
 
 from sidecar import typed
 from sidecar.models.names import compiled, parse
+
+HOUR = timedelta(hours=1)
+"""The lifetime of what a call writes for an hour, whatever the model."""
 
 CacheEnd = Literal["exact", "earliest", "typical"]
 """What is known about the time until which a prompt is cached: when exactly it is deleted, until

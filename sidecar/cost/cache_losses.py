@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from sidecar.cost.cache_lifetimes import cache_lifetime
+from sidecar.cost.cache_lifetimes import HOUR, cache_lifetime
 
 if TYPE_CHECKING:
     from sidecar.messages.vendor_usage import Usage
@@ -123,7 +123,6 @@ _COMPARED = (
     ("system", LossCause.SYSTEM),
     ("shape", LossCause.SHAPE),
 )
-_HOUR = timedelta(hours=1)
 
 
 class ChainCall(msgspec.Struct, frozen=True, gc=False):
@@ -249,7 +248,7 @@ class CacheChain(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         lifetime = cache_lifetime(last.model, call.facts.agent)
         if lifetime is None:
             return LossCause.UNEXPLAINED
-        kept = _HOUR if self.keeps_an_hour else timedelta(minutes=lifetime.minutes)
+        kept = HOUR if self.keeps_an_hour else timedelta(minutes=lifetime.minutes)
         if lifetime.end == "exact" and call.sent_at - last.at > kept:
             return LossCause.EXPIRED
         if call.at - last.sent_at > kept:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cost.cache_lifetimes import CacheEnd, cache_lifetime
+from sidecar.cost.cache_lifetimes import HOUR, CacheEnd, cache_lifetime
 from sidecar.cost.days import TimeRange
 from sidecar.cost.export import read_events
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
@@ -27,7 +27,6 @@ SHORTEST_PACE = timedelta(minutes=5)
 _STEPS = 20
 """The average growth is based on at most this many calls."""
 _LEAST_STEPS = 2
-_HOUR = timedelta(hours=1)
 
 
 class PriceUntil(NamedTuple):
@@ -137,7 +136,7 @@ def next_input(
         # Where vendors report no writes, they store every prompt.
         used_at = user.at if end == "exact" else last.at
         reads = [(cached, used_at + timedelta(minutes=lifetime.minutes))] if kept < cached else []
-        reads += [(kept, used_at + _HOUR)] if kept else []
+        reads += [(kept, used_at + HOUR)] if kept else []
         steps = [PriceUntil(price(read), until) for read, until in reads]
         steps.append(PriceUntil(uncached, None))
     return NextInput(context, price(cached), uncached, tuple(steps), end)
