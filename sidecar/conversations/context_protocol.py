@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from sidecar.config.settings import Truncation
-from sidecar.cost.cost_protocol import BranchCost
+from sidecar.cost.cost_protocol import BranchCost, CacheEnd
 from sidecar.counting.count_result import Method
 from sidecar.messages.replies import ReplyFormat
 from sidecar.messages.turns import Turn
@@ -295,9 +295,6 @@ class UsageBlock(Result, frozen=True, kw_only=True):
     """The average number of tokens per minute since the first call, including those read from a
     cache. Null in the first five minutes.
     """
-
-
-CacheEnd = Literal["exact", "earliest", "typical"]
 
 
 class PriceUntil(Result, frozen=True, kw_only=True):

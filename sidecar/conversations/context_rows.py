@@ -36,7 +36,6 @@ from sidecar.text.tables import align_columns, draw_bar, markdown_table
 if TYPE_CHECKING:
     from sidecar.config.settings import Show
     from sidecar.conversations.context_protocol import (
-        CacheEnd,
         CacheLosses,
         ContextUsage,
         Forecast,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
         PriceUntil,
         UsageBlock,
     )
+    from sidecar.cost.cost_protocol import CacheEnd
     from sidecar.counting.count_result import Method
 
 UNKNOWN = "?"

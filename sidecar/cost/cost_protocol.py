@@ -32,6 +32,11 @@ def row_field(key: str) -> str:
 PageKey = Literal["model", "agent", "session", "day", "week", "month", "file"]
 Period = Literal["today", "week", "month", "all", "custom"]
 
+CacheEnd = Literal["exact", "earliest", "typical"]
+"""What is known about the time until which a prompt is cached: when exactly it is deleted, until
+when it is kept at least, or until when it is usually kept.
+"""
+
 DEFAULT_KEYS: tuple[CostKey, ...] = ("model", "category")
 
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cost.cache_lifetimes import HOUR, CacheEnd, cache_lifetime
+from sidecar.cost.cache_lifetimes import HOUR, cache_lifetime
 from sidecar.cost.days import TimeRange
 from sidecar.cost.export import read_events
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
@@ -16,6 +16,7 @@ from sidecar.cost.sums import Scope
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sidecar.cost.cost_protocol import CacheEnd
     from sidecar.cost.ledger import Ledger
     from sidecar.cost.prices import Prices
 
