@@ -183,7 +183,24 @@ def set_key(text: str, table: str, key: str, value: str | None) -> str:
         table: The name of a table at the top level.
         key: A key in this table.
         value: The new value, or None to remove the key.
+
+    Raises:
+        ValueError: The table is written as `table = {…}` or `table.key = …`.
     """
+    changed, wanted = _with_key(text, table, key, value), parse(text)
+    inner = dict(wanted.get(table, {})) | ({} if value is None else {key: value})
+    if value is None:
+        inner.pop(key, None)
+    try:
+        is_right = {table: {}, **parse(changed)} == {**wanted, table: inner}
+    except InvalidTomlError:
+        is_right = False
+    if not is_right:
+        raise ValueError(f"write the settings in [{table}] below a line [{table}], and try again")
+    return changed
+
+
+def _with_key(text: str, table: str, key: str, value: str | None) -> str:
     spans, keys = find_spans(text)
     span, name = spans.get((table, key)), keys.get((table, key))
     written = None if value is None else f'"{_escaped(value)}"'

@@ -11,9 +11,9 @@ import csv
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -33,12 +33,20 @@ from sidecar.cost.ledger import (
     version_of,
 )
 from sidecar.cost.ledger_events import LedgerEvent, milliseconds
+from sidecar.errors import BadParamsError
+from sidecar.text.printable import counted
 
 if TYPE_CHECKING:
     from sidecar.config.settings import LedgerSettings
     from sidecar.cost.book import CostBook
 
 _MAGIC = b"SQLite format 3\x00"
+_UNREADABLE = "cannot be read as a ledger or an export"
+_DAMAGES = (
+    *(OSError, sqlite3.Error, csv.Error, msgspec.DecodeError, ValueError, ArithmeticError),
+    *(TypeError, BadParamsError),
+)
+"""What reading a damaged file raises."""
 
 
 def merge_ledgers(book: CostBook, files: Sequence[Path]) -> CostBook:
@@ -59,8 +67,24 @@ def merge_ledgers(book: CostBook, files: Sequence[Path]) -> CostBook:
     for path in files:
         with ledger.reader() as connection:
             unnamed = Counter(map(_values, _events_in(connection, "request IS NULL")))
-        ledger.record_many(_new_calls(_read_calls(path), unnamed), amend=True)
+        with _named_problems(path):
+            calls = [*_new_calls(_read_calls(path), unnamed)]
+            batch = ledger.record_many(calls, amend=True)
+            if batch.refused:
+                raise ValueError(f"{counted(batch.refused, 'call')} with impossible values")
     return merged
+
+
+@contextmanager
+def _named_problems(path: Path) -> Iterator[None]:
+    """Raise what reading a damaged file raises as a LedgerError that names the file."""
+    try:
+        yield
+    except InvalidOperation as error:
+        raise LedgerError(f"{path} {_UNREADABLE}: an amount is not a number") from error
+    except _DAMAGES as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise LedgerError(f"{path} {_UNREADABLE}: {reason}") from error
 
 
 def named_files(also: Iterable[Path], settings: LedgerSettings) -> list[Path]:
@@ -88,13 +112,9 @@ def _values(call: LedgerEvent) -> tuple[object, ...]:
 
 
 def _read_calls(path: Path) -> Iterator[LedgerEvent]:
-    try:
-        with path.open("rb") as stream:
-            is_ledger = stream.read(len(_MAGIC)) == _MAGIC
-        yield from _read_ledger(path) if is_ledger else _read_export(path)
-    except (OSError, sqlite3.Error, UnicodeError, msgspec.DecodeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise LedgerError(f"{path} cannot be read as a ledger or an export: {reason}") from error
+    with path.open("rb") as stream:
+        is_ledger = stream.read(len(_MAGIC)) == _MAGIC
+    yield from _read_ledger(path) if is_ledger else _read_export(path)
 
 
 def _read_ledger(path: Path) -> Iterator[LedgerEvent]:

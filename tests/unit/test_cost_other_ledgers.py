@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import sqlite3
@@ -157,6 +158,44 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, reason: str) ->
     result = run("cost", "--also", str(path), code=2)
     assert reason in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.usefixtures("laptop")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("at", "0001-01-01T00:00:00+14:00"),
+        ("model", "x" * 200_000),
+        ("lostTokens", 10**20),
+        ("agentCostUsd", "nan"),
+    ],
+)
+def test_a_damaged_export_is_named(desktop: Path, tmp_path: Path, name: str, value: object) -> None:
+    path = tmp_path / "calls.csv"
+    run("cost", "export", "--output", str(path), "--also", str(desktop))
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        lines = [row | {name: value} for row in csv.DictReader(stream)]
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    problem = run("cost", "--also", str(path), code=2).stderr
+    assert f"{path} cannot be read as a ledger or an export" in problem
+    assert "class" not in problem
+
+
+@pytest.mark.usefixtures("laptop")
+@pytest.mark.parametrize(
+    "change",
+    ["UPDATE event SET at = 'x'", "UPDATE event SET cost = 'x'", "UPDATE event SET at = 9e18"],
+)
+def test_a_damaged_ledger_is_named(desktop: Path, change: str) -> None:
+    with closing(sqlite3.connect(desktop)) as connection:
+        connection.execute(change)
+        connection.commit()
+    problem = run("cost", "--also", str(desktop), code=2).stderr
+    assert f"{desktop} cannot be read as a ledger or an export" in problem
+    assert "class" not in problem
 
 
 @pytest.mark.usefixtures("laptop")
