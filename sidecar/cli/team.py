@@ -77,10 +77,11 @@ def join(
         text = path.read_text("utf-8") if path.exists() else ""
         token = None if named else _ask_for_token()
         changed = _with_team(text, url, named or {"token-file": str(stored)})
+        settings = _settings_of(changed)
         before = stored.read_bytes() if stored.exists() else None
         if token is not None:
             _write(stored, f"{token}\n".encode())
-        problem = asyncio.run(check_collector(_settings_of(changed)))
+        problem = asyncio.run(check_collector(settings))
         if problem is not None:
             if token is not None and before is None:
                 stored.unlink()

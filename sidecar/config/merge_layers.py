@@ -28,6 +28,7 @@ from sidecar.config.settings import (
     InstructionCode,
     Settings,
     Table,
+    Team,
 )
 from sidecar.known_agents import all_agents
 from sidecar.text.globs import MAX_PATTERNS
@@ -66,6 +67,9 @@ _EXAMPLES = {
     "severity": '{ instructions-cut = "error" }',
 }
 """Examples for settings that are tables with arbitrary keys."""
+
+TOKEN_SOURCES = ("token_env", "token_file", "token_command")
+"""The settings in `Team` of which one names the collector's token."""
 
 MAX_PROBLEMS = 50
 MAX_KEY = 60  # longer keys are not checked for typos
@@ -107,6 +111,8 @@ class _Resolver:
                 fields[field.name] = self.table(field.type, here)
             else:
                 self._set_value(field, here, tables, fields)
+        if kind is Team:
+            fields |= self._replaced_token_sources(path)
         return self._check_values(kind(**fields), path)
 
     def _set_value(
@@ -229,6 +235,17 @@ class _Resolver:
             for key in unreachable_soft_caps(table.cost):
                 self._report_at(("cost",), key, "exceeds the hard cap and therefore has no effect")
         return table
+
+    def _replaced_token_sources(self, path: KeyPath) -> dict[str, None]:
+        """Return the settings for the collector's token that a layer of higher precedence replaces
+        by another one.
+        """
+        ranks = {layer.source: rank for rank, layer in enumerate(self._layers)}
+        sources = {name: f"{format_key(path)}.{name.replace('_', '-')}" for name in TOKEN_SOURCES}
+        ranked = {name: ranks.get(self.origins[key].source, -1) for name, key in sources.items()}
+        replaced = [name for name, rank in ranked.items() if rank < max(ranked.values())]
+        self.origins |= {sources[name]: Origin("default") for name in replaced}
+        return dict.fromkeys(replaced)
 
     def _report_agents(
         self,

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sidecar.cli import main
+from sidecar.cli.team import STORED_NAME
 from sidecar.config.load import load
 from sidecar.config.paths import config_file, state_dir, system_config_file
 from sidecar.config.settings import Team
@@ -176,3 +177,45 @@ def test_a_key_is_set_without_other_changes(before: str, after: str) -> None:
 def test_any_value_can_be_set() -> None:
     value = 'a "b" \\ \n \x7f é 😀'
     assert parse(set_key("", "t", "k", value)) == {"t": {"k": value}}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [('t = { j = "x" }\n', "v"), ('t.j = "x"\n', "v"), ('t = { k = "x", j = "y" }\n', None)],
+)
+def test_a_table_in_another_form_is_not_damaged(text: str, value: str | None) -> None:
+    with pytest.raises(ValueError, match=r"below a line \[t\]"):
+        set_key(text, "t", "k", value)
+
+
+def test_a_configuration_that_cannot_be_changed_keeps_the_stored_token(
+    collector: Collector,
+) -> None:
+    run("team", "join", collector.url, given=f"{TOKEN}\n")
+    config_file().write_text('team.user = "jane"\n')
+    problem = run("team", "join", collector.url, given="another\n", code=2).stderr
+    assert "below a line [team]" in problem
+    assert config_file().read_text() == 'team.user = "jane"\n'
+    assert config_file().with_name(STORED_NAME).read_text() == f"{TOKEN}\n"
+
+
+def test_the_users_token_replaces_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its form is: a file has no lower precedence than a variable."""
+    monkeypatch.setenv("MACHINES", "machine's")
+    system_config_file().parent.mkdir(parents=True, exist_ok=True)
+    system_config_file().write_text('[team]\ntoken-env = "MACHINES"\nuser = "u"\n')
+    stored = config_file().with_name("mine")
+    stored.parent.mkdir(parents=True, exist_ok=True)
+    stored.write_text("mine")
+    assert read_token(load(None).settings.team) == "machine's"
+    config_file().write_text(f'[team]\ntoken-file = "{stored}"\n')
+    assert read_token(load(None).settings.team) == "mine"
+    assert load(None).settings.team.user == "u"
+
+
+@pytest.mark.parametrize("key", ["token-command", "token-file", "token-env"])
+def test_a_project_cannot_say_where_the_token_is(tmp_path: Path, key: str) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(f'[team]\n{key} = "X"\n')
+    loaded = load(tmp_path)
+    assert loaded.settings.team == Team()
+    assert "only in your own settings" in loaded.problems[0].message
