@@ -201,15 +201,22 @@ def test_doctor_says_that_antigravity_changed_its_layout(tmp_path: Path, data: b
     assert "unknown layout" in found.problem
 
 
+EVENTS = (
+    "CREATE TABLE transcript_events (session_id, seq, event_json TEXT, event_zstd BLOB,"
+    " created_at, PRIMARY KEY (session_id, seq));"
+    "CREATE TABLE session_nodes (session_key, current_session_id, entry_json, status);"
+)
+
+
+def openclaw(world: World) -> Database:
+    agent = world.home / ".openclaw" / "agents" / "main" / "agent"
+    return Database(agent / "openclaw-agent.sqlite", EVENTS)
+
+
 def test_openclaw_events_are_pis_entries(tmp_path: Path) -> None:
     """An event is text, or the same text compressed."""
     world = World(tmp_path, "openclaw")
-    database = Database(
-        world.home / ".openclaw" / "agents" / "main" / "agent" / "openclaw-agent.sqlite",
-        "CREATE TABLE transcript_events (session_id, seq, event_json TEXT, event_zstd BLOB,"
-        " created_at, PRIMARY KEY (session_id, seq));"
-        "CREATE TABLE session_nodes (session_key, current_session_id, entry_json, status);",
-    )
+    database = openclaw(world)
     time = "2026-11-20T10:00:0{}.000Z"
     events: list[dict[str, Any]] = [{"type": "session", "id": "s", "cwd": str(world.root)}]
     for number in (1, 2, 3):
@@ -231,6 +238,26 @@ def test_openclaw_events_are_pis_entries(tmp_path: Path) -> None:
     ]
     (shown,) = world.shown()
     assert (shown.tokens, shown.active) == (347, True)
+
+
+def test_damaged_openclaw_events_hide_no_others(tmp_path: Path) -> None:
+    world = World(tmp_path, "openclaw")
+    database = openclaw(world)
+    message = {"role": "assistant", "model": "gpt-5", "usage": {"input": 5, "output": 6}}
+    entry = {"type": "message", "id": "a", "timestamp": "2026-11-20T10:00:00Z"}
+    text = json.dumps(entry | {"message": message})
+    header = json.dumps({"type": "session", "id": "s", "cwd": str(world.root)})
+    bomb = compressed.zstd.compress(b"{" * (65 << 20))
+    database.write("transcript_events", session_id="s", seq=0, event_json=header)
+    database.write("transcript_events", session_id="s", seq=9, event_json=text)
+    for number, data in enumerate((b"not compressed", bomb, b""), 1):
+        database.write("transcript_events", session_id="s", seq=number, event_zstd=data)
+    odd: list[tuple[object, object]] = [("s", "x"), ("s", None), (None, 1), (b"\xff", 2), (5, 5)]
+    for name, place in odd:
+        database.write("transcript_events", session_id=name, seq=place, event_json=text)
+    assert calls_of(world) == [("main", "gpt-5", 5, 0, 6)]
+    assert [one.id for one in world.shown()] == ["s"]
+    assert sum(world.skipped.values()) == 2
 
 
 def test_openclaw_files_of_before_are_read(tmp_path: Path) -> None:

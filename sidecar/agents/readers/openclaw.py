@@ -27,6 +27,9 @@ AGENT = "openclaw"
 _MOST_BYTES = 64 << 20
 """The maximum size of a decompressed event in bytes."""
 
+_DAMAGED = b"?\n"
+"""A line that is counted as malformed."""
+
 
 class _State(msgspec.Struct):
     sessions: dict[str, PiSession] = {}
@@ -60,7 +63,10 @@ READER = TwoStores(OpenClawDatabases(), OpenClawFiles(), lambda path: ".jsonl" i
 
 def _read_events(path: str, connection: sqlite3.Connection, state: _State) -> StoreContents:
     newest = dict(
-        connection.execute("SELECT session_id, max(seq) FROM transcript_events GROUP BY session_id")
+        connection.execute(
+            "SELECT session_id, max(seq) FROM transcript_events WHERE typeof(seq) = 'integer' "
+            "AND typeof(session_id) = 'text' GROUP BY session_id"
+        )
     )
     state.sessions = {name: one for name, one in state.sessions.items() if name in newest}
     running = _running(connection)
@@ -90,11 +96,17 @@ def _read_session(
     if session is None:
         session = PiSession(SessionState(name))
         session.steps = {}
-    query = "SELECT event_json, event_zstd FROM transcript_events WHERE session_id = ? AND seq > ?"
-    rows = connection.execute(f"{query} ORDER BY seq", (name, since))
-    lines = Lines(path, b"".join(map(_line_of, rows)), 0)
-    calls = [call for call in session.read(lines) if call.counts]
-    return session, calls, lines.skipped
+    rows = connection.execute(
+        "SELECT seq, event_json, event_zstd FROM transcript_events "
+        "WHERE session_id = ? AND seq > ? AND typeof(seq) = 'integer' ORDER BY seq",
+        (name, since),
+    )
+    calls, skipped = list[CallFinished](), 0
+    for number, *event in rows:
+        lines = Lines(path, _line_of(event), number)
+        calls += (call for call in session.read(lines) if call.counts)
+        skipped += lines.skipped
+    return session, calls, skipped
 
 
 def _line_of(row: Iterable[object]) -> bytes:
@@ -102,7 +114,10 @@ def _line_of(row: Iterable[object]) -> bytes:
     if isinstance(data, bytes) and not text:
         from sidecar.agents.compressed import decompress
 
-        return decompress(data, _MOST_BYTES) + b"\n"
+        try:
+            return decompress(data, _MOST_BYTES) + b"\n"
+        except OSError:
+            return _DAMAGED
     return str(text or "").encode() + b"\n"
 
 
