@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,7 +63,7 @@ def join(
 
     sources = {
         "token-env": token_env,
-        "token-file": token_file,
+        "token-file": token_file and os.path.abspath(os.path.expanduser(token_file)),
         "token-command": token_command,
     }
     named = {key: value for key, value in sources.items() if value is not None}

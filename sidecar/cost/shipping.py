@@ -741,6 +741,7 @@ def _run_token_command(command: str) -> str:
         done = subprocess.run(  # noqa: S603 - only the user and the administrator can set it
             shlex.split(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, timeout=_TOKEN_SECONDS, check=True, encoding="utf-8",
+            cwd=Path.home(),  # a relative program must not be one of the project's
         )  # fmt: skip
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__

@@ -219,3 +219,22 @@ def test_a_project_cannot_say_where_the_token_is(tmp_path: Path, key: str) -> No
     loaded = load(tmp_path)
     assert loaded.settings.team == Team()
     assert "only in your own settings" in loaded.problems[0].message
+
+
+def test_a_repository_cannot_replace_a_relative_token_command_or_file(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command runs in the home folder, and a relative path is stored as an absolute one."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    for folder, answer in ((repository, "theirs"), (Path.home(), "mine")):
+        script = folder / "get-token"
+        script.write_text(f"#!/bin/sh\necho {answer}\n")
+        script.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "token").write_text(TOKEN)
+    run("team", "join", collector.url, "--token-file", "token")
+    monkeypatch.chdir(repository)
+    (repository / "token").write_text("theirs")
+    assert read_token(load(None).settings.team) == TOKEN
+    assert read_token(Team(token_command="./get-token")) == "mine"  # noqa: S106 - a command
