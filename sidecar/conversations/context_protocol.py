@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from sidecar.config.settings import Truncation
-from sidecar.cost.cost_protocol import BranchCost, CacheEnd
+from sidecar.cost.context_costs import BranchCost, CacheEnd
 from sidecar.counting.count_result import Method
 from sidecar.messages.replies import ReplyFormat
 from sidecar.messages.turns import Turn

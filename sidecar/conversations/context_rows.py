@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         PriceUntil,
         UsageBlock,
     )
-    from sidecar.cost.cost_protocol import CacheEnd
+    from sidecar.cost.context_costs import CacheEnd
     from sidecar.counting.count_result import Method
 
 UNKNOWN = "?"

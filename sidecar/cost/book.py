@@ -23,8 +23,8 @@ from sidecar.cost.caps import (
     judge,
     spend_so_far,
 )
+from sidecar.cost.context_costs import BranchCost
 from sidecar.cost.cost_protocol import (
-    BranchCost,
     CostDetailParams,
     CostRecorded,
     CostRecordParams,

@@ -8,7 +8,7 @@ from functools import cache
 import msgspec
 
 from sidecar import typed
-from sidecar.cost.cost_protocol import CacheEnd
+from sidecar.cost.context_costs import CacheEnd
 from sidecar.models.names import compiled, parse
 
 HOUR = timedelta(hours=1)

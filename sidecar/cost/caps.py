@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from sidecar.cost.cap_rule import CapSpan, ExceededCap, find_exceeded_cap
-from sidecar.cost.cost_protocol import BranchCost
+from sidecar.cost.context_costs import BranchCost
 from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.sums import Scope, Tally, count_sessions, read_tallies, read_total
 from sidecar.cost.worktrees import nested_repositories, repository_inside

@@ -32,11 +32,6 @@ def row_field(key: str) -> str:
 PageKey = Literal["model", "agent", "session", "day", "week", "month", "file"]
 Period = Literal["today", "week", "month", "all", "custom"]
 
-CacheEnd = Literal["exact", "earliest", "typical"]
-"""What is known about the time until which a prompt is cached: when exactly it is deleted, until
-when it is kept at least, or until when it is usually kept.
-"""
-
 DEFAULT_KEYS: tuple[CostKey, ...] = ("model", "category")
 
 
@@ -101,19 +96,6 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     text: str
     cost_text: str = ""
     """The cost as it appears at the end of `text`: `$0.000219`, `unpriced` or both."""
-
-
-class BranchCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The cost of the calls on a git branch."""
-
-    name: str
-    calls: int
-    sessions: int
-    """The number of sessions with calls on the branch."""
-    cost_usd: float | None
-    """The cost of all calls with a price; null if no call has a price."""
-    partial: bool = False
-    """Whether `cost_usd` is a lower bound: calls have no price, or the agent's files omit calls."""
 
 
 class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

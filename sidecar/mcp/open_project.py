@@ -33,7 +33,7 @@ from sidecar.workspace.workspace import SettingsChange, Workspace
 if TYPE_CHECKING:
     from sidecar.agents.reader_registry import Sources
     from sidecar.cost.book import CostBook
-    from sidecar.cost.cost_protocol import BranchCost
+    from sidecar.cost.context_costs import BranchCost
 
 BEING_READ = "The session's calls are still being read. Ask again later for the cost."
 HISTORY_SECONDS = 3.0

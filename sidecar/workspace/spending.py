@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from sidecar.cost.book import Cancelled, CostBook
     from sidecar.cost.cap_rule import CapSpan
     from sidecar.cost.caps import CapReason, CostSplit, CostVerdict, SpendingSums
+    from sidecar.cost.context_costs import BranchCost
     from sidecar.cost.cost_protocol import (
-        BranchCost,
         CostDetailParams,
         CostKey,
         CostRecorded,

@@ -27,7 +27,7 @@ from sidecar.text.tables import align_columns, draw_gauge, markdown_table
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.conversations.context_protocol import FitResult, Removed
-    from sidecar.cost.cost_protocol import BranchCost
+    from sidecar.cost.context_costs import BranchCost
     from sidecar.cost.ledger_events import Cost
     from sidecar.text.pages import Page
     from sidecar.workspace.spending import Costs

@@ -486,7 +486,7 @@ class _Files(DocumentReader):
 
 READER = TwoStores(
     TwoStores(_Databases(), _Files(), lambda path: path.endswith(".json")),
-    Tasks(),
+    Tasks().for_agent(_Databases.agent),  # Kilo Code's tasks: opencode itself has no extension
     lambda path: path.endswith(TASK_FILE),
 )
 
