@@ -85,7 +85,8 @@ SELECT
     toFixedString(unhex(a['token_sidecar.call.id']), 16) AS call_id,
     toDateTime64(Timestamp, 3, 'UTC') AS at,
     if(r['user.hash'] = '', r['service.instance.id'], r['user.hash']) AS user,
-    a['token_sidecar.team'] AS team, -- at the time of the call
+    -- The team at the time of the call. Earlier versions send only the current one.
+    if(mapContains(a, 'token_sidecar.team'), a['token_sidecar.team'], r['team.id']) AS team,
     r['service.instance.id'] AS installation,
     'token-sidecar' AS source,
     a['gen_ai.agent.name'] AS agent,

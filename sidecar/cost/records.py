@@ -108,8 +108,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     def project(self, workspace: str) -> str:
         """Return the name that the user gave to a workspace's project, or an empty string."""
         path = unquote(urlsplit(workspace).path)
+        path = path[1:] if path[2:3] == ":" else path  # a drive letter of Windows
         for folder, label in self.projects.items():
-            wanted = str(Path(folder).expanduser())
+            wanted = Path(folder).expanduser().as_posix()
             if fnmatchcase(path, wanted) or path.startswith(f"{wanted.rstrip('/')}/"):
                 return _plain(label)
         return ""
@@ -211,7 +212,7 @@ def record_of(
         "gen_ai.conversation.id": identity.hash(event.session) if event.session else None,
         "token_sidecar.branch": identity.branch(event.branch) if event.branch else None,
         "token_sidecar.project": identity.project(event.workspace) or None,
-        "token_sidecar.team": identity.team_at(milliseconds(event.at)) or None,
+        "token_sidecar.team": identity.team_at(milliseconds(event.at)),
         "gen_ai.usage.input_tokens": buckets.prompt,
         "gen_ai.usage.output_tokens": buckets.completion,
         "gen_ai.usage.cache_read.input_tokens": buckets.cache_read or None,

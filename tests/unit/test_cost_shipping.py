@@ -605,7 +605,7 @@ def test_calls_keep_the_team_in_which_they_were_made(collector: Collector, book:
         (call["gen_ai.usage.input_tokens"], call.get("token_sidecar.team"))
         for call in collector.calls()
     ]
-    assert sent == [(1, None), (1, "a"), (2, "a"), (3, "b"), (4, "a"), (5, "a")]
+    assert sent == [(1, ""), (1, "a"), (2, "a"), (3, "b"), (4, "a"), (5, "a")]
 
 
 def test_a_dry_run_as_another_team_changes_nothing(collector: Collector, book: CostBook) -> None:
