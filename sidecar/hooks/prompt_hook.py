@@ -118,7 +118,7 @@ def _read_caller(agent: str) -> Caller:
         str(sent.get("session_id") or sent.get("sessionId") or ""),
         str(sent.get("cwd") or os.getcwd()),
         str(sent.get("transcript_path") or ""),
-        sent.get("prompt") != "",
+        agent != "qwen-code" or sent.get("prompt") != "",
     )
 
 

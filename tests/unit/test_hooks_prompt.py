@@ -306,6 +306,7 @@ def test_the_rounds_of_a_turn_are_not_stopped(book: CostBook) -> None:
     spend(book, 8.27, "file:///a", "s")
     set_caps("hard-cap-usd = 5")
     assert not ask("qwen-code", prompt="").out
+    assert ask("claude-code", prompt="").out, "a prompt may consist of a picture"
 
 
 def no_ledger() -> None:
