@@ -50,17 +50,17 @@ def windows_path(host: str, path: str) -> PureWindowsPath:
 
 def start_detached(command: list[str]) -> None:
     """Start a process that outlives this one and shares none of its streams. Raises OSError."""
-    if IS_WINDOWS:
+    if sys.platform == "win32":  # mypy does not know what IS_WINDOWS excludes
         import subprocess
 
         null = subprocess.DEVNULL
         subprocess.Popen(  # noqa: S603
             command, stdin=null, stdout=null, stderr=null, creationflags=NO_WINDOW
         )
-        return
-    # Importing subprocess takes 10 ms, for which a coding agent would wait.
-    opened = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
-    os.posix_spawn(command[0], command, os.environ, file_actions=opened, setsid=True)
+    else:
+        # Importing subprocess takes 10 ms, for which a coding agent would wait.
+        opened = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+        os.posix_spawn(command[0], command, os.environ, file_actions=opened, setsid=True)
 
 
 def use_utf8(stream: TextIOWrapper) -> None:

@@ -130,8 +130,9 @@ def _record_calls(root: Path, session: str) -> None:
     from sidecar.config.load import load
     from sidecar.cost.book import CostBook
 
-    with contextlib.suppress(AttributeError, OSError):  # Windows has no `nice`
-        os.nice(10)
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            os.nice(10)
     settings = load(root).settings
     with contextlib.closing(CostBook(state_dir(), settings.prices)) as book:
         update_ledger(book, settings, root)
