@@ -63,6 +63,13 @@ def start_detached(command: list[str]) -> None:
         os.posix_spawn(command[0], command, os.environ, file_actions=opened, setsid=True)
 
 
+def lower_priority() -> None:
+    """Let other processes go first, where the system supports this."""
+    if sys.platform != "win32":
+        with suppress(OSError):
+            os.nice(10)
+
+
 def use_utf8(stream: TextIOWrapper) -> None:
     """Use UTF-8 and `\\n` for output to pipes and files on Windows, as other programs expect.
 

@@ -129,10 +129,9 @@ def _record_calls(root: Path, session: str) -> None:
     from sidecar.cli.ledger_updates import update_ledger
     from sidecar.config.load import load
     from sidecar.cost.book import CostBook
+    from sidecar.operating_system import lower_priority
 
-    if sys.platform != "win32":
-        with contextlib.suppress(OSError):
-            os.nice(10)
+    lower_priority()
     settings = load(root).settings
     with contextlib.closing(CostBook(state_dir(), settings.prices)) as book:
         update_ledger(book, settings, root)

@@ -106,10 +106,14 @@ def share(window: Window, session: str, tokens: int | None) -> str:
     return f"{percent} %"
 
 
+def without_cache(status: str | None) -> str:
+    return re.sub(r" · (cache until|cold: ).*", "", status or "")
+
+
 def wait_shown(window: Window, text: str) -> None:
-    """Wait until the status bar item's text ends with this text."""
+    """Wait until the status bar item's text ends with this text, except for the cache's state."""
     wait_for(
-        lambda: (window.status() or "").endswith(text),
+        lambda: without_cache(window.status()).endswith(text),
         lambda: f"{text!r} in the status bar: {window.status()!r}",
     )
 
@@ -278,7 +282,10 @@ def test_context_and_cost_are_shown_while_another_tab_is_active(
 
     def show_report() -> None:
         window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
-        wait_for(lambda: window.status() == context(), lambda: f"{context()}: {window.status()}")
+        wait_for(
+            lambda: without_cache(window.status()) == context(),
+            lambda: f"{context()}: {window.status()}",
+        )
 
     reply(session)
     wait_shown(window, f" · {context()}")
