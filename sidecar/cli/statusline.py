@@ -202,7 +202,7 @@ def _ledger_texts(
     if limits is None:
         limits = current_limits(agent, settings.agents, state_dir(), now)
     return texts + [
-        f"{limit_name(limit, is_short=True)}: {limit_text(limit, now)}"
+        f"{limit_name(limit, is_short=True)} {limit_text(limit, now)}"
         for limit in plan_limits(limits, block, now)
         if limit.resets_at is None or datetime.fromisoformat(limit.resets_at) > now
     ]

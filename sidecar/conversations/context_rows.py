@@ -260,7 +260,7 @@ def block_text(block: UsageBlock, now: datetime, *, is_behind: bool = False) -> 
 def limit_name(limit: PlanLimit, *, is_short: bool = False) -> str:
     """Format a limit's name, for example `30-minute limit`, `5-hour limit` or `7-day limit`.
 
-    The short names are `30 min`, `5 h` and `7 d`.
+    The short names are `30min`, `5h` and `7d`.
     """
     hours, minutes = divmod(limit.minutes, 60)
     if minutes:
@@ -269,7 +269,7 @@ def limit_name(limit: PlanLimit, *, is_short: bool = False) -> str:
         number, unit, short = hours // 24, "day", "d"
     else:
         number, unit, short = hours, "hour", "h"
-    return f"{number} {short}" if is_short else f"{number}-{unit} limit"
+    return f"{number}{short}" if is_short else f"{number}-{unit} limit"
 
 
 def limit_text(limit: PlanLimit, now: datetime) -> str:

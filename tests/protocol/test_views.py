@@ -90,8 +90,8 @@ SHOWN = {
         "view and float": rf"^5-hour limit +{LIMIT}$",
         "page": rf"5-hour limit\|+{LIMIT}\|",
         "usage": rf"^5-hour limit +{LIMIT}$",
-        "statusline": rf" · 5 h: {LIMIT}(?: · |$)",
-        "statusline of Claude Code": rf" · 5 h: {LIMIT}(?: · |$)",
+        "statusline": rf" · 5h {LIMIT}(?: · |$)",
+        "statusline of Claude Code": rf" · 5h {LIMIT}(?: · |$)",
         "MCP context_usage": rf"^5-hour limit: {LIMIT}$",
     },
     "cost": {

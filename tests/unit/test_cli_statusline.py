@@ -95,7 +95,7 @@ def told(session: str, **fields: Any) -> dict[str, Any]:
 
 def test_line_from_the_input_of_claude_code() -> None:
     line = without_times(run("statusline", told=told("s")))
-    limits = "5 h: 23 %, resets T · 7 d: 41 %, resets T"
+    limits = "5h 23 %, resets T · 7d 41 %, resets T"
     assert line == f"Opus 5 · ctx 42 % · $1.92 by Claude Code · {limits}"
 
 
@@ -189,7 +189,7 @@ def test_another_status_line_is_chained(tmp_path: Path) -> None:
         "import json, sys; print('\\x1b[32m' + json.load(sys.stdin)['session_id'] + '\\x1b[0m\\x1b[2J')"
     )
     line = run("statusline", "--chain", f'"{sys.executable}" "{script}"', told=told("mine"))
-    chained = "\x1b[32mmine\x1b[0m\\x1b[2J · Opus 5 · ctx 42 % · $1.92 by Claude Code · 5 h: 23 %, "
+    chained = "\x1b[32mmine\x1b[0m\\x1b[2J · Opus 5 · ctx 42 % · $1.92 by Claude Code · 5h 23 %, "
     assert line.startswith(chained)
     assert run("statusline", "--chain", "exit 3", told=told("mine")).startswith("Opus 5 ")
 
@@ -608,8 +608,8 @@ def test_size_of_a_resumed_session_comes_from_its_transcript(root: Path, home: C
 
 LIMITS = (
     ({"used_percentage": 100, "resets_at": later(minutes=-10)}, ""),
-    ({"used_percentage": 100, "resets_at": later(minutes=-10) * 1000}, "5 h: 100 %"),
-    ({"used_percentage": 100, "resets_at": later(hours=1)}, "5 h: 100 %, resets T"),
+    ({"used_percentage": 100, "resets_at": later(minutes=-10) * 1000}, "5h 100 %"),
+    ({"used_percentage": 100, "resets_at": later(hours=1)}, "5h 100 %, resets T"),
     ({"used_percentage": 1_779_124_800, "resets_at": later(hours=1)}, ""),
     ({"used_percentage": 1_779_124_800_000, "resets_at": None}, ""),
     ({"used_percentage": -3, "resets_at": later(hours=1)}, ""),
@@ -624,7 +624,7 @@ def test_only_current_and_plausible_limits_are_shown(
 ) -> None:
     week = {"used_percentage": 41, "resets_at": later(days=1)}
     line = run("statusline", told=told("s", rate_limits={"five_hour": quota, "seven_day": week}))
-    texts = filter(None, (shown, "7 d: 41 %, resets T"))
+    texts = filter(None, (shown, "7d 41 %, resets T"))
     assert without_times(line).split(" by Claude Code · ")[1] == " · ".join(texts)
 
 
