@@ -621,17 +621,17 @@ def test_a_dry_run_as_another_team_changes_nothing(collector: Collector, book: C
 
 def test_only_the_name_of_a_project_is_sent(collector: Collector, book: CostBook) -> None:
     home = Path.home()
-    for number, folder in enumerate(("work/site", "work/site/api", "work/tool-1", "work/other")):
+    for number, folder in enumerate(("projects/site", "projects/site/api", "projects/tool-1", "projects/other")):
         workspace = (home / folder).as_uri()
         book.ledger.record(call_of(workspace=workspace, tokens=number + 1))
-    labels = '[team.labels]\n"~/work/site" = "website"\n"~/work/tool-*" = "tools"\n'
+    labels = '[team.labels]\n"~/projects/site" = "website"\n"~/projects/tool-*" = "tools"\n'
     send(book, configure(collector, labels))
     sent = {
         call["gen_ai.usage.input_tokens"]: call.get("token_sidecar.project")
         for call in collector.calls()
     }
     assert sent == {1: "website", 2: "website", 3: "tools", 4: None}
-    assert not any(b"work" in body for _path, body in collector.bodies)
+    assert not any(b"projects" in body for _path, body in collector.bodies)
     renamed = labels.replace("website", "home page")
     assert send(book, configure(collector, renamed)).accepted == 4
     names = {call.get("token_sidecar.project") for call in collector.calls()[-4:]}

@@ -248,7 +248,7 @@ def test_doctor_says_if_codex_does_not_trust_the_hooks() -> None:
 
 def test_a_hook_has_the_hash_that_codex_computes() -> None:
     """`codex app-server` of Codex 0.171 returned this hash as the hook's `currentHash`."""
-    command = "/work/wt/hooks50/.venv/bin/token-sidecar hooks --answer codex"
+    command = "/opt/venv/bin/token-sidecar hooks --answer codex"
     hook = {"type": "command", "command": command, "timeout": 5}
-    begin = "sha256:e59e9b5c88132f069f13473106e1fb448fe3a33ec434c437b23a334d061fcedc"
+    begin = "sha256:3f8545c389111c3878a46372eff3d5ae25a93866673ea1f1a69a73a967c9c5bf"
     assert codex_hash("UserPromptSubmit", hook) == begin
