@@ -237,5 +237,5 @@ def test_folder_may_be_inside_the_home_folder(
     world = World(tmp_path, "gptme")
     write_files(world, "gptme")
     config = world.folder / "logs" / "s" / "config.toml"
-    config.write_text('[chat]\nworkspace = "~/projects/my proj.ect"\n')
+    config.write_text(f'[chat]\nworkspace = "~/{world.root.relative_to(tmp_path)}"\n')
     assert [one.folder for one in world.shown()] == [str(world.root)]

@@ -621,7 +621,9 @@ def test_a_dry_run_as_another_team_changes_nothing(collector: Collector, book: C
 
 def test_only_the_name_of_a_project_is_sent(collector: Collector, book: CostBook) -> None:
     home = Path.home()
-    for number, folder in enumerate(("projects/site", "projects/site/api", "projects/tool-1", "projects/other")):
+    for number, folder in enumerate(
+        ("projects/site", "projects/site/api", "projects/tool-1", "projects/other")
+    ):
         workspace = (home / folder).as_uri()
         book.ledger.record(call_of(workspace=workspace, tokens=number + 1))
     labels = '[team.labels]\n"~/projects/site" = "website"\n"~/projects/tool-*" = "tools"\n'

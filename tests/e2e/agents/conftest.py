@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.agents.adapters import Agent, chosen_agents
+from tests.e2e.agents.cache_losses import PROVOKED
 from tests.e2e.agents.install import MissingPythonError, ensure_installed
 from tests.e2e.agents.scene import Scene, Stage
 from tests.e2e.agents.scores import record
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONG_SCENE = "growing_session"
+PROVOKED_SCENE = "lost_caches_have_their_cause_and_cost"
 _NO_XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 
 
@@ -27,6 +29,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     scene = metafunc.function.__name__.removeprefix("test_")
     chosen = chosen_agents(_chosen_names())
     able = [agent for agent in chosen if scene not in agent.cannot]
+    if scene == PROVOKED_SCENE:
+        able = [agent for agent in able if agent.id in PROVOKED]
     params = [pytest.param(agent, id=agent.id, marks=_marks(agent, scene)) for agent in able]
     metafunc.parametrize("agent", params)
 

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.agents.adapters import Agent
-from tests.e2e.agents.cache_losses import KEPT, PROVOKED, false_losses, open_run, provoke_all
+from tests.e2e.agents.cache_losses import KEPT, false_losses, open_run, provoke_all
 
 
 @pytest.mark.usefixtures("program")
 def test_lost_caches_have_their_cause_and_cost(agent: Agent, tmp_path: Path) -> None:
-    if agent.id not in PROVOKED:
-        pytest.skip(f"no lost caches are provoked with {agent.id}")
     losses, others = provoke_all(open_run(agent.id, tmp_path))
     assert others == []
     for loss in losses:
