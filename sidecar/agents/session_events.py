@@ -72,8 +72,8 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A coding agent's conversation, without its messages.
 
     A session belongs to a workspace if the workspace contains the session's first or current
-    folder. The conversation of a sub-agent has no session of its own: it is one of the
-    `subagents` of a main conversation, to which its calls belong.
+    folder. A sub-agent's conversation is not a session. It is listed in the `subagents` of the main
+    conversation, which also has its calls.
     """
 
     id: str

@@ -321,8 +321,8 @@ class Forecast(Result, frozen=True, kw_only=True):
     cached_until: str | None = None
     """When the first part of the vendor's cache expires; null if unknown."""
     cache_end: CacheEnd | None = None
-    """What is known about `cachedUntil`: the cache expires exactly then, at the earliest then, or
-    usually by then.
+    """What is known about `cachedUntil`: the vendor deletes the cache exactly then (`exact`), keeps
+    it at least until then (`earliest`), or usually deletes it before then (`typical`).
     """
     next_input_prices: list[PriceUntil] = []
     """The price of the next call's input over time, if no call is made before. It rises whenever a

@@ -1,7 +1,7 @@
 """Reads Antigravity CLI's `conversations/<id>.db`, and those of the Antigravity editor.
 
-A row of `gen_metadata` is one call: a message in protobuf, whose schema is not published. Its
-fields are known by number. Older `.pb` files are encrypted.
+Each row of `gen_metadata` is a protobuf message that describes one call. Its schema is not
+published, so fields are identified by their numbers. Older `.pb` files are encrypted.
 """
 
 from __future__ import annotations
