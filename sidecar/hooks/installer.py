@@ -54,6 +54,8 @@ class HookAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the agent waits, in its own unit."""
     compaction: str = ""
     """A pattern that is found in what a compaction adds to a session's file."""
+    asks_each_round: bool = False
+    """Whether the agent also runs the hook after each round of tools, with an empty prompt."""
     note: str = ""
     """What the user has to do after installing."""
 

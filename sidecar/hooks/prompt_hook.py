@@ -118,8 +118,13 @@ def _read_caller(agent: str) -> Caller:
         str(sent.get("session_id") or sent.get("sessionId") or ""),
         str(sent.get("cwd") or os.getcwd()),
         str(sent.get("transcript_path") or ""),
-        agent != "qwen-code" or sent.get("prompt") != "",
+        sent.get("prompt") != "" or not _asks_each_round(agent),
     )
+
+
+def _asks_each_round(agent: str) -> bool:
+    table = _read_toml(_own_folder() / "agents.toml")
+    return bool(table[agent].get("asks_each_round"))
 
 
 def _check_caps(caller: Caller, codes: list[int]) -> None:
