@@ -377,10 +377,10 @@ def test_the_view_says_until_when_the_cache_lasts(minutes: int, text: str) -> No
 @pytest.mark.parametrize(
     ("minutes", "name", "short"),
     [
-        (30, "30-minute limit", "30 min"),
-        (90, "90-minute limit", "90 min"),
-        (300, "5-hour limit", "5 h"),
-        (10_080, "7-day limit", "7 d"),
+        (30, "30-minute limit", "30min"),
+        (90, "90-minute limit", "90min"),
+        (300, "5-hour limit", "5h"),
+        (10_080, "7-day limit", "7d"),
     ],
 )
 def test_limits_are_named_after_their_period(minutes: int, name: str, short: str) -> None:
