@@ -6,21 +6,16 @@ The data consists of the sessions' context windows and the user's subscription l
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import PurePath
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePath
 
 import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import TokenCount, parse_iso_time, time_from_ms
+from sidecar.agents.session_events import ReportedLimit, StoredSession
 from sidecar.config.safe_files import lock_state, write
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
 from sidecar.models.names import parse
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.agents.session_events import ReportedLimit, StoredSession
 
 FILE_NAME = "claude-code-statusline.json"
 SESSIONS_KEPT = 64

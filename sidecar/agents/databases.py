@@ -7,22 +7,19 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from sidecar.agents.fields import parse_iso_time, time_from_ms
+from sidecar.agents.folders import Places, Roots
 from sidecar.agents.session_events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.store_files import database_files, database_store
 from sidecar.agents.stores import SessionState, StoreContents, read_store
 from sidecar.messages.vendor_usage import LONGEST_ID
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sidecar.agents.folders import Places, Roots
 
 _BUSY_SECONDS = 0.25
 _MAX_VALUE_BYTES = 64 << 20

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -17,9 +18,6 @@ from sidecar.agents.file_reading import open_quietly
 from sidecar.config import toml
 from sidecar.messages.vendor_usage import Usage, usage_from_parts, usage_from_prompt
 from sidecar.models.catalogue import provider_of as _provider_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 T = TypeVar("T")
 _MAX_SETTINGS_BYTES = 1 << 20

@@ -16,15 +16,12 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 from sidecar.config.safe_files import FileStamp, stamp_of
 from sidecar.operating_system import NO_ATIME, open_to_read
 from sidecar.typed import CONTROLS, object_span
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _OBJECT = re.compile(rb'\{\s*"([^"]*)')
 """Matches the start of an object up to the end of its first member's name."""

@@ -6,24 +6,20 @@ Its prompt is what the agent sends before the first word, and the first message.
 from __future__ import annotations
 
 import os
+import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sidecar.agents.context_sizes import unpack
 from sidecar.agents.folders import Roots
 from sidecar.agents.git_folders import resolve
+from sidecar.agents.reader_registry import Sources
+from sidecar.agents.session_events import StoredSession
 from sidecar.agents.session_index import SessionIndex
-from sidecar.cost.ledger import PROMPT_SQL
+from sidecar.cost.ledger import PROMPT_SQL, Ledger
 from sidecar.cost.ledger_events import milliseconds
 from sidecar.errors import BadParamsError
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable
-
-    from sidecar.agents.reader_registry import Sources
-    from sidecar.agents.session_events import StoredSession
-    from sidecar.cost.ledger import Ledger
 
 _MOST_TRIED = 20
 """How many sessions of an agent are tried, newest first, until one has a first request."""

@@ -13,17 +13,14 @@ from functools import lru_cache
 from glob import glob
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.agents.fields import read_setting
 from sidecar.agents.git_folders import resolve, worktrees_beside
+from sidecar.config.settings import Agents
 from sidecar.known_agents import all_agents, editor_servers, editors
 from sidecar.operating_system import HOME_VARIABLE, PLATFORM
-
-if TYPE_CHECKING:
-    from sidecar.config.settings import Agents
 
 
 class Roots(msgspec.Struct, frozen=True):

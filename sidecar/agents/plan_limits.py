@@ -5,20 +5,16 @@ Claude Code reports its limits to its status line, and Codex writes them to its 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sidecar.agents.claude_statusline import load
 from sidecar.agents.folders import Places, Roots
 from sidecar.agents.reader_registry import agents_of, reader_of, readers_here
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-    from pathlib import Path
-
-    from sidecar.agents.session_events import ReportedLimit
-    from sidecar.config.settings import Agents
+from sidecar.agents.session_events import ReportedLimit
+from sidecar.config.settings import Agents
 
 BLOCK_MINUTES = 300
 

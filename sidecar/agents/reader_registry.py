@@ -5,23 +5,18 @@ A module in `sidecar.agents.readers` is imported only if its agent has files on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.agents.fields import time_from_ns
 from sidecar.agents.folders import Places, Roots, has_files, possible_paths, project_files
 from sidecar.agents.session_events import Store, StoreReader
+from sidecar.config.settings import Agents
 from sidecar.errors import log_defect
 from sidecar.known_agents import all_agents
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from sidecar.config.settings import Agents
 
 
 def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -> list[Store]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,7 +37,7 @@ from sidecar.agents.fields import (
     try_decode_toml,
 )
 from sidecar.agents.file_reading import open_quietly
-from sidecar.agents.folders import agent_folders
+from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRead, StoreReader
 from sidecar.agents.store_files import FileStores, database_store, store_from_path
 from sidecar.agents.stores import (
@@ -49,14 +50,8 @@ from sidecar.agents.stores import (
     first_records,
     read_store,
 )
-from sidecar.known_agents import all_agents
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from sidecar.agents.folders import Places
-    from sidecar.known_agents import CallFields, Names, SessionFields
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.known_agents import CallFields, Names, SessionFields, all_agents
+from sidecar.messages.vendor_usage import Usage
 
 NO_CONTEXT = "the agent's files do not contain the size of the context"
 _LATER = "the size appears with the next call"

@@ -18,15 +18,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import time_from_ns
-from sidecar.agents.folders import Roots
+from sidecar.agents.folders import Places, Roots
 from sidecar.agents.git_folders import Head, head_around, resolve, worktrees_around
-from sidecar.agents.reader_registry import reader_of
+from sidecar.agents.reader_registry import Sources, reader_of
 from sidecar.agents.session_events import (
     DETACHED,
     NEVER,
@@ -38,18 +38,13 @@ from sidecar.agents.session_events import (
 )
 from sidecar.agents.stores import REWOUND
 from sidecar.config.safe_files import locked
-from sidecar.cost.ledger import save_worktrees, translated
+from sidecar.cost.book import CostBook
+from sidecar.cost.ledger import Ledger, save_worktrees, translated
 from sidecar.cost.ledger_events import LedgerEvent, split
 from sidecar.cost.worktrees import with_known_worktrees
 from sidecar.errors import log_defect
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
 from sidecar.models.catalogue import billing_provider
-
-if TYPE_CHECKING:
-    from sidecar.agents.folders import Places
-    from sidecar.agents.reader_registry import Sources
-    from sidecar.cost.book import CostBook
-    from sidecar.cost.ledger import Ledger
 
 _log = logging.getLogger(__name__)
 

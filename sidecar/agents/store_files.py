@@ -8,17 +8,12 @@ import stat
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.folders import agent_folders, session_folders
-from sidecar.agents.session_events import Store, StoreRead, StoreReader
-
-if TYPE_CHECKING:
-    from sidecar.agents.context_sizes import ContextSizes
-    from sidecar.agents.folders import Places, Roots
-    from sidecar.agents.session_events import McpToolCall, StoredSession
+from sidecar.agents.context_sizes import ContextSizes
+from sidecar.agents.folders import Places, Roots, agent_folders, session_folders
+from sidecar.agents.session_events import McpToolCall, Store, StoredSession, StoreRead, StoreReader
 
 
 def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store | None:

@@ -57,9 +57,10 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from decimal import Decimal
 from functools import partial
 from hashlib import blake2b
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -80,11 +81,7 @@ from sidecar.agents.session_events import (
 from sidecar.agents.store_files import FileStores
 from sidecar.cost.cache_losses import CacheChain, CacheFacts, ChainCall
 from sidecar.errors import SidecarError
-
-if TYPE_CHECKING:
-    from decimal import Decimal
-
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 COMPACTED = "compacted: the new size appears with the next turn"
 REWOUND = "rewound: the new size appears with the next turn"

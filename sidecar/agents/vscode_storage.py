@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -15,10 +16,6 @@ from sidecar.agents.fields import CamelRecord, Record
 from sidecar.agents.file_reading import cached_until_changed, open_quietly
 from sidecar.agents.store_files import list_folder
 from sidecar.known_agents import editor_servers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _MOST = 1 << 20
 _PATHS = re.compile(rb'"(?:path|uri)"\s*:\s*("(?:[^"\\]|\\.)*")')

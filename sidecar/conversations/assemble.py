@@ -10,18 +10,19 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from cachetools import LRUCache
 
-from sidecar.conversations.context_protocol import AssembledSection, AssembleResult, PackPart
-
-if TYPE_CHECKING:
-    from sidecar.conversations.context_protocol import AssembleParams
-    from sidecar.conversations.sections import Section
-    from sidecar.conversations.turn_counts import Counter
-
+from sidecar.conversations.context_protocol import (
+    AssembledSection,
+    AssembleParams,
+    AssembleResult,
+    PackPart,
+)
+from sidecar.conversations.sections import Section
+from sidecar.conversations.turn_counts import Counter
 
 logger = logging.getLogger(__name__)
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from sidecar.config.settings import Settings
+from sidecar.conversations import context_protocol as p
 from sidecar.conversations.context_protocol import (
     Alternative,
     AssembleResult,
+    ContextUsage,
     FitResult,
     PreflightResult,
     Reason,
@@ -28,27 +32,19 @@ from sidecar.conversations.preflight import combine_verdicts, models_that_fit, p
 from sidecar.conversations.pruning import fit
 from sidecar.conversations.response import ReplyOutcome, WarningKind, apply_reply
 from sidecar.conversations.sections import RestoredPart, ToolSet, largest_tools
+from sidecar.conversations.turn_counts import Counter, Sample
+from sidecar.cost.caps import CostVerdict, SpendingSums
+from sidecar.cost.cost_protocol import CostRecorded, CostRecordParams
+from sidecar.counting.calibration import ConversationCalibration
+from sidecar.counting.open_documents import FollowedText
+from sidecar.endpoints.outcome import Capability
 from sidecar.errors import BadParamsError, SidecarError
-from sidecar.messages.replies import read_reply
+from sidecar.messages.replies import Reply, read_reply
+from sidecar.messages.vendor_usage import Usage
 from sidecar.models import catalogue, families
 from sidecar.models.names import LOCAL_PROVIDERS, is_for_chat, is_retired, matches, parse
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sidecar.config.settings import Settings
-    from sidecar.conversations import context_protocol as p
-    from sidecar.conversations.context_protocol import ContextUsage
-    from sidecar.conversations.turn_counts import Counter, Sample
-    from sidecar.cost.caps import CostVerdict, SpendingSums
-    from sidecar.cost.cost_protocol import CostRecorded, CostRecordParams
-    from sidecar.counting.calibration import ConversationCalibration
-    from sidecar.counting.open_documents import FollowedText
-    from sidecar.endpoints.outcome import Capability
-    from sidecar.messages.replies import Reply
-    from sidecar.messages.vendor_usage import Usage
-    from sidecar.models.window import Window
-    from sidecar.tasks import Workers
+from sidecar.models.window import Window
+from sidecar.tasks import Workers
 
 _NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
 """Matches incomplete names in the price list, such as fine-tunes without an ID."""

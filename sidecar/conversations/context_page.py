@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 import msgspec
 
+from sidecar.conversations.context_protocol import ContextUsage
 from sidecar.conversations.context_rows import (
     PARTS,
     cache_losses_text,
@@ -20,11 +21,6 @@ from sidecar.counting.count_result import method_mark, number_text
 from sidecar.models.names import short_name
 from sidecar.text.pages import STYLE, Page, escape, facts, parts_bar
 from sidecar.text.printable import is_generated_id
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sidecar.conversations.context_protocol import ContextUsage
 
 _TITLE = "Context"
 _MOST_LARGEST = 5

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -15,10 +16,6 @@ from sidecar.messages.turns import Turn
 from sidecar.messages.vendor_usage import MOST_TOKENS, Usage
 from sidecar.models.window import LimitSource, Severity
 from sidecar.text.positions import Range
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
 
 NaturalTokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 PositiveTokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]

@@ -9,12 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.conversations.context_protocol import ViewRow
+from sidecar.config.settings import Show
+from sidecar.conversations.context_protocol import (
+    CacheLosses,
+    ContextUsage,
+    Forecast,
+    PlanLimit,
+    PriceUntil,
+    UsageBlock,
+    ViewRow,
+)
+from sidecar.cost.context_costs import CacheEnd
 from sidecar.counting.count_result import (
+    Method,
     banded_text,
     estimated_percent_text,
     input_cost_text,
@@ -32,19 +42,6 @@ from sidecar.text.printable import (
     usd_text,
 )
 from sidecar.text.tables import align_columns, draw_bar, markdown_table
-
-if TYPE_CHECKING:
-    from sidecar.config.settings import Show
-    from sidecar.conversations.context_protocol import (
-        CacheLosses,
-        ContextUsage,
-        Forecast,
-        PlanLimit,
-        PriceUntil,
-        UsageBlock,
-    )
-    from sidecar.cost.context_costs import CacheEnd
-    from sidecar.counting.count_result import Method
 
 UNKNOWN = "?"
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.conversations.context_protocol import Alternative, PreflightResult, Reason, Verdict
+from sidecar.conversations.context_protocol import (
+    Alternative,
+    PreflightParams,
+    PreflightResult,
+    Reason,
+    Verdict,
+)
+from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.occupancy import fallback_texts, should_prune
 from sidecar.conversations.sections import largest_tools
 from sidecar.conversations.turn_counts import Sums, measure_of, sums_of, with_hidden_tokens
+from sidecar.counting.calibration import ConversationCalibration
+from sidecar.counting.count_result import Measure
 from sidecar.messages.turns import Turn, parts
 from sidecar.models.catalogue import prompt_limit_of
 from sidecar.models.window import Window, usable
 from sidecar.text.printable import printable
-
-if TYPE_CHECKING:
-    from sidecar.conversations.context_protocol import PreflightParams
-    from sidecar.conversations.conversation import Conversation
-    from sidecar.counting.calibration import ConversationCalibration
-    from sidecar.counting.count_result import Measure
 
 ALTERNATIVES_SHOWN = 5
 _RANKS: tuple[Verdict, ...] = ("ok", "warn", "refuse")

@@ -11,15 +11,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from sidecar import typed
-from sidecar.conversations.context_protocol import FitResult, RemovalReason, Removed
-from sidecar.conversations.conversation import Edit, Plan
+from sidecar.conversations.context_protocol import FitParams, FitResult, RemovalReason, Removed
+from sidecar.conversations.conversation import Conversation, Edit, Plan
 from sidecar.conversations.sections import no_text
 from sidecar.conversations.turn_counts import Counter, Sums, factor_of, sums_of
+from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count_result import Measure
 from sidecar.errors import BadParamsError
 from sidecar.messages.content import RESULT_ROLES, Block, Place
@@ -37,13 +38,7 @@ from sidecar.messages.turns import (
     with_outputs,
     without,
 )
-
-if TYPE_CHECKING:
-    from sidecar.conversations.context_protocol import FitParams
-    from sidecar.conversations.conversation import Conversation
-    from sidecar.counting.calibration import ConversationCalibration
-    from sidecar.models.window import Window
-
+from sidecar.models.window import Window
 
 HEAD = "[Summary of earlier turns]"
 MAX_LINE = 160

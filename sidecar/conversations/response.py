@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from sidecar.conversations.context_protocol import CleanCall, Dropped, ResponseResult
+from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.occupancy import calibration_info
 from sidecar.conversations.pruning import make_plan
 from sidecar.conversations.sections import ToolSet
-from sidecar.conversations.turn_counts import MARKS, Sample, Sums, UsageUpdate
+from sidecar.conversations.turn_counts import MARKS, Counter, Sample, Sums, UsageUpdate
+from sidecar.counting.calibration import ConversationCalibration
 from sidecar.messages.content import ToolSchema, read_tools
+from sidecar.messages.replies import Reply, ToolCall
 from sidecar.models.window import Window, usable
-
-if TYPE_CHECKING:
-    from sidecar.conversations.conversation import Conversation
-    from sidecar.conversations.turn_counts import Counter
-    from sidecar.counting.calibration import ConversationCalibration
-    from sidecar.messages.replies import Reply, ToolCall
 
 WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]
 

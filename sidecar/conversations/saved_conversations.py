@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar import typed
 from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.sections import RestoredPart, Section, SectionCount
-from sidecar.conversations.turn_counts import Anchor
+from sidecar.conversations.turn_counts import Anchor, Counter
 from sidecar.counting.count_result import Measure
 from sidecar.messages.turns import Turn
-
-if TYPE_CHECKING:
-    from sidecar.conversations.turn_counts import Counter
 
 
 class SavedSection(msgspec.Struct, frozen=True):

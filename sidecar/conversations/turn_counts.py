@@ -11,20 +11,17 @@ from copy import copy
 from functools import reduce
 from itertools import accumulate, pairwise
 from operator import add, sub
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import msgspec
 
+from sidecar.config.settings import Truncation
 from sidecar.counting import fitting, message_tokens
-from sidecar.counting.count_result import Measure
+from sidecar.counting.calibration import ConversationCalibration
+from sidecar.counting.count_result import Measure, Method
 from sidecar.counting.incremental import measure_text
-
-if TYPE_CHECKING:
-    from sidecar.config.settings import Truncation
-    from sidecar.counting.calibration import ConversationCalibration
-    from sidecar.counting.count_result import Method
-    from sidecar.counting.tokenizer_interface import Tokenizer
-    from sidecar.messages.turns import Turn
+from sidecar.counting.tokenizer_interface import Tokenizer
+from sidecar.messages.turns import Turn
 
 MARKS = 12
 """The markup formula can miss up to this many of the markup tokens around a reply."""

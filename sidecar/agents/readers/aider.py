@@ -13,12 +13,11 @@ from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.agents.fields import reported_usage
-from sidecar.agents.folders import agent_folders, project_files
+from sidecar.agents.folders import Places, Roots, agent_folders, project_files
 from sidecar.agents.session_events import (
     CallFinished,
     CallSize,
@@ -30,10 +29,7 @@ from sidecar.agents.session_events import (
 from sidecar.agents.store_files import store_from_path
 from sidecar.agents.stores import Lines, SessionState, read_lines
 from sidecar.known_agents import all_agents
-
-if TYPE_CHECKING:
-    from sidecar.agents.folders import Places, Roots
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 AGENT = "aider"
 _BAND = 75.0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sidecar.agents.context_sizes import Content, ContextSizes
 from sidecar.agents.fields import (
@@ -19,15 +19,10 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
 )
-from sidecar.agents.session_events import CallFinished, CallSize
+from sidecar.agents.session_events import CallFinished, CallSize, Store
 from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
 from sidecar.agents.vscode_storage import local_path
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sidecar.agents.session_events import Store
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 AGENT = "amp"
 

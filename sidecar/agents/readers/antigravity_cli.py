@@ -6,26 +6,21 @@ published, so fields are identified by their numbers. Older `.pb` files are encr
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sidecar import typed
 from sidecar.agents.databases import DatabaseState, column_text, read_database, rows
 from sidecar.agents.fields import CamelRecord, Number, reported_usage, time_from_ms, time_from_ns
 from sidecar.agents.file_reading import cached_until_changed
-from sidecar.agents.session_events import CallFinished, CallSize
+from sidecar.agents.folders import Places
+from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRead
 from sidecar.agents.store_files import FileStores, database_store
 from sidecar.agents.stores import SessionState, StoreContents, read_records
 from sidecar.agents.vscode_storage import local_path
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from sidecar.agents.folders import Places
-    from sidecar.agents.session_events import Store, StoreRead
 
 AGENT = "antigravity-cli"
 _MAIN = "conversations"

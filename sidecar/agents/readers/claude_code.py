@@ -15,13 +15,13 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -39,7 +39,7 @@ from sidecar.agents.fields import (
     provider_of,
 )
 from sidecar.agents.file_reading import open_quietly
-from sidecar.agents.folders import agent_folders
+from sidecar.agents.folders import Places, Roots, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession
 from sidecar.agents.store_files import is_folder, list_folder, store_from_path, walk
 from sidecar.agents.stores import (
@@ -54,12 +54,6 @@ from sidecar.cost.cache_losses import CacheFacts
 from sidecar.messages.vendor_usage import Usage, normal_tier, region_suffix, usage_from_parts
 from sidecar.models import catalogue
 from sidecar.models.names import parse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sidecar.agents.folders import Places, Roots
-    from sidecar.agents.session_events import StoredSession
 
 _SYNTHETIC = "<synthetic>"
 _MARKED_SINCE = (2, 1, 300)

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,17 +33,12 @@ from sidecar.agents.fields import (
     token_count,
     try_decode_file,
 )
-from sidecar.agents.folders import editor_folders
-from sidecar.agents.session_events import CallFinished, CallSize, Store
+from sidecar.agents.folders import Places, editor_folders
+from sidecar.agents.session_events import CallFinished, CallSize, McpToolCall, Store
 from sidecar.agents.store_files import TwoStores, store_from_path, with_size_of
-from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
+from sidecar.agents.stores import ContextTrack, DocumentReader, SessionState, StoreContents
 from sidecar.known_agents import all_agents
-
-if TYPE_CHECKING:
-    from sidecar.agents.folders import Places
-    from sidecar.agents.session_events import McpToolCall
-    from sidecar.agents.stores import ContextTrack
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 
 class _Numbers(CamelRecord):

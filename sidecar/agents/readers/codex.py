@@ -20,13 +20,15 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from heapq import nlargest
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.fields import Record, TokenCount, parse_iso_time, provider_of, time_from_ms
 from sidecar.agents.file_reading import last_lines
+from sidecar.agents.folders import Places, Roots
 from sidecar.agents.session_events import (
     CallFinished,
     CallSize,
@@ -45,10 +47,6 @@ from sidecar.agents.stores import (
 )
 from sidecar.cost.cache_losses import CacheFacts
 from sidecar.messages.vendor_usage import Usage, normal_tier, usage_from_prompt
-
-if TYPE_CHECKING:
-    from sidecar.agents.context_sizes import ContextSizes
-    from sidecar.agents.folders import Places, Roots
 
 UsageParts = tuple[int, int, int, int, int]
 """Token counts: input, cached input, input written to the cache, output, and reasoning output."""

@@ -15,7 +15,6 @@ from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,14 +34,11 @@ from sidecar.agents.fields import (
     try_decode_file,
 )
 from sidecar.agents.file_reading import first_lines
+from sidecar.agents.folders import Places, Roots
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession, StoreRead
 from sidecar.agents.store_files import FileStores, TwoStores, store_from_path
 from sidecar.agents.stores import LineReader, Lines, SessionState, StoreContents, read_store
-
-if TYPE_CHECKING:
-    from sidecar.agents.folders import Places, Roots
-    from sidecar.agents.session_events import StoredSession
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 AGENT = "continue"
 

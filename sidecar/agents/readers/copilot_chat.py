@@ -7,18 +7,20 @@ are read from the traces if possible, then from the debug log, and otherwise fro
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.databases import DatabaseState, read_database
 from sidecar.agents.fields import decode_file, time_from_ms, time_from_ns
 from sidecar.agents.file_reading import LONGEST_LINE
-from sidecar.agents.folders import editor_folders
+from sidecar.agents.folders import Places, Roots, editor_folders
 from sidecar.agents.readers import copilot_spans as spans
 from sidecar.agents.readers.copilot_requests import (
     AGENT,
@@ -51,12 +53,6 @@ from sidecar.agents.vscode_storage import (
     storage,
     storages,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from sidecar.agents.context_sizes import ContextSizes
-    from sidecar.agents.folders import Places, Roots
 
 _SUFFIXES = (".jsonl", ".json")
 _CHATS, _EMPTY = "chatSessions", "emptyWindowChatSessions"

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -32,7 +33,7 @@ from sidecar.agents.fields import (
     reported_usage,
 )
 from sidecar.agents.file_reading import cached_until_changed, chunks, open_quietly
-from sidecar.agents.folders import agent_folders
+from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize, Category, Store, StoredSession
 from sidecar.agents.store_files import TwoStores
 from sidecar.agents.stores import (
@@ -44,13 +45,8 @@ from sidecar.agents.stores import (
     SessionState,
     read_records,
 )
+from sidecar.messages.vendor_usage import Usage
 from sidecar.models.catalogue import known_window
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from sidecar.agents.folders import Places
-    from sidecar.messages.vendor_usage import Usage
 
 AGENT = "copilot-cli"
 PROVIDER = "github-copilot"

@@ -11,12 +11,14 @@ input of a turn.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -28,17 +30,10 @@ from sidecar.agents.fields import (
     token_count,
 )
 from sidecar.agents.session_events import CallFinished, CallSize
-from sidecar.agents.stores import ContextTrack
+from sidecar.agents.stores import ContextTrack, SessionState
 from sidecar.agents.vscode_storage import Uri
+from sidecar.messages.vendor_usage import Usage
 from sidecar.models.catalogue import known_window
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sidecar.agents.context_sizes import ContextSizes
-    from sidecar.agents.stores import SessionState
-    from sidecar.messages.vendor_usage import Usage
-
 
 INITIAL, SET, PUSH, DELETE = range(4)
 _MOST_ITEMS = 1 << 16

@@ -7,9 +7,10 @@ Both contain the complete input of each call, and they use the same span ids. In
 from __future__ import annotations
 
 import os
+import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,13 +36,8 @@ from sidecar.agents.stores import (
     StoreContents,
     first_records,
 )
+from sidecar.agents.vscode_storage import Storage
 from sidecar.messages.vendor_usage import Usage
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Iterator
-
-    from sidecar.agents.vscode_storage import Storage
 
 _NANO = 10**9
 _LONG_AGO = 0.0

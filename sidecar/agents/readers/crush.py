@@ -6,10 +6,11 @@ The token columns of a session describe only its latest call, while the cost cov
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -25,14 +26,9 @@ from sidecar.agents.databases import (
 )
 from sidecar.agents.fields import Record, decode_file, reported_usage, token_count
 from sidecar.agents.file_reading import cached_until_changed
-from sidecar.agents.folders import agent_folders
+from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from sidecar.agents.folders import Places
 
 AGENT = "crush"
 

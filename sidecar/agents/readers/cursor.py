@@ -7,8 +7,9 @@ conversations are read, by the range of their keys.
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -23,16 +24,10 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
 )
-from sidecar.agents.folders import agent_folders
-from sidecar.agents.session_events import CallSize, StoredSession
+from sidecar.agents.folders import Places, agent_folders
+from sidecar.agents.session_events import CallSize, Store, StoredSession, StoreRead
 from sidecar.agents.stores import SessionState, StoreContents
 from sidecar.agents.vscode_storage import Uri, local_path, storage
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from sidecar.agents.folders import Places
-    from sidecar.agents.session_events import Store, StoreRead
 
 _TABLE, _FIRST, _END = "cursorDiskKV", "composerData:", "composerData;"
 _NOTE = "Cursor's own number; its files contain no calls and no costs"

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from sidecar.agents.fields import (
     reported_usage,
 )
 from sidecar.agents.file_reading import cached_until_changed
+from sidecar.agents.folders import Places, Roots
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession, StoreRead
 from sidecar.agents.store_files import list_folder, store_from_path
 from sidecar.agents.stores import (
@@ -42,10 +43,7 @@ from sidecar.agents.stores import (
     read_document,
     record_at,
 )
-
-if TYPE_CHECKING:
-    from sidecar.agents.folders import Places, Roots
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 AGENT = "gemini-cli"
 _KEPT = 50

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,13 +23,10 @@ from sidecar.agents.fields import (
     time_from_ns,
     try_decode_file,
 )
-from sidecar.agents.session_events import CallFinished, CallSize, StoredSession
+from sidecar.agents.folders import Places
+from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession
 from sidecar.agents.store_files import store_from_path, with_size_of
 from sidecar.agents.stores import ContextTrack, LineReader, Lines, SessionLines, SessionState
-
-if TYPE_CHECKING:
-    from sidecar.agents.folders import Places
-    from sidecar.agents.session_events import Store
 
 _UPDATES, _SUMMARY, _SIGNALS = "updates.jsonl", "summary.json", "signals.json"
 _ENDED = "turn_completed"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sidecar import typed
 from sidecar.agents.fields import (
@@ -20,12 +19,9 @@ from sidecar.agents.fields import (
     reported_usage,
     time_from_ms,
 )
-from sidecar.agents.session_events import CallFinished, CallSize
+from sidecar.agents.session_events import CallFinished, CallSize, Store
 from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState
-
-if TYPE_CHECKING:
-    from sidecar.agents.session_events import Store
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 _MAIN = "MainAgent"
 

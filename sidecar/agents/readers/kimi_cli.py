@@ -7,9 +7,9 @@ Kimi CLI replaces after a compaction.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from hashlib import md5
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,11 +24,7 @@ from sidecar.agents.fields import (
 )
 from sidecar.agents.session_events import CallFinished, CallSize, Store
 from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState, read_records
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 AGENT = "kimi-cli"
 PROVIDER = "moonshotai"

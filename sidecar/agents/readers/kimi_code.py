@@ -8,8 +8,8 @@ preceding `llm.request` line contains the actual model name. Forks copy all line
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,16 +25,11 @@ from sidecar.agents.fields import (
     try_decode_file,
     try_decode_toml,
 )
+from sidecar.agents.folders import Places
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession
 from sidecar.agents.store_files import store_from_path, with_size_of
 from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sidecar.agents.folders import Places
-    from sidecar.agents.session_events import StoredSession
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 AGENT = "kimi-code"
 _MOST_PROMPTS = 1_000

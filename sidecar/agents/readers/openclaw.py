@@ -5,23 +5,18 @@ Until the summer of 2026, OpenClaw wrote Pi's files, `agents/<agent>/sessions/*.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.agents.databases import columns, read_database
+from sidecar.agents.folders import Places
 from sidecar.agents.readers.pi import Pi, PiSession
-from sidecar.agents.session_events import CallFinished
+from sidecar.agents.session_events import CallFinished, Store, StoreRead
 from sidecar.agents.store_files import FileStores, TwoStores, database_store
 from sidecar.agents.stores import Lines, SessionState, StartOverError, StoreContents
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from sidecar.agents.folders import Places
-    from sidecar.agents.session_events import Store, StoreRead
 
 AGENT = "openclaw"
 _MOST_BYTES = 64 << 20

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from sidecar import typed
+from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.databases import OneDatabase, columns, read_database, read_only
 from sidecar.agents.fields import (
     CamelRecord,
@@ -38,25 +39,24 @@ from sidecar.agents.fields import (
     without_comments,
 )
 from sidecar.agents.file_reading import cached_until_changed, open_quietly
-from sidecar.agents.folders import agent_folders, database_by_variable
+from sidecar.agents.folders import Places, agent_folders, database_by_variable
 from sidecar.agents.readers.cline import TASK_FILE, Tasks
-from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRead
+from sidecar.agents.session_events import (
+    CallFinished,
+    CallSize,
+    McpToolCall,
+    Store,
+    StoredSession,
+    StoreRead,
+)
 from sidecar.agents.store_files import TwoStores, list_folder, store_from_path
 from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
+from sidecar.cost.cache_losses import CacheLoss
 from sidecar.known_agents import all_agents
+from sidecar.messages.vendor_usage import Usage
 from sidecar.models.catalogue import prompt_limit_of
 from sidecar.models.families import max_output_of
 from sidecar.models.names import parse
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from sidecar.agents.context_sizes import ContextSizes
-    from sidecar.agents.folders import Places
-    from sidecar.agents.session_events import McpToolCall, StoredSession
-    from sidecar.cost.cache_losses import CacheLoss
-    from sidecar.messages.vendor_usage import Usage
-
 
 AGENT = "opencode"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sidecar.agents.databases import column_time
 from sidecar.agents.fields import (
@@ -16,12 +15,9 @@ from sidecar.agents.fields import (
     reported_usage,
     time_from_ns,
 )
-from sidecar.agents.session_events import CallFinished, CallSize
+from sidecar.agents.session_events import CallFinished, CallSize, Category, Store
 from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
-
-if TYPE_CHECKING:
-    from sidecar.agents.session_events import Category, Store
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 _MAIN = "agent"
 _CATEGORIES: dict[str, Category] = {"condenser": "summary"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ from sidecar.agents.fields import (
     reported_usage,
     try_decode_file,
 )
-from sidecar.agents.folders import agent_folders
+from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize, Category, Store, StoredSession
 from sidecar.agents.store_files import store_from_path
 from sidecar.agents.stores import (
@@ -39,11 +39,7 @@ from sidecar.agents.stores import (
     StartOverError,
     record_at,
 )
-
-if TYPE_CHECKING:
-    from sidecar.agents.folders import Places
-    from sidecar.agents.session_events import StoredSession
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 AGENT = "pi"
 _FAILED = ("aborted", "error")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -24,9 +24,7 @@ from sidecar.agents.stores import (
     SessionState,
     record_at,
 )
-
-if TYPE_CHECKING:
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 AGENT = "qwen-code"
 _RESPONSE = "qwen-code.api_response"

@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,8 +32,15 @@ from sidecar.agents.fields import (
     try_decode_toml,
 )
 from sidecar.agents.file_reading import chunks, open_quietly
-from sidecar.agents.folders import agent_folders
-from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRead
+from sidecar.agents.folders import Places, Roots, agent_folders
+from sidecar.agents.session_events import (
+    CallFinished,
+    CallSize,
+    McpToolCall,
+    Store,
+    StoredSession,
+    StoreRead,
+)
 from sidecar.agents.store_files import (
     FileStores,
     TwoStores,
@@ -43,11 +49,7 @@ from sidecar.agents.store_files import (
     with_size_of,
 )
 from sidecar.agents.stores import DocumentReader, Lines, SessionState, StoreContents, read_store
-
-if TYPE_CHECKING:
-    from sidecar.agents.folders import Places, Roots
-    from sidecar.agents.session_events import McpToolCall, StoredSession
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 AGENT = "vibe"
 

@@ -6,12 +6,15 @@ cumulative usage.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.context_sizes import ContextSizes, PartKind
 from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
@@ -21,17 +24,10 @@ from sidecar.agents.databases import (
     rows,
 )
 from sidecar.agents.fields import Number, Record, reported_usage
-from sidecar.agents.folders import agent_folders
+from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
-
-if TYPE_CHECKING:
-    import sqlite3
-    from pathlib import Path
-
-    from sidecar.agents.context_sizes import ContextSizes, PartKind
-    from sidecar.agents.folders import Places
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 AGENT = "zed"
 _MOST = 256 << 20
