@@ -60,5 +60,4 @@ def _all_messages(case: Case) -> list[Turn]:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases)
 def test_any_plan(case: Case) -> None:
-    """Runs `python -m tests.fuzz.context_soak` with fewer cases."""
     fit_case(case)
