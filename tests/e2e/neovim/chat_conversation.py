@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 EACH = pytest.mark.parametrize("plugin", ALL, ids=lambda plugin: plugin.name)
 EACH_SMALL = pytest.mark.parametrize("plugin", SMALL, ids=lambda plugin: plugin.name)
+USUAL_SMALL = pytest.mark.parametrize(
+    "plugin",
+    [SMALL[0], *(pytest.param(plugin, marks=pytest.mark.slow) for plugin in SMALL[1:])],
+    ids=lambda plugin: plugin.name,
+)
+"""One plugin, for behavior of `chats.lua`, which all plugins share."""
 WEATHER = "What is the weather in Lisbon, and is it a good day for a walk by the sea, part {}?"
 
 

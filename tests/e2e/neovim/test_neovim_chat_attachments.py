@@ -42,33 +42,23 @@ def attach(editor: Editor, name: str, text: str) -> None:
     editor.lua(FILE, str(editor.write(name, text)))
 
 
-def test_attached_file_is_counted_at_once(begin: Callable[..., Any]) -> None:
-    editor, _, session = begin(CODECOMPANION, waits=False)
+def test_prompts_with_attached_files_that_do_not_fit_are_held(begin: Callable[..., Any]) -> None:
+    """codecompanion can also send attached files with a blank prompt."""
+    editor, server, session = begin(CODECOMPANION, waits=False)
     empty = wait_for(lambda: tokens(editor, session), "the chat")
     attach(editor, "long.md", TOO_LONG)
     size = truth(TOO_LONG)
     wait_tokens(editor, session, lambda known: 0 < known - empty - size < 100, f"{size} more")
-
-
-def test_prompt_with_an_attached_file_that_does_not_fit_is_held(begin: Callable[..., Any]) -> None:
-    editor, server, _ = begin(CODECOMPANION, waits=False)
-    attach(editor, "long.md", TOO_LONG)
+    editor.lua("chat:submit()")
+    editor.wait_message("held")
     editor.lua(SUBMIT, "What is in the file?")
-    assert "tokens do not fit" in editor.wait_message("held")
+    assert "tokens do not fit" in editor.wait_message("held", 2)
+    attach(editor, "longer.md", TOO_LONG)
+    editor.lua("chat:submit()")
+    editor.wait_message("held", 3)
     assert server.received == []
     editor.lua("chat:submit()")
     wait_for(lambda: server.received, "the resubmitted prompt")
-
-
-def test_held_prompt_with_another_file_is_judged_again(begin: Callable[..., Any]) -> None:
-    editor, server, _ = begin(CODECOMPANION, waits=False)
-    attach(editor, "long.md", TOO_LONG)
-    editor.lua(SUBMIT, "What is in the file?")
-    editor.wait_message("held")
-    attach(editor, "longer.md", TOO_LONG)
-    editor.lua("chat:submit()")
-    editor.wait_message("held", 2)
-    assert server.received == []
 
 
 def test_prompt_goes_once_the_attached_file_is_taken_away(begin: Callable[..., Any]) -> None:
@@ -92,15 +82,6 @@ def test_prompt_goes_once_the_attached_file_is_taken_away(begin: Callable[..., A
     assert "seven words" not in str(received.body)
     right = sent_back(received)
     wait_tokens(editor, session, lambda known: abs(known - right) < 10, str(right))
-
-
-def test_attached_file_without_a_prompt_is_judged(begin: Callable[..., Any]) -> None:
-    """codecompanion can send attached files with a blank prompt."""
-    editor, server, _ = begin(CODECOMPANION, waits=False)
-    attach(editor, "long.md", TOO_LONG)
-    editor.lua("chat:submit()")
-    editor.wait_message("held")
-    assert server.received == []
 
 
 def test_buffer_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.e2e.neovim.chat_conversation import EACH_SMALL, WEATHER, say, sent_back, wait_tokens
+from tests.e2e.neovim.chat_conversation import (
+    EACH_SMALL,
+    USUAL_SMALL,
+    WEATHER,
+    say,
+    sent_back,
+    wait_tokens,
+)
 from tests.e2e.neovim.chat_plugins import SMALL, TOO_LONG
 from tests.e2e.neovim.harness import wait_for
 
@@ -42,9 +49,10 @@ def suspended_servers(editor: Editor) -> Iterator[None]:
 
 
 @EACH_SMALL
-def test_a_prompt_over_the_limit_is_held_and_the_next_one_is_sent(
+def test_a_prompt_over_the_limit_is_held_until_it_is_submitted_again(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
+    """A shorter prompt may be sent meanwhile, and another long one is held, too."""
     editor, server, _ = begin(plugin, waits=False)
     editor.lua(plugin.submit, HUGE)
     message = editor.wait_message("held")
@@ -54,7 +62,17 @@ def test_a_prompt_over_the_limit_is_held_and_the_next_one_is_sent(
     assert HUGE.strip() in editor.lua(plugin.typed)
     editor.lua(plugin.submit, WEATHER.format(1))
     wait_for(lambda: len(server.received) == 2, "the small prompt")
+    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
     assert len(editor.messages()) == 1
+    for nth, huge in ((2, HUGE), (3, HUGE + "and more")):
+        editor.lua(plugin.submit, huge)
+        editor.wait_message("held", nth)
+    assert len(server.received) == 2
+    editor.lua(plugin.submit, HUGE + "and more")
+    wait_for(lambda: len(server.received) == 3, "the resubmitted prompt")
+    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
+    # The warning about the full context may already have arrived.
+    assert len([said for said in editor.messages() if "held" in said]) == 3
 
 
 def test_a_held_prompt_is_not_parsed(begin: Callable[..., Any]) -> None:
@@ -106,21 +124,7 @@ def test_a_first_prompt_that_opens_copilotchat_is_sent_if_it_fits_or_is_submitte
     wait_tokens(other, session, last.__eq__, str(last))
 
 
-@EACH_SMALL
-def test_a_held_prompt_is_sent_when_submitted_again(
-    begin: Callable[..., Any], plugin: ChatPlugin
-) -> None:
-    editor, server, _ = begin(plugin, waits=False)
-    editor.lua(plugin.submit, HUGE)
-    editor.wait_message("held")
-    editor.lua(plugin.submit, HUGE)
-    wait_for(lambda: server.received, "the resubmitted prompt")
-    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
-    # The warning about the full context may already have arrived.
-    assert len([said for said in editor.messages() if "held" in said]) == 1
-
-
-@EACH_SMALL
+@USUAL_SMALL
 def test_a_hanging_server_delays_one_prompt_and_is_reported_once(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -137,7 +141,7 @@ def test_a_hanging_server_delays_one_prompt_and_is_reported_once(
         assert editor.lua(at_once)
 
 
-@EACH_SMALL
+@USUAL_SMALL
 def test_prompts_do_not_wait_without_a_server(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -160,7 +164,7 @@ AT_ONCE = """
 """Returns whether a prompt is sent immediately if there is no server."""
 
 
-@EACH_SMALL
+@USUAL_SMALL
 def test_prompts_are_sent_while_the_server_is_down(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -169,24 +173,6 @@ def test_prompts_are_sent_while_the_server_is_down(
     for part in range(3):
         say(editor, plugin, server, part)
     assert len(editor.messages()) == 1
-
-
-@EACH_SMALL
-def test_waiting_for_a_hanging_server_does_not_block_the_editor(
-    begin: Callable[..., Any], plugin: ChatPlugin
-) -> None:
-    """Neovim remains responsive while a prompt is held. The prompt is sent after the server has
-    answered.
-    """
-    editor, server, _ = begin(plugin, waits=False, lua="\nvim.g.token_sidecar_hold_ms = 600000")
-    with suspended_servers(editor):
-        editor.lua(plugin.submit, WEATHER.format(0))
-        editor.command("tabnew")
-        editor.edit("b.md", "One can type.\n")
-        assert editor.text() == "One can type.\n"
-        assert server.received == []
-    wait_for(lambda: len(server.received) == 2, "both requests")
-    assert editor.messages() == []
 
 
 HOLD_TIMERS = """
@@ -207,7 +193,7 @@ HOLD_TIMERS = """
 """Collects the timers of held prompts instead of starting them. `_G.expire()` expires them."""
 
 
-@EACH_SMALL
+@USUAL_SMALL
 def test_expired_timer_of_a_sent_prompt_does_not_release_the_next_prompt(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -230,30 +216,29 @@ def test_expired_timer_of_a_sent_prompt_does_not_release_the_next_prompt(
 
 
 @EACH_SMALL
-def test_prompt_submitted_during_a_check_is_checked_too(
-    begin: Callable[..., Any], plugin: ChatPlugin
-) -> None:
-    editor, server, _ = begin(plugin, waits=False)
+def test_prompts_submitted_during_a_check(begin: Callable[..., Any], plugin: ChatPlugin) -> None:
+    """A prompt that is submitted twice is sent once, and another prompt is checked, too.
+
+    Meanwhile, Neovim remains responsive.
+    """
+    editor, server, _ = begin(plugin, waits=False, lua="\nvim.g.token_sidecar_hold_ms = 600000")
     with suspended_servers(editor):
-        editor.lua(plugin.submit, WEATHER.format(0))
+        for _ in range(2):
+            editor.lua(plugin.submit, WEATHER.format(0))
+        editor.command("tabnew")
+        editor.edit("b.md", "One can type.\n")
+        assert editor.text() == "One can type.\n"
+        assert server.received == []
+    editor.command("tabclose")
+    wait_for(lambda: len(server.received) == 2, "both requests")
+    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
+    assert editor.messages() == []
+    with suspended_servers(editor):
+        editor.lua(plugin.submit, WEATHER.format(1))
         editor.lua(plugin.submit, HUGE)
     editor.wait_message("held")
     assert HUGE.strip() in editor.lua(plugin.typed)
     assert all(HUGE not in str(received.body) for received in server.received)
-
-
-@EACH_SMALL
-def test_prompt_submitted_twice_during_its_check_is_sent_once(
-    begin: Callable[..., Any], plugin: ChatPlugin
-) -> None:
-    editor, server, _ = begin(plugin, waits=False)
-    with suspended_servers(editor):
-        for _ in range(2):
-            editor.lua(plugin.submit, WEATHER.format(0))
-    wait_for(lambda: len(server.received) == 2, "both requests")
-    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
-    say(editor, plugin, server, 1)
-    assert len(server.received) == 4
 
 
 def test_prompt_edited_during_its_check_is_checked_again(

@@ -11,7 +11,6 @@ import pytest
 
 from tests.e2e.neovim.chat_conversation import (
     EACH,
-    EACH_SMALL,
     ask,
     say,
     sent_back,
@@ -19,7 +18,7 @@ from tests.e2e.neovim.chat_conversation import (
     wait_calls,
     wait_tokens,
 )
-from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT, TOO_LONG
+from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT
 from tests.e2e.neovim.harness import wait_for
 
 if TYPE_CHECKING:
@@ -51,20 +50,6 @@ def test_the_window_configured_in_the_plugin_applies(
     wait_tokens(editor, session, last.__eq__, str(last))
     usage = ask(editor, "context/usage", {"session": session})
     assert (usage["limit"], usage["limitSource"]) == (SMALLER, "request")
-
-
-@EACH_SMALL
-def test_only_the_held_prompt_is_sent_when_submitted_again(
-    begin: Callable[..., Any], plugin: ChatPlugin
-) -> None:
-    editor, server, _ = begin(plugin, waits=False)
-    huge = TOO_LONG.replace("\n", " ")
-    editor.lua(plugin.submit, huge)
-    wait_for(lambda: len(editor.messages()) == 1, "the first prompt to be held")
-    editor.lua(plugin.submit, huge + "and more")
-    wait_for(lambda: len(editor.messages()) == 2, "the second prompt to be held")
-    assert all("tokens do not fit" in message for message in editor.messages())
-    assert server.received == []
 
 
 def wait_shown(editor: Editor, session: str) -> None:
