@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -50,6 +50,11 @@ _LARGEST = 10**15
 _LAST_SECOND = 253_402_300_799
 """The last second of the year 9999."""
 
+_Key = tuple[bool, int, str]
+"""Whether a line has an amount, its day and its model."""
+_Owner = tuple[tuple[str, str], ...]
+_OWNERS = ("api_key", "api_key_id", "workspace", "workspace_id", "project_id")
+
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 _DAMAGES = (msgspec.DecodeError, ValueError, ArithmeticError, csv.Error)
 """What reading a damaged report raises."""
@@ -73,6 +78,8 @@ class BillLine(NamedTuple):
     """The billed amount in USD, or None if the row has only tokens."""
     precision: Decimal = _EXACT
     """The unit to which `cost` is rounded."""
+    owner: _Owner = ()
+    """The billed key, workspace and project, with the names of their columns, if reported."""
 
 
 class VendorBill(NamedTuple):
@@ -165,6 +172,9 @@ class _Result(msgspec.Struct, frozen=True):
     amount: _Amount | Decimal | None = None
     currency: str = "usd"
     line_item: str | None = None
+    api_key_id: str | None = None
+    workspace_id: str | None = None
+    project_id: str | None = None
 
 
 class _Bucket(msgspec.Struct, frozen=True):
@@ -188,13 +198,16 @@ class _Page(msgspec.Struct, frozen=True):
 def read_bill(reports: Iterable[tuple[str, str]]) -> VendorBill:
     """Read reports of one vendor, for example one of its tokens and one of its costs.
 
+    What several reports have in common counts once.
+
     Args:
         reports: The name and the text of each report, which may be CSV or JSON.
 
     Raises:
-        VendorBillError: A report has an unknown format, or they are of different vendors.
+        VendorBillError: A report has an unknown format, or they are of different vendors or
+            contradict each other.
     """
-    vendors, lines = set[Vendor](), list[BillLine]()
+    vendors, lines = set[Vendor](), _DistinctLines()
     token_days, cost_days = set[int](), set[int]()
     for name, text in reports:
         try:
@@ -209,11 +222,45 @@ def read_bill(reports: Iterable[tuple[str, str]]) -> VendorBill:
         vendors.add(vendor)
         has_costs = any(line.cost is not None for line in found)
         (cost_days if has_costs else token_days).update(covered)
-        lines += found
+        lines.add(name, found)
     if len(vendors) != 1 or not (token_days or cost_days):
         problem = "are of different vendors" if len(vendors) > 1 else "have no days"
         raise VendorBillError(f"the reports {problem}")
-    return VendorBill(vendors.pop(), lines, _span(token_days), _span(cost_days))
+    return VendorBill(vendors.pop(), lines.lines, _span(token_days), _span(cost_days))
+
+
+class _DistinctLines:
+    """The lines of several reports, each of them once."""
+
+    def __init__(self) -> None:
+        self.lines = list[BillLine]()
+        self._groups = dict[tuple[_Key, _Owner], list[BillLine]]()
+        self._reports = defaultdict[_Key, dict[str, set[str]]](dict)
+
+    def add(self, name: str, lines: Sequence[BillLine]) -> None:
+        """Add the lines of a report that no other report has.
+
+        Raises:
+            VendorBillError: Another report has other numbers for a day, model and owner, or tells
+                owners apart by something else.
+        """
+        groups = defaultdict[tuple[_Key, _Owner], list[BillLine]](list)
+        for line in lines:
+            groups[(line.cost is not None, line.day, line.model), line.owner].append(line)
+        columns = {column for line in lines for column, _ in line.owner}
+        for (key, owner), group in groups.items():
+            known = self._groups.setdefault((key, owner), group)
+            for other, other_columns in self._reports[key].items():
+                if Counter(map(str, known)) != Counter(map(str, group)) or columns != other_columns:
+                    raise VendorBillError(
+                        f"{other} and {name} both report {key[2]} on {day_name(key[1])}, and "
+                        "their numbers differ or only one of them lists keys; leave one of them "
+                        "out, or export these days again as one report"
+                    )
+            if known is group:
+                self.lines += group
+        for key, _ in groups:
+            self._reports[key][name] = columns
 
 
 def _span(days: set[int]) -> range:
@@ -236,7 +283,7 @@ def _read_json(text: str) -> _Report:
 
 
 def _read_pages(pages: Iterable[_Page]) -> _Report:
-    buckets = [bucket for page in pages for bucket in page.data]
+    buckets = _without_repeated(bucket for page in pages for bucket in page.data)
     is_anthropic = any(bucket.starting_at is not None for bucket in buckets)
     is_openai = any(bucket.start_time is not None for bucket in buckets)
     if is_anthropic == is_openai:
@@ -245,7 +292,21 @@ def _read_pages(pages: Iterable[_Page]) -> _Report:
     return "anthropic" if is_anthropic else "openai", {bucket.day for bucket in buckets}, lines
 
 
+def _without_repeated(buckets: Iterable[_Bucket]) -> list[_Bucket]:
+    """Return buckets without those of a page that was saved twice."""
+    return list({str(bucket): bucket for bucket in buckets}.values())
+
+
 def _result_line(day: int, result: _Result) -> BillLine:
+    named = {name: getattr(result, name, None) for name in _OWNERS}
+    return _unowned_line(day, result)._replace(owner=_owner(named))
+
+
+def _owner(values: Mapping[str, str | None]) -> _Owner:
+    return tuple((name, value) for name in _OWNERS if (value := values.get(name)))
+
+
+def _unowned_line(day: int, result: _Result) -> BillLine:
     amount = result.amount
     if isinstance(amount, _Amount):
         model, _, _ = (result.line_item or "").partition(",")
@@ -303,7 +364,9 @@ def _read_csv(text: str) -> _Report:
     columns = set(rows.fieldnames or ())
     for vendor, needed, line_of in _CSV_FORMATS:
         if needed <= columns:
-            lines = [line_of({name: value or "" for name, value in row.items()}) for row in rows]
+            distinct = {str(row): row for row in rows}.values()
+            cells = [{name: value or "" for name, value in row.items()} for row in distinct]
+            lines = [line_of(row)._replace(owner=_owner(row)) for row in cells]
             return vendor, {line.day for line in lines}, lines
     return None, set(), []
 

@@ -197,6 +197,69 @@ def test_other_files_are_refused(tmp_path: Path, text: str, problem: str) -> Non
     assert problem in result.stderr
 
 
+def write_report(
+    folder: Path, name: str, source: str, *days: str, old: str = "", new: str = ""
+) -> str:
+    """Write those lines of a report that start with one of the days. Return the path."""
+    head, *lines = (CASES / source).read_text("utf-8").splitlines()
+    kept = [line.replace(old, new) if old else line for line in lines if line.startswith(days)]
+    (folder / name).write_text("\n".join([head, *kept, ""]), "utf-8")
+    return str(folder / name)
+
+
+def test_overlapping_reports_count_once(tmp_path: Path) -> None:
+    """The same days, first as one report and again as two that share a day."""
+    first = write_report(tmp_path, "first.csv", "costs.csv", "2026-11-03", "2026-11-04")
+    second = write_report(tmp_path, "second.csv", "costs.csv", "2026-11-04", "2026-11-05")
+    tokens = str(CASES / "tokens.csv")
+    expected = run("--from", tokens, "--from", str(CASES / "costs.csv"), "--json")
+    again = run(*(part for file in (tokens, first, second, first) for part in ("--from", file)), "--json")  # fmt: skip
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout) == json.loads(expected.stdout)
+
+
+def test_rows_and_buckets_that_a_report_repeats_count_once(tmp_path: Path) -> None:
+    """A page of the admin API that was saved twice, and exports that were joined."""
+    lines = (CASES / "tokens.csv").read_text("utf-8").splitlines()
+    (tmp_path / "joined.csv").write_text("\n".join([*lines, *lines[1:]]), "utf-8")
+    page = json.loads((CASES / "anthropic-usage.json").read_text("utf-8"))
+    (tmp_path / "pages.json").write_text(json.dumps([page, page]), "utf-8")
+    for repeated, once in (("joined.csv", "tokens.csv"), ("pages.json", "anthropic-usage.json")):
+        (mine, theirs) = (
+            read_bill([(path.name, path.read_text("utf-8"))])
+            for path in (tmp_path / repeated, CASES / once)
+        )
+        assert mine.lines == theirs.lines
+
+
+def test_reports_of_different_keys_are_added(tmp_path: Path) -> None:
+    reports = [
+        write_report(tmp_path, f"{name}.csv", "tokens.csv", "2026-11-03", old="laptop", new=name)
+        for name in ("desk", "work")
+    ]
+    one, both = (
+        read_bill((path, Path(path).read_text("utf-8")) for path in paths)
+        for paths in (reports[:1], reports)
+    )
+
+    inputs = [line.tokens.prompt for line in both.lines if line.tokens]
+    assert inputs == [200_000, 100_000, 200_000], "the row of the key `ci` is in both"
+    assert len(one.lines) == 2
+
+
+@pytest.mark.parametrize("other", ["changed.csv", "anthropic-usage.json"])
+def test_reports_that_contradict_each_other_are_refused(tmp_path: Path, other: str) -> None:
+    """An export from before the end of the day, and one that does not tell keys apart."""
+    changed = (CASES / "tokens.csv").read_text("utf-8").replace(",60000,", ",50000,")
+    (tmp_path / "changed.csv").write_text(changed, "utf-8")
+    (tmp_path / "anthropic-usage.json").write_bytes((CASES / "anthropic-usage.json").read_bytes())
+    result = run("--from", str(CASES / "tokens.csv"), "--from", str(tmp_path / other))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "tokens.csv and " in result.stderr
+    assert f"{other} both report claude-sonnet-4-5 on 2026-11-03" in result.stderr
+    assert "leave one of them out" in result.stderr
+
+
 def test_reports_of_two_vendors_are_refused() -> None:
     result = run("--from", str(CASES / "tokens.csv"), "--from", str(CASES / "openai-usage.csv"))
     assert (result.exit_code, result.stdout) == (2, "")
