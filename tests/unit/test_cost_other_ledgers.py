@@ -198,6 +198,25 @@ def test_a_damaged_ledger_is_named(desktop: Path, change: str) -> None:
     assert "class" not in problem
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("laptop")
+@pytest.mark.parametrize("row", ["SELECT count(*) FROM endless", "SELECT n FROM endless"])
+def test_a_ledger_with_an_endless_view_is_refused(desktop: Path, row: str) -> None:
+    with closing(sqlite3.connect(desktop)) as connection:
+        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(event)")]
+        connection.execute("ALTER TABLE event RENAME TO real_event")
+        values = ", ".join(f"real_event.{name}" for name in columns)
+        connection.execute(
+            "CREATE VIEW event AS WITH RECURSIVE endless(n) AS "  # noqa: S608
+            f"(SELECT 1 UNION ALL SELECT n + 1 FROM endless) "
+            f"SELECT {values} FROM real_event CROSS JOIN ({row})"
+        )
+        connection.commit()
+    problem = run("cost", "--also", str(desktop), code=2).stderr
+    assert f"{desktop} cannot be read as a ledger or an export" in problem
+    assert "copy it from its machine again" in problem
+
+
 @pytest.mark.usefixtures("laptop")
 def test_a_ledger_of_another_version_says_what_to_do(desktop: Path) -> None:
     with closing(sqlite3.connect(desktop)) as connection:
