@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _MAGIC = b"SQLite format 3\x00"
 _UNREADABLE = "cannot be read as a ledger or an export"
 _FIXED_STEPS, _STEPS_PER_BYTE = 2_000_000, 4
-"""How many steps of SQLite's virtual machine reading a ledger may take. Real ones take 0.4 a byte."""
+"""How many steps SQLite's virtual machine may take to read a ledger. Real ones take 0.4 a byte."""
 _STEPS_BETWEEN_CHECKS = 10_000
 _DAMAGES = (
     *(OSError, sqlite3.Error, csv.Error, msgspec.DecodeError, ValueError, ArithmeticError),
