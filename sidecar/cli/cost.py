@@ -29,6 +29,7 @@ from sidecar.cli.output import (
     write_page,
 )
 from sidecar.cli.ship import ship
+from sidecar.cost.vendor_apis import APIS
 from sidecar.models.names import short_names
 from sidecar.text.printable import (
     HOW_RECORDED,
@@ -55,7 +56,8 @@ if TYPE_CHECKING:
     )
     from sidecar.cost.export import ExportFormat
     from sidecar.cost.team import TeamStore
-    from sidecar.cost.vendor_bill import Vendor, VendorBill
+    from sidecar.cost.vendor_apis import Vendor
+    from sidecar.cost.vendor_bill import VendorBill
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -446,9 +448,9 @@ def _workspace_paths(book: CostBook, workspace: Path | None) -> tuple[str, ...]:
 @click.option(
     "--api",
     "vendor",
-    type=click.Choice(["anthropic", "openai"]),
+    type=click.Choice([*APIS]),
     help="Request the reports from this vendor's admin API instead. The key is read from "
-    "ANTHROPIC_ADMIN_API_KEY or OPENAI_ADMIN_KEY.",
+    f"{' or '.join(api.variable for api in APIS.values())}.",
 )
 @click.option(
     "--days",
@@ -468,8 +470,8 @@ def reconcile(
 ) -> None:
     """Compare recorded calls with a vendor's bill.
 
-    The vendor is Anthropic or OpenAI. Lists each UTC day and model that differs, and how much of
-    the difference is due to tokens that only one side has.
+    Lists each UTC day and model that differs, and how much of the difference is due to tokens that
+    only one side has. Reports may overlap.
 
     Exit codes: 0 if everything agrees; 1 if anything differs; 2 if a report cannot be read or the
     ledger is unreadable.
@@ -507,7 +509,7 @@ def _report_text(path: Path) -> str:
 
 def _request_bill(vendor: Vendor, days: int) -> VendorBill:
     from sidecar.cost.days import local_day
-    from sidecar.cost.vendor_bill import APIS, request_bill
+    from sidecar.cost.vendor_bill import request_bill
 
     api = APIS[vendor]
     key = os.environ.get(api.variable, "").strip()

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from io import StringIO
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ from sidecar.cost.days import day_name, local_day
 from sidecar.cost.ledger import DAY_MS, usd
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prices import cost_of
+from sidecar.cost.vendor_apis import APIS, Vendor, VendorApi
 from sidecar.errors import SidecarError
 from sidecar.models.names import parse, undated_name
 from sidecar.text.printable import counted, usd_text
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     from sidecar.cost.prices import Prices
 
-Vendor = Literal["anthropic", "openai"]
-VENDORS: tuple[Vendor, ...] = get_args(Vendor)
 OTHER = "other charges"
 """The model of amounts that the vendor bills without naming a model, such as web searches."""
 
@@ -216,7 +215,7 @@ def read_bill(reports: Iterable[tuple[str, str]]) -> VendorBill:
             raise VendorBillError(f"{name} is damaged: {error}") from error
         if vendor is None:
             raise VendorBillError(
-                f"{name} is not a report of usage or costs by {' or '.join(VENDORS)}; export one "
+                f"{name} is not a report of usage or costs by {' or '.join(APIS)}; export one "
                 "from the vendor's console, or save the answer of its admin API"
             )
         vendors.add(vendor)
@@ -440,49 +439,6 @@ def _model_key(name: str) -> str:
 
 
 # Requesting reports
-
-
-class _Request(NamedTuple):
-    path: str
-    params: Mapping[str, str]
-
-
-class VendorApi(NamedTuple):
-    """A vendor's admin API."""
-
-    base: str
-    variable: str
-    """The environment variable with the admin key."""
-    requests: tuple[_Request, ...]
-    key_header: str
-    key_prefix: str = ""
-    headers: Mapping[str, str] = {}
-    uses_unix_time: bool = False
-
-
-APIS: Mapping[Vendor, VendorApi] = {
-    "anthropic": VendorApi(
-        "https://api.anthropic.com",
-        "ANTHROPIC_ADMIN_API_KEY",
-        (
-            _Request("/v1/organizations/usage_report/messages", {"group_by[]": "model"}),
-            _Request("/v1/organizations/cost_report", {"group_by[]": "description"}),
-        ),
-        "x-api-key",
-        headers={"anthropic-version": "2023-06-01"},
-    ),
-    "openai": VendorApi(
-        "https://api.openai.com",
-        "OPENAI_ADMIN_KEY",
-        (
-            _Request("/v1/organization/usage/completions", {"group_by": "model"}),
-            _Request("/v1/organization/costs", {"group_by": "line_item"}),
-        ),
-        "authorization",
-        key_prefix="Bearer ",
-        uses_unix_time=True,
-    ),
-}
 
 
 def request_bill(vendor: Vendor, key: str, first_day: int, last_day: int, base: str) -> VendorBill:

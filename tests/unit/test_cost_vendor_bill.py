@@ -20,7 +20,8 @@ from sidecar.cli.cost import cost
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.ledger_events import Buckets
-from sidecar.cost.vendor_bill import APIS, Vendor, VendorBillError, read_bill, request_bill
+from sidecar.cost.vendor_apis import APIS, Vendor
+from sidecar.cost.vendor_bill import VendorBillError, read_bill, request_bill
 from tests.unit.cost_calls import call_of
 
 CASES = Path(__file__).resolve().parents[1] / "fixtures" / "vendor_bills"
