@@ -55,6 +55,7 @@ def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -
     from the store; 2 if the configuration is invalid or the ledger is unreadable.
     """
     from sidecar.cost.shipping import open_queue
+    from sidecar.workspace.workspace import workspace_remotes
 
     if follow and (once or dry_run or verify):
         raise click.UsageError("--follow cannot be combined with --once, --dry-run or --verify")
@@ -64,7 +65,7 @@ def ship(once: bool, follow: bool, dry_run: bool, verify: bool, as_json: bool) -
         )
     with open_ledger() as (book, loaded):
         settings = loaded.settings
-        queue = open_queue(book, settings, dry_run=dry_run)
+        queue = open_queue(book, settings, workspace_remotes, dry_run=dry_run)
         if queue is None:
             warn("no collector is configured; set [ledger] otel-endpoint in your own configuration")
             sys.exit(2)

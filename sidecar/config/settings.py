@@ -145,7 +145,7 @@ class Team(Table, frozen=True):
     branches: dict[str, NonEmpty] = {}
     """The labels of git branches, by glob. The first glob that matches a branch applies."""
     labels: dict[str, NonEmpty] = {}
-    """The names of projects, by folder. A folder may be a glob, and includes its subfolders."""
+    """The names of projects, by folder or git remote. Both may be globs, and include subfolders."""
 
 
 class Agents(Table, frozen=True):

@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -22,6 +21,7 @@ from sidecar.cost.export import source_of
 from sidecar.cost.ledger_events import PROTOCOL, Cost, LedgerEvent, milliseconds
 from sidecar.known_agents import all_agents
 from sidecar.models.names import LOCAL_PROVIDERS, known_providers
+from sidecar.text.globs import matches_any
 
 if TYPE_CHECKING:
     from sidecar.cost.cost_protocol import FileCost
@@ -54,6 +54,8 @@ _PRIVATE = re.compile(
 )
 """Matches paths, keys and email addresses that were given as a model name."""
 _SLASH = re.compile(r"[/\\]")
+_FOLDER = re.compile(r"[~*/\\]|[a-z]:[/\\]", re.IGNORECASE)
+"""Matches the start of a folder, as opposed to a git remote."""
 _HASH_LENGTH = 32
 _PICO = Decimal("1e-12")
 _SHARED_IDS = {"claude-code": "anthropic", "codex": "codex", "copilot-chat": "copilot"}
@@ -79,6 +81,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """See `Team.branches`."""
     projects: Mapping[str, str] = {}
     """See `Team.labels`."""
+    remotes_of: Callable[[str], Sequence[str]] = lambda _workspace: ()
+    """Returns the URLs of a workspace's git remotes. May block."""
 
     @property
     def team(self) -> str:
@@ -101,7 +105,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     def branch(self, name: str) -> str:
         """Return a git branch's label or, if it has none, its hash."""
-        labels = (label for glob, label in self.branches.items() if fnmatchcase(name, glob))
+        labels = (label for glob, label in self.branches.items() if matches_any([glob], [name]))
         label = next(labels, None)
         return self.hash(name) if label is None else _plain(label)
 
@@ -109,9 +113,15 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         """Return the name that the user gave to a workspace's project, or an empty string."""
         path = unquote(urlsplit(workspace).path)
         path = path[1:] if path[2:3] == ":" else path  # a drive letter of Windows
-        for folder, label in self.projects.items():
-            wanted = Path(folder).expanduser().as_posix()
-            if fnmatchcase(path, wanted) or path.startswith(f"{wanted.rstrip('/')}/"):
+        remotes: list[str] | None = None
+        for place, label in self.projects.items():
+            if _FOLDER.match(place):
+                wanted, names = Path(place).expanduser().as_posix(), [path]
+            else:
+                if remotes is None:
+                    remotes = [*map(remote_name, self.remotes_of(workspace))]
+                wanted, names = remote_name(place), remotes
+            if matches_any((wanted, f"{wanted.rstrip('/')}/*"), names):
                 return _plain(label)
         return ""
 
@@ -144,6 +154,19 @@ def provider_name(provider: str) -> str:
     """
     known = provider if provider in known_providers() else OTHER
     return _PROVIDER_NAMES.get(provider, known) if provider else "_OTHER"
+
+
+def remote_name(url: str) -> str:
+    """Return the host and path of a git remote, such as `github.com/acme/site`.
+
+    All forms of a remote's URL have the same name.
+    """
+    _scheme, has_scheme, rest = url.strip().rpartition("://")
+    if not has_scheme:  # such as git@github.com:acme/site.git
+        rest = rest.replace(":", "/", 1)
+    host, _, path = rest.partition("/")
+    host = host.rpartition("@")[2].partition(":")[0]
+    return f"{host}/{path.strip('/').removesuffix('.git')}"
 
 
 def model_name(model: str) -> str:

@@ -374,7 +374,11 @@ class ShippingQueue:
 
 
 def open_queue(
-    book: CostBook, settings: Settings, *, dry_run: bool = False
+    book: CostBook,
+    settings: Settings,
+    remotes_of: Callable[[str], Sequence[str]] = lambda _workspace: (),
+    *,
+    dry_run: bool = False,
 ) -> ShippingQueue | None:
     """Return the queue for the user's collector, or None if no collector is configured.
 
@@ -385,6 +389,7 @@ def open_queue(
     Args:
         book: The book with the calls.
         settings: The user's settings.
+        remotes_of: Returns the URLs of a workspace's git remotes, for `Team.labels`.
         dry_run: Whether to leave the queue unchanged.
 
     Raises:
@@ -406,6 +411,7 @@ def open_queue(
             teams=_teams_since(connection, team.team or "", is_stored=not dry_run),
             branches=team.branches,
             projects=team.labels,
+            remotes_of=remotes_of,
         )
         destination = _destination_name(endpoint, identity)
         if _is_replaced(connection, endpoint, destination):

@@ -241,6 +241,20 @@ def find_top(folder: Path) -> Path | None:
     return next((each for each in around if os.path.lexists(each / ".git")), None)
 
 
+def remote_urls(folder: Path) -> list[str]:
+    """Return the URLs of a repository's remotes, or an empty list outside of a repository.
+
+    This function blocks.
+    """
+    try:
+        listed = os.fsdecode(run(folder, "remote", "--verbose"))
+    except GitError:
+        return []
+    # A line is `origin<TAB>URL (fetch)`.
+    urls = (line.partition("\t")[2].rpartition(" (")[0] for line in listed.splitlines())
+    return list(dict.fromkeys(urls))
+
+
 class GitFile(NamedTuple):
     """A file that git lists, with its path relative to the listed folder."""
 

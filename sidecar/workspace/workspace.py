@@ -6,6 +6,7 @@ An `Event` reports a change, for example to a root folder or to a document.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -177,6 +178,19 @@ def path_of(uri: str) -> PurePath | None:
         return None
     path = unquote(parts.path)
     return windows_path(parts.netloc, path) if IS_WINDOWS else PurePath(path)
+
+
+def workspace_remotes(uri: str) -> list[str]:
+    """Return the URLs of a workspace's git remotes, read at most once an hour. Blocks."""
+    return _read_remotes(uri, int(time.monotonic() // 3_600))
+
+
+@lru_cache(maxsize=1_000)
+def _read_remotes(uri: str, _hour: int) -> list[str]:
+    from sidecar.project.git import remote_urls
+
+    path = path_of(uri)
+    return [] if path is None else remote_urls(Path(path))
 
 
 def find_linked_root(uri: str, roots: Mapping[str, Path]) -> tuple[str, PurePath] | None:

@@ -42,6 +42,7 @@ from sidecar.cost.shipping import (
 )
 from sidecar.endpoints.http import warn_if_readable
 from sidecar.tasks import backoff
+from sidecar.workspace.workspace import workspace_remotes
 from tests.collector import Answer, Collector, calls_of, rejection
 from tests.unit.cost_calls import call_of
 
@@ -638,6 +639,59 @@ def test_only_the_name_of_a_project_is_sent(collector: Collector, book: CostBook
     assert send(book, configure(collector, renamed)).accepted == 4
     names = {call.get("token_sidecar.project") for call in collector.calls()[-4:]}
     assert names == {"other", "tools", None}, "a name with a space may be a text"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "github.com/acme/site",
+        "git@github.com:Acme/site.git",
+        "https://github.com/acme/*",
+        "github.com/acme",
+    ],
+)
+def test_a_project_can_be_named_by_its_git_remote(
+    collector: Collector, book: CostBook, tmp_path: Path, place: str
+) -> None:
+    for name, url in (
+        ("one", "git@github.com:acme/site.git"),
+        ("two", "https://jane:secret@github.com/acme/site"),
+        ("three", "ssh://git@github.com:22/acme/site.git/"),
+        ("fork", "git@example.com:jane/site"),
+        ("none", None),
+    ):
+        subprocess.run(["git", "init", "-q", tmp_path / name], check=True)
+        if url is not None:
+            subprocess.run(
+                ["git", "-C", tmp_path / name, "remote", "add", "origin", url], check=True
+            )
+    upstream = ["remote", "add", "upstream", "https://github.com/acme/site"]
+    subprocess.run(["git", "-C", tmp_path / "fork", *upstream], check=True)
+    folders = ("one/src", "two", "three", "fork", "none", "gone")
+    (tmp_path / "one/src").mkdir()
+    for number, folder in enumerate(folders):
+        book.ledger.record(call_of(workspace=(tmp_path / folder).as_uri(), tokens=number + 1))
+    settings = configure(collector, f'[team.labels]\n"{place}" = "website"\n')
+    queue = open_queue(book, settings, workspace_remotes)
+    assert queue is not None
+    names = [
+        call.record.attributes.get("token_sidecar.project") for call in queue.next_batch().calls
+    ]
+    assert names == ["website"] * 4 + [None] * 2
+
+
+def test_git_does_not_run_if_all_labels_are_of_folders(
+    collector: Collector, book: CostBook
+) -> None:
+    book.ledger.record(EVENT)
+
+    def fail(workspace: str) -> list[str]:
+        raise AssertionError(workspace)
+
+    settings = configure(collector, '[team.labels]\n"~/site" = "website"\n"/other" = "other"\n')
+    queue = open_queue(book, settings, fail)
+    assert queue is not None
+    assert len(queue.next_batch().calls) == 1
 
 
 def test_two_open_queues_with_different_identities_do_not_send_in_turn(

@@ -17,7 +17,7 @@ from sidecar.tasks import Scheduler, backoff
 from sidecar.workspace.agent_watcher import HistoryRecorder
 from sidecar.workspace.services import Services
 from sidecar.workspace.spending import has_team_caps, read_team
-from sidecar.workspace.workspace import Event, Workspace
+from sidecar.workspace.workspace import Event, Workspace, workspace_remotes
 
 if TYPE_CHECKING:
     from sidecar.cost.shipping import Collector, ShippingQueue
@@ -144,7 +144,8 @@ class CallShipping(Feature):
         ]
         if self._opened is None or self._opened[0] != settings:
             spending = self._services.spending(workspace)
-            queue = await run(lambda: shipping.open_queue(spending.book, settings))
+            open_queue = partial(shipping.open_queue, spending.book, settings, workspace_remotes)
+            queue = await run(open_queue)
             self._opened = settings, queue
         _settings, queue = self._opened
         # Calls without a price are not sent.
