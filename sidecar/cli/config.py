@@ -46,8 +46,8 @@ def init(root: Path, user: bool, as_json: bool) -> None:
     Exit codes: 0; 2 if the file already exists or cannot be written, or if the project is
     configured in `pyproject.toml`.
     """
-    from sidecar.config.load import has_section
     from sidecar.config.paths import config_file, project_files
+    from sidecar.config.roots import has_section
     from sidecar.config.sample import sample
 
     own, pyproject = project_files(root)

@@ -51,7 +51,8 @@ def footprint(folder: Path, agent: str | None, as_json: bool, measure_mcp: bool)
     Exit codes: 0; 1 if an MCP server was not started or did not list its tools; 2 if DIR or the
     agent is unknown, or the configuration is invalid.
     """
-    from sidecar.config.load import find_root, load
+    from sidecar.config.load import load
+    from sidecar.config.roots import find_root
 
     start = absolute_folder(folder)
     loaded = load(find_root(start))
@@ -93,8 +94,8 @@ def read_footprints(
     Raises:
         BadParamsError: The agent is unknown, or agents are disabled.
     """
-    from sidecar.config.load import find_root
     from sidecar.config.paths import state_dir
+    from sidecar.config.roots import find_root
     from sidecar.cost.ledger import FILE_NAME, Ledger
     from sidecar.workspace.footprints import MOST_READ, find_footprints
 

@@ -91,7 +91,7 @@ def try_to_update_costs() -> None:
 def _ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) -> None:
     from sidecar.agents.reader_registry import Sources
     from sidecar.agents.session_index import read_all
-    from sidecar.config.load import find_root
+    from sidecar.config.roots import find_root
 
     root = find_root(Path.cwd()) if workspace is None else workspace.resolve()
     sources = Sources.of(settings.agents, str(root))

@@ -94,7 +94,8 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: str | 
 
     Exit codes: 0; 2 if DIR or FILE cannot be used, or the configuration is invalid.
     """
-    from sidecar.config.load import find_root, load
+    from sidecar.config.load import load
+    from sidecar.config.roots import find_root
     from sidecar.workspace.check_paths import check_paths
 
     report, problems = check_paths([str(folder)], model, warn=warn, progress=with_progress)
@@ -180,7 +181,8 @@ def _list_prompt_files(report: Report, folder: Path, model: str) -> list[PromptF
     """Return the files of the map that agents send, with the tokens that they send of each."""
     from sidecar.agents.folders import Places
     from sidecar.budgets.instruction_findings import find_used_agents
-    from sidecar.config.load import find_root, load
+    from sidecar.config.load import load
+    from sidecar.config.roots import find_root
     from sidecar.project.footprint import find_sent_files, known_window
 
     root = find_root(folder.absolute())
@@ -229,7 +231,8 @@ def _head(found: MapReport) -> str:
 def _footprint_html(folder: Path, model: str | None) -> str:
     """Return what agents send that start in the folder, or "" if agents are disabled."""
     from sidecar.cli.footprint import read_footprints
-    from sidecar.config.load import find_root, load
+    from sidecar.config.load import load
+    from sidecar.config.roots import find_root
     from sidecar.errors import BadParamsError
     from sidecar.workspace.footprint_page import footprint_html
 

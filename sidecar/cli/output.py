@@ -127,7 +127,8 @@ def print_problems(problems: Iterable[Problem]) -> bool:
 
 def load_settings_for(path: str) -> tuple[Settings, bool]:
     """Load the settings for a path and print their problems. Return whether there are errors."""
-    from sidecar.config.load import find_root, load
+    from sidecar.config.load import load
+    from sidecar.config.roots import find_root
     from sidecar.project.files import STDIN
 
     loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))

@@ -30,6 +30,7 @@ from sidecar.config.paths import (
     project_files,
     system_config_file,
 )
+from sidecar.config.roots import has_section
 from sidecar.config.safe_files import RefusedError, read_file
 from sidecar.config.toml import InvalidTomlError, KeyPath, find_spans, parse
 
@@ -47,7 +48,7 @@ LAST_VALID = "the last valid settings of this file remain in effect"
 NOTHING = "this file is ignored"
 _SECTION: KeyPath = ("tool", "token-sidecar")
 
-__all__ = ["Loaded", "Origin", "Problem", "find_root", "load"]
+__all__ = ["Loaded", "Origin", "Problem", "load"]
 
 
 def load(
@@ -84,27 +85,6 @@ def load(
     problems = [*files.problems, *problems]
     loaded = Loaded(resolved.settings, tuple(problems), resolved.origins, files.layers)
     return _apply_limit(environ, loaded)
-
-
-def find_root(start: Path) -> Path:
-    """Return the nearest project folder at or above a path.
-
-    If there is none, return the path itself if it is a folder, or its parent if it is not.
-    """
-    folder = start if os.path.isdir(start) else start.parent
-    return next(filter(is_root, (folder, *folder.parents)), folder)
-
-
-def is_root(folder: Path) -> bool:
-    """Return whether a folder contains a project configuration or `.git`. Never raises."""
-    return os.path.exists(folder / ".git") or has_configuration(folder)
-
-
-def has_configuration(folder: Path) -> bool:
-    """Return whether a folder contains a project configuration. Never raises."""
-    # Unlike pathlib, os.path does not raise for overlong or inaccessible paths.
-    own, pyproject = project_files(folder)
-    return os.path.isfile(own) or (os.path.isfile(pyproject) and has_section(pyproject))
 
 
 class _Files:
@@ -214,21 +194,3 @@ def _apply_limit(environ: Mapping[str, str], loaded: Loaded) -> Loaded:
         settings=replace(loaded.settings, context=replace(context, limit=limit)),
         origins={**loaded.origins, "context.limit": Origin("environment")},
     )
-
-
-def has_section(pyproject: Path) -> bool:
-    """Return whether a `pyproject.toml` has a `[tool.token-sidecar]` section.
-
-    Returns True for an invalid file that mentions the section, so that its error is reported.
-    """
-    try:
-        text = read_file(pyproject, pyproject.parent).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError):
-        return False
-    if "token-sidecar" not in text:
-        return False
-    try:
-        tools = _get_nested(parse(text), _SECTION[:-1])
-    except InvalidTomlError:
-        return True
-    return isinstance(tools, dict) and _SECTION[-1] in tools

@@ -342,40 +342,16 @@ def _workspace(
     from pathlib import Path
 
     from sidecar.agents.git_folders import head_around, worktrees_beside
+    from sidecar.config.roots import find_root
     from sidecar.cost.worktrees import folder_uri, nested_repositories, with_known_worktrees
 
-    start = Path(os.path.realpath(folder))
-    root = str(next(filter(is_project, (start, *start.parents)), start))
+    root = str(find_root(Path(os.path.realpath(folder))))
     known = with_known_worktrees(connection, worktrees_beside(root) or {root: ""})
     folders = [folder_uri(each) for each in known]
     if span != "branch":
         return folders, [], ""
     head = head_around(root)
     return folders, [*nested_repositories(connection, folders)], head.branch if head else ""
-
-
-def is_project(folder: Path) -> bool:
-    """Return the same as `config.load.is_root`, which imports too much."""
-    from sidecar.config.paths import project_files
-    from sidecar.config.safe_files import read_file
-
-    own, pyproject = project_files(folder)
-    # Unlike pathlib, os.path does not raise for inaccessible paths.
-    if os.path.exists(folder / ".git") or os.path.isfile(own):
-        return True
-    try:
-        text = read_file(pyproject, folder).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError):
-        return False
-    if "token-sidecar" not in text:
-        return False
-    import tomllib
-
-    try:
-        tools = tomllib.loads(text).get("tool")
-    except ValueError:
-        return True
-    return isinstance(tools, dict) and "token-sidecar" in tools
 
 
 def _recorded_bytes(connection: sqlite3.Connection, transcript: str) -> int | None:

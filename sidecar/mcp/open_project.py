@@ -16,7 +16,8 @@ from sidecar.agents.reader_registry import reader_of
 from sidecar.agents.session_events import DETACHED, McpToolCall, StoredSession
 from sidecar.agents.session_index import IngestControl, read_all
 from sidecar.budgets.budget_rules import Rules
-from sidecar.config.load import find_root, load
+from sidecar.config.load import load
+from sidecar.config.roots import find_root
 from sidecar.conversations.context_protocol import ContextUsage
 from sidecar.cost.caps import SpendingSums
 from sidecar.cost.repricing import price_calls

@@ -388,7 +388,7 @@ def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[s
         ValueError: A path is outside `fixed`.
     """
 
-    from sidecar.config.load import find_root, is_root  # imported late to keep server startup fast
+    from sidecar.config.roots import find_root, is_root  # imported late to keep server startup fast
 
     here = find_root(Path.cwd())
     current = here if fixed is None and is_root(here) else fixed
@@ -407,7 +407,7 @@ def root_of(path: str, current: Path | None, *, only: bool) -> Path:
         ValueError: `only` is set and the path is outside `current`.
     """
 
-    from sidecar.config.load import find_root
+    from sidecar.config.roots import find_root
 
     absolute = Path(os.path.abspath(path))
     if current is not None and absolute.is_relative_to(current):

@@ -109,7 +109,8 @@ def _add_own_configurations(roots: dict[Path, list[str]], loads: dict[Path, Load
     The budgets of the current project still apply, so that a new configuration in a subfolder
     cannot hide a file from them.
     """
-    from sidecar.config.load import has_configuration, load
+    from sidecar.config.load import load
+    from sidecar.config.roots import has_configuration
 
     for root, paths in list(roots.items()):
         for path in list(paths):

@@ -10,9 +10,10 @@ import pytest
 from platformdirs import user_cache_path, user_config_path, user_state_path
 
 from sidecar.config import paths
-from sidecar.config.load import find_root, load
+from sidecar.config.load import load
 from sidecar.config.merge_layers import TRUSTED_KEYS
 from sidecar.config.paths import cache_dir, config_file, settings_files, state_dir
+from sidecar.config.roots import find_root, is_root
 from sidecar.config.settings import Settings
 
 CONTRACT_EXAMPLE = """\
@@ -252,6 +253,27 @@ def test_find_root_searches_parent_folders(root: Path) -> None:
     assert find_root(deep) == root / "a"
     (deep / ".token-sidecar.toml").write_text("")
     assert find_root(deep) == deep
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        (".git", "", True),
+        (".token-sidecar.toml", "", True),
+        ("pyproject.toml", "[tool.token-sidecar.cost]", True),
+        ("pyproject.toml", "tool.'token-sidecar' = {}", True),
+        ("pyproject.toml", "[tool.token-sidecar.cost", True),
+        ("pyproject.toml", "[tool.other]  # [tool.token-sidecar]", False),
+        ("pyproject.toml", "tool = 1  # token-sidecar", False),
+        ("pyproject.toml", "[tool.token-sidecars]", False),
+        ("other", "", False),
+    ],
+)
+def test_root_has_git_or_a_configuration(
+    name: str, text: str, *, expected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert is_root(tmp_path) == expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere platformdirs is asked")

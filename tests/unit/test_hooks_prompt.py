@@ -19,7 +19,6 @@ import pytest
 
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.truth import Tokens
-from sidecar.config.load import is_root
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostRecordParams
@@ -29,7 +28,6 @@ from sidecar.hooks.prompt_hook import (
     HOW_TO_GO_ON,
     PAUSE_FILE,
     Caller,
-    is_project,
     read_amount,
     read_caps,
 )
@@ -267,25 +265,6 @@ def test_caps_apply_before_files_of_agents_are_read(
     assert ask(transcript_path=str(transcript)).reason
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        (".git", ""),
-        (".token-sidecar.toml", ""),
-        ("pyproject.toml", "[tool.token-sidecar.cost]"),
-        ("pyproject.toml", "tool.'token-sidecar' = {}"),
-        ("pyproject.toml", "[tool.token-sidecar.cost"),
-        ("pyproject.toml", "[tool.other]  # [tool.token-sidecar]"),
-        ("pyproject.toml", "tool = 1  # token-sidecar"),
-        ("pyproject.toml", "[tool.token-sidecars]"),
-        ("other", ""),
-    ],
-)
-def test_project_folders_are_those_of_the_server(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text)
-    assert is_project(tmp_path) == is_root(tmp_path)
-
-
 def test_no_caps_apply_to_an_agent_that_was_started_without_them(book: CostBook) -> None:
     spend(book, 8.27, "file:///a", "s")
     set_caps("hard-cap-usd = 5")
@@ -398,7 +377,7 @@ def test_the_hook_imports_no_large_modules(book: CostBook) -> None:
         "sidecar.config.paths", "sidecar.operating_system",
         # only for caps of workspaces and branches
         "sidecar.cost", "sidecar.cost.worktrees", "sidecar.agents", "sidecar.agents.git_folders", "sidecar.config.safe_files",
-        "sidecar.errors",
+        "sidecar.config.roots", "sidecar.errors",
     }  # fmt: skip
     large = {"msgspec", "click", "httpx", "asyncio", "subprocess", "dataclasses", "inspect"}
     assert not large & set(done.stderr.split())
