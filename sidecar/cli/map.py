@@ -183,7 +183,8 @@ def _list_prompt_files(report: Report, folder: Path, model: str) -> list[PromptF
     from sidecar.budgets.instruction_findings import find_used_agents
     from sidecar.config.load import load
     from sidecar.config.roots import find_root
-    from sidecar.project.footprint import find_sent_files, known_window
+    from sidecar.models.catalogue import window_of
+    from sidecar.project.footprint import find_sent_files
 
     root = find_root(folder.absolute())
     settings = load(root).settings
@@ -191,7 +192,7 @@ def _list_prompt_files(report: Report, folder: Path, model: str) -> list[PromptF
     used = find_used_agents(root, settings, places)
     files = {os.path.realpath(file.path): file for file in report.files}
     own = places if settings.agents.enabled else None
-    sent = find_sent_files(root, own, partial(known_window, model))
+    sent = find_sent_files(root, own, partial(window_of, model))
     listed: dict[str, dict[str, str]] = {}
     for file in sent:
         if (path := os.path.realpath(file.path)) in files:

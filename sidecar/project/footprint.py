@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from sidecar.agents.folders import Places
 from sidecar.config.settings import InstructionCode
+from sidecar.models.catalogue import window_of
 from sidecar.project.agent_search import NO_PLACES, AgentSearch, FoundFile, SearchFolder
 from sidecar.project.entry_lists import Entry, fit_descriptions, read_entry
 from sidecar.project.loading_rules import (
@@ -183,18 +184,8 @@ def find_for_model(
         model: The model.
         window: The context window in tokens; by default the model's, if known.
     """
-    known = window or partial(known_window, model)
+    known = window or partial(window_of, model)
     return find_footprint(agent, start, places, context_window=known, files=files)
-
-
-def known_window(model: str) -> int | None:
-    """Return a model's window. The price list takes long to load, so it is asked last."""
-    from sidecar.models.catalogue import window_of
-    from sidecar.models.families import published_window
-    from sidecar.models.names import parse
-
-    name = parse(model)
-    return name.window or published_window(name.bare) or window_of(model)
 
 
 def agents_with_files(

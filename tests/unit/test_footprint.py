@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.models.catalogue import window_of
+from sidecar.project import footprint
 from sidecar.project.footprint import ByteRange
 from sidecar.project.loading_rules import loading_rules
 from tests.loading_rules_page import page
@@ -535,3 +537,17 @@ def test_claude_code_sends_the_chosen_output_style(world: FootprintWorld) -> Non
 def test_what_an_agent_sends_without_files(agent: str, model: str, tokens: int | None) -> None:
     constant = loading_rules()[agent].constant(model)
     assert (constant and constant.tokens) == tokens
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3.2", "anthropic/claude-sonnet-4.5"])
+def test_lists_are_limited_by_the_window_that_the_status_shows(
+    model: str, world: FootprintWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = list[int | None]()
+    monkeypatch.setattr(
+        footprint,
+        "find_footprint",
+        lambda *_, context_window, **_options: windows.append(context_window()),
+    )
+    footprint.find_for_model("codex", world.root, world.places, world.files, model)
+    assert windows == [window_of(model)]
