@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Agents
     from sidecar.conversations.context_protocol import ContextUsage, SessionRow
-    from sidecar.cost.caps import SpendingSums
+    from sidecar.cost.context_costs import SpendingSums
     from sidecar.cost.ledger import Ledger
     from sidecar.workspace.workspace import Workspace
 

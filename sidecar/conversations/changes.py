@@ -33,7 +33,8 @@ from sidecar.conversations.pruning import fit
 from sidecar.conversations.response import ReplyOutcome, WarningKind, apply_reply
 from sidecar.conversations.sections import RestoredPart, ToolSet, largest_tools
 from sidecar.conversations.turn_counts import Counter, Sample
-from sidecar.cost.caps import CostVerdict, SpendingSums
+from sidecar.cost.caps import CostVerdict
+from sidecar.cost.context_costs import SpendingSums
 from sidecar.cost.cost_protocol import CostRecorded, CostRecordParams
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.open_documents import FollowedText

@@ -17,13 +17,12 @@ import msgspec
 from sidecar.config.stored_prices import STORED_LIST
 from sidecar.cost.caps import (
     CostVerdict,
-    SpentAmounts,
     branch_cost,
     has_caps,
     judge,
     spend_so_far,
 )
-from sidecar.cost.context_costs import BranchCost
+from sidecar.cost.context_costs import BranchCost, SpendingSums
 from sidecar.cost.cost_protocol import (
     CostDetailParams,
     CostRecorded,
@@ -270,7 +269,7 @@ class CostBook:
         session: str,
         folders: Iterable[str] = (),
         branch: str | None = None,
-    ) -> SpentAmounts:
+    ) -> SpendingSums:
         """Return what was spent today, in the session, in the workspace, and on a branch of it."""
         with self.report_reader() as connection:
             return spend_so_far(

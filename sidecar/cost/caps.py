@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sidecar.cost.cap_rule import CapSpan, ExceededCap, find_exceeded_cap
-from sidecar.cost.context_costs import BranchCost
+from sidecar.cost.cap_rule import CapSpan, find_exceeded_cap
+from sidecar.cost.context_costs import BranchCost, SpendingSums
 from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.sums import Scope, Tally, count_sessions, read_tallies, read_total
 from sidecar.cost.worktrees import nested_repositories, repository_inside
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     import sqlite3
 
     from sidecar.config.settings import Caps
-    from sidecar.cost.ledger_events import Cost
-    from sidecar.models.window import Severity
 
 CapVerdict = Literal["ok", "warn", "refuse"]
 
@@ -36,58 +32,6 @@ class CapReason(msgspec.Struct, frozen=True, rename="camel"):
     """What the cap applies to; null if the reason is not a cap."""
     cap_usd: float | None = None
     """The cap in USD; null if the reason is not a cap."""
-
-
-class CostSplit(NamedTuple):
-    """The cost of a session's main conversation and of its sub-agents."""
-
-    main: Cost
-    subagents: Cost
-
-
-class SpendingSums(NamedTuple):
-    """Sums from the ledger, in USD."""
-
-    today: Decimal | None
-    """Spending in all workspaces since local midnight, or None if this workspace has no calls."""
-    workspace: Decimal
-    severity: Severity
-    sessions: Mapping[str, Cost]
-    """The cost of the requested session or of all sessions, keyed by ID."""
-    partial: frozenset[CapSpan]
-    """The spans whose sums are lower bounds, because calls have no price, or agents omit calls."""
-    read_number: int
-    """A counter that increases with each read. Sums from later reads replace earlier sums."""
-    calls: int
-    """The number of this workspace's calls."""
-    tokens: int
-    """The number of tokens in this workspace's calls."""
-    caps: tuple[CapReason, ...] = ()
-    """The exceeded caps."""
-    splits: Mapping[str, CostSplit] = MappingProxyType({})
-    """See `Costs.splits`."""
-    branch: BranchCost | None = None
-    """The cost of the branch that is checked out, or None if none is."""
-
-
-class SpentAmounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was spent today, in a session, in a workspace and on a branch of it, in USD."""
-
-    day: Decimal = Decimal(0)
-    session: Decimal = Decimal(0)
-    workspace: Decimal = Decimal(0)
-    branch: Decimal = Decimal(0)
-    unknown: frozenset[CapSpan] = frozenset()
-    """Spans (day, session, workspace or branch) that contain calls, but none with a known price."""
-    partial: frozenset[CapSpan] = frozenset()
-    """Spans with calls, or parts of calls, without a known price, or with agents that omit calls.
-    """
-    calls: int = 0
-    """The number of calls ever made in the workspace."""
-    tokens: int = 0
-    """The number of tokens in all of the workspace's calls."""
-    branch_cost: BranchCost | None = None
-    """The cost of the branch, or None if none was given."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):
@@ -106,7 +50,7 @@ def spend_so_far(
     folders: tuple[str, ...] = (),
     branch: str | None = None,
     zone: tzinfo | None = None,
-) -> SpentAmounts:
+) -> SpendingSums:
     """Return what was spent today (local time), in a session, in a workspace, and on a branch."""
     today = local_day(datetime.now(UTC), zone)
     whole = Scope(workspace=workspace, folders=folders)
@@ -129,8 +73,9 @@ def spend_so_far(
         scope = msgspec.structs.replace(whole, branch=branch, without=tuple(nested))
         cost = branch_cost(connection, scope, totals["branch"])
     buckets = totals["workspace"].buckets
-    return SpentAmounts(
-        **{span: total.cost for span, total in totals.items()},
+    amounts: dict[str, Any] = {span: total.cost for span, total in totals.items()}
+    return SpendingSums(
+        **amounts,
         unknown=frozenset(span for span, total in totals.items() if total.total.usd is None),
         partial=frozenset(span for span, total in totals.items() if total.is_partial),
         calls=totals["workspace"].calls,
@@ -150,20 +95,21 @@ def branch_cost(connection: sqlite3.Connection, scope: Scope, total: Tally) -> B
     )
 
 
-def judge(caps: Caps, spend: SpentAmounts, estimate: Decimal | None, model: str) -> CostVerdict:
+def judge(caps: Caps, spent: SpendingSums, estimate: Decimal | None, model: str) -> CostVerdict:
     """Check spending against the caps. A soft cap causes a warning, a hard cap a refusal.
 
     Args:
         caps: The caps in the settings.
-        spend: The amounts already spent.
+        spent: What was already spent.
         estimate: The planned call's cost in USD, or None if its price is unknown.
         model: The planned call's model.
     """
-    reasons = [
-        CapReason(exceeded.kind, exceeded.message, span, float(exceeded.cap))
-        for span, soft, hard in _limits_of(caps)
-        if (exceeded := _exceeded_cap(span, soft, hard, spend, estimate)) is not None
-    ]
+    reasons = list[CapReason]()
+    for span, soft, hard in _limits_of(caps):
+        amount, is_partial = getattr(spent, span), span in spent.partial
+        exceeded = find_exceeded_cap(span, soft, hard, amount, estimate, is_partial=is_partial)
+        if exceeded is not None:
+            reasons.append(CapReason(exceeded.kind, exceeded.message, span, float(exceeded.cap)))
     if estimate is None and has_caps(caps):
         message = f"The price of {printable(model)} is unknown, so no cap applies to this call."
         reasons.append(CapReason("unpriced", message))
@@ -189,19 +135,6 @@ def _limits_of(caps: Caps) -> tuple[tuple[CapSpan, Decimal | None, Decimal | Non
         ("session", caps.session_soft_cap_usd, caps.session_hard_cap_usd),
         ("workspace", caps.workspace_soft_cap_usd, caps.workspace_hard_cap_usd),
         ("branch", caps.branch_soft_cap_usd, caps.branch_hard_cap_usd),
-    )
-
-
-def _exceeded_cap(
-    span: CapSpan,
-    soft: Decimal | None,
-    hard: Decimal | None,
-    spend: SpentAmounts,
-    estimate: Decimal | None,
-) -> ExceededCap | None:
-    is_partial = span in spend.partial
-    return find_exceeded_cap(
-        span, soft, hard, getattr(spend, span), estimate, is_partial=is_partial
     )
 
 

@@ -1,13 +1,21 @@
-"""Types of costs that the context's protocol also has.
+"""Types of costs that a context or the status shows.
 
-They are apart from the other params and results, which the first token count does not need.
+They are apart from other costs, because the first token count needs neither the ledger nor prices.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from sidecar.cost.cap_rule import CapSpan
+    from sidecar.cost.caps import CapReason
+    from sidecar.cost.ledger_events import Cost
+    from sidecar.models.window import Severity
 
 CacheEnd = Literal["exact", "earliest", "typical"]
 """What is known about the time until which a prompt is cached: when exactly it is deleted, until
@@ -26,3 +34,44 @@ class BranchCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The cost of all calls with a price; null if no call has a price."""
     partial: bool = False
     """Whether `cost_usd` is a lower bound: calls have no price, or the agent's files omit calls."""
+
+
+class SessionCost(NamedTuple):
+    """The cost of a session."""
+
+    total: Cost
+    split: tuple[Cost, Cost] | None = None
+    """The costs of the main conversation and of sub-agents, or None if no sub-agent made a call."""
+
+
+class SpendingSums(msgspec.Struct, frozen=True, kw_only=True):
+    """What was spent, as read from the ledger at one time, in USD."""
+
+    day: Decimal = Decimal(0)
+    """What was spent in all workspaces since local midnight."""
+    session: Decimal = Decimal(0)
+    workspace: Decimal = Decimal(0)
+    branch: Decimal = Decimal(0)
+    unknown: frozenset[CapSpan] = frozenset()
+    """Spans (day, session, workspace or branch) that contain calls, but none with a known price."""
+    partial: frozenset[CapSpan] = frozenset()
+    """The spans whose sums are lower bounds, because calls have no price, or agents omit calls."""
+    calls: int = 0
+    """The number of calls ever made in the workspace."""
+    tokens: int = 0
+    """The number of tokens in all of the workspace's calls."""
+    branch_cost: BranchCost | None = None
+    """The cost of the branch, or None if none was given or is checked out."""
+    severity: Severity = "ok"
+    caps: tuple[CapReason, ...] = ()
+    """The exceeded caps, with the amounts."""
+    sessions: Mapping[str, SessionCost] = {}
+    """The cost of the requested session or of all sessions, keyed by ID."""
+    read_number: int = 0
+    """A counter that increases with each read. Sums from later reads replace earlier sums."""
+
+    @property
+    def today(self) -> Decimal | None:
+        """What was spent today, or None if it is unknown or this workspace has no calls."""
+        is_recorded = self.workspace or "workspace" in self.unknown
+        return self.day if is_recorded and "day" not in self.unknown else None

@@ -19,7 +19,7 @@ from sidecar.budgets.budget_rules import Rules
 from sidecar.config.load import load
 from sidecar.config.roots import find_root
 from sidecar.conversations.context_protocol import ContextUsage
-from sidecar.cost.caps import SpendingSums
+from sidecar.cost.context_costs import SpendingSums
 from sidecar.cost.repricing import price_calls
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.caller import Caller, FoundSession, find_session

@@ -275,7 +275,7 @@ class Tools:
         spent, problem = await project.spent(found)
         notes = [*_doubts(found, call.caller), *([problem] if problem else [])]
         caps = project.workspace.settings.cost
-        session, lines = spent.sessions[found.row.id], list[str]()
+        session, lines = spent.sessions[found.row.id].total, list[str]()
         is_partial = found.row.source in lower_bound_agents() or problem is not None
         data: dict[str, Any] = {}
         for span, label, usd, is_whole, soft, hard in (

@@ -20,7 +20,8 @@ from sidecar.workspace.state_folder import State
 from sidecar.workspace.workspace import Event, Workspaces
 
 if TYPE_CHECKING:
-    from sidecar.cost.caps import CapReason, SpendingSums
+    from sidecar.cost.caps import CapReason
+    from sidecar.cost.context_costs import SpendingSums
     from sidecar.workspace.workspace import Workspace
 
 
@@ -59,7 +60,7 @@ class SharedServices:
         """Update a workspace's costs with new sums from the ledger, and publish them."""
         workspace.costs.update(spent)
         self.publish(Event("ledger", workspace))
-        new = self.report_new_caps(workspace, workspace.costs.caps, workspace.shown_session)
+        new = self.report_new_caps(workspace, workspace.costs.sums.caps, workspace.shown_session)
         if new:
             warning = ContextWarning(
                 workspace=workspace.uri,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from sidecar.cost.context_costs import BranchCost, SessionCost, SpendingSums
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.text.printable import local_time_text
 
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.conversations.context_protocol import Forecast
     from sidecar.cost.book import Cancelled, CostBook
-    from sidecar.cost.cap_rule import CapSpan
-    from sidecar.cost.caps import CapReason, CostSplit, CostVerdict, SpendingSums
-    from sidecar.cost.context_costs import BranchCost
+    from sidecar.cost.caps import CostVerdict
     from sidecar.cost.cost_protocol import (
         CostDetailParams,
         CostKey,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
         CostReport,
         CostRow,
     )
-    from sidecar.cost.ledger_events import Cost
     from sidecar.cost.prompt_file_costs import CallGroup
     from sidecar.cost.sums import Scope
     from sidecar.cost.usage_profile import UsageProfile
@@ -49,15 +47,6 @@ SUBAGENT = "subagent"
 """The category of sub-agents' calls."""
 _READ_NUMBERS = itertools.count(1)
 """Numbers the reads of the ledger in the order in which they start."""
-
-
-class SessionCosts(NamedTuple):
-    """The costs of some sessions, keyed by ID."""
-
-    costs: Mapping[str, Cost]
-    splits: Mapping[str, CostSplit]
-    read_number: int
-    """See `SpendingSums.read_number`. Costs from later reads replace earlier costs."""
 
 
 class TeamSpent(NamedTuple):
@@ -84,18 +73,9 @@ class TeamOutage(NamedTuple):
 class Costs:
     """A workspace's spending, as last read from the ledger."""
 
-    today: Decimal | None = None
-    workspace: Decimal = Decimal(0)
-    severity: Severity = "ok"
-    caps: tuple[CapReason, ...] = ()
-    """The exceeded caps, with the amounts."""
-    partial: frozenset[CapSpan] = frozenset()
-    """See `SpendingSums.partial`."""
-    branch: BranchCost | None = None
-    """The cost of the branch that is checked out, or None if none is."""
-    sessions: dict[str, Cost] = field(default_factory=dict)
-    splits: dict[str, CostSplit] = field(default_factory=dict)
-    """The costs of main conversations and sub-agents, for the shown sessions with sub-agents."""
+    sums: SpendingSums = field(default_factory=SpendingSums)
+    """The sums from the latest read, of which `sessions` has only some sessions."""
+    sessions: dict[str, SessionCost] = field(default_factory=dict)
     read: bool = False
     """Whether all calls in agents' session files are in the ledger."""
     reading: bool = True
@@ -114,19 +94,16 @@ class Costs:
     """The forecast of the agent's session that is shown, keyed by the session's ID."""
     revision: int = 0
     """Increases when a call in the workspace is recorded or amended, even if it has no price."""
-    _recorded: tuple[int, int] = (0, 0)
-    """The number of the workspace's calls, and the number of tokens in them."""
-    _read_number: int = 0
     _session_read_numbers: dict[str, int] = field(default_factory=dict)
 
     def copy(self) -> Costs:
         """Return a copy for a worker."""
-        return replace(self, sessions={**self.sessions}, splits={**self.splits})
+        return replace(self, sessions={**self.sessions})
 
     def session_usd(self, session: str) -> float | None:
         """Return a session's cost in USD, or None if it is unknown."""
-        cost = self.sessions.get(session)
-        return None if cost is None or cost.usd is None else float(cost.usd)
+        usd = self.sessions[session].total.usd if session in self.sessions else None
+        return None if usd is None else float(usd)
 
     def set_forecast(self, session: str, forecast: Forecast | None) -> None:
         """Replace the forecast of the session that is shown."""
@@ -158,7 +135,7 @@ class Costs:
     @property
     def caps_text(self) -> str:
         """The exceeded caps and the amounts, or an empty string."""
-        return " ".join(reason.message for reason in self.caps)
+        return " ".join(reason.message for reason in self.sums.caps)
 
     def set_team(self, spent: TeamSpent | None) -> bool:
         """Set the team's spending, and end any outage. Returns whether anything has changed."""
@@ -176,23 +153,18 @@ class Costs:
         """Replace the sums, unless the current sums are from a later read."""
         if spent is None:
             return
-        if spent.read_number >= self._read_number:
-            self._read_number = spent.read_number
-            self.today, self.workspace, self.severity = spent.today, spent.workspace, spent.severity
-            self.caps, self.branch = spent.caps, spent.branch
-            self.partial, recorded = spent.partial, (spent.calls, spent.tokens)
-            self.revision += recorded != self._recorded
-            self._recorded = recorded
-        self.update_sessions(SessionCosts(spent.sessions, spent.splits, spent.read_number))
+        if spent.read_number >= self.sums.read_number:
+            recorded = self.sums.calls, self.sums.tokens
+            self.revision += (spent.calls, spent.tokens) != recorded
+            self.sums = spent
+        self.update_sessions(spent.sessions, spent.read_number)
 
-    def update_sessions(self, costs: SessionCosts) -> None:
+    def update_sessions(self, costs: Mapping[str, SessionCost], read_number: int) -> None:
         """Replace the costs of some sessions, unless the current costs are from a later read."""
-        for session, cost in costs.costs.items():
-            if costs.read_number >= self._session_read_numbers.get(session, 0):
+        for session, cost in costs.items():
+            if read_number >= self._session_read_numbers.get(session, 0):
                 self.sessions[session] = cost
-                if session in costs.splits:
-                    self.splits[session] = costs.splits[session]
-                self._session_read_numbers[session] = costs.read_number
+                self._session_read_numbers[session] = read_number
 
 
 _SEVERITIES: Mapping[str, Severity] = MappingProxyType(
@@ -378,8 +350,8 @@ class Spending:
             return [row.model for row in sorted(rows, key=lambda row: -row.calls) if row.model]
         return []
 
-    def cost_by_session(self, sessions: Iterable[str] | None = None) -> dict[str, Cost]:
-        """Return the cost of each session.
+    def cost_by_session(self, sessions: Iterable[str] | None = None) -> dict[str, SessionCost]:
+        """Return the cost of each session, highest cost first.
 
         Args:
             sessions: The sessions' IDs. Defaults to all sessions of the workspace.
@@ -387,38 +359,31 @@ class Spending:
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        from sidecar.cost.sums import read_tallies
-
-        scope = self.scope()
-        if sessions is not None:
-            scope = msgspec.structs.replace(scope, sessions=tuple(sessions))
-        with self.book.report_reader() as connection:
-            tallies = read_tallies(connection, scope, ("session",))
-        return {name: tally.total for (name,), tally in tallies.items() if name}
-
-    def session_costs(self, sessions: Iterable[str]) -> SessionCosts:
-        """Return the costs of some sessions. Raises LedgerError."""
-        read_number, sessions = next(_READ_NUMBERS), tuple(sessions)
-        splits = self._cost_splits(sessions)
-        return SessionCosts(self.cost_by_session(sessions), splits, read_number)
-
-    def _cost_splits(self, sessions: tuple[str, ...]) -> dict[str, CostSplit]:
-        """Return the costs of main conversations and sub-agents, for sessions with sub-agents."""
-        from sidecar.cost.caps import CostSplit
         from sidecar.cost.sums import Tally, kinds_in, read_tallies
 
         scope, tallies = self.scope(), dict[str, list[Tally]]()
-        scope = msgspec.structs.replace(scope, sessions=sessions)
+        if sessions is not None:
+            scope = msgspec.structs.replace(scope, sessions=tuple(sessions))
         with self.book.report_reader() as connection:
             kinds = kinds_in(connection)
             for (name, kind), tally in read_tallies(connection, scope, ("session", "kind")).items():
                 is_subagent = kinds[kind][2] == SUBAGENT
                 tallies.setdefault(name, [Tally(), Tally()])[is_subagent] += tally
+        if sessions is None:
+            tallies.pop("", None)  # calls without a session
+        by_cost = sorted(tallies.items(), key=lambda item: (-sum(item[1], Tally()).cost, item[0]))
         return {
-            name: CostSplit(main.total, subagents.total)
-            for name, (main, subagents) in tallies.items()
-            if subagents.calls
+            name: SessionCost(
+                (main + subagents).total,
+                (main.total, subagents.total) if subagents.calls else None,
+            )
+            for name, (main, subagents) in by_cost
         }
+
+    def session_costs(self, session: str) -> tuple[dict[str, SessionCost], int]:
+        """Return a session's cost and the number of the read. Raises LedgerError."""
+        read_number = next(_READ_NUMBERS)
+        return self.cost_by_session([session]), read_number
 
     def sessions_by_cost(self) -> list[str]:
         """Return the IDs of the workspace's sessions, highest cost first. Raises LedgerError."""
@@ -508,26 +473,18 @@ class Spending:
         from sidecar.cost.ledger_events import Cost
 
         read_number = next(_READ_NUMBERS)
-        spend = self.book.spend(self._uri, session, self._folders, self.branch_at())
-        recorded = bool(spend.workspace) or "workspace" in spend.unknown
+        spent = self.book.spend(self._uri, session, self._folders, self.branch_at())
         # No call is about to be made, so the estimated cost is 0.
-        verdict = judge(self._settings.cost, spend, Decimal(0), self._model)
-        usd = None if "session" in spend.unknown else spend.session
-        cost = Cost(usd, whole="session" not in spend.partial)
-        from sidecar.cost.caps import SpendingSums
-
-        return SpendingSums(
-            spend.day if recorded and "day" not in spend.unknown else None,
-            spend.workspace,
-            _SEVERITIES[verdict.verdict],
-            self.cost_by_session() if every else {session: cost},
-            spend.partial,
-            read_number,
-            spend.calls,
-            spend.tokens,
-            verdict.reasons,
-            self._cost_splits((session,)) if session else {},
-            spend.branch_cost,
+        verdict = judge(self._settings.cost, spent, Decimal(0), self._model)
+        sessions = self.cost_by_session(None if every else [session])
+        if not every:
+            sessions.setdefault(session, SessionCost(Cost(Decimal(0))))
+        return msgspec.structs.replace(
+            spent,
+            severity=_SEVERITIES[verdict.verdict],
+            caps=verdict.reasons,
+            sessions=sessions,
+            read_number=read_number,
         )
 
     def stored_sums(self, session: str = "") -> SpendingSums | None:

@@ -325,16 +325,16 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
     """
     session = usage.session if usage else None
     is_agent = session is not None and session.source != "protocol"
-    live = costs.session_usd(session.id) if session and is_agent else None
-    if costs.today is None and live is None:
+    live, sums = costs.session_usd(session.id) if session and is_agent else None, costs.sums
+    if sums.today is None and live is None:
         return None
-    today, own = costs.today or 0, format_session_cost(costs, session)
-    is_partial = costs.unread is not None or "day" in costs.partial
-    today_text = cost_text(costs.today if is_partial else today, is_partial=is_partial)
-    is_lower_bound = costs.unread is not None or "workspace" in costs.partial
-    total_text = cost_text(costs.workspace, is_partial=is_lower_bound)
+    today, own = sums.today or 0, format_session_cost(costs, session)
+    is_partial = costs.unread is not None or "day" in sums.partial
+    today_text = cost_text(sums.today if is_partial else today, is_partial=is_partial)
+    is_lower_bound = costs.unread is not None or "workspace" in sums.partial
+    total_text = cost_text(sums.workspace, is_partial=is_lower_bound)
     priced = f"{own} {API_PRICES}" if live is not None else own
-    is_more = costs.workspace not in (0, today)
+    is_more = sums.workspace not in (0, today)
     rows = [
         ("This session", priced or ("nothing recorded" if is_agent else "")),
         ("Sub-agents", subagents_text(usage, costs) if usage else ""),
@@ -352,7 +352,7 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
         tooltip=rows_markdown(
             [ViewRow(label=label, value=value) for label, value in rows if value]
         ),
-        severity=worse_severity(costs.severity, costs.team.severity if costs.team else "ok"),
+        severity=worse_severity(sums.severity, costs.team.severity if costs.team else "ok"),
     )
 
 

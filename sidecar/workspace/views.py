@@ -145,7 +145,7 @@ def format_session_cost(costs: Costs, session: SessionInfo | SessionRow | None) 
     if session is None:
         return ""
     if session.id in costs.sessions:
-        return _session_cost_text(costs, session, costs.sessions[session.id])
+        return _session_cost_text(costs, session, costs.sessions[session.id].total)
     if session.source == "protocol" or costs.read:
         return ""
     if costs.problem:
@@ -166,10 +166,10 @@ def subagents_text(usage: ContextUsage, costs: Costs) -> str:
     Returns an empty string if the session has no sub-agents.
     """
     session, number = usage.session, len(usage.subagents)
-    split = costs.splits.get(session.id) if session else None
+    cost = costs.sessions.get(session.id) if session else None
     named = counted(number, "sub-agent") if number else "sub-agents"
-    if session is not None and split is not None:
-        main, others = (_session_cost_text(costs, session, cost) for cost in split)
+    if session is not None and cost is not None and cost.split is not None:
+        main, others = (_session_cost_text(costs, session, part) for part in cost.split)
         text = f"main {main} + {named} {others}"
     elif number:
         text = named
@@ -194,8 +194,9 @@ def format_branch_cost(branch: BranchCost | None, *, is_unread: bool = False) ->
 
 def branch_cell(costs: Costs) -> str:
     """Return the name and the cost of the branch that is checked out, or an empty string."""
-    cost = format_branch_cost(costs.branch, is_unread=costs.unread is not None)
-    return f"{cost} on {costs.branch.name}" if costs.branch and cost else ""
+    branch = costs.sums.branch_cost
+    cost = format_branch_cost(branch, is_unread=costs.unread is not None)
+    return f"{cost} on {branch.name}" if branch and cost else ""
 
 
 def add_view_to_usage(
@@ -216,7 +217,7 @@ def add_view_to_usage(
         now=now,
     )
     text = rows_text(rows) if rows else NO_CONTEXT
-    return msgspec.structs.replace(usage, branch=costs.branch, rows=rows, text=text)
+    return msgspec.structs.replace(usage, branch=costs.sums.branch_cost, rows=rows, text=text)
 
 
 def usage_page(usage: ContextUsage, costs: Costs, now: datetime | None = None) -> Page:

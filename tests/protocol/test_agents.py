@@ -22,6 +22,7 @@ from sidecar.agents.session_index import LOCK_NAME, SessionIndex
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.safe_files import make_folder
+from sidecar.cost.context_costs import SessionCost
 from sidecar.server.features import configuration
 from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.text.printable import local_time_text, usd_text
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from sidecar.agents.session_events import StoredSession
     from sidecar.budgets.check_report import ReportedFinding
     from sidecar.budgets.findings import Finding
-    from sidecar.cost.ledger_events import Cost
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.workspace.sessions import Session
     from tests.protocol.client import Client
@@ -377,9 +377,11 @@ async def test_costs_of_all_sessions_are_not_added_up_while_no_list_is_open(
         each.reply()
     await start_and_read(bare, tmp_path)
     before = {row["id"]: row["costUsd"] for row in await bare.request("context/sessions", {})}
-    asked, cost_by_session = list[object](), Spending.cost_by_session
+    asked, cost_by_session = list[Any](), Spending.cost_by_session
 
-    def recorded(spending: Spending, sessions: Iterable[str] | None = None) -> dict[str, Cost]:
+    def recorded(
+        spending: Spending, sessions: Iterable[str] | None = None
+    ) -> dict[str, SessionCost]:
         asked.append(sessions)
         return cost_by_session(spending, sessions)
 
@@ -389,7 +391,7 @@ async def test_costs_of_all_sessions_are_not_added_up_while_no_list_is_open(
     async with asyncio.timeout(60):
         while (await bare.request("context/usage", {}))["costUsd"] == before[session.id]:
             await asyncio.sleep(0.05)
-    assert asked == []
+    assert {tuple(sessions or ()) for sessions in asked} == {(session.id,)}
     after = {row["id"]: row["costUsd"] for row in await bare.request("context/sessions", {})}
     assert all(after[name] > before[name] for name in before)
 

@@ -14,7 +14,7 @@ from sidecar.config.paths import state_dir
 from sidecar.config.settings import Price
 from sidecar.cost import repricing
 from sidecar.cost.book import CostBook
-from sidecar.cost.caps import SpendingSums
+from sidecar.cost.context_costs import SpendingSums
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.workspace.spending import Spending
 from tests.protocol.client import REPLY, USER, Client, RpcError

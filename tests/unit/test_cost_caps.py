@@ -13,7 +13,8 @@ import pytest
 
 from sidecar.config.settings import Caps
 from sidecar.cost.book import CostBook
-from sidecar.cost.caps import SpentAmounts, judge
+from sidecar.cost.caps import judge
+from sidecar.cost.context_costs import SpendingSums
 from sidecar.cost.cost_protocol import CostRecordParams
 
 NO_CAPS = Caps()
@@ -44,7 +45,7 @@ def test_over_the_soft_cap_warns_and_over_the_hard_one_refuses(
 ) -> None:
     limits: dict[str, Any] = {f"{span}soft_cap_usd": Decimal(2), f"{span}hard_cap_usd": Decimal(5)}
     caps = Caps(**limits)
-    so_far = msgspec.structs.replace(SpentAmounts(), **{span.rstrip("_") or "day": Decimal(spent)})
+    so_far = msgspec.structs.replace(SpendingSums(), **{span.rstrip("_") or "day": Decimal(spent)})
     found = judge(caps, so_far, Decimal(estimate), "gpt-5")
     assert found.verdict == verdict
     assert [reason.kind for reason in found.reasons] == kinds
@@ -52,32 +53,32 @@ def test_over_the_soft_cap_warns_and_over_the_hard_one_refuses(
 
 def test_the_reason_names_the_numbers() -> None:
     caps = Caps(session_hard_cap_usd=Decimal("0.5"))
-    verdict = judge(caps, SpentAmounts(session=Decimal("0.4")), Decimal("0.2"), "gpt-5")
+    verdict = judge(caps, SpendingSums(session=Decimal("0.4")), Decimal("0.2"), "gpt-5")
     assert [reason.message for reason in verdict.reasons] == [
         "$0.40 spent in this session plus up to $0.20 for this call exceeds the hard cap of $0.50."
     ]
 
 
 def test_the_reason_marks_a_sum_without_the_price_of_a_call_as_a_lower_bound() -> None:
-    spent = SpentAmounts(day=Decimal("2.5"), partial=frozenset({"day"}))
+    spent = SpendingSums(day=Decimal("2.5"), partial=frozenset({"day"}))
     reason = judge(Caps(soft_cap_usd=Decimal(2)), spent, None, "house-1").reasons[0]
     assert reason.message == "≥$2.50 spent today exceeds the soft cap of $2.00."
 
 
 def test_caps_report_an_unknown_price() -> None:
     caps = Caps(soft_cap_usd=Decimal(2), hard_cap_usd=Decimal(5))
-    verdict = judge(caps, SpentAmounts(), None, "house-1")
+    verdict = judge(caps, SpendingSums(), None, "house-1")
     assert (verdict.verdict, verdict.estimate) == ("warn", None)
     assert [reason.kind for reason in verdict.reasons] == ["unpriced"]
-    spent = judge(caps, SpentAmounts(day=Decimal(6)), None, "house-1")
+    spent = judge(caps, SpendingSums(day=Decimal(6)), None, "house-1")
     assert (spent.verdict, [r.kind for r in spent.reasons]) == ("refuse", ["hardCap", "unpriced"])
 
 
 def test_hard_cap_of_zero_refuses_priced_calls() -> None:
     caps = Caps(hard_cap_usd=Decimal(0))
-    assert judge(caps, SpentAmounts(), Decimal("0.000001"), "m").verdict == "refuse"
-    assert judge(caps, SpentAmounts(), Decimal(0), "m").verdict == "ok"
-    assert judge(caps, SpentAmounts(), None, "m").verdict == "warn"
+    assert judge(caps, SpendingSums(), Decimal("0.000001"), "m").verdict == "refuse"
+    assert judge(caps, SpendingSums(), Decimal(0), "m").verdict == "ok"
+    assert judge(caps, SpendingSums(), None, "m").verdict == "warn"
 
 
 def test_spend_by_day_session_and_workspace(book: CostBook) -> None:

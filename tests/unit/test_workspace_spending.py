@@ -32,14 +32,14 @@ def test_older_sums_never_replace_newer_ones(tmp_path: Path) -> None:
     costs = Costs()
     for late in (second, first):
         costs.update(late)
-    assert (costs.today, costs.workspace) == (Decimal(2), Decimal(2))
-    assert costs.severity == "error"
+    assert (costs.sums.today, costs.sums.workspace) == (Decimal(2), Decimal(2))
+    assert costs.sums.severity == "error"
     assert [costs.session_usd(name) for name in ("a", "b")] == [1.0, 1.0]
     every = spending.spent("a", every=True)
     _, third = spending.record(call("b"))
     costs.update(third)
     costs.update(every)
-    assert costs.workspace == Decimal(3)
+    assert costs.sums.workspace == Decimal(3)
     assert [costs.session_usd(name) for name in ("a", "b")] == [1.0, 2.0]
 
 

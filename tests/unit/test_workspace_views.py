@@ -10,7 +10,7 @@ import pytest
 
 from sidecar.agents.session_index import Unread
 from sidecar.conversations.context_protocol import ContextUsage, SessionInfo, Subagent
-from sidecar.cost.caps import CostSplit
+from sidecar.cost.context_costs import SessionCost, SpendingSums
 from sidecar.cost.ledger_events import Cost
 from sidecar.text.tables import align_cells, align_columns, columns, draw_bar, draw_gauge
 from sidecar.workspace.spending import Costs
@@ -25,9 +25,9 @@ from sidecar.workspace.views import (
 from tests.unit.context_fakes import session_row
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
-USD = Cost(Decimal("1.916"))
-PARTIAL = USD._replace(whole=False)
-UNPRICED = Cost(None, whole=False)
+USD = SessionCost(Cost(Decimal("1.916")))
+PARTIAL = SessionCost(USD.total._replace(whole=False))
+UNPRICED = SessionCost(Cost(None, whole=False))
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,11 @@ UNPRICED = Cost(None, whole=False)
     ],
 )
 def test_status_names_the_scope_of_its_cost(
-    source: str, known: dict[str, Cost], reading: bool, text: str, row: str
+    source: str, known: dict[str, SessionCost], reading: bool, text: str, row: str
 ) -> None:
     """If the session's cost is unknown, the status shows today's cost, labeled `today`."""
     costs = Costs(
-        today=Decimal("0.4"),
+        sums=SpendingSums(day=Decimal("0.4"), workspace=Decimal("0.4")),
         sessions=known,
         reading=reading,
         unread=None if reading else Unread(frozenset("s"), datetime.now(UTC)),
@@ -82,7 +82,8 @@ def test_sub_agents_are_apart_from_the_main_conversation(
     usage = ContextUsage(tokens=9, session=session, subagents=subagents)
     costs = Costs(sessions={"s": USD})
     if split:
-        costs.splits["s"] = CostSplit(Cost(Decimal("1.496")), Cost(Decimal("0.42")))
+        parts = Cost(Decimal("1.496")), Cost(Decimal("0.42"))
+        costs.sessions["s"] = USD._replace(split=parts)
     rows = {row.label: row for row in add_view_to_usage(usage, costs, NOW).rows}
     assert (rows["Sub-agents"].value if text else "") == text
     assert ("Sub-agents" in rows, "Contexts of sub-agents" in rows) == (bool(text), bool(states))
@@ -102,7 +103,7 @@ def test_the_contexts_of_many_sub_agents_are_shortened() -> None:
 
 
 def test_row_shows_label_size_cost_age_model_and_state() -> None:
-    costs = Costs(sessions={"0123456789abcdef": Cost(Decimal("1.916"))})
+    costs = Costs(sessions={"0123456789abcdef": USD})
     rows = [
         session_row(label="Mend the 試験", shown=True),
         session_row(model="claude-opus-5", label="main"),
@@ -157,7 +158,7 @@ def test_hostile_names_are_shown_as_plain_text() -> None:
     ],
 )
 def test_unread_cost_is_not_unpriced(
-    known: dict[str, Cost], source: str, read: bool, text: str
+    known: dict[str, SessionCost], source: str, read: bool, text: str
 ) -> None:
     info = SessionInfo(id="s", source=source, updated_at="")
     assert format_session_cost(Costs(sessions=known, read=read), info) == text

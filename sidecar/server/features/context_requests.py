@@ -283,7 +283,7 @@ async def _read_cost(conversations: Conversations, session: str | None) -> None:
     spending = services.spending(workspace)
     with suppress(SidecarError):  # the error is reported when a client requests costs
         workspace.costs.update_sessions(
-            await services.workers.run(partial(spending.session_costs, [session]))
+            *await services.workers.run(partial(spending.session_costs, session))
         )
 
 

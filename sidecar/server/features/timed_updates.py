@@ -57,7 +57,7 @@ class TimedUpdates(Feature):
             await self._history.refresh(workspace)
 
     def _spending_workspaces(self) -> list[Workspace]:
-        return [root for root in self._services.roots if root.costs.today is not None]
+        return [root for root in self._services.roots if root.costs.sums.today is not None]
 
 
 def _next_midnight(now: datetime) -> datetime:
