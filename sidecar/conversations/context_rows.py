@@ -22,7 +22,7 @@ from sidecar.conversations.context_protocol import (
     UsageBlock,
     ViewRow,
 )
-from sidecar.cost.context_costs import CacheEnd
+from sidecar.cost.cache_lifetimes import CacheEnd
 from sidecar.counting.count_result import (
     Method,
     banded_text,

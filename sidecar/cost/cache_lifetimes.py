@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import cache
+from typing import Literal
 
 import msgspec
 
 from sidecar import typed
-from sidecar.cost.context_costs import CacheEnd
 from sidecar.models.names import compiled, parse
 
 HOUR = timedelta(hours=1)
 """The lifetime of what a call writes for an hour, whatever the model."""
+
+
+CacheEnd = Literal["exact", "earliest", "typical"]
+"""What is known about the time until which a prompt is cached: when exactly it is deleted, until
+when it is kept at least, or until when it is usually kept.
+"""
 
 
 class CacheLifetime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

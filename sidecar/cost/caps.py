@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from sidecar.cost.cap_rule import CapSpan, find_exceeded_cap
-from sidecar.cost.context_costs import BranchCost, SpendingSums
+from sidecar.cost.context_costs import BranchCost, CapReason, SpendingSums
 from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.sums import Scope, Tally, count_sessions, read_tallies, read_total
 from sidecar.cost.worktrees import nested_repositories, repository_inside
@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Caps
 
 CapVerdict = Literal["ok", "warn", "refuse"]
-
-
-class CapReason(msgspec.Struct, frozen=True, rename="camel"):
-    """A reason for a warning or a refusal. `kind` is `softCap`, `hardCap` or `unpriced`."""
-
-    kind: str
-    message: str
-    span: CapSpan | None = None
-    """What the cap applies to; null if the reason is not a cap."""
-    cap_usd: float | None = None
-    """The cap in USD; null if the reason is not a cap."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from sidecar.cost.cap_rule import CapSpan
+
 if TYPE_CHECKING:
-    from sidecar.cost.cap_rule import CapSpan
-    from sidecar.cost.caps import CapReason
     from sidecar.cost.ledger_events import Cost
     from sidecar.models.window import Severity
-
-CacheEnd = Literal["exact", "earliest", "typical"]
-"""What is known about the time until which a prompt is cached: when exactly it is deleted, until
-when it is kept at least, or until when it is usually kept.
-"""
 
 
 class BranchCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -34,6 +29,17 @@ class BranchCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The cost of all calls with a price; null if no call has a price."""
     partial: bool = False
     """Whether `cost_usd` is a lower bound: calls have no price, or the agent's files omit calls."""
+
+
+class CapReason(msgspec.Struct, frozen=True, rename="camel"):
+    """A reason for a warning or a refusal. `kind` is `softCap`, `hardCap` or `unpriced`."""
+
+    kind: str
+    message: str
+    span: CapSpan | None = None
+    """What the cap applies to; null if the reason is not a cap."""
+    cap_usd: float | None = None
+    """The cap in USD; null if the reason is not a cap."""
 
 
 class SessionCost(NamedTuple):

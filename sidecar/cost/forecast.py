@@ -16,7 +16,7 @@ from sidecar.cost.sums import Scope
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.cost.context_costs import CacheEnd
+    from sidecar.cost.cache_lifetimes import CacheEnd
     from sidecar.cost.ledger import Ledger
     from sidecar.cost.prices import Prices
 

@@ -20,8 +20,7 @@ from sidecar.workspace.state_folder import State
 from sidecar.workspace.workspace import Event, Workspaces
 
 if TYPE_CHECKING:
-    from sidecar.cost.caps import CapReason
-    from sidecar.cost.context_costs import SpendingSums
+    from sidecar.cost.context_costs import CapReason, SpendingSums
     from sidecar.workspace.workspace import Workspace
 
 
