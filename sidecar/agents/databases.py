@@ -18,7 +18,7 @@ from sidecar.agents.fields import parse_iso_time, time_from_ms
 from sidecar.agents.folders import Places, Roots
 from sidecar.agents.session_events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.store_files import database_files, database_store
-from sidecar.agents.stores import SessionState, StoreContents, read_store
+from sidecar.agents.stores import SessionState, read_store
 from sidecar.messages.vendor_usage import LONGEST_ID
 
 _BUSY_SECONDS = 0.25
@@ -31,7 +31,7 @@ def read_database(
     store: Store,
     state: bytes,
     new: Callable[[], T],
-    parse: Callable[[sqlite3.Connection, T], StoreContents],
+    parse: Callable[[sqlite3.Connection, T], StoreRead],
 ) -> StoreRead:
     """Read what changed in a database since the last read. See `stores.read_store`.
 
@@ -39,10 +39,9 @@ def read_database(
         OSError: The database is missing, locked or corrupt.
     """
 
-    def parse_rows(reader_state: T) -> StoreContents:
+    def parse_rows(reader_state: T) -> StoreRead:
         with read_only(store.path) as connection:
-            contents = parse(connection, reader_state)
-            return contents._replace(calls=tuple(contents.calls), sessions=tuple(contents.sessions))
+            return parse(connection, reader_state)
 
     return read_store(store, state, new, parse_rows)
 
@@ -183,7 +182,7 @@ class OneDatabase(StoreReader):
 
     def _read_contents(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
-    ) -> StoreContents:
+    ) -> StoreRead:
         state.skipped, state.is_settled = 0, True
         calls = [*self.changes(path, connection, state)]
         if state.sessions and self.table:
@@ -193,7 +192,7 @@ class OneDatabase(StoreReader):
             known = {str(row[0]) for row in ids}
             state.sessions = {name: one for name, one in state.sessions.items() if name in known}
         sessions = [session.snapshot() for session in state.sessions.values()]
-        return StoreContents(calls, sessions, state.skipped, is_settled=state.is_settled)
+        return StoreRead(calls, sessions, state.skipped, is_settled=state.is_settled)
 
 
 def rows(

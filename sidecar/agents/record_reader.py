@@ -46,7 +46,6 @@ from sidecar.agents.stores import (
     Lines,
     SessionLines,
     SessionState,
-    StoreContents,
     first_records,
     read_store,
 )
@@ -395,7 +394,7 @@ class RecordDocuments(_Records):
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_store(store, state, _Seen, partial(self._parse, store))
 
-    def _parse(self, store: Store, state: _Seen) -> StoreContents:
+    def _parse(self, store: Store, state: _Seen) -> StoreRead:
         form, name = _form(self.agent), _form(self.agent).session_of(store.path)
         session = state.sessions.get(name) or SessionState(name)
         state.sessions = {name: session}
@@ -411,7 +410,7 @@ class RecordDocuments(_Records):
                 calls += state.added(form, session, name, get, time_from_ns(store.mtime_ns))
             else:
                 calls += form.call(session, get, form.usage(get))
-        return StoreContents(calls, [session.snapshot()])
+        return StoreRead(calls, [session.snapshot()])
 
     def _records(self, path: str) -> Iterator[Get]:
         form = _form(self.agent)

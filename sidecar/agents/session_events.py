@@ -13,7 +13,7 @@ neither message text nor titles. A title is read from the agent's file only when
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -217,29 +217,29 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return bool(self.usage.prompt_tokens + self.usage.output_tokens or self.cost_usd)
 
 
-class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
+class StoreRead(msgspec.Struct, frozen=True):
     """The result of reading a store."""
 
-    calls: tuple[CallFinished, ...]
+    calls: Sequence[CallFinished] = ()
     """The new calls, in store order."""
-    sessions: tuple[StoredSession, ...]
-    """The sessions that have changed, or all sessions if `restarted` is true."""
-    state: bytes
-    """The state for the next read. It includes a position, such as an offset or a row id."""
-    restarted: bool = False
-    """Whether the store was read from the start. If so, saved sessions are replaced."""
-    has_lost_state: bool = False
-    """Whether the read began without a usable state. This includes the first read."""
-    is_complete: bool = True
-    """Whether the end of the store was reached. Large stores are read in steps."""
+    sessions: Sequence[StoredSession] = ()
+    """The sessions that have changed, or all sessions if `has_all_sessions` is true."""
+    skipped: int = 0
+    """The number of malformed lines or entries."""
+    has_all_sessions: bool = True
+    """Whether `sessions` contains all sessions in the store. If so, saved sessions are replaced."""
     is_settled: bool = True
     """Whether the store can be ignored until it changes.
 
     False if some of its calls cannot be recorded yet.
     """
+    state: bytes = b""
+    """The state for the next read. It includes a position, such as an offset or a row id."""
+    has_lost_state: bool = False
+    """Whether the read began without a usable state. This includes the first read."""
+    is_complete: bool = True
+    """Whether the end of the store was reached. Large stores are read in steps."""
     bytes_read: int = 0
-    skipped: int = 0
-    """The number of malformed lines."""
 
 
 class ReportedLimit(NamedTuple):

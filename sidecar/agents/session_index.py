@@ -380,7 +380,7 @@ def _read_stores(
             except Exception as exc:  # a damaged store must not stop the others from being read
                 log_defect(exc, f"{store.agent} session file")
                 # Mark the store as read, so it is not read again until it changes.
-                failed = StoreRead(calls=(), sessions=(), state=row.state if row else b"")
+                failed = StoreRead(has_all_sessions=False, state=row.state if row else b"")
                 yield _Reading(store, row and row.state, failed)
 
 
@@ -442,7 +442,7 @@ def _save_reading(connection: sqlite3.Connection, one: _Reading) -> None:
         (store.path, store.agent, *stamp, store.live, read.state),
     )
     (number,) = connection.execute("SELECT id FROM store WHERE path = ?", (store.path,)).fetchone()
-    if read.restarted:
+    if read.has_all_sessions:
         connection.execute("DELETE FROM agent_session WHERE store = ?", (number,))
     connection.executemany(
         _UPSERT,

@@ -60,7 +60,7 @@ from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from hashlib import blake2b
-from typing import IO, Any, NamedTuple, Protocol, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -418,20 +418,7 @@ class LineReader(FileStores):
                         pass
 
 
-class StoreContents(NamedTuple):
-    """The calls and sessions found in a document or database."""
-
-    calls: Iterable[CallFinished] = ()
-    sessions: Iterable[StoredSession] = ()
-    skipped: int = 0
-    """The number of malformed entries."""
-    has_all_sessions: bool = True
-    """Whether `sessions` contains all sessions in the store, rather than only the changed ones."""
-    is_settled: bool = True
-    """Whether the store can be ignored until it changes."""
-
-
-def read_document(store: Store, parse: Callable[[Store, bytes], StoreContents]) -> StoreRead:
+def read_document(store: Store, parse: Callable[[Store, bytes], StoreRead]) -> StoreRead:
     """Read a file that the agent always rewrites completely.
 
     Args:
@@ -444,13 +431,13 @@ def read_document(store: Store, parse: Callable[[Store, bytes], StoreContents]) 
     with open_quietly(store.path) as file:
         data = file.read()
     digest = blake2b(data, digest_size=8).digest()
-    return _store_read(parse(store, data), digest, len(data))
+    return _without_empty_calls(parse(store, data), state=digest, bytes_read=len(data))
 
 
 class DocumentReader(FileStores):
     """Base class for readers of files that the agent always rewrites completely."""
 
-    def parse(self, store: Store, data: bytes) -> StoreContents:
+    def parse(self, store: Store, data: bytes) -> StoreRead:
         """Return the calls and sessions in a file. Raises OSError if the file is incomplete."""
         raise NotImplementedError
 
@@ -459,7 +446,7 @@ class DocumentReader(FileStores):
 
 
 def read_store(
-    store: Store, state: bytes, new: Callable[[], S], parse: Callable[[S], StoreContents]
+    store: Store, state: bytes, new: Callable[[], S], parse: Callable[[S], StoreRead]
 ) -> StoreRead:
     """Read a store that consists of several files or a database.
 
@@ -478,9 +465,9 @@ def read_store(
         # After the file is replaced, the saved row ids are invalid.
         saved = _unpack_or_none(file.state, type(new()))
     current = saved or new()
-    contents = parse(current)
-    read = _store_read(contents, _pack(_Identified(store.inode, _pack_raw(current))), 0)
-    return msgspec.structs.replace(read, has_lost_state=saved is None)
+    read = parse(current)
+    state = _pack(_Identified(store.inode, _pack_raw(current)))
+    return _without_empty_calls(read, state=state, has_lost_state=saved is None)
 
 
 def reader_state(state: bytes, kind: type[T]) -> T | None:
@@ -571,10 +558,10 @@ def _read_on(
     listed = f"{store.inode} {store.size} {store.mtime_ns}".encode()
     fingerprint = listed if is_compressed else _fingerprint_of(file, offset)
     return StoreRead(
-        calls=tuple(calls),
+        calls=calls,
         sessions=sessions,
         state=_pack(_Cursor(offset, fingerprint, _pack_raw(state))),
-        restarted=begin == 0,
+        has_all_sessions=begin == 0,
         is_complete=is_complete,
         bytes_read=offset - begin,
         skipped=skipped,
@@ -585,16 +572,10 @@ def _without_verdict(call: CallFinished) -> CallFinished:
     return call
 
 
-def _store_read(contents: StoreContents, state: bytes, size: int) -> StoreRead:
-    return StoreRead(
-        calls=tuple(call for call in contents.calls if call.counts),
-        sessions=tuple(contents.sessions),
-        state=state,
-        restarted=contents.has_all_sessions,
-        is_settled=contents.is_settled,
-        bytes_read=size,
-        skipped=contents.skipped,
-    )
+def _without_empty_calls(read: StoreRead, **fields: Any) -> StoreRead:
+    """Return a read with other fields, and without calls that used nothing."""
+    calls = [call for call in read.calls if call.counts]
+    return msgspec.structs.replace(read, calls=calls, **fields)
 
 
 def _fingerprint_of(file: IO[bytes], offset: int) -> bytes:

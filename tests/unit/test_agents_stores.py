@@ -46,7 +46,7 @@ def test_large_file_is_read_in_steps(tmp_path: Path, agent: str) -> None:
         state = reads[-1].state
     assert len(reads) > 2
     assert sum(one.bytes_read for one in reads) == store.size
-    assert [one.restarted for one in reads] == [True] + [False] * (len(reads) - 1)
+    assert [one.has_all_sessions for one in reads] == [True] + [False] * (len(reads) - 1)
     world.check(truth)
 
 
@@ -121,7 +121,7 @@ def test_line_that_needs_lost_state_restarts_the_reading(tmp_path: Path) -> None
     first = read(write(path, {"id": 1}, {"id": 2, "after": 1}))
     second = read(write(path, {"id": 3, "after": 2}), first.state)
     third = read(write(path, {"id": 4, "after": 1}), second.state)
-    assert [one.restarted for one in (first, second, third)] == [True, False, True]
+    assert [one.has_all_sessions for one in (first, second, third)] == [True, False, True]
     assert third.bytes_read == path.stat().st_size
 
 
@@ -148,9 +148,9 @@ def test_broken_lines_are_counted_and_left_out() -> None:
 def test_state_of_another_version_restarts_the_reading(tmp_path: Path) -> None:
     store = write(tmp_path / "tree.jsonl", {"id": 1})
     state = read(store).state
-    assert read(store, state).restarted is False
+    assert read(store, state).has_all_sessions is False
     again = read_lines(store, state, lambda: Other(1))
-    assert (again.restarted, again.bytes_read) == (True, store.size)
+    assert (again.has_all_sessions, again.bytes_read) == (True, store.size)
 
 
 class Other(msgspec.Struct):

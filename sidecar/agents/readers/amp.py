@@ -19,8 +19,8 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
 )
-from sidecar.agents.session_events import CallFinished, CallSize, Store
-from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
+from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRead
+from sidecar.agents.stores import DocumentReader, SessionState
 from sidecar.agents.vscode_storage import local_path
 from sidecar.messages.vendor_usage import Usage
 
@@ -102,7 +102,7 @@ class Amp(DocumentReader):
     inner = ("threads",)
     pattern = r"(.*/)?T-[^/]*\.json"
 
-    def parse(self, store: Store, data: bytes) -> StoreContents:
+    def parse(self, store: Store, data: bytes) -> StoreRead:
         thread = decode_document(data, _Thread)
         folders = thread.folders
         session = SessionState(thread.id or Path(store.path).stem)
@@ -123,7 +123,7 @@ class Amp(DocumentReader):
                 workspace=folders[0] if folders else "",
             )
         thread.add_parts(session.sizes)
-        return StoreContents(calls, [session.snapshot()])
+        return StoreRead(calls, [session.snapshot()])
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
         return decode_file(store.path, _Thread).title

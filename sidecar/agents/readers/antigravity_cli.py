@@ -19,7 +19,7 @@ from sidecar.agents.file_reading import cached_until_changed
 from sidecar.agents.folders import Places
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRead
 from sidecar.agents.store_files import FileStores, database_store
-from sidecar.agents.stores import SessionState, StoreContents, read_records
+from sidecar.agents.stores import SessionState, read_records
 from sidecar.agents.vscode_storage import local_path
 
 AGENT = "antigravity-cli"
@@ -122,7 +122,7 @@ class Antigravity(FileStores):
 READER = Antigravity()
 
 
-def _read_rows(store: Store, connection: sqlite3.Connection, state: DatabaseState) -> StoreContents:
+def _read_rows(store: Store, connection: sqlite3.Connection, state: DatabaseState) -> StoreRead:
     """Return the new calls of a conversation.
 
     Raises OSError if no row is understood.
@@ -166,4 +166,4 @@ def _read_rows(store: Store, connection: sqlite3.Connection, state: DatabaseStat
     if skipped and session.track.newest is None:
         raise OSError(_LAYOUT_CHANGED)
     sessions = [session.snapshot()] if is_main else []
-    return StoreContents(calls, sessions, skipped)
+    return StoreRead(calls, sessions, skipped)

@@ -34,9 +34,9 @@ from sidecar.agents.fields import (
     try_decode_file,
 )
 from sidecar.agents.folders import Places, editor_folders
-from sidecar.agents.session_events import CallFinished, CallSize, McpToolCall, Store
+from sidecar.agents.session_events import CallFinished, CallSize, McpToolCall, Store, StoreRead
 from sidecar.agents.store_files import TwoStores, store_from_path, with_size_of
-from sidecar.agents.stores import ContextTrack, DocumentReader, SessionState, StoreContents
+from sidecar.agents.stores import ContextTrack, DocumentReader, SessionState
 from sidecar.known_agents import all_agents
 from sidecar.messages.vendor_usage import Usage
 
@@ -137,7 +137,7 @@ class Tasks(DocumentReader):
             if extension
         )
 
-    def parse(self, store: Store, data: bytes) -> StoreContents:
+    def parse(self, store: Store, data: bytes) -> StoreRead:
         path, messages = Path(store.path), decode_document(data, list[_Message])
         models = _read_models(path)
         session, calls = SessionState(path.parent.name), list[CallFinished]()
@@ -157,7 +157,7 @@ class Tasks(DocumentReader):
             calls += session.call(
                 at, usage, request, model, provider, cost_usd=reported_usd(numbers.cost)
             )
-        return StoreContents(calls, [session.snapshot()])
+        return StoreRead(calls, [session.snapshot()])
 
     def measure(self, path: str, session: str, sizes: ContextSizes) -> None:  # noqa: ARG002
         """Add the parts of the latest request, which are in `api_conversation_history.json`."""
@@ -297,7 +297,7 @@ class ClineSessions(DocumentReader):
         manifest = store_from_path(self.agent, messages.with_name(f"{session}.json"))
         return with_size_of(store, manifest) if store and store.live and manifest else store
 
-    def parse(self, store: Store, data: bytes) -> StoreContents:
+    def parse(self, store: Store, data: bytes) -> StoreRead:
         """Parse the conversation of a session or of one of its sub-agents."""
         document, manifest = decode_document(data, _File), _read_manifest(store.path)
         session = SessionState(document.session_id or Path(store.path).parent.name)
@@ -329,7 +329,7 @@ class ClineSessions(DocumentReader):
         if not is_lead:
             name = f"{session.id}/{Path(store.path).name}"
             snapshot = msgspec.structs.replace(snapshot, id=name, subagent_of=session.id)
-        return StoreContents(calls, [snapshot] if store.live or not is_lead else [])
+        return StoreRead(calls, [snapshot] if store.live or not is_lead else [])
 
     def made_call(self, path: str, session: str, call: McpToolCall) -> bool:  # noqa: ARG002
         return _read_manifest(path).pid == call.process

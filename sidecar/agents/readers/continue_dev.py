@@ -37,7 +37,7 @@ from sidecar.agents.file_reading import first_lines
 from sidecar.agents.folders import Places, Roots
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession, StoreRead
 from sidecar.agents.store_files import FileStores, TwoStores, store_from_path
-from sidecar.agents.stores import LineReader, Lines, SessionState, StoreContents, read_store
+from sidecar.agents.stores import LineReader, Lines, SessionState, read_store
 from sidecar.messages.vendor_usage import Usage
 
 AGENT = "continue"
@@ -245,7 +245,7 @@ class ContinueSessions(FileStores):
 READER = TwoStores(ContinueSessions(), ContinueDev(), lambda path: not path.endswith(".json"))
 
 
-def _read_session(store: Store, state: _State) -> StoreContents:
+def _read_session(store: Store, state: _State) -> StoreRead:
     document = decode_file(store.path, _Session)
     session = SessionState(
         document.session_id or Path(store.path).stem, at=time_from_ns(store.mtime_ns)
@@ -264,7 +264,7 @@ def _read_session(store: Store, state: _State) -> StoreContents:
     calls += [msgspec.structs.replace(call, is_unread_past=is_first) for call in rest]
     prompt = token_count((document.usage or _SessionUsage()).prompt_tokens)
     is_settled = prompt <= state.prompt + state.unlisted[0]
-    return StoreContents([*reversed(calls)], [session.snapshot()], is_settled=is_settled)
+    return StoreRead([*reversed(calls)], [session.snapshot()], is_settled=is_settled)
 
 
 def _reply_calls(

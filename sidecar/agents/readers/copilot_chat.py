@@ -94,7 +94,7 @@ class CopilotChat(StoreReader):
             return read_database(store, state, DatabaseState, events_of)
         if kind == _TRANSCRIPT:
             session = _transcript_session(store)
-            return StoreRead(calls=(), sessions=(session,), state=b"", restarted=True)
+            return StoreRead(sessions=[session])
         if kind == _LOG:
             return read_lines(store, state, partial(_log_state, path))
         before = _known_until(state)
@@ -224,10 +224,9 @@ def _read_flat(store: Store, until: float | None) -> StoreRead:
         state.chat.custom_title = None
     calls = state.calls(range(len(state.chat.requests or ()))).values()
     return StoreRead(
-        calls=tuple(call for call in calls if call.counts),
-        sessions=tuple(state.snapshots()),
+        [call for call in calls if call.counts],
+        [*state.snapshots()],
         state=msgspec.msgpack.encode(_Until(state.until)),
-        restarted=True,
         bytes_read=store.size,
     )
 

@@ -28,12 +28,11 @@ from sidecar.agents.fields import (
 )
 from sidecar.agents.file_reading import cached_until_changed
 from sidecar.agents.readers.copilot_requests import PROVIDER, CallTotals
-from sidecar.agents.session_events import CallFinished, CallSize, StoredSession
+from sidecar.agents.session_events import CallFinished, CallSize, StoredSession, StoreRead
 from sidecar.agents.stores import (
     Lines,
     SessionLines,
     SessionState,
-    StoreContents,
     first_records,
 )
 from sidecar.agents.vscode_storage import Storage
@@ -214,7 +213,7 @@ def _read_spans(connection: sqlite3.Connection, after: str | float) -> Iterator[
 
 def trace_events(
     project_of: Callable[[str], Storage], connection: sqlite3.Connection, state: DatabaseState
-) -> StoreContents:
+) -> StoreRead:
     """Read the calls after the last known row, or all calls if the database was replaced.
 
     Args:
@@ -249,7 +248,7 @@ def trace_events(
         )
     state.at = newest
     sessions = [session.snapshot() for session in state.sessions.values()]
-    return StoreContents(calls, sessions)
+    return StoreRead(calls, sessions)
 
 
 def traced_since(path: str, session: str) -> float | None:

@@ -26,7 +26,7 @@ from sidecar.agents.fields import (
 )
 from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallSize, Store, StoredSession, StoreRead
-from sidecar.agents.stores import SessionState, StoreContents
+from sidecar.agents.stores import SessionState
 from sidecar.agents.vscode_storage import Uri, local_path, storage
 
 _TABLE, _FIRST, _END = "cursorDiskKV", "composerData:", "composerData;"
@@ -94,9 +94,9 @@ class Cursor(OneDatabase):
 READER = Cursor()
 
 
-def _read_changes(user: Path, connection: sqlite3.Connection, state: _State) -> StoreContents:
+def _read_changes(user: Path, connection: sqlite3.Connection, state: _State) -> StoreRead:
     if not columns(connection, _TABLE):
-        return StoreContents()
+        return StoreRead()
     keys = f"FROM {_TABLE} WHERE key >= ? AND key < ?"
     names = connection.execute(f"SELECT key {keys}", (_FIRST, _END))
     known = {str(key).removeprefix(_FIRST) for (key,) in names}
@@ -114,7 +114,7 @@ def _read_changes(user: Path, connection: sqlite3.Connection, state: _State) -> 
         if bytes(one.subagent_info) == b"null" and one.created_at:
             name = str(key).removeprefix(_FIRST)
             state.sessions[name] = _session_of(user, name, one)
-    return StoreContents((), map(_snapshot, state.sessions.values()), skipped)
+    return StoreRead((), [*map(_snapshot, state.sessions.values())], skipped)
 
 
 def _session_of(user: Path, name: str, one: _Conversation) -> SessionState:

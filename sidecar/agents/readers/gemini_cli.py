@@ -39,7 +39,6 @@ from sidecar.agents.stores import (
     SessionLines,
     SessionState,
     StartOverError,
-    StoreContents,
     read_document,
     record_at,
 )
@@ -367,11 +366,11 @@ class _Log(SessionLines):
             )
 
 
-def _events_of(store: Store, data: bytes) -> StoreContents:
+def _events_of(store: Store, data: bytes) -> StoreRead:
     log, fields = _Log.of(store), decode_document(data, _Fields)
     calls = [*log.calls(log.apply_fields(fields))]
     log.session.title_at = "summary" if fields.summary else None
-    return StoreContents(calls, log.snapshots())
+    return StoreRead(calls, [*log.snapshots()])
 
 
 def _folder_of_project(project: str) -> str:

@@ -16,7 +16,7 @@ from sidecar.agents.folders import Places
 from sidecar.agents.readers.pi import Pi, PiSession
 from sidecar.agents.session_events import CallFinished, Store, StoreRead
 from sidecar.agents.store_files import FileStores, TwoStores, database_store
-from sidecar.agents.stores import Lines, SessionState, StartOverError, StoreContents
+from sidecar.agents.stores import Lines, SessionState, StartOverError
 
 AGENT = "openclaw"
 _MOST_BYTES = 64 << 20
@@ -56,7 +56,7 @@ class OpenClawFiles(Pi):
 READER = TwoStores(OpenClawDatabases(), OpenClawFiles(), lambda path: ".jsonl" in path)
 
 
-def _read_events(path: str, connection: sqlite3.Connection, state: _State) -> StoreContents:
+def _read_events(path: str, connection: sqlite3.Connection, state: _State) -> StoreRead:
     newest = dict(
         connection.execute(
             "SELECT session_id, max(seq) FROM transcript_events WHERE typeof(seq) = 'integer' "
@@ -80,7 +80,7 @@ def _read_events(path: str, connection: sqlite3.Connection, state: _State) -> St
         if name in running:
             state.sessions[name].session.active = running[name]
     sessions = [one for session in state.sessions.values() for one in session.snapshots()]
-    return StoreContents(calls, sessions, skipped)
+    return StoreRead(calls, sessions, skipped)
 
 
 def _read_session(

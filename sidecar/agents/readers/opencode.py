@@ -50,7 +50,7 @@ from sidecar.agents.session_events import (
     StoreRead,
 )
 from sidecar.agents.store_files import TwoStores, list_folder, store_from_path
-from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
+from sidecar.agents.stores import DocumentReader, SessionState
 from sidecar.cost.cache_losses import CacheLoss
 from sidecar.known_agents import all_agents
 from sidecar.messages.vendor_usage import Usage
@@ -404,7 +404,7 @@ class _Databases(OneDatabase):
                 for part in _newest_parts(connection, session)
             )
 
-    def _events_of_rows(self, connection: sqlite3.Connection, state: _State) -> StoreContents:
+    def _events_of_rows(self, connection: sqlite3.Connection, state: _State) -> StoreRead:
         """Return the completed calls in all changed messages, and the changed sessions.
 
         opencode updates rows in place.
@@ -449,7 +449,7 @@ class _Databases(OneDatabase):
         }
         calls = [replace(call, loss=losses.get(call.request)) for call in calls]
         sessions = [session.snapshot() for session in measured]
-        return StoreContents(calls, sessions, skipped, is_whole)
+        return StoreRead(calls, sessions, skipped, is_whole)
 
     def compacts_at(self, window: int, model: str) -> int:
         reply = min(max_output_of(parse(model).bare) or _LONGEST_REPLY, _LONGEST_REPLY)
@@ -468,14 +468,14 @@ class _Files(DocumentReader):
         is_session = os.path.join("storage", "session", "") in path
         return store_from_path(self.agent, path, live=is_session)
 
-    def parse(self, store: Store, data: bytes) -> StoreContents:
+    def parse(self, store: Store, data: bytes) -> StoreRead:
         if store.live:
             return _events_of_session(store, data)
         message = decode_document(data, OpenCodeMessage)
         if message.role != "assistant":
-            return StoreContents()
+            return StoreRead()
         folder = message.path.cwd if message.path else None
-        return StoreContents(message.calls(message.session_id or "", folder, is_child=False))
+        return StoreRead(message.calls(message.session_id or "", folder, is_child=False))
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
         return _own_title(decode_file(store.path, _SessionFile).title)
@@ -716,10 +716,10 @@ def _time_of_compaction(connection: sqlite3.Connection, session: str) -> int:
     return int(row[0] or 0)
 
 
-def _events_of_session(store: Store, data: bytes) -> StoreContents:
+def _events_of_session(store: Store, data: bytes) -> StoreRead:
     file = decode_document(data, _SessionFile)
     if file.id is None or file.parent_id:
-        return StoreContents()
+        return StoreRead()
     updated = (file.time or _SessionTime()).updated
     session = _make_session(_Row(file.id, file.directory, None, file.title, updated), rank=0)
     messages = Path(store.path).parents[2] / "message" / file.id
@@ -728,4 +728,4 @@ def _events_of_session(store: Store, data: bytes) -> StoreContents:
         message = try_decode_file(name, OpenCodeMessage)
         if message is not None and _apply_message(session, message):
             break
-    return StoreContents(sessions=[session.snapshot()])
+    return StoreRead(sessions=[session.snapshot()])

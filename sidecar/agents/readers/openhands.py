@@ -15,8 +15,8 @@ from sidecar.agents.fields import (
     reported_usage,
     time_from_ns,
 )
-from sidecar.agents.session_events import CallFinished, CallSize, Category, Store
-from sidecar.agents.stores import DocumentReader, SessionState, StoreContents
+from sidecar.agents.session_events import CallFinished, CallSize, Category, Store, StoreRead
+from sidecar.agents.stores import DocumentReader, SessionState
 from sidecar.messages.vendor_usage import Usage
 
 _MAIN = "agent"
@@ -73,7 +73,7 @@ class OpenHands(DocumentReader):
     inner = ("conversations",)
     pattern, levels = r"[^/]+/base_state\.json", 2
 
-    def parse(self, store: Store, data: bytes) -> StoreContents:
+    def parse(self, store: Store, data: bytes) -> StoreRead:
         state = decode_document(data, _State)
         session = SessionState(Path(store.path).parent.name)
         session.work_in(state.workspace.working_dir if state.workspace else None)
@@ -86,7 +86,7 @@ class OpenHands(DocumentReader):
         ]
         session.began = min((call.at for call in calls), default=None)
         session.at = time_from_ns(store.mtime_ns)
-        return StoreContents(calls, [session.snapshot()])
+        return StoreRead(calls, [session.snapshot()])
 
 
 READER = OpenHands()

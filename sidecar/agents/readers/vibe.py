@@ -48,7 +48,7 @@ from sidecar.agents.store_files import (
     store_from_path,
     with_size_of,
 )
-from sidecar.agents.stores import DocumentReader, Lines, SessionState, StoreContents, read_store
+from sidecar.agents.stores import DocumentReader, Lines, SessionState, read_store
 from sidecar.messages.vendor_usage import Usage
 
 AGENT = "vibe"
@@ -97,7 +97,7 @@ class VibeStats(DocumentReader):
     inner = ("logs/session",)
     pattern, levels = r"[^/]+/meta\.json", 2
 
-    def parse(self, store: Store, data: bytes) -> StoreContents:
+    def parse(self, store: Store, data: bytes) -> StoreRead:
         """Parse a session. All of its calls are combined into one."""
         meta = decode_document(data, _StatsMeta)
         stats = meta.stats or _StatsNumbers()
@@ -112,7 +112,7 @@ class VibeStats(DocumentReader):
             session.id,
             meta.model,
         )
-        return StoreContents(calls, [session.snapshot()])
+        return StoreRead(calls, [session.snapshot()])
 
 
 _UNIFIED, _META = "unified", "meta.json"
@@ -296,7 +296,7 @@ class _Session(msgspec.Struct):
     billed: tuple[int, int, int] = (0, 0, 0)
     """The input, cached input and output tokens of all recorded calls."""
 
-    def read(self, folder: Path) -> StoreContents:
+    def read(self, folder: Path) -> StoreRead:
         meta = _read_meta(folder)
         calls = [*self._missed_calls(folder, meta)]
         skipped, before, self.offsets = 0, self.offsets, {}
@@ -313,7 +313,7 @@ class _Session(msgspec.Struct):
                     offset, skipped = offset + (passed or len(data)), skipped + lines.skipped
             self.offsets[name] = offset
         self._describe(meta)
-        return StoreContents(calls, [self.session.snapshot()], skipped)
+        return StoreRead(calls, [self.session.snapshot()], skipped)
 
     def _describe(self, meta: _Meta) -> None:
         session = self.session
