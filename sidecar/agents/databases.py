@@ -7,14 +7,12 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from sidecar.agents.fields import parse_iso_time, time_from_ms
 from sidecar.agents.folders import Places, Roots
 from sidecar.agents.session_events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.store_files import database_files, database_store
@@ -216,10 +214,3 @@ def rows(
 def column_text(value: object) -> str | None:
     """Return a column's text, truncated to `LONGEST_ID`, or None if it is empty or not a string."""
     return value[:LONGEST_ID] if isinstance(value, str) and value else None
-
-
-def column_time(value: object) -> datetime | None:
-    """Convert an ISO 8601 string, or a number of seconds or milliseconds since 1970, to a time."""
-    if isinstance(value, int | float):
-        return time_from_ms(value if value > 1e11 else value * 1000)
-    return parse_iso_time(value if isinstance(value, str) else None)

@@ -169,9 +169,14 @@ def time_from_ms(milliseconds: float | None) -> datetime | None:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def parse_time(stamp: str | float | None) -> datetime | None:
-    """Parse an ISO 8601 time or milliseconds since 1970, or return None if the value is invalid."""
-    return parse_iso_time(stamp) if isinstance(stamp, str) else time_from_ms(stamp)
+def parse_time(stamp: object) -> datetime | None:
+    """Parse an ISO 8601 time, or a number of seconds or milliseconds since 1970.
+
+    Returns None if the value is invalid.
+    """
+    if isinstance(stamp, int | float):
+        return time_from_ms(stamp if stamp > 1e11 else stamp * 1000)
+    return parse_iso_time(stamp if isinstance(stamp, str) else None)
 
 
 def time_from_ns(nanoseconds: int) -> datetime:

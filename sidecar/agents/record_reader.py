@@ -22,7 +22,6 @@ from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
     column_text,
-    column_time,
     columns,
     read_database,
     read_only,
@@ -30,6 +29,7 @@ from sidecar.agents.databases import (
 from sidecar.agents.fields import (
     Record,
     decode_document,
+    parse_time,
     parse_usd,
     reported_usage,
     time_from_ns,
@@ -174,7 +174,7 @@ class _Form(NamedTuple):
             session.ended = bool(get(fields.ended))
 
     def time(self, value: Scalar) -> datetime | None:
-        at = column_time(value)
+        at = parse_time(value)
         if at is not None and self.calls.has_local_times and at.tzinfo is UTC:
             return at.replace(tzinfo=None).astimezone()
         return at

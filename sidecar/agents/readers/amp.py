@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 
 from sidecar.agents.context_sizes import Content, ContextSizes
@@ -44,10 +43,6 @@ class _Usage(CamelRecord):
             fresh, written = fresh + token_count(written), None
         cached = self.cache_read_input_tokens, written
         return reported_usage(fresh, self.output_tokens, *cached, includes_cached=False)
-
-    @property
-    def at(self) -> datetime | None:
-        return parse_time(self.timestamp)
 
 
 class _Message(CamelRecord):
@@ -111,7 +106,7 @@ class Amp(DocumentReader):
         session.title_at = session.id if thread.title else None
         calls = list[CallFinished]()
         for request, one in thread.replies:
-            usage, session.model, at = one.usage, one.model, one.at
+            usage, session.model, at = one.usage, one.model, parse_time(one.timestamp)
             window = token_count(one.max_input_tokens) or None
             session.touch(at)
             session.track = session.track.call(CallSize.of(usage, one.model, window))

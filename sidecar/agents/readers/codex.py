@@ -26,7 +26,13 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes
-from sidecar.agents.fields import Record, TokenCount, parse_iso_time, provider_of, time_from_ms
+from sidecar.agents.fields import (
+    Record,
+    TokenCount,
+    parse_iso_time,
+    parse_time,
+    provider_of,
+)
 from sidecar.agents.file_reading import last_lines
 from sidecar.agents.folders import Places, Roots
 from sidecar.agents.session_events import (
@@ -328,18 +334,12 @@ def _is_later(state: RolloutState, one: RolloutLine, payload: Payload) -> bool:
     began, at = parse_iso_time(state.began), parse_iso_time(one.timestamp)
     if began is None or at is None or at < began:
         return False
-    started = _parse_time(payload.started_at)
+    started = parse_time(payload.started_at)
     if started is not None:
         # A turn's start time is in whole seconds.
         return started >= began.replace(microsecond=0)
     copied_at = parse_iso_time(state.copied_at)
     return not state.copied or copied_at is None or at - copied_at > _PAUSE
-
-
-def _parse_time(value: float | str | None) -> datetime | None:
-    if isinstance(value, str):
-        return parse_iso_time(value)
-    return None if not value or value > 1e11 else datetime.fromtimestamp(value, UTC)
 
 
 def parent_of(path: str, thread: str | None) -> Parent:
@@ -477,10 +477,9 @@ def _limits_in(path: str) -> list[ReportedLimit]:
     for one in Lines(path, data, 0).records(_limits_line):
         found = (one.payload and one.payload.rate_limits) or found
     return [
-        ReportedLimit(limit.window_minutes, limit.used_percent, time_from_ms(at))
+        ReportedLimit(limit.window_minutes, limit.used_percent, parse_time(limit.resets_at))
         for limit in (found.primary, found.secondary)
         if limit is not None and limit.window_minutes and limit.used_percent is not None
-        for at in (1000 * (limit.resets_at or 0),)
     ]
 
 

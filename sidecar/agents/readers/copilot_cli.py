@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes
-from sidecar.agents.databases import DatabaseState, OneDatabase, column_time, read_only, rows
+from sidecar.agents.databases import DatabaseState, OneDatabase, read_only, rows
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -30,6 +30,7 @@ from sidecar.agents.fields import (
     credits_to_usd,
     json_digest,
     parse_iso_time,
+    parse_time,
     reported_usage,
 )
 from sidecar.agents.file_reading import cached_until_changed, chunks, open_quietly
@@ -247,7 +248,7 @@ class _Database(OneDatabase):
     def _calls_of_row(self, session: SessionState, row: dict[str, Any]) -> list[CallFinished]:
         usage, category = _usage_of(row), _category_of(row)
         session.model = str(row.get("copilot_usage_model") or row.get("model") or "unknown")
-        at, nano = column_time(row.get("created_at")), row.get("total_nano_aiu")
+        at, nano = parse_time(row.get("created_at")), row.get("total_nano_aiu")
         session.touch(at)
         effort = row.get("reasoning_effort")
         session.note(effort=str(effort) if effort else None)
@@ -316,7 +317,7 @@ def _is_in_log(row: dict[str, Any], folder: str) -> bool | None:
     Returns None if the record may still follow, because Copilot CLI writes the row first, even
     before it creates the log. The times of both may differ by a few milliseconds.
     """
-    events, at = os.path.join(folder, _EVENTS), column_time(row.get("created_at"))
+    events, at = os.path.join(folder, _EVENTS), parse_time(row.get("created_at"))
     if at is None:
         return False
     if (since := _recorded_since(events)) is not None:
@@ -349,7 +350,7 @@ def _rows_since(path: str) -> str | None:
         return None
     with read_only(path) as connection:
         first = next(rows(connection, _TABLE, "1 ORDER BY id"), {})
-    at = column_time(first.get("created_at"))
+    at = parse_time(first.get("created_at"))
     return at.isoformat() if at else None
 
 

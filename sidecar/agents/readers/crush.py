@@ -20,11 +20,10 @@ from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
     column_text,
-    column_time,
     read_only,
     rows,
 )
-from sidecar.agents.fields import Record, decode_file, reported_usage, token_count
+from sidecar.agents.fields import Record, decode_file, parse_time, reported_usage, token_count
 from sidecar.agents.file_reading import cached_until_changed
 from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize
@@ -154,8 +153,8 @@ def _make_session(name: str, folder: str, row: dict[str, Any], model: str | None
     track = ContextTrack().call(CallSize.of(size, model))
     if not size.prompt_tokens and row.get("summary_message_id"):
         track = track.compaction()
-    session = SessionState(name, at=column_time(row["updated_at"]), model=model, track=track)
-    session.began = column_time(row.get("created_at"))
+    session = SessionState(name, at=parse_time(row["updated_at"]), model=model, track=track)
+    session.began = parse_time(row.get("created_at"))
     session.work_in(folder)
     session.title_at = name if row.get("title") else None
     return session

@@ -22,11 +22,17 @@ from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
     column_text,
-    column_time,
     read_only,
     rows,
 )
-from sidecar.agents.fields import CamelRecord, Record, parse_usd, reported_usage, token_count
+from sidecar.agents.fields import (
+    CamelRecord,
+    Record,
+    parse_time,
+    parse_usd,
+    reported_usage,
+    token_count,
+)
 from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
@@ -98,8 +104,8 @@ class Goose(OneDatabase):
         reading = CallSize(prompt or total, output if prompt else 0, config.model_name)
         session = SessionState(
             name,
-            began=column_time(row.get("created_at")),
-            at=column_time(row.get("updated_at")),
+            began=parse_time(row.get("created_at")),
+            at=parse_time(row.get("updated_at")),
             model=config.model_name,
             track=ContextTrack().call(reading),
             window=config.context_limit,
@@ -190,8 +196,8 @@ def _is_imported(
     order = "" if total.get("id") else " DESC"
     where = f"session_id = ? ORDER BY created_timestamp{order} LIMIT 1"
     message = next(rows(connection, "messages", where, session["id"]), {})
-    at = column_time(message.get("created_timestamp"))
-    began = column_time(session.get("created_at"))
+    at = parse_time(message.get("created_timestamp"))
+    began = parse_time(session.get("created_at"))
     return at is not None and began is not None and at < began - _TOLERANCE
 
 
@@ -213,7 +219,7 @@ def _call_of_request(
     # Costs from any other source are based on Goose's own price list.
     is_billed = row.get("cost_source") == "provider_reported"
     return session.call(
-        column_time(row.get("created_timestamp")) or session.at,
+        parse_time(row.get("created_timestamp")) or session.at,
         _usage_of_request(row),
         f"{session.id}/{row['id']}" if row.get("id") else session.id,
         column_text(row.get("model")) or session.model,

@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.databases import column_time
 from sidecar.agents.fields import (
     CamelRecord,
     Record,
     TokenCount,
+    parse_time,
     reported_usage,
     time_from_ns,
     try_decode_file,
@@ -114,7 +114,7 @@ class _Updates(SessionLines):
         session = self.session
         self._describe()
         for line in lines.records(_line):
-            session.touch(column_time(line.timestamp))
+            session.touch(parse_time(line.timestamp))
             update = (line.params and line.params.update) or _Update()
             session.active = update.kind != _ENDED
             if update.kind != _ENDED or update.usage is None:

@@ -7,7 +7,6 @@ Kimi CLI replaces after a compaction.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from hashlib import md5
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from sidecar.agents.context_sizes import Content, ContextSizes
 from sidecar.agents.fields import (
     Record,
     TokenCount,
+    parse_time,
     reported_usage,
-    time_from_ms,
     try_decode_file,
 )
 from sidecar.agents.session_events import CallFinished, CallSize, Store
@@ -60,10 +59,6 @@ class _Message(Record):
 class _Entry(Record):
     timestamp: float | None = None
     message: _Message | None = None
-
-    @property
-    def at(self) -> datetime | None:
-        return time_from_ms(self.timestamp * 1000) if self.timestamp else None
 
     @property
     def status(self) -> _Payload | None:
@@ -154,7 +149,7 @@ class _Wire(SessionLines):
         session = self.session
         for entry in lines.records(_entry):
             kind = entry.message.type if entry.message else None
-            session.touch(entry.at)
+            session.touch(parse_time(entry.timestamp))
             session.active = session.active if kind is None else kind != "TurnEnd"
             if kind in _COMPACTIONS:
                 session.track = session.track.compaction()
@@ -177,7 +172,7 @@ class _Wire(SessionLines):
             # A fork is a copy under a new session id, and not all providers name their messages.
             copied = f"{entry.timestamp}/{usage.prompt_tokens}/{usage.output_tokens}"
             yield from self.session.call(
-                entry.at,
+                parse_time(entry.timestamp),
                 usage,
                 status.message_id or copied,
                 status.model,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
-from sidecar.agents.databases import column_time
 from sidecar.agents.fields import (
     Number,
     Record,
     TokenCount,
     decode_document,
+    parse_time,
     parse_usd,
     reported_usage,
     time_from_ns,
@@ -101,7 +101,7 @@ def _calls(
         if tokens is None:
             break
         provider, slash, model = (tokens.model or "").rpartition("/")
-        at = column_time(cost.timestamp) if cost else None
+        at = parse_time(cost.timestamp) if cost else None
         if purpose == _MAIN:
             size = CallSize.of(tokens.usage, model, tokens.context_window)
             session.track = session.track.call(size)

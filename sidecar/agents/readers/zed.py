@@ -19,11 +19,10 @@ from sidecar.agents.databases import (
     DatabaseState,
     OneDatabase,
     column_text,
-    column_time,
     read_only,
     rows,
 )
-from sidecar.agents.fields import Number, Record, reported_usage
+from sidecar.agents.fields import Number, Record, parse_time, reported_usage
 from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
@@ -188,7 +187,7 @@ class Zed(OneDatabase):
                 state.skipped += 1
                 continue
             model, folders = thread.model or _Model(), column_text(row.get("folder_paths"))
-            session = SessionState(name, at=column_time(row["updated_at"]), model=model.model)
+            session = SessionState(name, at=parse_time(row["updated_at"]), model=model.model)
             session.work_in(folders)
             session.title_at = name if row.get("summary") else None
             if thread.newest is not None:
