@@ -65,6 +65,12 @@ class Roots(msgspec.Struct, frozen=True):
 _DIGESTS = ("md5", "sha256")
 
 
+def first_path(folders: str | None) -> str:
+    """Return the first of `Roots.contains`' folders, or an empty string if it is not a path."""
+    first = (folders or "").partition("\n")[0]
+    return "" if first.partition(":")[0] in (*_DIGESTS, "name") else first
+
+
 @lru_cache(maxsize=64)
 def _folder_digest(method: str, folder: str) -> str:
     digest = hashlib.new(method, usedforsecurity=False)

@@ -68,6 +68,7 @@ from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.fields import provider_of
 from sidecar.agents.file_reading import HEAD, chunks, first_lines, open_quietly, whole_objects
+from sidecar.agents.folders import first_path
 from sidecar.agents.session_events import (
     NEVER,
     CallFinished,
@@ -222,7 +223,7 @@ class SessionState(msgspec.Struct):
             model: The model, if known.
             provider: The provider. Defaults to the provider that the model's name implies.
             session: The id of the session that made the call. Defaults to this session.
-            workspace: The agent's working directory. Defaults to the session's folder.
+            workspace: The agent's working directory. Defaults to the session's first folder.
             category: The call's purpose.
             cost_usd: The amount that the provider billed, in USD.
             agent_cost_usd: The cost in USD that the agent calculated from its own price list.
@@ -242,7 +243,7 @@ class SessionState(msgspec.Struct):
             provider=provider or provider_of(model),
             usage=usage,
             request=request,
-            workspace=(self.folder or "") if workspace is None else workspace,
+            workspace=first_path(self.folder) if workspace is None else workspace,
             branch=self.branch,
             category=category,
             cost_usd=cost_usd,

@@ -38,11 +38,6 @@ class Storage(msgspec.Struct, frozen=True):
     """The name of the project's folder, if the project is on another machine."""
 
     @property
-    def workspace(self) -> str:
-        """The folder to record calls for, or an empty string if unknown."""
-        return next(iter(self.folders), "")
-
-    @property
     def named_folders(self) -> tuple[str, ...]:
         """The project's folders or remote folder name, in the format that `Roots.contains` uses."""
         return self.folders or ((f"name:{self.name}",) if self.name else ())

@@ -99,10 +99,9 @@ class Amp(DocumentReader):
 
     def parse(self, store: Store, data: bytes) -> StoreRead:
         thread = decode_document(data, _Thread)
-        folders = thread.folders
         session = SessionState(thread.id or Path(store.path).stem)
         session.touch(time_from_ms(thread.created))
-        session.work_in("\n".join(folders))
+        session.work_in("\n".join(thread.folders))
         session.title_at = session.id if thread.title else None
         calls = list[CallFinished]()
         for request, one in thread.replies:
@@ -115,7 +114,6 @@ class Amp(DocumentReader):
                 usage,
                 f"{session.id}/{request}",
                 one.model,
-                workspace=folders[0] if folders else "",
             )
         thread.add_parts(session.sizes)
         return StoreRead(calls, [session.snapshot()])

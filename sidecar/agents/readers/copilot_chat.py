@@ -150,10 +150,6 @@ class _State(msgspec.Struct):
     def of(cls, path: str, until: float | None = None) -> _State:
         return cls(path, SessionState(_session_of(path), rank=_CHAT), until=until)
 
-    @property
-    def workspace(self) -> str:
-        return _project_of(self.path).workspace
-
     def read(self, lines: Lines) -> Iterable[CallFinished]:
         """Replay the lines and return their calls.
 
@@ -189,11 +185,12 @@ class _State(msgspec.Struct):
         """Return the calls in the given turns that started before `until`, keyed by id."""
         name, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
+        session = SessionState(name, folder="\n".join(_project_of(self.path).named_folders))
         return {
             call.request: call
             for turn in turns
             if turn is not None and (self.until is None or (turn.timestamp or 0) < self.until)
-            for call in calls_of(turn, SessionState(name), self.workspace)
+            for call in calls_of(turn, session)
         }
 
     def snapshots(self) -> Iterable[StoredSession]:
@@ -270,12 +267,11 @@ def _window_of_model(path: str, chat: StoredChat) -> int | None:
 
 
 def _log_state(path: Path) -> spans.LogState:
-    project, name = _project_of(str(path)), _session_of(str(path))
+    name = _session_of(str(path))
     session = SessionState(name, rank=_LOG)
-    session.work_in("\n".join(project.named_folders))
+    session.work_in("\n".join(_project_of(str(path)).named_folders))
     return spans.LogState(
         session,
-        project.workspace,
         str(path.parent),
         child=path.name != _MAIN,
         until=spans.traced_since(str(_traces_of(str(path))), name),

@@ -462,7 +462,7 @@ class ContentChat(StoredChat):
             one.add_to(sizes, summaries)
 
 
-def calls_of(request: CopilotTurn, session: SessionState, workspace: str) -> Iterator[CallFinished]:
+def calls_of(request: CopilotTurn, session: SessionState) -> Iterator[CallFinished]:
     """Yield a turn's calls: one per model if totals are available, otherwise just one."""
     if request.request_id is None:
         return
@@ -474,7 +474,6 @@ def calls_of(request: CopilotTurn, session: SessionState, workspace: str) -> Ite
             f"{request.request_id}/{number}" if number else request.request_id,
             model,
             request.provider,
-            workspace=workspace,
             cost_usd=usd if number == 0 else None,
         )
 

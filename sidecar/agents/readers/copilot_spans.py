@@ -81,7 +81,6 @@ _line = typed.decoder(_Line)
 class LogState(SessionLines):
     """What the reader remembers about a debug log between reads."""
 
-    workspace: str
     folder: str
     """The log's folder, which also contains `models.json`."""
     child: bool
@@ -119,7 +118,6 @@ class LogState(SessionLines):
             line.span_id or f"{self.session.id}/{line.ts}",
             attrs.model,
             PROVIDER,
-            workspace=self.workspace,
             category="subagent" if self.child else "summary" if line.is_summary else "main",
             cost_usd=credits_to_usd(nano / _NANO) if nano else None,
         )
@@ -229,11 +227,11 @@ def trace_events(
     for span in _read_spans(connection, state.at or 0):
         name, at = span.parent or span.session, time_from_ms(span.at_ms)
         session = state.sessions.get(name) or SessionState(name, rank=TRACE_RANK)
+        session.work_in("\n".join(project(name).named_folders))
         if not span.parent and span.usage.prompt_tokens and not _is_aside(span.name):
             session.model = span.model
             session.track = session.track.call(CallSize.of(span.usage, span.model))
             session.touch(at)
-            session.work_in("\n".join(project(name).named_folders))
             state.sessions[name] = session
         calls += session.call(
             at,
@@ -241,7 +239,6 @@ def trace_events(
             span.id,
             span.model,
             PROVIDER,
-            workspace=project(name).workspace,
             category="subagent" if span.parent else "main",
             cost_usd=credits_to_usd(span.nano / _NANO) if span.nano else None,
             telemetry_id=span.response,

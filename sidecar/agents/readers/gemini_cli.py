@@ -202,7 +202,6 @@ class _Kept(NamedTuple):
 
 
 class _Log(SessionLines):
-    workspace: str
     subagent: str = ""
     """The name of the sub-agent's file, or an empty string for a main conversation."""
     first: str | None = None
@@ -223,7 +222,7 @@ class _Log(SessionLines):
         session = SessionState(name)
         session.work_in(_folder_of_project(str(project)))
         subagent = "" if store.live else path.stem
-        return cls(session, _folder_in_list(str(project)) or "", subagent)
+        return cls(session, subagent)
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
         calls: dict[str, CallFinished] = {}
@@ -361,7 +360,6 @@ class _Log(SessionLines):
                 message.id or f"{self.session.id}/{message.timestamp}",
                 message.model,
                 "google",
-                workspace=self.workspace,
                 category="subagent" if self.subagent else "main",
             )
 

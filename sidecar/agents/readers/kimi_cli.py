@@ -85,9 +85,9 @@ class KimiCli(LineReader):
 
     def begin(self, store: Store) -> _Wire:
         folder = Path(store.path).parent
-        session, known = SessionState(folder.name), _folder_of_session(folder)
-        session.work_in(known or f"md5:{folder.parent.name}")
-        return _Wire(session, known or "")
+        session = SessionState(folder.name)
+        session.work_in(_folder_of_session(folder) or f"md5:{folder.parent.name}")
+        return _Wire(session)
 
     def measure(self, path: str, session: str, sizes: ContextSizes) -> None:  # noqa: ARG002
         before = 0
@@ -143,8 +143,6 @@ _context_line = typed.decoder(_ContextLine)
 
 
 class _Wire(SessionLines):
-    workspace: str
-
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
         for entry in lines.records(_entry):
@@ -177,7 +175,6 @@ class _Wire(SessionLines):
                 status.message_id or copied,
                 status.model,
                 PROVIDER,
-                workspace=self.workspace,
             )
 
 

@@ -186,9 +186,9 @@ class Zed(OneDatabase):
             except (OSError, msgspec.DecodeError):
                 state.skipped += 1
                 continue
-            model, folders = thread.model or _Model(), column_text(row.get("folder_paths"))
+            model = thread.model or _Model()
             session = SessionState(name, at=parse_time(row["updated_at"]), model=model.model)
-            session.work_in(folders)
+            session.work_in(column_text(row.get("folder_paths")))
             session.title_at = name if row.get("summary") else None
             if thread.newest is not None:
                 session.track = ContextTrack().call(CallSize.of(thread.newest, model.model))
@@ -202,7 +202,6 @@ class Zed(OneDatabase):
                 model.model,
                 None if model.provider == "zed.dev" else model.provider,
                 session=parent or name,
-                workspace=(folders or "").split("\n")[0],
                 category="subagent" if parent else "main",
             )
 
