@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sidecar.agents.folders import Places, Roots
+from sidecar.agents.folders import Places, Roots, agent_folders
 from sidecar.agents.session_events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.store_files import database_files, database_store
 from sidecar.agents.stores import SessionState, read_store
@@ -140,10 +140,17 @@ class OneDatabase(StoreReader):
     """The name of the sessions table."""
     key = "id"
     """The column with the sessions' ids."""
+    title_column = ""
+    files: tuple[str, ...] = ()
+    """The databases in the agent's folders. `*` stands for any part of a name."""
 
     def paths(self, places: Places) -> tuple[Path, ...]:
         """Return the agent's database paths."""
-        raise NotImplementedError
+        found: list[Path] = []
+        for home in agent_folders(places, self.agent):
+            for file in self.files:
+                found += sorted(home.glob(file)) if "*" in file else [home / file]
+        return tuple(dict.fromkeys(found))
 
     def changes(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
@@ -151,9 +158,9 @@ class OneDatabase(StoreReader):
         """Update `state` with the rows that changed since `state.at`, and return their calls."""
         raise NotImplementedError
 
-    def title_of(self, row: dict[str, Any]) -> object:  # noqa: ARG002
+    def title_of(self, row: dict[str, Any]) -> object:
         """Return the session title from a row of the sessions table."""
-        return None
+        return row.get(self.title_column)
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(one for path in self.paths(places) for one in database_files(path))

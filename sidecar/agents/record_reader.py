@@ -37,7 +37,6 @@ from sidecar.agents.fields import (
     try_decode_toml,
 )
 from sidecar.agents.file_reading import open_quietly
-from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRead, StoreReader
 from sidecar.agents.store_files import FileStores, database_store, store_from_path
 from sidecar.agents.stores import (
@@ -434,15 +433,8 @@ class RecordTables(OneDatabase):
     agent = ""
 
     def __init__(self, agent: str) -> None:
-        self.agent = agent
+        self.agent, self.files = agent, _form(agent).calls.files
         self.table, self.key = _form(agent).sessions_table
-
-    def paths(self, places: Places) -> tuple[Path, ...]:
-        found: list[Path] = []
-        for home in agent_folders(places, self.agent):
-            for file in _form(self.agent).calls.files:
-                found += sorted(home.glob(file)) if "*" in file else [home / file]
-        return tuple(dict.fromkeys(found))
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_database(store, state, _Seen, partial(self._read_contents, store.path))

@@ -34,7 +34,6 @@ from sidecar.agents.fields import (
     reported_usage,
 )
 from sidecar.agents.file_reading import cached_until_changed, chunks, open_quietly
-from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize, Category, Store, StoredSession
 from sidecar.agents.store_files import TwoStores
 from sidecar.agents.stores import (
@@ -218,10 +217,7 @@ def _is_write(kind: str) -> bool:
 
 
 class _Database(OneDatabase):
-    agent, table = AGENT, "sessions"
-
-    def paths(self, places: Places) -> tuple[Path, ...]:
-        return tuple(home / _STORE for home in agent_folders(places, AGENT))
+    agent, files, table = AGENT, (_STORE,), "sessions"
 
     def changes(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState

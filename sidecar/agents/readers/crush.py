@@ -61,7 +61,7 @@ def _folder_of_database(path: str) -> str:
 
 
 class Crush(OneDatabase):
-    agent, table = AGENT, "sessions"
+    agent, table, title_column = AGENT, "sessions", "title"
 
     def paths(self, places: Places) -> tuple[Path, ...]:
         """Return the databases of all projects in Crush's project lists."""
@@ -69,9 +69,6 @@ class Crush(OneDatabase):
         for home in agent_folders(places, AGENT):
             found += _databases_in_list(home / "projects.json") or ()
         return tuple(dict.fromkeys(found))
-
-    def title_of(self, row: dict[str, Any]) -> object:
-        return row.get("title")
 
     def changes(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState

@@ -24,7 +24,6 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
 )
-from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallSize, Store, StoredSession, StoreRead
 from sidecar.agents.stores import SessionState
 from sidecar.agents.vscode_storage import Uri, local_path, storage
@@ -71,11 +70,8 @@ class _State(msgspec.Struct):
 
 class Cursor(OneDatabase):
     agent = "cursor"
+    files = ("globalStorage/state.vscdb",)
     table = _TABLE
-
-    def paths(self, places: Places) -> tuple[Path, ...]:
-        homes = agent_folders(places, self.agent)
-        return tuple(home / "globalStorage" / "state.vscdb" for home in homes)
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         user = Path(store.path).parent.parent

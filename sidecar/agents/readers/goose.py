@@ -11,7 +11,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,7 +32,6 @@ from sidecar.agents.fields import (
     reported_usage,
     token_count,
 )
-from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
 from sidecar.messages.vendor_usage import Usage
@@ -60,10 +58,7 @@ def _parse_config(row: dict[str, Any]) -> _Config:
 
 
 class Goose(OneDatabase):
-    agent, table = AGENT, "sessions"
-
-    def paths(self, places: Places) -> tuple[Path, ...]:
-        return tuple(home / "sessions" / "sessions.db" for home in agent_folders(places, AGENT))
+    agent, files, table = AGENT, ("sessions/sessions.db",), "sessions"
 
     def title_of(self, row: dict[str, Any]) -> object:
         """Return the name that the user gave a session. Goose derives other names from messages."""

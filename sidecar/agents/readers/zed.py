@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,7 +22,6 @@ from sidecar.agents.databases import (
     rows,
 )
 from sidecar.agents.fields import Number, Record, parse_time, reported_usage
-from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
 from sidecar.messages.vendor_usage import Usage
@@ -165,13 +163,8 @@ def _document(row: dict[str, Any]) -> bytes:
 
 
 class Zed(OneDatabase):
-    agent, table = AGENT, "threads"
-
-    def paths(self, places: Places) -> tuple[Path, ...]:
-        return tuple(home / "threads" / "threads.db" for home in agent_folders(places, AGENT))
-
-    def title_of(self, row: dict[str, Any]) -> object:
-        return row.get("summary")
+    agent, files = AGENT, ("threads/threads.db",)
+    table, title_column = "threads", "summary"
 
     def changes(
         self, _path: str, connection: sqlite3.Connection, state: DatabaseState
