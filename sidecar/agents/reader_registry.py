@@ -65,7 +65,7 @@ def reader_of(agent: str) -> StoreReader:
         return made
     name = _MODULES.get(of, of.replace("-", "_"))
     reader: StoreReader = import_module(f"sidecar.agents.readers.{name}").READER
-    return reader if of == agent else reader.for_agent(agent)
+    return reader.for_agent(agent)
 
 
 def paths_to_watch(

@@ -270,8 +270,6 @@ def _pattern(file: str, session: str = "[^/]*") -> str:
 class _Records(FileStores):
     """Finds the files of an agent whose calls are described by fields."""
 
-    agent = ""
-
     def __init__(self, agent: str) -> None:
         self.agent = agent
         files = [_split(one) for one in _form(agent).calls.files]
@@ -429,8 +427,6 @@ class RecordDocuments(_Records):
 
 class RecordTables(OneDatabase):
     """Reads tables with a row per call or per total."""
-
-    agent = ""
 
     def __init__(self, agent: str) -> None:
         self.agent, self.files = agent, _form(agent).calls.files

@@ -262,14 +262,13 @@ class McpToolCall(NamedTuple):
 class StoreReader(Protocol):
     """Reads one agent's stores. Raises OSError if a store is missing, locked or corrupt."""
 
-    @property
-    def agent(self) -> str:
-        """The agent's name."""
+    agent: str = ""
+    """The agent's name in `known_agents.toml`."""
 
     def for_agent(self, agent: str) -> StoreReader:
-        """Return the reader for another agent, whose files have the same format."""
+        """Return the reader for an agent. Several agents may have the same file format."""
         reader = copy(self)
-        reader.agent = agent  # type: ignore[misc]
+        reader.agent = agent
         return reader
 
     def folders(self, places: Places) -> tuple[str, ...]:

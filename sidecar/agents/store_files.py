@@ -180,10 +180,7 @@ class TwoStores(StoreReader):
             is_old: Returns whether the store at a path uses the old format.
         """
         self._new, self._old, self._is_old = new, old, is_old
-
-    @property
-    def agent(self) -> str:
-        return self._new.agent
+        self.agent = new.agent
 
     def for_agent(self, agent: str) -> TwoStores:
         return TwoStores(self._new.for_agent(agent), self._old.for_agent(agent), self._is_old)

@@ -11,7 +11,7 @@ A fork of a known agent, and an agent whose files have a record of each call, ne
   form, or nothing for a sub-agent's file:
 
       class KimiCli(LineReader):
-          agent, inner, pattern = "kimi-cli", ("sessions",), r".*wire\\.jsonl"
+          inner, pattern = ("sessions",), r".*wire\\.jsonl"
 
           def begin(self, store: Store) -> LineState:
               return _Wire(SessionState(id=...))

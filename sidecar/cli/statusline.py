@@ -122,19 +122,20 @@ def _read_session(sent: StatuslineInput, settings: Settings, ledger: Ledger) -> 
     """
     from sidecar.agents.claude_statusline import is_same_model, with_window
     from sidecar.agents.folders import Places
-    from sidecar.agents.reader_registry import agents_of
-    from sidecar.agents.readers.claude_code import AGENT, READER
+    from sidecar.agents.reader_registry import agents_of, reader_of
+    from sidecar.agents.readers.claude_code import AGENT
     from sidecar.agents.session_events import StoredSession
     from sidecar.agents.session_index import SessionIndex
     from sidecar.cost.ledger import LedgerError, MemoryLedger
 
     now, found = datetime.now(UTC), None
     path, places = sent.transcript_path, Places.of(settings.agents)
-    if path and AGENT in agents_of(settings.agents) and (store := READER.store_at(places, path)):
+    reader = reader_of(AGENT)
+    if path and AGENT in agents_of(settings.agents) and (store := reader.store_at(places, path)):
         try:
-            found = SessionIndex(ledger).read_session(READER, places, store)
+            found = SessionIndex(ledger).read_session(reader, places, store)
         except LedgerError:
-            found = SessionIndex(MemoryLedger()).read_session(READER, places, store)
+            found = SessionIndex(MemoryLedger()).read_session(reader, places, store)
     session = found or StoredSession(id=sent.session, source=AGENT, updated_at=now)
     model = sent.model_id or session.model
     if sent.tokens is not None:  # newer than the transcript

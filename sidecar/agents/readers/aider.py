@@ -31,7 +31,6 @@ from sidecar.agents.stores import Lines, SessionState, read_lines
 from sidecar.known_agents import all_agents
 from sidecar.messages.vendor_usage import Usage
 
-AGENT = "aider"
 _BAND = 75.0
 """The margin of error of the context size, in percent (±).
 
@@ -58,8 +57,6 @@ _SCALE = {b"": 1, b"k": 1_000, b"M": 1_000_000}
 
 class Aider(StoreReader):
     """Reads aider's history files. Each chat in a file is a session."""
-
-    agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(map(str, agent_folders(places, self.agent)))

@@ -23,8 +23,6 @@ from sidecar.agents.stores import DocumentReader, SessionState
 from sidecar.agents.vscode_storage import local_path
 from sidecar.messages.vendor_usage import Usage
 
-AGENT = "amp"
-
 
 class _Usage(CamelRecord):
     model: str | None = None
@@ -93,7 +91,6 @@ class _Thread(Record):
 
 
 class Amp(DocumentReader):
-    agent = AGENT
     inner = ("threads",)
     pattern = r"(.*/)?T-[^/]*\.json"
 

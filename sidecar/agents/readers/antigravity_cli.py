@@ -22,7 +22,6 @@ from sidecar.agents.store_files import FileStores, database_store
 from sidecar.agents.stores import SessionState, read_records
 from sidecar.agents.vscode_storage import local_path
 
-AGENT = "antigravity-cli"
 _MAIN = "conversations"
 _CHAT_MODEL, _USAGE, _TIMES, _MODEL, _MODEL_LABEL = 1, 4, 9, 19, 21
 """The fields of a call's message: the chat model, and in it the others."""
@@ -105,7 +104,6 @@ def _folders(path: str) -> dict[str, str]:
 
 
 class Antigravity(FileStores):
-    agent = AGENT
     inner = (_MAIN, "implicit")
     pattern, levels = r"[^/]+\.db", 1
 

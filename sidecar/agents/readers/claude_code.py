@@ -538,7 +538,6 @@ def window_of_prompt(tokens: int) -> int | None:
 
 
 class ClaudeCode(LineReader):
-    agent = AGENT
     pattern = r"[^/]+/([^/]+|[^/]+/subagents/(.*/)?agent-[^/]*)\.jsonl"
 
     def searched_folders(self, places: Places) -> tuple[str, ...]:

@@ -119,7 +119,6 @@ TASK_FILE = "ui_messages.json"
 class Tasks(DocumentReader):
     """Reads the tasks of an editor extension: a fork of Cline, or Cline before version 4."""
 
-    agent = "cline"
     pattern, levels = rf"[^/]+/{re.escape(TASK_FILE)}", 2
 
     def folders(self, places: Places) -> tuple[str, ...]:
@@ -127,7 +126,7 @@ class Tasks(DocumentReader):
 
         Each of their tasks contains a git repository.
         """
-        return self.searched_folders(places) if self.agent == Tasks.agent else ()
+        return self.searched_folders(places) if all_agents()[self.agent].reader is None else ()
 
     def searched_folders(self, places: Places) -> tuple[str, ...]:
         extension = all_agents()[self.agent].extension
@@ -211,7 +210,6 @@ def _folder_of_task(task: Path) -> str:
     return next((item.folder for item in items if item.id == task.name), "")
 
 
-AGENT = "cline"
 _MESSAGES = ".messages.json"
 _LEAD = "lead"
 
@@ -275,7 +273,6 @@ class _Manifest(Record):
 
 
 class ClineSessions(DocumentReader):
-    agent = AGENT
     pattern, levels = r"[^/]+/[^/]+\.messages\.json", 2
 
     def searched_folders(self, places: Places) -> tuple[str, ...]:

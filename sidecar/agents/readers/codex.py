@@ -407,7 +407,6 @@ def _possible_day_folders(sessions: Path, thread: str) -> list[Path]:
     return [sessions / day.strftime("%Y/%m/%d") for day in days]
 
 
-AGENT = "codex"
 _FOLDERS = ("sessions", "archived_sessions")
 _THREAD = re.compile(r"([0-9a-fA-F]{8}-[0-9a-fA-F-]{27})\.jsonl")
 
@@ -440,7 +439,6 @@ _FILES_WITH_LIMITS = 5
 
 
 class Codex(LineReader):
-    agent = AGENT
     inner = _FOLDERS
     pattern = r".*\.jsonl(\.zst)?"
 

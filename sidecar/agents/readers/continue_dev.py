@@ -40,8 +40,6 @@ from sidecar.agents.store_files import FileStores, TwoStores, store_from_path
 from sidecar.agents.stores import LineReader, Lines, SessionState, read_store
 from sidecar.messages.vendor_usage import Usage
 
-AGENT = "continue"
-
 
 class _Line(CamelRecord):
     timestamp: str | float | None = None
@@ -57,7 +55,6 @@ _line = typed.decoder(_Line)
 class ContinueDev(LineReader):
     """Reads the calls of Continue's extensions."""
 
-    agent = AGENT
     inner = ("dev_data",)
     pattern, levels = r"[^/]+/tokensGenerated\.jsonl", 2
 
@@ -65,7 +62,7 @@ class ContinueDev(LineReader):
         return super().find(places) if roots is None else iter(())
 
     def make_store(self, path: str) -> Store | None:
-        return store_from_path(AGENT, path, live=False)
+        return store_from_path(self.agent, path, live=False)
 
     def begin(self, store: Store) -> _File:  # noqa: ARG002
         return _File()
@@ -218,13 +215,12 @@ class _State(msgspec.Struct):
 
 
 class ContinueSessions(FileStores):
-    agent = AGENT
     inner = ("sessions",)
     pattern, levels = r"(?!sessions\.json)[^/]+\.json", 1
 
     def make_store(self, path: str) -> Store | None:
         """Return a session's store. The inode is cleared, because saving may change it."""
-        store = store_from_path(AGENT, path)
+        store = store_from_path(self.agent, path)
         return msgspec.structs.replace(store, inode=0) if store else None
 
     def measure(self, path: str, session: str, sizes: ContextSizes) -> None:  # noqa: ARG002

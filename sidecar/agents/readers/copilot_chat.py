@@ -67,8 +67,6 @@ AnyChat = TypeVar("AnyChat", bound=StoredChat)
 
 
 class CopilotChat(StoreReader):
-    agent = AGENT
-
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(
             path for user in editor_folders(places, AGENT) for path in _folders_to_watch(user)

@@ -48,7 +48,6 @@ from sidecar.agents.stores import (
 from sidecar.messages.vendor_usage import Usage
 from sidecar.models.catalogue import known_window
 
-AGENT = "copilot-cli"
 PROVIDER = "github-copilot"
 _STORE, _STATE, _EVENTS = "session-store.db", "session-state", "events.jsonl"
 _TABLE = "assistant_usage_events"
@@ -217,7 +216,7 @@ def _is_write(kind: str) -> bool:
 
 
 class _Database(OneDatabase):
-    agent, files, table = AGENT, (_STORE,), "sessions"
+    files, table = (_STORE,), "sessions"
 
     def changes(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
@@ -272,7 +271,6 @@ class _Database(OneDatabase):
 
 
 class _EventFiles(LineReader):
-    agent = AGENT
     inner = (_STATE,)
     pattern, levels = rf"[^/]+/{_EVENTS}", 2
 

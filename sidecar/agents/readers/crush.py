@@ -29,8 +29,6 @@ from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
 
-AGENT = "crush"
-
 
 class _Project(Record):
     path: str | None = None
@@ -61,12 +59,12 @@ def _folder_of_database(path: str) -> str:
 
 
 class Crush(OneDatabase):
-    agent, table, title_column = AGENT, "sessions", "title"
+    table, title_column = "sessions", "title"
 
     def paths(self, places: Places) -> tuple[Path, ...]:
         """Return the databases of all projects in Crush's project lists."""
         found: list[Path] = []
-        for home in agent_folders(places, AGENT):
+        for home in agent_folders(places, self.agent):
             found += _databases_in_list(home / "projects.json") or ()
         return tuple(dict.fromkeys(found))
 

@@ -69,7 +69,6 @@ class _State(msgspec.Struct):
 
 
 class Cursor(OneDatabase):
-    agent = "cursor"
     files = ("globalStorage/state.vscdb",)
     table = _TABLE
 

@@ -44,7 +44,6 @@ from sidecar.agents.stores import (
 )
 from sidecar.messages.vendor_usage import Usage
 
-AGENT = "gemini-cli"
 _KEPT = 50
 """How many messages to keep between reads. After a longer rewind, the file is read again."""
 _NOTHING = (b"", b"null", b"[]", b'""')
@@ -147,7 +146,6 @@ _line = typed.decoder(_Line)
 
 
 class GeminiCli(LineReader):
-    agent = AGENT
     inner = ("tmp",)
     pattern = r"[^/]+/chats/(.*/)?[^/]*\.jsonl?"
 
@@ -159,7 +157,7 @@ class GeminiCli(LineReader):
 
     def make_store(self, path: str) -> Store | None:
         is_main = os.path.basename(os.path.dirname(path)) == "chats"
-        return store_from_path(AGENT, path, live=is_main)
+        return store_from_path(self.agent, path, live=is_main)
 
     def begin(self, store: Store) -> _Log:
         return _Log.of(store)

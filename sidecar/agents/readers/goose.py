@@ -36,7 +36,6 @@ from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
 from sidecar.messages.vendor_usage import Usage
 
-AGENT = "goose"
 _LEDGER, _SUBAGENT = "usage_ledger", "sub_agent"
 _TOTAL = "carried_forward"
 """The source of the cost in a row with the total of older requests."""
@@ -58,7 +57,7 @@ def _parse_config(row: dict[str, Any]) -> _Config:
 
 
 class Goose(OneDatabase):
-    agent, files, table = AGENT, ("sessions/sessions.db",), "sessions"
+    files, table = ("sessions/sessions.db",), "sessions"
 
     def title_of(self, row: dict[str, Any]) -> object:
         """Return the name that the user gave a session. Goose derives other names from messages."""

@@ -77,7 +77,6 @@ _line = typed.decoder(_Line)
 
 
 class GrokBuild(LineReader):
-    agent = "grok-build"
     inner = ("sessions",)
     pattern, levels = rf"[^/]+/[^/]+/{re.escape(_UPDATES)}", 3
 

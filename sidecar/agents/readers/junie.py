@@ -68,7 +68,6 @@ _line = typed.decoder(_Line)
 
 
 class Junie(LineReader):
-    agent = "junie"
     inner = ("sessions",)
     pattern, levels = r"[^/]+/events\.jsonl", 2
 

@@ -25,7 +25,6 @@ from sidecar.agents.session_events import CallFinished, CallSize, Store
 from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState, read_records
 from sidecar.messages.vendor_usage import Usage
 
-AGENT = "kimi-cli"
 PROVIDER = "moonshotai"
 _HEAD = 200
 _COMPACTIONS = ("CompactionBegin", "CompactionEnd")
@@ -79,7 +78,6 @@ _entry = typed.decoder(_Entry)
 
 
 class KimiCli(LineReader):
-    agent = AGENT
     inner = ("sessions",)
     pattern = r".*wire\.jsonl"
 

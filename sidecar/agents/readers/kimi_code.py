@@ -31,7 +31,6 @@ from sidecar.agents.store_files import store_from_path, with_size_of
 from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState
 from sidecar.messages.vendor_usage import Usage
 
-AGENT = "kimi-code"
 _MOST_PROMPTS = 1_000
 _WIRE, _STATE, _MAIN = "wire.jsonl", "state.json", "main"
 
@@ -112,7 +111,6 @@ _line = typed.decoder(_Line)
 
 
 class KimiCode(LineReader):
-    agent = AGENT
     inner = ("sessions",)
     pattern = r".*wire\.jsonl"
 
@@ -124,8 +122,10 @@ class KimiCode(LineReader):
     def make_store(self, path: str) -> Store | None:
         """Return a file's store. The size of a main conversation includes `state.json`."""
         is_main = os.path.basename(os.path.dirname(path)) == _MAIN
-        store = store_from_path(AGENT, path, live=is_main)
-        state = store_from_path(AGENT, str(_session_folder(path) / _STATE)) if is_main else None
+        store = store_from_path(self.agent, path, live=is_main)
+        state = (
+            store_from_path(self.agent, str(_session_folder(path) / _STATE)) if is_main else None
+        )
         return with_size_of(store, state) if store and state else store
 
     def begin(self, store: Store) -> _Wire:

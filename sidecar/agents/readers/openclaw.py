@@ -18,7 +18,6 @@ from sidecar.agents.session_events import CallFinished, Store, StoreRead
 from sidecar.agents.store_files import FileStores, TwoStores, database_store
 from sidecar.agents.stores import Lines, SessionState, StartOverError
 
-AGENT = "openclaw"
 _MOST_BYTES = 64 << 20
 """The maximum size of a decompressed event in bytes."""
 
@@ -33,7 +32,6 @@ class _State(msgspec.Struct):
 
 
 class OpenClawDatabases(FileStores):
-    agent = AGENT
     inner = ("agents",)
     pattern, levels = r"[^/]+/agent/openclaw-agent\.sqlite", 3
 
@@ -48,7 +46,6 @@ class OpenClawDatabases(FileStores):
 
 
 class OpenClawFiles(Pi):
-    agent = AGENT
     inner = ("agents",)
     pattern = r"[^/]+/sessions/[^/]+\.jsonl(\.(reset|deleted)\..*)?"
 

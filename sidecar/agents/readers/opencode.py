@@ -58,8 +58,6 @@ from sidecar.models.catalogue import prompt_limit_of
 from sidecar.models.families import max_output_of
 from sidecar.models.names import parse
 
-AGENT = "opencode"
-
 
 class _Cache(Record):
     read: Number = None
@@ -364,8 +362,6 @@ class _SessionFile(CamelRecord):
 class _Databases(OneDatabase):
     """Reads the databases of opencode and its forks."""
 
-    agent = AGENT
-
     def paths(self, places: Places) -> tuple[Path, ...]:
         # Watch the default database even if it does not exist yet, so the first session is noticed.
         homes = agent_folders(places, self.agent)
@@ -460,7 +456,6 @@ class _Databases(OneDatabase):
 class _Files(DocumentReader):
     """Reads opencode's files before version 1.2."""
 
-    agent = AGENT
     inner = ("storage/session", "storage/message")
     pattern = r".*\.json"
 
@@ -486,7 +481,7 @@ class _Files(DocumentReader):
 
 READER = TwoStores(
     TwoStores(_Databases(), _Files(), lambda path: path.endswith(".json")),
-    Tasks().for_agent(_Databases.agent),  # Kilo Code's tasks: opencode itself has no extension
+    Tasks(),  # Kilo Code's tasks: opencode itself has no extension
     lambda path: path.endswith(TASK_FILE),
 )
 

@@ -69,7 +69,6 @@ class _State(Record):
 
 
 class OpenHands(DocumentReader):
-    agent = "openhands"
     inner = ("conversations",)
     pattern, levels = r"[^/]+/base_state\.json", 2
 

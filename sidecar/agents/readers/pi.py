@@ -41,7 +41,6 @@ from sidecar.agents.stores import (
 )
 from sidecar.messages.vendor_usage import Usage
 
-AGENT = "pi"
 _FAILED = ("aborted", "error")
 _CONTINUED = (None, "toolUse", "deferred")
 """A turn goes on after a reply with one of these stop reasons."""
@@ -181,7 +180,6 @@ _entry = typed.decoder(_Entry)
 
 
 class Pi(LineReader):
-    agent = AGENT
     inner = ("sessions",)
     pattern = r".*\.jsonl"
 

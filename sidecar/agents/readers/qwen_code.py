@@ -26,7 +26,6 @@ from sidecar.agents.stores import (
 )
 from sidecar.messages.vendor_usage import Usage
 
-AGENT = "qwen-code"
 _RESPONSE = "qwen-code.api_response"
 _UNMATCHED = 50
 """The maximum number of unmatched calls and replies to remember."""
@@ -142,7 +141,6 @@ _line = typed.decoder(_Line)
 
 
 class QwenCode(LineReader):
-    agent = AGENT
     inner = ("projects",)
     pattern = r".*/chats/(archive/)?[^/.]*\.jsonl"
 

@@ -51,8 +51,6 @@ from sidecar.agents.store_files import (
 from sidecar.agents.stores import DocumentReader, Lines, SessionState, read_store
 from sidecar.messages.vendor_usage import Usage
 
-AGENT = "vibe"
-
 
 class _Environment(Record):
     working_directory: str | None = None
@@ -93,7 +91,6 @@ class _StatsMeta(_Description):
 class VibeStats(DocumentReader):
     """Reads Vibe's sessions before version 3."""
 
-    agent = AGENT
     inner = ("logs/session",)
     pattern, levels = r"[^/]+/meta\.json", 2
 
@@ -223,7 +220,6 @@ _line = typed.decoder(_Line)
 class VibeSessions(FileStores):
     """Reads the sessions of Vibe 3 and later. Each store is a session's folder."""
 
-    agent = AGENT
     inner = (f"logs/session/{_UNIFIED}",)
     pattern, levels = rf"[^/]+/({_META}|{_CURRENT})", 2
 
@@ -246,10 +242,10 @@ class VibeSessions(FileStores):
         Its size and modification time include those of the journals.
         """
         folder = os.path.dirname(path)
-        found = store_from_path(AGENT, os.path.join(folder, _META))
-        found = found or store_from_path(AGENT, os.path.join(folder, _CURRENT), live=False)
+        found = store_from_path(self.agent, os.path.join(folder, _META))
+        found = found or store_from_path(self.agent, os.path.join(folder, _CURRENT), live=False)
         journal = os.path.join(folder, "journal")
-        journals = (store_from_path(AGENT, entry.path) for entry in list_folder(journal))
+        journals = (store_from_path(self.agent, entry.path) for entry in list_folder(journal))
         if found is None:
             return None
         return msgspec.structs.replace(with_size_of(found, *filter(None, journals)), inode=0)
@@ -264,7 +260,7 @@ class VibeSessions(FileStores):
         return meta.own_title if meta else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:
-        homes = agent_folders(places, AGENT)
+        homes = agent_folders(places, self.agent)
         files = [try_decode_toml(home / "config.toml", _Settings) for home in homes]
         models = [one for settings in files if settings for one in settings.models or ()]
         meta = try_decode_file(session.path, _Meta) or _Meta()

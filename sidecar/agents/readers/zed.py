@@ -26,7 +26,6 @@ from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
 from sidecar.messages.vendor_usage import Usage
 
-AGENT = "zed"
 _MOST = 256 << 20
 
 
@@ -163,7 +162,7 @@ def _document(row: dict[str, Any]) -> bytes:
 
 
 class Zed(OneDatabase):
-    agent, files = AGENT, ("threads/threads.db",)
+    files = ("threads/threads.db",)
     table, title_column = "threads", "summary"
 
     def changes(
