@@ -108,6 +108,19 @@ class SessionFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     """Not empty after the end of the session."""
 
 
+class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When an agent compacts a conversation by default: at the smaller of two sizes."""
+
+    share: tuple[int, int] = (1, 1)
+    """The numerator and the denominator of a share of the window."""
+    room: int = 0
+    """The number of tokens that stay free in the window."""
+
+    def size(self, window: int) -> int:
+        """Return the size in tokens."""
+        return min(window * self.share[0] // self.share[1], window - self.room)
+
+
 class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     """A coding agent."""
 
@@ -144,6 +157,8 @@ class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keb
 
     This is not set for agents that omit only the calls that generate titles.
     """
+    compacts_at: Compaction = Compaction()
+    """Forks compact like the agent whose reader they use. Some readers have a rule of their own."""
     has_credits: bool = False
     """Whether the agent reports its costs in subscription credits."""
     mcp_client: str | None = None

@@ -53,7 +53,7 @@ class Roots(msgspec.Struct, frozen=True):
     def _contains(self, folder: str) -> bool:
         method, _, digest = folder.partition(":")
         if method in _DIGESTS:
-            return any(_folder_digest(method, root) == digest for root in self.paths)
+            return any(folder_digest(method, root) == digest for root in self.paths)
         if method == "name":
             return [os.path.basename(root) for root in self.paths].count(digest) == 1
         real = resolve(folder)
@@ -71,8 +71,9 @@ def first_path(folders: str | None) -> str:
     return "" if first.partition(":")[0] in (*_DIGESTS, "name") else first
 
 
-@lru_cache(maxsize=64)
-def _folder_digest(method: str, folder: str) -> str:
+@lru_cache(maxsize=4096)
+def folder_digest(method: str, folder: str) -> str:
+    """Return the hexadecimal digest of a folder's path, which some agents use as its name."""
     digest = hashlib.new(method, usedforsecurity=False)
     digest.update(folder.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import msgspec
 
 from sidecar.cost.cache_losses import CacheFacts, CacheLoss
+from sidecar.known_agents import all_agents
 from sidecar.messages.vendor_usage import Usage
 
 if TYPE_CHECKING:
@@ -305,7 +306,8 @@ class StoreReader(Protocol):
 
     def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
         """Return the context size, in tokens, that triggers compaction by default."""
-        return window
+        reader = all_agents()[self.agent].reader or self.agent
+        return all_agents()[reader].compacts_at.size(window)
 
     def own_full(self, window: int, model: str) -> int | None:  # noqa: ARG002
         """Return the context size, in tokens, that the agent itself shows as 100 %.

@@ -310,7 +310,9 @@ class SessionIndex:
             rows.sort(key=_rank_of_row, reverse=True)
         shown: list[StoredSession] = []
         agents: set[str] = set()
-        for rows in sorted(best.values(), key=_updated_at, reverse=True):
+        for rows in sorted(
+            best.values(), key=lambda rows: rows[0].session.updated_at, reverse=True
+        ):
             agent = rows[0].store.agent
             old = max(row.store.mtime_ns for row in rows) // 1_000_000 < since_ms
             if old and agent in agents:
@@ -635,10 +637,6 @@ def _with_missing_values(best: StoredSession, sessions: Sequence[StoredSession])
 
 def _rank_of_row(row: _Row) -> tuple[int, datetime]:
     return row.session.rank, row.session.updated_at
-
-
-def _updated_at(rows: Sequence[_Row]) -> datetime:
-    return rows[0].session.updated_at
 
 
 def _ask_reader(agent: str, ask: Callable[[], T]) -> T | None:

@@ -463,9 +463,6 @@ class Codex(LineReader):
         newest = nlargest(_FILES_WITH_LIMITS, stores, key=lambda store: store.mtime_ns)
         return next(filter(None, (_limits_in(store.path) for store in newest)), [])
 
-    def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
-        return window * 90 // 95  # Codex reports 95% of the window, and compacts at 90%
-
 
 def _limits_in(path: str) -> list[ReportedLimit]:
     """Return the latest limits in a file."""

@@ -266,9 +266,6 @@ class _Database(OneDatabase):
     def measure(self, path: str, session: str, sizes: ContextSizes) -> None:
         _measure(os.path.dirname(path), session, sizes)
 
-    def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
-        return window * 80 // 100
-
 
 class _EventFiles(LineReader):
     inner = (_STATE,)

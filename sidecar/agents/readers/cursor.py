@@ -24,7 +24,7 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
 )
-from sidecar.agents.session_events import CallSize, Store, StoredSession, StoreRead
+from sidecar.agents.session_events import CallSize, Store, StoreRead
 from sidecar.agents.stores import SessionState
 from sidecar.agents.vscode_storage import Uri, local_path, storage
 
@@ -109,7 +109,8 @@ def _read_changes(user: Path, connection: sqlite3.Connection, state: _State) -> 
         if bytes(one.subagent_info) == b"null" and one.created_at:
             name = str(key).removeprefix(_FIRST)
             state.sessions[name] = _session_of(user, name, one)
-    return StoreRead((), [*map(_snapshot, state.sessions.values())], skipped)
+    found = [one.snapshot("estimate", _BAND, _NOTE) for one in state.sessions.values()]
+    return StoreRead((), found, skipped)
 
 
 def _session_of(user: Path, name: str, one: _Conversation) -> SessionState:
@@ -128,10 +129,6 @@ def _session_of(user: Path, name: str, one: _Conversation) -> SessionState:
     size = CallSize(tokens, 0, session.model, one.context_token_limit)
     session.track = session.track.call(size)
     return session
-
-
-def _snapshot(session: SessionState) -> StoredSession:
-    return session.snapshot("estimate", _BAND, _NOTE)
 
 
 def _bytes_of(value: Any) -> bytes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +28,7 @@ from sidecar.agents.fields import (
     reported_usage,
 )
 from sidecar.agents.file_reading import cached_until_changed
-from sidecar.agents.folders import Places, Roots
+from sidecar.agents.folders import Places, Roots, folder_digest
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession, StoreRead
 from sidecar.agents.store_files import list_folder, store_from_path
 from sidecar.agents.stores import (
@@ -178,9 +177,6 @@ class GeminiCli(LineReader):
             return
         for message in decode_file(path, _Fields).messages or ():
             message.add_parts(sizes)
-
-    def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
-        return window // 2
 
 
 READER = GeminiCli()
@@ -386,9 +382,5 @@ class _Projects(Record):
 def _read_list(path: str) -> dict[str, str]:
     """Map each project's name, and the hash of its folder, to the folder. Raises OSError."""
     projects = decode_file(path, _Projects).projects
-    hashed = {_folder_hash(folder): folder for folder in projects}
+    hashed = {folder_digest("sha256", folder): folder for folder in projects}
     return hashed | {name: folder for folder, name in projects.items()}
-
-
-def _folder_hash(folder: str) -> str:
-    return sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()

@@ -7,7 +7,6 @@ Kimi CLI replaces after a compaction.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from hashlib import md5
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ from sidecar.agents.fields import (
     reported_usage,
     try_decode_file,
 )
+from sidecar.agents.folders import folder_digest
 from sidecar.agents.session_events import CallFinished, CallSize, Store
 from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState, read_records
 from sidecar.messages.vendor_usage import Usage
@@ -179,8 +179,4 @@ class _Wire(SessionLines):
 def _folder_of_session(session: Path) -> str | None:
     known = try_decode_file(session.parents[2] / "kimi.json", _Known) or _Known()
     paths = (one.path for one in known.work_dirs or () if one.path)
-    return next((path for path in paths if _folder_hash(path) == session.parent.name), None)
-
-
-def _folder_hash(folder: str) -> str:
-    return md5(folder.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+    return next((one for one in paths if folder_digest("md5", one) == session.parent.name), None)

@@ -146,9 +146,6 @@ class KimiCode(LineReader):
         named = (one.max_context_size for one in aliases if one.model == session.model)
         return min(filter(None, named), default=None)
 
-    def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
-        return min(window * 85 // 100, window - 50_000)
-
 
 READER = KimiCode()
 

@@ -206,9 +206,6 @@ class Pi(LineReader):
         windows = (one.window(session.model or "") for one in providers)
         return min(filter(None, windows), default=None)
 
-    def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
-        return window - 16_384
-
 
 READER = Pi()
 

@@ -151,9 +151,6 @@ class QwenCode(LineReader):
         line = record_at(store.path, title_at, _line)
         return line.title if line else None
 
-    def compacts_at(self, window: int, model: str) -> int:  # noqa: ARG002
-        return min(window * 85 // 100, window - 33_000)
-
 
 READER = QwenCode()
 
