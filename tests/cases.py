@@ -26,3 +26,8 @@ def read_cases(table: str, kind: Any) -> list[ParameterSet]:
     """
     cases = read_table(table).items()
     return [pytest.param(msgspec.convert(case, kind), id=name) for name, case in cases]
+
+
+def read_rows(table: str, name: str) -> list[Any]:
+    """Return the rows of the array `name` in the file `table`. Arrays become tuples."""
+    return [tuple(row) if isinstance(row, list) else row for row in read_table(table)[name]]

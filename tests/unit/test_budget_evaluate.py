@@ -24,6 +24,7 @@ from sidecar.counting.count_result import Method
 from sidecar.counting.exact_engines import VOCABULARIES, Reference, engine, load_ranks
 from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.text.pieces import split_pieces
+from tests.cases import read_rows
 
 
 class Words(Tokenizer):
@@ -203,20 +204,7 @@ def test_a_shared_budget_names_its_largest_files_and_this_file(
     assert finding.message.endswith(f": {names}")
 
 
-RULES_OF: list[tuple[str, list[str]]] = [
-    ("AGENTS.md", ["budget AGENTS.md"]),
-    ("sub/AGENTS.md", ["budget AGENTS.md", "budget sub/*.md"]),
-    ("prompts/a/b.md", ["budget prompts/**/*.md"]),
-    ("prompts/a/old.md", []),
-    ("CLAUDE.md", ["preset AGENTS.md"]),
-    ("GEMINI.md", ["preset AGENTS.md"]),
-    (".github/copilot-instructions.md", ["preset .github/copilot-instructions.md"]),
-    ("x/.cursor/rules/a/b.mdc", ["preset **/.cursor/rules/**"]),
-    ("skills/x/SKILL.md", ["preset SKILL.md"]),
-    (".github/prompts/a.prompt.md", ["preset *.prompt.md"]),
-    ("a.prompty", ["preset *.prompt.md"]),
-    ("agents.py", []),
-]
+RULES_OF: list[tuple[str, list[str]]] = read_rows("budgets", "rules_of")
 """Paths, each with the rules that apply to it. Each glob in a preset must match a path here."""
 
 
@@ -236,7 +224,7 @@ def test_rules_of_a_file(path: str, expected: list[str]) -> None:
 def test_every_glob_of_a_preset_has_an_example(glob: str) -> None:
     rule = Rule("preset", Budget(files=(glob,), max_tokens=1))
     rules = Rules(Settings())
-    assert any(rules.matches(rule, path) for path, _ in RULES_OF), "add a path to RULES_OF"
+    assert any(rules.matches(rule, path) for path, _ in RULES_OF), "add a path to rules_of"
 
 
 def test_presets_are_off_by_default() -> None:

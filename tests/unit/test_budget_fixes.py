@@ -31,6 +31,7 @@ from sidecar.counting.exact_engines import engine
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.tokenizer_choice import CounterChoice
+from tests.cases import read_rows
 
 TOKENIZER = engine("o200k_base")
 TOKENIZER.count("a")
@@ -255,26 +256,7 @@ def test_raised_limit_is_a_round_number_with_room(tokens: int, number: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "language", "top", "line"),
-    [
-        ("a.md", "", "", "<!-- token-budget: ignore -->"),
-        ("a.md", "", "---\nname: x\n---\n", "# token-budget: ignore"),
-        ("a", "python", "#!/usr/bin/env python\n", "# token-budget: ignore"),
-        ("a.ts", "", "", "// token-budget: ignore"),
-        ("a.css", "", "", "/* token-budget: ignore */"),
-        ("a.lua", "", "", "-- token-budget: ignore"),
-        ("a.html", "", "<!DOCTYPE html>\n", "<!-- token-budget: ignore -->"),
-        ("Makefile", "", "", "# token-budget: ignore"),
-        ("Dockerfile", "", "# syntax=docker/dockerfile:1\n", "# token-budget: ignore"),
-        ("Dockerfile", "", "# escape=`\n", "# token-budget: ignore"),
-        ("a.css", "", '@charset "utf-8";\n', "/* token-budget: ignore */"),
-        ("a.py", "", "# -*- coding: latin-1 -*-\n", "# token-budget: ignore"),
-        ("a.py", "", "# vim: set fileencoding=utf-8 :\n", "# token-budget: ignore"),
-        ("a.rb", "", "# frozen_string_literal: true\n", "# token-budget: ignore"),
-        ("a.xml", "", '<?xml version="1.0"?>\n', "<!-- token-budget: ignore -->"),
-        ("a.md", "", "\ufeffone\n", "<!-- token-budget: ignore -->"),
-        ("a.txt", "", "", "<!-- token-budget: ignore -->"),
-    ],
+    ("name", "language", "top", "line"), read_rows("budgets", "ignoring_a_file")
 )
 def test_ignoring_a_file(name: str, language: str, top: str, line: str) -> None:
     text = top + LINES

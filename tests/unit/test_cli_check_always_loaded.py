@@ -16,6 +16,7 @@ from sidecar.cli.check import check
 from sidecar.config.load import load
 from sidecar.project import footprint
 from sidecar.project.source_files import MAX_BYTES
+from tests.cases import read_rows
 
 LINE = "Use short sentences.\n"
 TOKENS = 4
@@ -236,21 +237,7 @@ def test_an_agent_that_sends_no_file_is_reported(root: Path) -> None:
     assert "`files` matches no file" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("written", "problem"),
-    [
-        ("max-tokens = 1", "needs files or always-loaded"),
-        ('always-loaded = "codex"', "always-loaded needs max-tokens, without files and sections"),
-        (
-            'always-loaded = "codex"\nfiles = "a"\nmax-tokens = 1',
-            "always-loaded needs max-tokens, without files and sections",
-        ),
-        (
-            'always-loaded = "claud-code"\nmax-tokens = 1',
-            "always-loaded is not a known agent; did you mean claude-code? (known agents: aider, ",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("written", "problem"), read_rows("check", "invalid_budgets"))
 def test_invalid_budgets(tmp_path: Path, written: str, problem: str) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(f"[[budget]]\n{written}\n")
     (found,) = load(tmp_path).problems

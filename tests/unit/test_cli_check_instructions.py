@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sidecar.cli.check import check
+from tests.cases import read_rows
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 CLAUDE = "# Rules\r\n\r\né 🙂 see @docs/style.md, please\r\n"
@@ -115,17 +116,7 @@ def test_markdown_has_a_row() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "severities", "exit_code"),
-    [
-        ("", ["warning"], 0),
-        ("diagnostics = false", [], 0),
-        ('severity = { import-skipped = "error" }', ["error"], 1),
-        ('severity = { import-skipped = "information" }', ["information"], 0),
-        ('severity = { import-skipped = "off" }', [], 0),
-        ('severity = { skill-lost = "error" }', ["warning"], 0),
-        ('agents = ["codex"]', [], 0),
-        ("agents = []", [], 0),
-        ('agents = ["codex", "claude-code"]', ["warning"], 0),
-    ],
+    read_rows("check", "settings_choose_severities_and_agents"),
 )
 def test_settings_choose_severities_and_agents(
     root: Path, settings: str, severities: list[str], exit_code: int

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.project.files import File, SkippedPath, Text, decode, find, read
+from tests.cases import read_rows
 
 TREE = (
     *("a.txt", "b.md", "build/out.txt", "build/keep.md", "docs/a.txt", "docs/build/x.txt"),
@@ -96,22 +97,7 @@ def test_folder_pattern_does_not_match_its_contents(
     assert sorted(os.path.relpath(path, root) for path in found(root)) == seen
 
 
-@pytest.mark.parametrize(
-    ("pattern", "name"),
-    [
-        ("a.md\t", "a.md"),
-        ("a.md ", "a.md"),
-        ("a.md\\ ", "a.md "),
-        ("a.md\u00a0", "a.md"),
-        ("?.md", "ä.md"),
-        ("??.md", "ä.md"),
-        ("[à-ä].md", "â.md"),
-        ("à", "à"),
-        ("*à.md", "xà.md"),
-        ("a?b.md", "a\nb.md"),
-        ("???.md", "\u20ac.md"),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "name"), read_rows("files", "patterns_match_bytes_as_in_git"))
 def test_patterns_match_bytes_as_in_git(root: Path, pattern: str, name: str) -> None:
     make(root, (name, "other.md"))
     (root / ".gitignore").write_text(f"{pattern}\n")

@@ -15,7 +15,7 @@ from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams
 from sidecar.cost.ledger import folder_name, workspace_key
 from sidecar.cost.ledger_events import Buckets, buckets_of, milliseconds
 from sidecar.messages.vendor_usage import normalize_usage, service_tier
-from tests.cases import read_cases
+from tests.cases import read_cases, read_rows
 
 
 @pytest.mark.parametrize("form", read_cases("usage_forms", dict[str, Any]))
@@ -95,22 +95,7 @@ def test_service_tiers(raw: object, tier: str) -> None:
     assert service_tier(raw) == tier
 
 
-@pytest.mark.parametrize(
-    ("named", "key"),
-    [
-        ("", ""),
-        ("file:///w", "file:///w"),
-        ("file:///w/", "file:///w"),
-        ("file://localhost/w", "file:///w"),
-        ("file:///my%20work", "file:///my%20work"),
-        ("file:///caf%C3%A9", "file:///caf%C3%A9"),
-        ("file:///a%2Bb", "file:///a%2Bb"),
-        ("file:///c%3A/work", "file:///C:/work"),
-        ("file:///C:/projects/", "file:///C:/projects"),
-        ("vscode-remote://ssh/w", "vscode-remote://ssh/w"),
-        ("untitled", "untitled"),
-    ],
-)
+@pytest.mark.parametrize(("named", "key"), read_rows("cost", "a_workspace_has_one_spelling"))
 def test_a_workspace_has_one_spelling(named: str, key: str) -> None:
     assert workspace_key(named) == key
     assert workspace_key(key) == key

@@ -19,7 +19,7 @@ from sidecar.cost.ledger_events import Buckets, Cost, LedgerEvent
 from sidecar.cost.prices import Prices
 from sidecar.models.names import LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import parse_list
-from tests.cases import read_cases
+from tests.cases import read_cases, read_rows
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
@@ -45,21 +45,7 @@ def test_the_price_of_a_call(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "provider"),
-    [
-        ("claude-opus-5", "anthropic"),
-        ("claude-haiku-4-5-20251001", "anthropic"),
-        ("anthropic/claude-4.6-opus-20260205", "openrouter"),
-        ("openrouter/anthropic/claude-sonnet-4.5", "openrouter"),
-        ("eu.anthropic.claude-haiku-4-5-20251001-v1:0", "aws"),
-        (
-            "arn:aws:bedrock:us-east-1:1:inference-profile/global.anthropic.claude-opus-4-8-v1:0",
-            "aws",
-        ),
-        ("claude-opus-4-8@default", "google"),
-        ("kimi-k2.5", "moonshotai"),
-        ("deepseek-chat", "deepseek"),
-    ],
+    ("model", "provider"), read_rows("cost", "window_mark_does_not_change_the_price")
 )
 def test_window_mark_does_not_change_the_price(model: str, provider: str) -> None:
     call, at = Buckets(input=1_000, cache_read=1_000, output=100), NOW

@@ -33,6 +33,7 @@ from sidecar.cost.prices import Prices
 from sidecar.cost.reports import amount, estimate_note, report
 from sidecar.cost.repricing import price_calls
 from sidecar.cost.sums import Scope
+from tests.cases import read_rows
 from tests.unit.cost_calls import call_of
 
 EXAMPLE = "anthropic/claude-haiku-4.5 main 1 calls, 179 ~est=150 / 8 tokens, $0.000219"
@@ -60,17 +61,7 @@ def test_the_contracts_example(book: CostBook) -> None:
 
 @pytest.mark.parametrize(
     ("estimated", "actual", "note"),
-    [
-        (901, 1000, ""),  # 9.9 %
-        (900, 1000, ""),  # 10.0 %
-        (899, 1000, "~est=899"),  # 10.1 %
-        (1099, 1000, ""),
-        (1100, 1000, ""),
-        (1101, 1000, "~est=1101"),
-        (1000, 1000, ""),
-        (0, 0, ""),
-        (1, 0, "~est=1"),
-    ],
+    read_rows("cost", "an_estimate_is_noted_when_it_is_more_than_ten_percent_off"),
 )
 def test_an_estimate_is_noted_when_it_is_more_than_ten_percent_off(
     book: CostBook, estimated: int, actual: int, note: str
@@ -325,17 +316,7 @@ def test_amounts(cost: str, text: str) -> None:
 
 
 _number = st.integers(0, 150_000)
-_MODELS = [
-    ("openai", "gpt-5", ""),
-    ("openai", "gpt-5", "flex"),
-    ("openai", "gpt-5.4", ""),
-    ("openai", "o3", ""),
-    ("anthropic", "claude-sonnet-4-5", ""),
-    ("anthropic", "claude-sonnet-4-5", "batch"),
-    ("deepseek", "deepseek-chat", ""),
-    ("house", "house-1", ""),
-    ("", "nobody-knows-me", ""),
-]
+_MODELS = read_rows("cost", "models_of_estimates")
 _moments = st.one_of(
     st.integers(0, 3 * 86_400).map(lambda s: datetime(2026, 10, 11, tzinfo=UTC) + timedelta(0, s)),
     st.integers(0, 3 * 86_400).map(lambda s: datetime(2025, 6, 9, tzinfo=UTC) + timedelta(0, s)),

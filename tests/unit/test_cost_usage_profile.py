@@ -22,6 +22,7 @@ from sidecar.cost.usage_profile import (
     profile_usage,
     read_profile,
 )
+from tests.cases import read_rows
 from tests.unit.cost_calls import call_of
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
@@ -175,18 +176,7 @@ def test_a_profile_contains_no_ids_paths_or_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        '{"days": 30}x',
-        '{"version": 2, "days": 30}',
-        '{"days": 0}',
-        '{"days": 30, "sessions": ["a"]}',
-        '{"days": 30, "agents": [{"agent": "codex", "model": "m", "main": {"reads": -1}}]}',
-        '{"days": 30, "agents": [{"agent": "codex", "model": "m", "main": {"reads": 1e30}}]}',
-        '{"days": 30, "agents": [{"agent": "codex"}]}',
-    ],
+    "text", read_rows("cost", "a_file_that_is_not_a_profile_is_refused_with_a_remedy")
 )
 def test_a_file_that_is_not_a_profile_is_refused_with_a_remedy(tmp_path: Path, text: str) -> None:
     path = tmp_path / "usage-profile.json"

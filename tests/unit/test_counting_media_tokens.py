@@ -27,7 +27,7 @@ from sidecar.messages import media
 from sidecar.messages.content import read_message
 from sidecar.messages.media import Clip, clip_of
 from sidecar.models.families import generation_of
-from tests.cases import read_cases
+from tests.cases import read_cases, read_rows
 
 TOKENIZERS = Tokenizers()
 
@@ -301,21 +301,7 @@ def test_openai_page_counts_its_text_and_picture() -> None:
 
 @pytest.mark.parametrize(
     ("model", "tokens"),
-    [
-        ("claude-opus-5", 286),
-        ("claude-opus-4-8", 290),
-        ("claude-opus-4.7", 675),
-        ("anthropic/claude-opus-4.6", 497),
-        ("claude-opus-4-5-20251101", 496),
-        ("claude-opus-4-1", 313),
-        ("claude-sonnet-5", 354),
-        ("claude-sonnet-4-6", 497),
-        ("claude-sonnet-4-5-20250929", 496),
-        ("claude-sonnet-4-20250514", 313),
-        ("claude-haiku-4-5", 496),
-        ("claude-3-5-haiku-latest", 264),
-        ("claude-3-opus-20240229", 530),
-    ],
+    read_rows("counting", "tools_add_the_vendors_published_prompt"),
 )
 def test_tools_add_the_vendors_published_prompt(model: str, tokens: int) -> None:
     tool = {"name": "get_time", "description": "The time.", "input_schema": {"type": "object"}}

@@ -10,6 +10,7 @@ from sidecar.endpoints import endpoint as endpoint_module
 from sidecar.endpoints.clouds import Cloud, clouds, find_cloud
 from sidecar.endpoints.http import root_of
 from sidecar.endpoints.outcome import EndpointCount
+from tests.cases import read_rows
 from tests.unit.endpoints_fake_server import (
     Asked,
     Canned,
@@ -237,20 +238,7 @@ def test_hosts_are_compared_by_whole_domain_names(host: str, name: str | None) -
     assert (found.server.name if found else None) == name
 
 
-@pytest.mark.parametrize(
-    ("url", "suffixes", "root"),
-    [
-        ("http://127.0.0.1:8080", ("/v1",), "http://127.0.0.1:8080"),
-        ("http://127.0.0.1:8080/v1/", ("/v1",), "http://127.0.0.1:8080"),
-        ("http://host/llm/v1", ("/v1",), "http://host/llm"),
-        ("http://host/llm?x=1#y", ("/v1",), "http://host/llm"),
-        (
-            "https://generativelanguage.googleapis.com/v1beta/openai/",
-            ("/v1beta/openai", "/v1beta", "/v1"),
-            "https://generativelanguage.googleapis.com",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("url", "suffixes", "root"), read_rows("endpoints", "root_of_a_url"))
 def test_root_of_a_url(url: str, suffixes: tuple[str, ...], root: str) -> None:
     assert root_of(url, suffixes) == root
 

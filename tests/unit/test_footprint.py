@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from sidecar.config.settings import InstructionCode
 from sidecar.models.catalogue import window_of
 from sidecar.project import footprint
 from sidecar.project.footprint import ByteRange
 from sidecar.project.loading_rules import loading_rules
+from tests.cases import read_cases, read_rows
 from tests.loading_rules_page import page
 from tests.unit.footprint_world import FootprintWorld
 
@@ -23,122 +26,7 @@ def world(tmp_path: Path) -> FootprintWorld:
     return FootprintWorld(tmp_path)
 
 
-CASES: list[tuple[str, str, list[str], list[str]]] = [
-    # The agent, its start folder, the files, and those that are sent, in order.
-    ("claude-code", ".", ["AGENTS.md"], ["AGENTS.md"]),
-    ("claude-code", ".", ["AGENTS.md", ".claude/AGENTS.md"], ["AGENTS.md", ".claude/AGENTS.md"]),
-    ("claude-code", ".", ["AGENTS.md", "CLAUDE.md"], ["CLAUDE.md"]),
-    ("claude-code", ".", ["AGENTS.md", ".claude/CLAUDE.md"], [".claude/CLAUDE.md"]),
-    ("claude-code", ".", ["AGENTS.md", "CLAUDE.local.md"], ["CLAUDE.local.md"]),
-    ("claude-code", ".", ["AGENTS.md", "../CLAUDE.md"], ["../CLAUDE.md"]),
-    ("claude-code", ".", ["AGENTS.md", "~/CLAUDE.md"], ["~/CLAUDE.md"]),
-    ("claude-code", ".", ["AGENTS.md", "~/.claude/CLAUDE.md"], ["~/.claude/CLAUDE.md", "AGENTS.md"]),
-    ("claude-code", ".", ["AGENTS.md", ".claude/rules/a.md"], ["AGENTS.md", ".claude/rules/a.md"]),
-    ("claude-code", "pkg", ["AGENTS.md", "pkg/CLAUDE.md"], ["pkg/CLAUDE.md"]),
-    ("claude-code", ".", ["AGENTS.md", "pkg/CLAUDE.md"], ["AGENTS.md"]),
-    (
-        "claude-code",
-        "pkg",
-        [
-            "pkg/CLAUDE.local.md", "pkg/.claude/rules/deep/b.md", "CLAUDE.md", ".claude/CLAUDE.md",
-            ".claude/rules/a.md", ".claude/rules/a.txt", "CLAUDE.local.md", "../CLAUDE.md",
-            "~/.claude/rules/u.md", "~/.claude/CLAUDE.md", "README.md", ".cursorrules",
-        ],
-        [
-            "~/.claude/CLAUDE.md", "~/.claude/rules/u.md", "../CLAUDE.md", "CLAUDE.md",
-            ".claude/CLAUDE.md", ".claude/rules/a.md", "CLAUDE.local.md",
-            "pkg/.claude/rules/deep/b.md", "pkg/CLAUDE.local.md",
-        ],
-    ),
-    ("codex", ".", ["AGENTS.md", "AGENTS.override.md"], ["AGENTS.override.md"]),
-    ("codex", "pkg", ["AGENTS.md", "pkg/AGENTS.override.md"], ["AGENTS.md", "pkg/AGENTS.override.md"]),
-    ("codex", ".", ["AGENTS.md", "../AGENTS.md", "CLAUDE.md"], ["AGENTS.md"]),
-    ("codex", ".", ["~/.codex/AGENTS.md", "~/AGENTS.md"], ["~/.codex/AGENTS.md"]),
-    (
-        "codex",
-        ".",
-        ["~/.codex/AGENTS.md", "~/.codex/AGENTS.override.md", "AGENTS.md"],
-        ["~/.codex/AGENTS.override.md", "AGENTS.md"],
-    ),
-    ("opencode", "pkg", ["AGENTS.md", "pkg/CLAUDE.md"], ["AGENTS.md"]),
-    ("opencode", "pkg", ["CLAUDE.md", "pkg/AGENTS.md"], ["pkg/AGENTS.md"]),
-    ("opencode", "pkg", ["CONTEXT.md", "pkg/CONTEXT.md"], ["pkg/CONTEXT.md", "CONTEXT.md"]),
-    ("opencode", ".", ["~/AGENTS.md", "../AGENTS.md", "CONTEXT.md"], ["CONTEXT.md"]),
-    (
-        "opencode",
-        ".",
-        ["~/.config/opencode/AGENTS.md", "~/.claude/CLAUDE.md", "AGENTS.md"],
-        ["~/.config/opencode/AGENTS.md", "AGENTS.md"],
-    ),
-    ("opencode", ".", ["~/.claude/CLAUDE.md", "AGENTS.md"], ["~/.claude/CLAUDE.md", "AGENTS.md"]),
-    ("pi", "pkg", ["AGENTS.md", "pkg/CLAUDE.md"], ["AGENTS.md", "pkg/CLAUDE.md"]),
-    (
-        "pi",
-        "pkg/app",
-        ["AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "pkg/CLAUDE.md", "pkg/app/AGENTS.md"],
-        ["AGENTS.override.md", "pkg/CLAUDE.md", "pkg/app/AGENTS.md"],
-    ),
-    ("pi", ".", ["~/AGENTS.md", "../CLAUDE.md"], ["~/AGENTS.md", "../CLAUDE.md"]),
-    (
-        "pi",
-        ".",
-        ["~/.pi/agent/CLAUDE.md", "~/.pi/agent/AGENTS.md", "~/.pi/agent/APPEND_SYSTEM.md"],
-        ["~/.pi/agent/APPEND_SYSTEM.md", "~/.pi/agent/AGENTS.md"],
-    ),
-    ("gemini-cli", "pkg", ["GEMINI.md", "pkg/GEMINI.md", "AGENTS.md"], ["GEMINI.md", "pkg/GEMINI.md"]),
-    ("gemini-cli", ".", ["~/.gemini/GEMINI.md", "../GEMINI.md"], ["~/.gemini/GEMINI.md"]),
-    (
-        "qwen-code",
-        "pkg",
-        ["AGENTS.md", "QWEN.md", "pkg/QWEN.md", "../QWEN.md", "~/QWEN.md", ".qwen/QWEN.local.md", "QWEN.local.md",
-         ".qwen/rules/deep/a.md", "~/.qwen/AGENTS.md", "~/.qwen/QWEN.md", "~/.qwen/output-language.md"],
-        ["~/.qwen/QWEN.md", "../QWEN.md", "QWEN.md", "pkg/QWEN.md", "~/.qwen/AGENTS.md",
-         "AGENTS.md", ".qwen/QWEN.local.md", ".qwen/rules/deep/a.md", "~/.qwen/output-language.md"],
-    ),
-    (
-        "kimi-code",
-        ".",
-        ["agents.md", ".kimi-code/AGENTS.md", "~/.agents/AGENTS.md", "~/.kimi-code/AGENTS.md"],
-        ["~/.kimi-code/AGENTS.md", "~/.agents/AGENTS.md", ".kimi-code/AGENTS.md", "agents.md"],
-    ),
-    ("vibe", ".", ["~/.vibe/AGENTS.md", "AGENTS.md", "CLAUDE.md"], ["~/.vibe/AGENTS.md", "AGENTS.md"]),
-    ("vibe", "pkg", ["AGENTS.md", "pkg/AGENTS.md"], ["pkg/AGENTS.md"]),
-    (
-        "copilot-cli",
-        "mid/pkg",
-        ["AGENTS.md", "mid/AGENTS.md", "mid/pkg/AGENTS.md", "CLAUDE.md", "mid/pkg/GEMINI.md",
-         ".github/copilot-instructions.md", "mid/pkg/.github/copilot-instructions.md",
-         ".github/instructions/a.instructions.md", "~/.copilot/copilot-instructions.md"],
-        ["~/.copilot/copilot-instructions.md", ".github/copilot-instructions.md",
-         "mid/pkg/.github/copilot-instructions.md", "AGENTS.md", "CLAUDE.md", "mid/pkg/AGENTS.md",
-         "mid/pkg/GEMINI.md", "mid/AGENTS.md", ".github/instructions/a.instructions.md"],
-    ),
-    ("cline", ".", [".clinerules"], [".clinerules"]),
-    (
-        "cline",
-        ".",
-        [".clinerules/a.md", ".clinerules/deep/b.md", ".clinerules/c.txt", "AGENTS.md",
-         "~/Cline/Rules/B.md", "~/.agents/AGENTS.md"],
-        ["~/.agents/AGENTS.md", ".clinerules/a.md", "~/Cline/Rules/B.md", ".clinerules/c.txt",
-         "AGENTS.md"],
-    ),
-    ("cline", "pkg", ["AGENTS.md", "pkg/AGENTS.md"], ["pkg/AGENTS.md"]),
-    (
-        "cline",
-        ".",
-        [".clinerules/a.md", "~/Documents/Cline/Rules/a.md"],
-        ["~/Documents/Cline/Rules/a.md"],
-    ),
-    ("cline", ".", [".clinerules/a.md", ".cline/rules/a.md"], [".cline/rules/a.md"]),
-    ("continue", ".", ["AGENT.md", "CLAUDE.md", ".continue/rules/deep/a.md"],
-     ["AGENT.md", ".continue/rules/deep/a.md"]),
-    ("kilo-code", ".", [".kilo/rules/a.md", ".kilocode/rules/a.md", ".kilo/rules/deep/b.md"],
-     [".kilo/rules/a.md"]),
-    ("aider", ".", ["CONVENTIONS.md", "AGENTS.md"], []),
-    ("zed", ".", ["AGENTS.md", ".cursorrules"], [".cursorrules"]),
-    ("crush", ".", ["CRUSH.md", "CLAUDE.md", "~/.config/crush/CRUSH.md"],
-     ["~/.config/crush/CRUSH.md", "CLAUDE.md", "CRUSH.md"]),
-]  # fmt: skip
+CASES: list[tuple[str, str, list[str], list[str]]] = read_rows("footprint", "sent_files")
 
 
 @pytest.mark.parametrize(
@@ -151,6 +39,29 @@ def test_an_agent_sends_files_in_the_order_of_its_request(
 ) -> None:
     world.write({name: f"words of {name}\n" for name in files})
     assert world.sent(agent, start) == sent
+
+
+class Scenario(msgspec.Struct):
+    """Files with contents, and what an agent does with them."""
+
+    agent: str
+    files: dict[str, str]
+    sent: list[str]
+    start: str = "."
+    problems: list[tuple[InstructionCode, str, str, str]] = []
+    """The code, file and marked text of each expected problem, and a part of its message."""
+
+
+@pytest.mark.parametrize("scenario", read_cases("sent_with_contents", Scenario))
+def test_contents_decide_what_is_sent(world: FootprintWorld, scenario: Scenario) -> None:
+    world.write(scenario.files)
+    assert world.sent(scenario.agent, scenario.start) == scenario.sent
+    found = world.footprint(scenario.agent, scenario.start).problems
+    for problem, (code, name, marked, message) in zip(found, scenario.problems, strict=True):
+        data = scenario.files[name].encode()
+        assert (problem.code, world.name(problem.path)) == (code, name)
+        assert data[problem.range.start : problem.range.end].decode() == marked
+        assert message in problem.message
 
 
 @pytest.mark.parametrize(
@@ -170,19 +81,6 @@ def test_without_git_folders_above_are_read(world: FootprintWorld, agent: str) -
     assert sorted(world.sent(agent, "pkg")) == ["AGENTS.md", "pkg/AGENTS.md"]
 
 
-@pytest.mark.parametrize("text", ["", "<!-- x -->", "<!-- x\n-->\n\n"])
-def test_a_claude_md_without_text_hides_nothing(world: FootprintWorld, text: str) -> None:
-    world.write({"CLAUDE.md": text, "AGENTS.md": "words"})
-    assert world.sent("claude-code") == ["AGENTS.md"]
-
-
-def test_an_excluded_claude_md_hides_nothing(world: FootprintWorld) -> None:
-    world.write({"CLAUDE.md": "x", "AGENTS.md": "words"})
-    settings = '{"claudeMdExcludes": ["**/CLAUDE.md"]}'
-    world.write({".claude/settings.local.json": settings})
-    assert world.sent("claude-code") == ["AGENTS.md"]
-
-
 def test_an_import_brings_a_hidden_file(world: FootprintWorld) -> None:
     world.write({"CLAUDE.md": "@AGENTS.md\n", "AGENTS.md": "words", "pkg/AGENTS.md": "inner"})
     found = world.footprint("claude-code")
@@ -190,11 +88,6 @@ def test_an_import_brings_a_hidden_file(world: FootprintWorld) -> None:
     hidden = world.parts(found, "hidden")
     assert [world.name(one.path) for one in hidden] == ["pkg/AGENTS.md"]
     assert world.name(hidden[0].hidden_by) == "CLAUDE.md"
-
-
-def test_copilot_reads_no_imports_in_gemini_md(world: FootprintWorld) -> None:
-    world.write({"AGENTS.md": "@a.md\n", "GEMINI.md": "@b.md\n", "a.md": "a", "b.md": "b"})
-    assert world.sent("copilot-cli") == ["AGENTS.md", "a.md", "GEMINI.md"]
 
 
 def test_a_hidden_file_is_a_problem(world: FootprintWorld) -> None:
@@ -243,13 +136,6 @@ def test_codex_reads_its_limit_from_its_settings(
     assert len(part.text) == sent
 
 
-def test_codex_reads_more_names_from_its_settings(world: FootprintWorld) -> None:
-    world.write({"CLAUDE.md": "x", "pkg/AGENTS.md": "y", "pkg/CLAUDE.md": "z"})
-    names = 'project_doc_fallback_filenames = ["CLAUDE.md", "../outside.md", "/etc/passwd"]'
-    world.write({"~/.codex/config.toml": names})
-    assert world.sent("codex", "pkg") == ["CLAUDE.md", "pkg/AGENTS.md"]
-
-
 def test_an_empty_override_hides_the_file_and_is_a_problem(world: FootprintWorld) -> None:
     world.write({"AGENTS.override.md": "", "AGENTS.md": "words"})
     assert world.sent("codex") == []
@@ -257,11 +143,6 @@ def test_an_empty_override_hides_the_file_and_is_a_problem(world: FootprintWorld
     assert "AGENTS.override.md stands before it, though it is empty" in problem.message
     world.write({"AGENTS.override.md": "x"})
     assert world.problems("codex", "instructions-hidden") == []
-
-
-def test_files_of_blanks_are_skipped(world: FootprintWorld) -> None:
-    world.write({"AGENTS.md": " \n\n" * 20_000, "pkg/AGENTS.md": "words"})
-    assert world.sent("codex", "pkg") == ["pkg/AGENTS.md"]
 
 
 def test_files_below_the_start_are_sent_later(world: FootprintWorld) -> None:
@@ -276,20 +157,7 @@ def test_files_below_the_start_are_sent_later(world: FootprintWorld) -> None:
     assert world.parts(world.footprint("codex"), "later") == []
 
 
-RULES = [
-    # The front matter of a rule, and what Claude Code does with it.
-    ("", "sent"),
-    ("description: x", "sent"),
-    ("globs: src/**", "sent"),
-    ("paths: []", "sent"),
-    ('paths: "**"', "sent"),
-    ("paths: src/**", "later"),
-    ('paths: ["*"]', "later"),
-    ("paths:\n  - '**/*'", "later"),
-    ("paths:\n- src/**\n- docs/**", "later"),
-    ("paths: [", "later"),
-    ("title: [", "sent"),
-]
+RULES = read_rows("footprint", "claude_rules")
 
 
 @pytest.mark.parametrize(("front", "state"), RULES)
@@ -303,29 +171,8 @@ def test_claude_rules_with_paths_are_sent_later(
 
 @pytest.mark.parametrize(
     ("agent", "name", "front", "state"),
-    [
-        ("copilot-cli", ".github/instructions/a.instructions.md", 'applyTo: "**"', "sent"),
-        ("copilot-cli", ".github/instructions/a.instructions.md", 'applyTo: "*.py"', "name-only"),
-        ("copilot-cli", ".claude/rules/a.md", "paths: src/**", "name-only"),
-        ("copilot-cli", ".claude/rules/a.md", "paths: '**/*'", "sent"),
-        ("copilot-cli", ".claude/rules/a.md", "paths: ['**', 'src/**']", "name-only"),
-        ("copilot-cli", ".claude/rules/a.md", "paths: '**'\napplyTo: src/**", "name-only"),
-        ("copilot-cli", ".github/instructions/a.instructions.md", "paths: src/**", "name-only"),
-        ("claude-code", ".claude/rules/a.md", "paths: ['**', 'src/**']", "later"),
-        ("cline", ".clinerules/a.md", "disabled: true", "hidden"),
-        ("cline", ".clinerules/a.md", "paths: src/**", "sent"),
-        ("cline", ".clinerules/a.md", "paths: [", "hidden"),
-        ("continue", ".continue/rules/a.md", "globs: '*.py'", "later"),
-        ("continue", ".continue/rules/a.md", "globs: *.py", "sent"),
-        ("continue", ".continue/rules/a.md", "alwaysApply: false", "later"),
-        ("continue", ".continue/rules/a.md", "alwaysApply: true\nglobs: '*.py'", "sent"),
-        ("qwen-code", ".qwen/rules/a.md", "paths: src/**", "later"),
-        ("cursor", ".cursor/rules/a.mdc", "alwaysApply: true", "sent"),
-        ("cursor", ".cursor/rules/a.mdc", "globs: '*.py'\nalwaysApply: false", "later"),
-        ("cursor", ".cursor/rules/a.mdc", "description: When testing\nglobs:", "name-only"),
-        ("cursor", ".cursor/rules/a.mdc", "description:\nglobs:\nalwaysApply: false", "later"),
-    ],
-)  # fmt: skip
+    read_rows("footprint", "front_matter_decides_when_rules_are_sent"),
+)
 def test_front_matter_decides_when_rules_are_sent(
     world: FootprintWorld, agent: str, name: str, front: str, state: str
 ) -> None:
@@ -364,49 +211,6 @@ def test_memory_is_cut_at_whole_lines(world: FootprintWorld) -> None:
         assert part.lost == (ByteRange(sent, len("".join(lines))),)
     world.write({name: "x\n" * 200})
     assert world.footprint("claude-code").parts[0].state == "sent"
-
-
-def test_opencode_sends_what_its_settings_name(world: FootprintWorld) -> None:
-    world.write({"docs/a.md": "a", "docs/b.md": "b", "c.md": "c", "AGENTS.md": "x"})
-    world.write(
-        {"opencode.json": '{"instructions": ["docs/*.md", "https://x.test/y.md", "/etc/x"]}'}
-    )
-    assert world.sent("opencode") == ["AGENTS.md", "docs/a.md", "docs/b.md"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "model: y\nread: CONVENTIONS.md",
-        "model: y\nread: [CONVENTIONS.md]",
-        "model: y\nread:\n  - CONVENTIONS.md # ours",
-        '{"model": "y", "read": ["CONVENTIONS.md"]}',
-    ],
-)
-def test_aider_sends_what_its_settings_name(world: FootprintWorld, text: str) -> None:
-    world.write({"CONVENTIONS.md": "x", ".aider.conf.yml": f"{text}\n"})
-    assert world.sent("aider") == ["CONVENTIONS.md"]
-
-
-def test_gemini_reads_more_names_from_its_settings(world: FootprintWorld) -> None:
-    world.write({"GEMINI.md": "x", "AGENTS.md": "y"})
-    world.write({".gemini/settings.json": '{"context": {"fileName": ["AGENTS.md"]}}'})
-    assert world.sent("gemini-cli") == ["AGENTS.md", "GEMINI.md"]
-
-
-def test_qwen_reads_the_names_in_its_settings_instead_of_its_own(world: FootprintWorld) -> None:
-    names = ["A.md", "B.md", "C.md", "AGENTS.md", "QWEN.md"]
-    world.write(dict.fromkeys([*names, "~/.qwen/A.md", "~/.qwen/QWEN.md"], "words"))
-    world.write({".qwen/settings.json": '{"context": {"fileName": ["A.md"]}}'})
-    assert world.sent("qwen-code") == ["~/.qwen/A.md", "A.md"]
-    world.write({".qwen/settings.json": '{"context": {"fileName": ["C.md", "B.md", "A.md"]}}'})
-    assert world.sent("qwen-code") == ["C.md", "~/.qwen/A.md", "B.md", "A.md"]
-
-
-def test_kilo_reads_the_files_in_its_settings(world: FootprintWorld) -> None:
-    world.write(dict.fromkeys(["AGENTS.md", "docs/a.md", "docs/b.md", "b.md"], "words"))
-    world.write({"kilo.json": '{"instructions": ["docs/*.md", "b.md"]}'})
-    assert world.sent("kilo-code") == ["AGENTS.md", "docs/a.md", "docs/b.md", "b.md"]
 
 
 def test_claude_imports_only_files_below_the_folder_where_it_starts(world: FootprintWorld) -> None:

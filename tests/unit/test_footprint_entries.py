@@ -9,6 +9,7 @@ import pytest
 
 from sidecar.agents.folders import Places
 from sidecar.project.footprint import Footprint, Part, find_footprint
+from tests.cases import read_rows
 from tests.unit.footprint_world import FootprintWorld
 
 
@@ -44,20 +45,7 @@ def described(lines: list[str]) -> int:
     return sum("ddd" in line for line in lines)
 
 
-PLACES = [
-    ("claude-code", "pkg", ["~/.claude/skills/a", ".claude/skills/b", "pkg/.claude/skills/c"]),
-    ("codex", "pkg", ["~/.codex/skills/a", "~/.agents/skills/b", ".agents/skills/x/c", "pkg/.codex/skills/d"]),
-    ("copilot-cli", "pkg", ["~/.copilot/skills/a", "~/.agents/skills/b", ".github/skills/c", "pkg/.claude/skills/x/d"]),
-    ("opencode", "pkg", ["~/.config/opencode/skill/a", "~/.claude/skills/b", "pkg/.opencode/skills/x/c"]),
-    ("kilo-code", "pkg", ["~/.kilo/skills/a", "~/.config/kilo/skills/b", "pkg/.kilocode/skills/c"]),
-    ("gemini-cli", ".", ["~/.gemini/skills/a", ".gemini/skills/b", ".agents/skills/c"]),
-    ("qwen-code", ".", ["~/.qwen/skills/a", ".qwen/skills/b", ".agents/skills/c"]),
-    ("kimi-code", "pkg", ["~/.kimi-code/skills/a", ".agents/skills/b", ".kimi-code/skills/x/c"]),
-    ("vibe", ".", ["~/.vibe/skills/a", ".vibe/skills/b", ".agents/skills/c"]),
-    ("continue", ".", ["~/.continue/skills/a", ".continue/skills/b", ".claude/skills/c"]),
-    ("cline", "pkg", ["~/.cline/skills/a", ".cline/skills/b", ".clinerules/skills/c"]),
-    ("pi", ".", ["~/.pi/agent/skills/a", "~/.agents/skills/x/b"]),
-]  # fmt: skip
+PLACES = read_rows("footprint", "skill_folders")
 
 
 @pytest.mark.parametrize(("agent", "start", "folders"), PLACES, ids=[one[0] for one in PLACES])
@@ -77,18 +65,7 @@ def test_skills_are_found_where_the_agent_looks(
     assert not any("body" in part.text for part in parts)
 
 
-LENGTHS = [
-    # The agent, the folder, the length of a description, and what is sent of it.
-    ("claude-code", ".claude", 1_536, 1_536, ""),
-    ("claude-code", ".claude", 1_537, 1_535, "…"),
-    ("codex", ".agents", 1_024, 1_024, ""),
-    ("codex", ".agents", 1_025, 1_021, "..."),
-    ("kimi-code", ".agents", 250, 250, ""),
-    ("kimi-code", ".agents", 300, 247, "..."),
-    ("copilot-cli", ".github", 1_024, 1_024, ""),
-    ("opencode", ".agents", 8_192, 8_192, ""),
-    ("gemini-cli", ".agents", 8_192, 8_192, ""),
-]
+LENGTHS = read_rows("footprint", "description_lengths")
 
 
 @pytest.mark.parametrize(("agent", "folder", "length", "kept", "mark"), LENGTHS)
@@ -123,17 +100,7 @@ def test_a_skill_with_a_long_description_vanishes(world: FootprintWorld, agent: 
 
 @pytest.mark.parametrize(
     ("agent", "folder", "more", "state"),
-    [
-        ("claude-code", ".claude", "disable-model-invocation: true\n", "later"),
-        ("claude-code", ".claude", "paths: src/**\n", "later"),
-        ("claude-code", ".claude", "user-invocable: false\n", "name-only"),
-        ("qwen-code", ".qwen", "disable-model-invocation: true\n", "later"),
-        ("qwen-code", ".qwen", "paths: [src/**]\n", "later"),
-        ("codex", ".agents", "disable-model-invocation: true\n", "name-only"),
-        ("opencode", ".agents", "disable-model-invocation: true\n", "name-only"),
-        ("gemini-cli", ".agents", "paths: src/**\n", "name-only"),
-        ("kimi-code", ".agents", "disable-model-invocation: true\n", "later"),
-    ],
+    read_rows("footprint", "front_matter_keeps_skills_out_of_the_list"),
 )
 def test_front_matter_keeps_skills_out_of_the_list(
     world: FootprintWorld, agent: str, folder: str, more: str, state: str

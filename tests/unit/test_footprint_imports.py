@@ -14,6 +14,7 @@ from sidecar.text.prompt_markdown import (
     is_valid_front_matter,
     read_yaml,
 )
+from tests.cases import read_rows
 from tests.unit.footprint_world import FootprintWorld
 
 MAIN = {
@@ -69,12 +70,6 @@ def world(tmp_path: Path) -> FootprintWorld:
     return FootprintWorld(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/e", "x.json", "x.py", "sp ace.md"])
-def test_any_file_can_be_imported(world: FootprintWorld, name: str) -> None:
-    world.write({"CLAUDE.md": f"@{name}\n".replace(" ", "\\ "), name: "words"})
-    assert world.sent("claude-code") == ["CLAUDE.md", name]
-
-
 @pytest.mark.parametrize(
     ("agent", "hops"), [("claude-code", 4), ("gemini-cli", 5), ("qwen-code", 5), ("copilot-cli", 8)]
 )
@@ -107,11 +102,6 @@ def test_copilot_imports_64_files_into_a_file(world: FootprintWorld) -> None:
     assert len(world.problems("copilot-cli", "import-skipped")) == 7
 
 
-def test_a_path_counts_from_the_importing_file(world: FootprintWorld) -> None:
-    world.write({"CLAUDE.md": "@docs/a.md", "docs/a.md": "x @b.md", "docs/b.md": "y", "b.md": "z"})
-    assert world.sent("claude-code") == ["CLAUDE.md", "docs/a.md", "docs/b.md"]
-
-
 @pytest.mark.parametrize("agent", ["gemini-cli", "qwen-code", "copilot-cli", "claude-code"])
 def test_a_file_that_is_imported_twice(world: FootprintWorld, agent: str) -> None:
     name, is_repeated = MAIN[agent], agent in ("gemini-cli", "qwen-code")
@@ -121,37 +111,7 @@ def test_a_file_that_is_imported_twice(world: FootprintWorld, agent: str) -> Non
     assert ranges == ([ByteRange(7, 12)] if is_repeated else [])
 
 
-def test_imports_in_a_circle_are_sent_once(world: FootprintWorld) -> None:
-    world.write({"CLAUDE.md": "@a.md @CLAUDE.md", "a.md": "@b.md @a.md", "b.md": "@a.md"})
-    for agent in ("claude-code", "copilot-cli"):
-        assert world.sent(agent) == ["CLAUDE.md", "a.md", "b.md"]
-
-
-def test_rules_and_agents_md_have_imports(world: FootprintWorld) -> None:
-    world.write(
-        {"AGENTS.md": "@a.md", ".claude/rules/r.md": "@../../b.md", "a.md": "x", "b.md": "y"}
-    )
-    assert world.sent("claude-code") == ["AGENTS.md", "a.md", ".claude/rules/r.md", "b.md"]
-
-
-def test_your_own_file_imports_from_your_home_folder(world: FootprintWorld) -> None:
-    world.write({"~/.claude/CLAUDE.md": "@~/notes.md @/etc/hostname", "~/notes.md": "x"})
-    assert world.sent("claude-code") == ["~/.claude/CLAUDE.md", "~/notes.md"]
-
-
-SKIPPED = [
-    # The text of CLAUDE.md, the mention that is reported, and words of the message.
-    ("é @docs/a.md, x", "@docs/a.md,", "would end with `,`"),
-    ("See @docs/a.md.", "@docs/a.md.", "would end with `.`"),
-    ("x (@docs/a.md) y", "@docs/a.md)", "would end with `)`"),
-    ("@docs/missing.md", "@docs/missing.md", "does not exist"),
-    ("@./docs", "@./docs", "does not exist"),
-    ("<!--\n@docs/a.md\n-->", "@docs/a.md", "HTML comment"),
-    ("<div>\n@docs/a.md\n</div>", "@docs/a.md", "HTML comment or block"),
-    ("@../x.md", "@../x.md", "outside the project, and is sent only after you have approved it"),
-    ("@~/x.md", "@~/x.md", "outside the project"),
-    ("@/etc/hosts", "@/etc/hosts", "outside the project"),
-]
+SKIPPED = read_rows("footprint", "skipped_imports")
 
 
 @pytest.mark.parametrize(("text", "mention", "message"), SKIPPED)
@@ -277,27 +237,11 @@ def test_mentions_have_their_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("key: words", "words"),
-        ("key: words # comment", "words"),
-        ("key: 'it''s'", "it's"),
-        ('key: "a \\"b\\""', 'a "b"'),
-        ("key: >-\n  a\n  b", "a b"),
-        ("key: |\n  a\n  b", "a\nb"),
-        ("key: a\n  b", "a b"),
-        ("key: true", True),
-        ("key: [a, 'b, c', \"d\"]", ("a", "b, c", "d")),
-        ("key: [\n  a,\n  b\n]", ("a", "b")),
-        ("key:\n  - a\n  - 'b'", ("a", "b")),
-        ("key:\n- a\n- b: c", ("a", "b: c")),
-        ("key: []", ()),
-        ("key:", ""),
-        ("other: x\nkey: src/**/*.ts", "src/**/*.ts"),
-    ],
+    ("text", "value"), read_rows("footprint", "front_matter_is_read_like_yaml")
 )
 def test_front_matter_is_read_like_yaml(text: str, value: object) -> None:
     yaml = pytest.importorskip("yaml")
+    value = tuple(value) if isinstance(value, list) else value
     assert read_yaml(text)["key"] == value
     real = yaml.safe_load(re.sub(r": (src/|\*)", r": \1", text))["key"]
     plain = "" if real is None else tuple(real) if isinstance(real, list) else real
@@ -305,26 +249,7 @@ def test_front_matter_is_read_like_yaml(text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "is_valid"),
-    [
-        ("key: words", True),
-        ("key: a: b", False),
-        ("key: 'a: b'", True),
-        ("key: [a, b]", True),
-        ("key: [", False),
-        ("key: [a,\n  b]", True),
-        ("key: 'a", False),
-        ('key: "a" # words', True),
-        ("key: *.ts", False),
-        ("key: '*.ts'", True),
-        ("key: src/*.ts", True),
-        ("key: @a", False),
-        ("key: >-\n  a: b", True),
-        ("key:\n  - a", True),
-        ("key:", True),
-        ("key: # words: more", True),
-        ("key: http://a", True),
-    ],
+    ("text", "is_valid"), read_rows("footprint", "invalid_front_matter_is_found")
 )
 def test_invalid_front_matter_is_found(text: str, *, is_valid: bool) -> None:
     yaml = pytest.importorskip("yaml")
@@ -335,14 +260,6 @@ def test_invalid_front_matter_is_found(text: str, *, is_valid: bool) -> None:
         assert not is_valid
     else:
         assert is_valid
-
-
-def test_an_import_of_a_file_that_is_sent_anyway(world: FootprintWorld) -> None:
-    world.write({"QWEN.md": "x\n\n@AGENTS.md\n", "AGENTS.md": "words"})
-    assert world.sent("qwen-code") == ["QWEN.md", "AGENTS.md", "AGENTS.md"]
-    (problem,) = world.problems("qwen-code", "import-twice")
-    assert (world.name(problem.path), problem.range) == ("QWEN.md", ByteRange(3, 13))
-    assert "it also sends AGENTS.md by itself" in problem.message
 
 
 def test_imports_that_are_skipped_are_hidden_parts(world: FootprintWorld) -> None:

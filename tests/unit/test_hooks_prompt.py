@@ -32,6 +32,7 @@ from sidecar.hooks.prompt_hook import (
     read_caps,
 )
 from sidecar.operating_system import IS_WINDOWS
+from tests.cases import read_rows
 from tests.slow_disk import CAN_BUILD, SECONDS, build_slow_disk
 from tests.unit.test_cost_caps import spend
 
@@ -98,17 +99,7 @@ def test_a_soft_cap_is_named_and_stops_nothing(book: CostBook) -> None:
 
 
 @pytest.mark.parametrize(
-    ("caps", "is_refused"),
-    [
-        ("", False),
-        ("hard-cap-usd = 9", False),
-        ("hard-cap-usd = 8", True),
-        ("session-hard-cap-usd = 2", False),
-        ("session-hard-cap-usd = 0.5", True),
-        ("hard-cap-usd = -1", False),
-        ("hard-cap-usd = 'much'", False),
-        ("hard-cap-usd = ", False),
-    ],
+    ("caps", "is_refused"), read_rows("prompt_hook", "the_caps_of_the_users_settings_apply")
 )
 def test_the_caps_of_the_users_settings_apply(
     caps: str, *, is_refused: bool, book: CostBook

@@ -31,6 +31,7 @@ from sidecar.project.mcp_servers import (
     sent_text,
     sent_tools,
 )
+from tests.cases import read_rows
 
 ENTRY = {"command": "crates", "args": ["--all"], "env": {"TOKEN": "secret"}}
 TOOLS = ToolList(
@@ -152,27 +153,7 @@ def test_only_the_first_servers_of_a_huge_file_are_read(start: Path) -> None:
 
 @pytest.mark.parametrize(
     ("agent", "form", "expected"),
-    [
-        (
-            "claude-code",
-            1,
-            "mcp__box__open\nmcp__box__shut\n## box\nAll about crates.\nAsk first.",
-        ),
-        ("codex", 0, "- mcp__box: All about crates."),
-        (
-            "qwen-code",
-            0,
-            '#### box\n- "mcp__box__open": "Opens a crate."\n- "mcp__box__shut": "Shuts a crate."\n'
-            "### box\nAll about crates.\nAsk first.",
-        ),
-        ("vibe", 0, ""),
-        (
-            "kimi-code",
-            0,
-            '{"type":"function","function":{"name":"mcp__box__open","description":"Opens a crate.\\n'
-            'Carefully.","parameters":{"type":"object","properties":{}}}}',
-        ),
-    ],
+    read_rows("mcp", "each_agent_sends_the_tools_in_its_form"),
 )
 def test_each_agent_sends_the_tools_in_its_form(agent: str, form: int, expected: str) -> None:
     assert sent_text(server_of(agent), TOOLS, mcp_rules()[agent].forms[form]) == expected
@@ -225,17 +206,7 @@ def test_a_server_cannot_change_the_form_of_its_text() -> None:
 
 @pytest.mark.parametrize(
     ("agent", "model", "env", "options", "sends"),
-    [
-        ("claude-code", "claude-sonnet-5", {}, {}, "lines"),
-        ("claude-code", "claude-sonnet-5", {"ENABLE_TOOL_SEARCH": "false"}, {}, "schemas"),
-        ("claude-code", "claude-sonnet-5", {"ENABLE_TOOL_SEARCH": "true"}, {}, "lines"),
-        ("claude-code", "claude-sonnet-5", {}, {"alwaysLoad": True}, "schemas"),
-        ("codex", "gpt-6.2-sol", {}, {}, "server"),
-        ("codex", "gpt-5", {}, {}, "schemas"),
-        ("pi", "claude-sonnet-5", {}, {}, "server"),
-        ("pi", "claude-sonnet-5", {}, {"exposure": "direct"}, "schemas"),
-        ("vibe", "devstral-2512", {}, {}, "nothing"),
-    ],
+    read_rows("mcp", "the_form_depends_on_model_entry_and_environment"),
 )
 def test_the_form_depends_on_model_entry_and_environment(
     agent: str, model: str, env: dict[str, str], options: dict[str, Any], sends: str

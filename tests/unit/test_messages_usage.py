@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sidecar.errors import VendorFormatError
 from sidecar.messages.vendor_usage import MOST_TOKENS, Usage, normalize_usage, reported_cost
-from tests.cases import read_cases, read_table
+from tests.cases import read_cases, read_rows, read_table
 
 
 class Case(msgspec.Struct):
@@ -85,25 +85,7 @@ def test_parts_of_a_usage_never_overlap(form: dict[str, int]) -> None:
     assert usage.reasoning_tokens <= usage.output_tokens
 
 
-@pytest.mark.parametrize(
-    ("reply", "usd"),
-    [
-        ({"usage": {"prompt_tokens": 1, "cost": 0.00014}}, "0.00014"),
-        ({"prompt_tokens": 1, "cost": "0.5"}, "0.5"),
-        (
-            {
-                "usage": {
-                    "cost": 0.01,
-                    "is_byok": True,
-                    "cost_details": {"upstream_inference_cost": 0.2},
-                }
-            },
-            "0.21",
-        ),
-        ({"usage": {}, "_hidden_params": {"response_cost": 3e-05}}, "0.00003"),
-        ({"usage": {"cost_in_usd_ticks": 37756000}}, "0.0037756"),
-    ],
-)
+@pytest.mark.parametrize(("reply", "usd"), read_rows("messages", "reported_cost_is_read_exactly"))
 def test_reported_cost_is_read_exactly(reply: object, usd: str) -> None:
     assert reported_cost(reply) == Decimal(usd)
 

@@ -21,6 +21,7 @@ from sidecar.models.catalogue import (
 )
 from sidecar.models.families import is_misspelled
 from sidecar.models.names import parse
+from tests.cases import read_rows
 
 
 def test_the_price_list_is_not_loaded_for_a_tokenizer() -> None:
@@ -83,18 +84,7 @@ def test_misspelled_form_is_reported_before_the_list_is_loaded() -> None:
 
 @pytest.mark.parametrize(
     ("named", "model", "provider"),
-    [
-        ("anthropic", "claude-opus-5", "anthropic"),
-        ("my-proxy", "gpt-5", "openai"),
-        ("opencode", "claude-sonnet-5", "anthropic"),
-        ("", "gemini-2.5-pro", "google"),
-        ("amazon-bedrock", "anthropic.claude-sonnet-4-5-v1:0", "aws"),
-        ("openai-codex", "gpt-5", "openai"),
-        ("Groq", "llama-3.3-70b-versatile", "groq"),
-        ("ollama", "qwen3", "ollama"),
-        ("github-copilot", "gpt-5", "github-copilot"),
-        ("my-proxy", "my-model", "my-proxy"),
-    ],
+    read_rows("models", "unlisted_provider_is_billed_as_the_models_vendor"),
 )
 def test_unlisted_provider_is_billed_as_the_models_vendor(
     named: str, model: str, provider: str

@@ -15,7 +15,7 @@ from sidecar.models.catalogue import provider_of
 from sidecar.models.families import UNKNOWN, generation_of, is_misspelled
 from sidecar.models.names import facts, known_providers, matches, parse, same_model, short_name
 from sidecar.text.globs import MAX_LENGTH
-from tests.cases import read_table
+from tests.cases import read_rows, read_table
 
 NAMES = read_table("model_names")
 
@@ -70,19 +70,7 @@ def test_unknown_model_is_reported_as_an_estimate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "loaded", "same"),
-    [
-        ("qwen3-4b", "Qwen3-4B-Q4_K_M.gguf", True),
-        ("qwen3-4b", "/models/qwen/Qwen3-4B-UD-Q8_0-00001-of-00002.gguf", True),
-        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b-instruct", True),
-        ("llama3.2", "llama3.2:latest", True),
-        ("llama3.2:1b", "llama3.2:3b", False),
-        ("tiny", "koboldcpp/tiny", True),
-        ("qwen3-4b", "qwen3-8b", False),
-        ("qwen3", "qwen3-4b", False),
-        ("gpt-oss-20b", "gpt-oss-20b-mxfp4.gguf", True),
-        ("", "", False),
-    ],
+    ("asked", "loaded", "same"), read_rows("models", "names_of_the_same_model")
 )
 def test_names_of_the_same_model(asked: str, loaded: str, same: bool) -> None:
     assert same_model(asked, loaded) is same

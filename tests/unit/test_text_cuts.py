@@ -8,25 +8,10 @@ import unicodedata
 import pytest
 
 from sidecar.text.pieces import BREAKS, LETTERS, has_word_cut_between, is_cut, next_cut
+from tests.cases import read_rows
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("word", " next"),
-        ("x", "\n"),
-        ("9", "."),
-        ("deadbeef", "00"),
-        ("größe", "!"),
-        ("字", "。"),
-        ("ひらがな", "、"),
-        ("한국어", " "),
-        ("line\n", "next"),
-        (";\n", "    indented"),
-        (";\r\n", "\tindented"),
-        (";\n", " /"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), read_rows("text", "a_cut_is_safe"))
 def test_a_cut_is_safe(before: str, after: str) -> None:
     assert is_cut(before, after)
 

@@ -15,6 +15,7 @@ from sidecar.text.outline import (
     has_path,
     normalize_heading_path,
 )
+from tests.cases import read_rows
 
 EXAMPLE = """\
 ---
@@ -83,17 +84,7 @@ def test_other_separators_do_not_end_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "count"),
-    [
-        ("Plan", 1),
-        ("Recent diffs", 1),
-        ("Plan > Recent diffs", 1),
-        ("`Recent`  diffs", 1),
-        ("diffs", 0),
-        ("Next > Recent diffs", 0),
-        ("Deep", 1),
-        ("Plan > Deep", 0),
-    ],
+    ("path", "count"), read_rows("text", "heading_path_matches_the_end_of_a_path")
 )
 def test_heading_path_matches_the_end_of_a_path(path: str, count: int) -> None:
     wanted = normalize_heading_path(path)
