@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -208,16 +205,6 @@ def test_broken_configuration_exits_with_2(project: Path, name: str, broken: byt
     assert "this file is ignored" in result.stderr
 
 
-def test_binary_files_are_reported(project: Path) -> None:
-    write(project, "picture.png", b"\x89PNG\0\0")
-    result = run("picture.png", "fine.txt")
-    assert (result.exit_code, result.stdout) == (
-        0,
-        "1 file checked: no budget matches it\n",
-    )
-    assert "picture.png: binary file, skipped" in result.stderr
-
-
 def test_rule_without_files_is_reported_for_a_whole_check(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,20 +285,3 @@ def test_standard_input(project: Path) -> None:
     assert result.exit_code == 1
     assert "AGENTS.md is 4" in result.stdout
     assert run("-", stdin=text).exit_code == 0
-
-
-def test_a_byte_order_mark_is_not_counted(project: Path) -> None:
-    plain = found("fine.txt")["fine.txt"]["tokens"]
-    write(project, "fine.txt", b"\xef\xbb\xbfNothing to say.\n")
-    assert found("fine.txt")["fine.txt"]["tokens"] == plain
-
-
-def test_name_that_is_not_utf8_is_accepted(tmp_path: Path) -> None:
-    (tmp_path / ".token-sidecar.toml").write_text('[[budget]]\nfiles = "*.md"\nmax-tokens = 1\n')
-    with open(os.fsencode(tmp_path) + b"/b\xffad.md", "wb") as file:
-        file.write(b"more than one token")
-    for form in ("text", "json", "sarif", "github"):
-        command = [sys.executable, "-P", "-m", "sidecar", "check", ".", "--format", form]
-        result = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-        assert result.returncode == 1, result.stderr.decode()
-        assert b"Traceback" not in result.stderr

@@ -326,18 +326,6 @@ def test_paths_are_relative_to_the_repository(
         assert location["physicalLocation"]["artifactLocation"]["uri"] == "sub/deep/%C3%A4%20b.md"
 
 
-def test_an_annotation_names_an_odd_path_on_one_line(root: Path) -> None:
-    write(root / ".token-sidecar.toml", BUDGET.replace("*.md", "*"))
-    for name in ("a\n error::b %, .bin", "a\n error::b %, .md"):
-        write(root / name, b"\0" if name.endswith("bin") else LONG)
-    lines = check("--format", "github", ".").stdout.splitlines()
-    named = [line for line in lines if "error::b" in line]
-    assert len(named) == 2
-    for line, end in zip(named, ("md is ", "bin: binary file"), strict=True):
-        assert "file=a%0A error%3A%3Ab %25%2C ." in line
-        assert f"::a\\n error::b %25, .{end}" in line
-
-
 def test_a_folder_that_is_named_has_its_own_configuration(root: Path) -> None:
     write(root / "app/.token-sidecar.toml", '[[budget]]\nfiles = "*.txt"\nmax-tokens = 5\n')
     write(root / "app/a.txt", LONG)

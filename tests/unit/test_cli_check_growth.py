@@ -103,12 +103,6 @@ def test_a_file_that_git_no_longer_tracks_is_not_deleted(repository: Path) -> No
     assert grown("--diff", "main", ".") == {}
 
 
-def test_growth_is_reported_for_given_paths_only(repository: Path) -> None:
-    Path("CLAUDE.md").write_text("changed\n")
-    assert grown("--diff", "main", "same.md") == {}
-    assert "growth" not in json.loads(run("--json", ".").stdout)
-
-
 def test_growth_in_a_subfolder_of_the_repository(repository: Path) -> None:
     sub = repository / "sub"
     sub.mkdir()

@@ -220,14 +220,6 @@ def test_names_with_newlines_do_not_confuse_git(project: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("base", ["--output=stolen", "--output stolen", "-O stolen"])
-def test_revision_is_not_parsed_as_an_option(project: Path, base: str) -> None:
-    git("init", "-q")
-    result = check(f"--diff={base}", ".")
-    assert result.exit_code == 2
-    assert not (project / "stolen").exists()
-
-
 def test_a_named_fifo_with_a_budget_is_a_finding(project: Path) -> None:
     git("init", "-q")
     write(project / "AGENTS.md", LONG)

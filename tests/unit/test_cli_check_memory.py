@@ -172,25 +172,6 @@ def test_added_and_removed_files_are_noticed(root: Path, reads: list[str]) -> No
     assert check(root)["sub/b.md"].tokens == 1
 
 
-def test_changes_of_gitignore_are_noticed(root: Path) -> None:
-    assert "sub/b.md" in check(root)
-    write(root / ".gitignore", "b.md\n")
-    assert "sub/b.md" not in check(root)
-    write(root / ".gitignore", "c.txt")  # same size, changed in place
-    files = check(root)
-    assert "sub/b.md" in files
-    assert "c.txt" not in files
-    (root / ".gitignore").unlink()
-    assert "c.txt" in check(root)
-
-
-def test_gitignore_above_what_is_checked(root: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(root)], check=True)
-    assert run([str(root / "sub")])[0].files
-    write(root / ".gitignore", "b.md\n")
-    assert run([str(root / "sub")])[0].files == ()
-
-
 def test_other_rules_and_other_models(root: Path, counts: list[int]) -> None:
     first = check(root)
     counts.clear()

@@ -66,18 +66,6 @@ def test_invalid_arguments_to_fit_exit_with_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(fit, arguments, input=b"text").exit_code == 2
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
-def test_byte_order_mark_selects_the_encoding(tmp_path: Path, encoding: str) -> None:
-    (tmp_path / "plain.txt").write_bytes(TEXT.encode())
-    (tmp_path / "marked.txt").write_bytes(TEXT.encode(encoding))
-    arguments = ["--max-tokens", "70", "--json"]
-    plain, marked = (
-        CliRunner().invoke(fit, [name, *arguments]).stdout for name in ("plain.txt", "marked.txt")
-    )
-    assert json.loads(marked)["text"]
-    assert marked == plain
-
-
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_broken_configuration_is_reported_and_the_text_is_shortened(
     form: tuple[str, ...], tmp_path: Path

@@ -130,8 +130,10 @@ def ended_well(result: Result) -> bool:
     return result.exception is None or isinstance(result.exception, SystemExit)
 
 
-@pytest.mark.parametrize("charset", ["utf-8", "cp1252", "ascii"])
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    ("verb", "charset"),
+    [*((verb, "utf-8") for verb in VERBS), ("check github", "cp1252"), ("usage all", "ascii")],
+)
 def test_no_command_prints_control_characters(verb: str, charset: str) -> None:
     result = run(*VERBS[verb], charset=charset)
     assert ended_well(result), result.exception

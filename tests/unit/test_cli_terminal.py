@@ -9,10 +9,9 @@ import re
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,6 @@ from click.testing import CliRunner
 
 from sidecar.cli import main
 from sidecar.cli.output import print_lines
-from sidecar.config.paths import state_dir
-from sidecar.cost.book import CostBook
 from sidecar.text.printable import compact_number, duration_text, first_names, whole_percents
 from sidecar.text.tables import wrap_line
 from tests.e2e.pictures.sessions import write_day
@@ -36,19 +33,6 @@ SCREENS = (
     ("cost", "--by", "session"),
 )
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
-
-
-@pytest.fixture
-def afternoon() -> Iterator[None]:
-    """Set a time zone in which it is the afternoon, so that all of a day's sessions are today's."""
-    offset = datetime.now(UTC).hour - 15
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TZ", f"<test>{offset}")
-        if hasattr(time, "tzset"):
-            time.tzset()
-        yield
-    if hasattr(time, "tzset"):
-        time.tzset()
 
 
 @pytest.fixture
@@ -221,17 +205,6 @@ def test_sessions_of_every_folder_have_names_in_cost_reports(
 
 
 @pytest.mark.usefixtures("project")
-def test_costs_by_three_keys_are_shown_in_80_columns_in_the_requested_order() -> None:
-    shown = run_in_terminal(80, "cost", "--by", "agent,model,day")
-    lines = ESCAPE.sub("", shown).replace("\r", "").split("\n")
-    assert lines[0].split()[:3] == ["agent", "model", "day"]
-    total = next(at for at, line in enumerate(lines) if line.startswith("total "))
-    rows = [line.split() for line in lines[1:total]]
-    assert {row[1] for row in rows} == {"sonnet-4-5", "haiku-4-5", "sonnet-5", "gpt-5.2-codex"}
-    assert all(re.fullmatch(r"20\d\d-\d\d-\d\d", row[2]) for row in rows)
-
-
-@pytest.mark.usefixtures("project")
 def test_each_agent_has_one_note_about_its_costs() -> None:
     shown = ESCAPE.sub("", run_in_terminal(120, "cost"))
     for agent in ("claude-code", "codex", "opencode"):
@@ -271,22 +244,6 @@ def test_a_mistyped_command_is_answered_with_a_similar_one(typed: str, meant: st
 
 def test_a_command_like_no_other_is_answered_without_one() -> None:
     assert "Did you mean" not in CliRunner().invoke(main, ["xyzzy"]).output
-
-
-@pytest.mark.usefixtures("afternoon", "project")
-def test_the_line_of_a_session_shows_today_and_the_block() -> None:
-    line = CliRunner().invoke(main, ["statusline"]).output
-    assert re.search(r"ctx 44 % · \$[\d.]+ · ≥?\$[\d.]+ today · block \$[\d.]+, .+ left\n$", line)
-
-
-@pytest.mark.usefixtures("project")
-def test_a_block_ends_when_the_agent_says_so() -> None:
-    book, now = CostBook(state_dir()), datetime.now(UTC)
-    reported = book.current_block("claude-code", now + timedelta(minutes=90), now)
-    assert reported is not None
-    assert abs(reported.began_at - now + timedelta(minutes=210)) < timedelta(seconds=1)
-    assert book.current_block("claude-code", now=now + timedelta(hours=9)) is None
-    book.close()
 
 
 def test_numbers_and_durations_for_narrow_places() -> None:

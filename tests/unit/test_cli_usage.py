@@ -94,22 +94,6 @@ def test_unknown_window_has_no_percent_and_no_alarm(
     assert (row["tokens"], row["limit"], row["percent"]) == (usage["tokens"], None, None)
 
 
-def test_an_old_session_is_shown_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    home = ClaudeHome(tmp_path / ".claude")
-    for days in (6, 3):
-        home.clock.now = datetime.now(UTC) - timedelta(days=days)
-        session = home.session(tmp_path)
-        session.reply()
-        at = home.clock.now.timestamp()
-        os.utime(session.path, (at, at))
-    old = next(iter(home.truth.context))
-    command = ["usage", "--workspace", str(tmp_path), "--json", "--session"]
-    for name in (old, old[:6]):
-        usage = json.loads(CliRunner().invoke(main, [*command, name]).output)
-        assert (usage["session"]["id"], usage["tokens"]) == (old, home.truth.context[old])
-
-
 def test_listing_all_sessions_reads_a_bounded_amount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -349,14 +349,6 @@ def test_the_days_and_the_file_of_a_profile_can_be_chosen(tmp_path: Path) -> Non
     assert (result.exit_code, "cannot write /nowhere/at/all.json" in result.output) == (2, True)
 
 
-def test_formulas_are_quoted_in_csv(book: CostBook) -> None:
-    usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": 0.00000012}
-    book.record(CostRecordParams(model="=1+1", usage=usage, session="@x"))
-    rows = list(csv.DictReader(io.StringIO(run("export").output)))
-    found = [(row["model"], row["session"], row["costUsd"]) for row in rows]
-    assert ("'=1+1", "'@x", "0.00000012") in found
-
-
 @pytest.fixture
 def list_server() -> Iterator[str]:
     """Serve a price list at /prices.json, and some text at all other paths."""

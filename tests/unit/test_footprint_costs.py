@@ -98,19 +98,6 @@ def test_claude_code_sends_agents_md_without_claude_md(
         assert size == tokens(root, TEN.strip())
 
 
-def test_rules_of_claude_code_are_sent_unless_they_have_paths(root: Path) -> None:
-    scoped = f"---\npaths: src/**\n---\n{TEN}"
-    names = [".claude/rules/style.md", ".claude/rules/deep/style.md"]
-    write(root, {"CLAUDE.md": "# Project\n", **dict.fromkeys(names, TEN * 40)})
-    write(root, {".claude/rules/scoped.md": scoped})
-    claude_call(root)
-    assert set(agents(root)) == {"CLAUDE.md", *names}
-    assert costs(root) == {
-        "CLAUDE.md": (tokens(root, "# Project"), 1),
-        **dict.fromkeys(names, (tokens(root, (TEN * 40).strip()), 1)),
-    }
-
-
 @pytest.mark.parametrize(
     "comment",
     ["<!--\n" + "A note for maintainers.\n" * 100 + "-->\n", f"<!-- {'note ' * 500}-->\n\n"],
@@ -168,42 +155,3 @@ def test_agents_that_are_used_are_named_first(root: Path) -> None:
     assert first == "codex"
     assert others == sorted(others)
     assert others
-
-
-def test_imports_of_agents_with_calls_are_listed(root: Path) -> None:
-    text = (
-        "Read @docs/a.md, then @docs/b.md: it is short. See @docs/c.md. Also @docs/d.md and "
-        "@docs/e\n(@docs/f.md) mail@docs/g.md\n"
-    )
-    write(
-        root,
-        {
-            "CLAUDE.md": text,
-            **{f"docs/{name}": TEN for name in ["a.md", "b.md", "d.md", "e", "f.md"]},
-        },
-    )
-    claude_call(root)
-    assert sorted(costs(root)) == ["CLAUDE.md", "docs/d.md", "docs/e"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "size"), [("", 32_768), ("project_doc_max_bytes = 1000\n", 1_000)]
-)
-def test_what_codex_cuts_off_is_not_counted(root: Path, settings: str, size: int) -> None:
-    text = "word " * 9_000
-    write(root, {"AGENTS.md": text, "../../.codex/config.toml": settings})
-    codex_call(root)
-    row = next(one for one in run("cost", "files")["files"] if one["uri"].endswith("/AGENTS.md"))
-    assert row["tokens"] == tokens(root, text[:size], row["model"])
-
-
-@pytest.mark.parametrize("override", [TEN, ""])
-def test_codex_sends_the_override_instead(root: Path, override: str) -> None:
-    write(root, {"AGENTS.md": TEN * 100, "AGENTS.override.md": override})
-    codex_call(root)
-    assert "codex" not in agents(root)["AGENTS.md"]
-    found = costs(root)
-    assert found["AGENTS.md"][1] == 0
-    assert ("AGENTS.override.md" in found) is bool(override)
-    if override:
-        assert found["AGENTS.override.md"][1] == 1
