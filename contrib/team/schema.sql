@@ -4,7 +4,9 @@
 -- llm.calls         one row per call, even if several programs report it; kept for 400 days. Query it with FINAL.
 -- llm.daily         sums by day, session and model, which dashboards and `cost --team` read
 -- llm.prompt_files  what each prompt file has cost in 30 days, by the day of the report; kept for 400 days
--- llm.names, llm.budgets    tables that you fill: users' names by hash, and each team's budget per month
+-- llm.missing       what machines say they have sent, and the store does not have
+-- llm.names, llm.teams    users' names by hash, and in which team they are since when; add-user.sh fills both
+-- llm.budgets       each team's budget per month; you fill it
 
 CREATE DATABASE IF NOT EXISTS otel;
 CREATE DATABASE IF NOT EXISTS llm;
@@ -85,7 +87,7 @@ SELECT
     toFixedString(unhex(a['token_sidecar.call.id']), 16) AS call_id,
     toDateTime64(Timestamp, 3, 'UTC') AS at,
     if(r['user.hash'] = '', r['service.instance.id'], r['user.hash']) AS user,
-    -- The team at the time of the call. Earlier versions send only the current one.
+    -- Only from collectors that do not identify users, for this release: llm.teams decides otherwise.
     if(mapContains(a, 'token_sidecar.team'), a['token_sidecar.team'], r['team.id']) AS team,
     r['service.instance.id'] AS installation,
     'token-sidecar' AS source,
@@ -219,6 +221,7 @@ CREATE TABLE IF NOT EXISTS llm.daily_sums (
     session UInt64,
     branch LowCardinality(String),
     project LowCardinality(String),
+    installation LowCardinality(String),
     calls UInt64,
     input UInt64,
     cache_read UInt64,
@@ -238,12 +241,58 @@ CREATE TABLE IF NOT EXISTS llm.daily_sums (
     computed DateTime64(3, 'UTC')
 ) ENGINE = ReplacingMergeTree(computed)
 PARTITION BY toYYYYMM(day)
-ORDER BY (day, team, user, agent, model, provider, category, session, branch, project)
+ORDER BY (day, team, user, agent, model, provider, category, session, branch, project, installation)
 TTL day + INTERVAL 1200 DAY
 SETTINGS ttl_only_drop_parts = 1;
 ALTER TABLE llm.daily_sums ADD COLUMN IF NOT EXISTS branch LowCardinality(String) AFTER session,
     ADD COLUMN IF NOT EXISTS project LowCardinality(String) AFTER branch,
-    MODIFY ORDER BY (day, team, user, agent, model, provider, category, session, branch, project);
+    ADD COLUMN IF NOT EXISTS installation LowCardinality(String) AFTER project,
+    MODIFY ORDER BY (day, team, user, agent, model, provider, category, session, branch, project, installation);
+
+CREATE TABLE IF NOT EXISTS llm.names (user String, name String) ENGINE = ReplacingMergeTree ORDER BY user;
+CREATE TABLE IF NOT EXISTS llm.budgets (team String, month Date, usd Decimal(18, 2))
+ENGINE = ReplacingMergeTree ORDER BY (team, month);
+-- The first team of a user also has the calls before `since`.
+CREATE TABLE IF NOT EXISTS llm.teams (user String, since Date, team String)
+ENGINE = ReplacingMergeTree ORDER BY (user, since);
+
+CREATE OR REPLACE VIEW llm.team_since AS
+SELECT user, if(row_number() OVER (PARTITION BY user ORDER BY since) = 1, toDate(0), since) AS since, team
+FROM llm.teams FINAL;
+
+-- USD per million tokens, as each user's machines last knew them.
+CREATE TABLE IF NOT EXISTS llm.prices (
+    provider String,
+    model String,
+    user String,
+    input Decimal(18, 6),
+    cache_read Decimal(18, 6),
+    cache_write Decimal(18, 6),
+    output Decimal(18, 6),
+    reported DateTime64(3, 'UTC')
+) ENGINE = ReplacingMergeTree(reported)
+ORDER BY (provider, model, user);
+
+CREATE OR REPLACE MATERIALIZED VIEW llm.from_prices TO llm.prices AS
+WITH LogAttributes AS a, ResourceAttributes AS r
+SELECT
+    a['gen_ai.provider.name'] AS provider,
+    a['gen_ai.request.model'] AS model,
+    if(r['user.hash'] = '', r['service.instance.id'], r['user.hash']) AS user,
+    toDecimal64OrZero(a['token_sidecar.price.input'], 6) AS input,
+    toDecimal64OrZero(a['token_sidecar.price.cache_read'], 6) AS cache_read,
+    toDecimal64OrZero(a['token_sidecar.price.cache_write'], 6) AS cache_write,
+    toDecimal64OrZero(a['token_sidecar.price.output'], 6) AS output,
+    toDateTime64(Timestamp, 3, 'UTC') AS reported
+FROM otel.otel_logs
+WHERE ServiceName = 'token-sidecar' AND a['token_sidecar.price.input'] != '';
+
+-- The price that most users' machines know, so that one with a wrong price changes nothing.
+CREATE OR REPLACE VIEW llm.model_prices AS
+SELECT
+    provider, model, topK(1)((p.input, p.cache_read, p.cache_write, p.output))[1] AS price,
+    price.1 AS input, price.2 AS cache_read, price.3 AS cache_write, price.4 AS output
+FROM llm.prices AS p FINAL GROUP BY provider, model;
 
 -- The first UTC day whose calls are all kept. NULL if the retention of llm.calls is not given in days, weeks,
 -- months, quarters or years.
@@ -271,8 +320,14 @@ FROM (
     FROM system.tables WHERE database = 'llm' AND name = 'calls'
 );
 
--- Days with new calls since the last computation. The days before and after are included, because two reports
--- of a call near midnight can have different days. Days that have lost calls to retention keep their sums.
+-- FINAL is not needed, because each key occurs once in a computation.
+CREATE OR REPLACE VIEW llm.daily AS
+SELECT * FROM llm.daily_sums
+WHERE calls > 0 AND (day, computed) IN (SELECT day, max(computed) FROM llm.daily_sums GROUP BY day);
+
+-- Days with new calls since the last computation, and days with unpriced calls of models that have got a price. The
+-- days before and after new calls are included, because two reports of a call near midnight can have different days.
+-- Days that have lost calls to retention keep their sums.
 CREATE OR REPLACE VIEW llm.changed_days AS
 SELECT DISTINCT changed AS day
 FROM (
@@ -281,49 +336,49 @@ FROM (
         SELECT DISTINCT toDate(at) AS day FROM llm.calls
         WHERE received + INTERVAL 10 MINUTE >= (SELECT toDateTime(max(computed)) FROM llm.daily_sums)
     )
+    UNION ALL
+    SELECT day FROM llm.daily AS d
+    WHERE d.installation = '' -- computed by an earlier version of this schema
+        OR d.calls > d.priced_calls AND (d.provider, d.model) IN (SELECT provider, model FROM llm.model_prices)
 )
 WHERE changed >= (SELECT ifNull(any(k.day), toDate(0)) FROM llm.first_kept_day AS k);
 
 CREATE OR REPLACE VIEW llm.compute_daily AS
+WITH c.cost_source = 'unpriced' AND p.model != '' AS is_priced_here
 SELECT
-    toDate(at) AS day, user, team, agent, provider, model, category, session, branch, project,
+    toDate(at) AS day, c.user AS user, if(t.team = '', c.team, t.team) AS team,
+    agent, c.provider AS provider, c.model AS model, category, session, branch, project,
+    if(c.installation = '', c.source, c.installation) AS installation,
     count() AS calls,
-    sum(input) AS input,
-    sum(cache_read) AS cache_read,
-    sum(cache_write) AS cache_write,
-    sum(output) AS output,
-    sum(reasoning) AS reasoning,
+    sum(c.input) AS input,
+    sum(c.cache_read) AS cache_read,
+    sum(c.cache_write) AS cache_write,
+    sum(c.output) AS output,
+    sum(c.reasoning) AS reasoning,
     countIf(isNotNull(c.estimated)) AS estimated_calls,
     sum(ifNull(c.estimated, 0)) AS estimated,
     sumIf(c.input + c.cache_read + c.cache_write, isNotNull(c.estimated)) AS estimated_prompt,
-    sum(c.cost) AS cost,
+    sum(c.cost) + sumIf(toDecimal128(c.input * p.input + c.cache_read * p.cache_read + c.cache_write * p.cache_write
+        + (c.output + c.reasoning) * p.output, 12) / 1000000, is_priced_here) AS cost,
     sumIf(c.cost, cost_source = 'reported') AS reported,
-    countIf(cost_source != 'unpriced') AS priced_calls,
+    countIf(cost_source != 'unpriced' OR is_priced_here) AS priced_calls,
     countIf(cost_source = 'partly') AS partly_priced_calls,
-    sum(c.unpriced) AS unpriced,
+    sumIf(c.unpriced, NOT is_priced_here) AS unpriced,
     min(at) AS first_at,
     max(at) AS last_at,
     now64(3, 'UTC') AS computed
-FROM llm.calls AS c FINAL
-WHERE toDate(at) IN (SELECT day FROM llm.changed_days)
-GROUP BY day, user, team, agent, provider, model, category, session, branch, project
+FROM (SELECT * FROM llm.calls FINAL WHERE toDate(at) IN (SELECT day FROM llm.changed_days)) AS c
+ASOF LEFT JOIN llm.team_since AS t ON t.user = c.user AND toDate(c.at) >= t.since
+LEFT JOIN llm.model_prices AS p ON p.provider = c.provider AND p.model = c.model
+GROUP BY day, user, team, agent, provider, model, category, session, branch, project, installation
 UNION ALL  -- an empty row, so that the old sums of a day without calls are also replaced
 SELECT
-    day, '', '', '', '', '', '', 0, '', '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    day, '', '', '', '', '', '', 0, '', '', '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     toDateTime64(0, 3, 'UTC'), toDateTime64(0, 3, 'UTC'), now64(3, 'UTC')
 FROM llm.changed_days;
 
 CREATE OR REPLACE MATERIALIZED VIEW llm.refresh_daily
 REFRESH EVERY 5 MINUTE APPEND TO llm.daily_sums AS SELECT * FROM llm.compute_daily;
-
--- FINAL is not needed, because each key occurs once in a computation.
-CREATE OR REPLACE VIEW llm.daily AS
-SELECT * FROM llm.daily_sums
-WHERE calls > 0 AND (day, computed) IN (SELECT day, max(computed) FROM llm.daily_sums GROUP BY day);
-
-CREATE TABLE IF NOT EXISTS llm.names (user String, name String) ENGINE = ReplacingMergeTree ORDER BY user;
-CREATE TABLE IF NOT EXISTS llm.budgets (team String, month Date, usd Decimal(18, 2))
-ENGINE = ReplacingMergeTree ORDER BY (team, month);
 
 -- The share of the prompt that came from a cache, by day and model.
 CREATE OR REPLACE VIEW llm.cache_share AS
@@ -389,7 +444,7 @@ WHERE ServiceName = 'token-sidecar' AND length(a['token_sidecar.file.id']) = 32;
 -- The latest report of each prompt file. A user's own file, which is sent in several workspaces, has one row.
 CREATE OR REPLACE VIEW llm.expensive_prompt_files AS
 SELECT
-    file, name, user, any(l.team) AS team, max(l.day) AS day, max(l.tokens) AS tokens,
+    file, name, user, any(if(t.team = '', l.team, t.team)) AS team, max(l.day) AS day, max(l.tokens) AS tokens,
     sum(l.calls) AS calls, sum(l.cost) AS cost
 FROM (
     SELECT
@@ -398,4 +453,53 @@ FROM (
         newest.1 AS name, newest.2 AS team, newest.3 AS tokens, newest.4 AS calls, newest.5 AS cost
     FROM llm.prompt_files AS p WHERE p.day > today() - 30 GROUP BY user, installation, workspace, file
 ) AS l
+LEFT JOIN (SELECT user, argMax(team, since) AS team FROM llm.teams GROUP BY user) AS t ON t.user = l.user
 GROUP BY file, name, user;
+
+-- What each machine has sent of each day, by its own count. A machine reports it once a day.
+CREATE TABLE IF NOT EXISTS llm.day_totals (
+    day Date,
+    user LowCardinality(String),
+    installation LowCardinality(String),
+    calls UInt64,
+    tokens UInt64,
+    cost Decimal(38, 12),
+    reported DateTime64(3, 'UTC')
+) ENGINE = ReplacingMergeTree(reported)
+PARTITION BY toYYYYMM(day)
+ORDER BY (user, installation, day)
+TTL day + INTERVAL 400 DAY
+SETTINGS ttl_only_drop_parts = 1;
+
+CREATE OR REPLACE MATERIALIZED VIEW llm.from_day_totals TO llm.day_totals AS
+WITH LogAttributes AS a, ResourceAttributes AS r
+SELECT
+    toDate(a['token_sidecar.day']) AS day,
+    if(r['user.hash'] = '', r['service.instance.id'], r['user.hash']) AS user,
+    r['service.instance.id'] AS installation,
+    toUInt64OrZero(a['token_sidecar.day.calls']) AS calls,
+    toUInt64OrZero(a['gen_ai.usage.input_tokens']) + toUInt64OrZero(a['gen_ai.usage.output_tokens']) AS tokens,
+    toDecimal128OrZero(a['token_sidecar.cost_usd'], 12) AS cost,
+    toDateTime64(Timestamp, 3, 'UTC') AS reported
+FROM otel.otel_logs
+WHERE ServiceName = 'token-sidecar' AND a['token_sidecar.day.calls'] != '';
+
+-- Days of which a machine has sent more than the store has. The daily sums have its calls within 10 minutes. If two
+-- machines of a user have sent the same calls, the store counts them for one: `elsewhere` is what it has of the others.
+CREATE OR REPLACE VIEW llm.missing AS
+SELECT
+    s.user AS user, s.installation AS installation, s.day AS day, s.calls AS sent, d.calls AS stored,
+    greatest(toInt64(s.calls) - toInt64(d.calls), 0) AS missing, s.cost - d.cost AS usd, u.calls - d.calls AS elsewhere
+FROM (
+    SELECT * FROM llm.day_totals FINAL
+    WHERE day >= (SELECT ifNull(any(k.day), toDate(0)) FROM llm.first_kept_day AS k)
+        AND reported + INTERVAL 10 MINUTE < now64(3, 'UTC')
+) AS s
+LEFT JOIN (
+    SELECT
+        user, installation, day, sum(calls) AS calls, sum(cost) AS cost,
+        sum(input + cache_read + cache_write + output + reasoning) AS tokens
+    FROM llm.daily GROUP BY user, installation, day
+) AS d ON d.user = s.user AND d.installation = s.installation AND d.day = s.day
+LEFT JOIN (SELECT user, day, sum(calls) AS calls FROM llm.daily GROUP BY user, day) AS u ON u.user = s.user AND u.day = s.day
+WHERE s.calls > d.calls OR s.tokens > d.tokens;

@@ -26,6 +26,7 @@ from sidecar.cli.output import (
     print_lines,
     print_problems,
     to_encodable,
+    warn,
     write_page,
 )
 from sidecar.cli.ship import ship
@@ -172,7 +173,7 @@ def cost(
                 with_labels = sys.stdout.isatty() and not as_json
                 report = _read_ledger(calls, settings, params, scope, with_labels=with_labels)
     if as_json:
-        print_json({"rows": report.rows, "totals": report.totals})
+        print_json({"rows": report.rows, "totals": report.totals, "note": report.note})
     elif not report.rows and team:
         print_lines("The team's store contains no matching calls.")
     elif not report.rows:
@@ -271,7 +272,10 @@ def _plain_lines(report: CostReport) -> list[str]:
 
 def _read_team(settings: Settings, params: CostDetailParams, agent: str | None) -> CostReport:
     with _open_store(settings) as store:
-        return store.report(params, agent)
+        report = store.report(params, agent)
+    if report.note:
+        warn(report.note)
+    return report
 
 
 def _open_store(settings: Settings) -> TeamStore:

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,20 +18,28 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from sidecar.cost.days import day_name
 from sidecar.cost.export import source_of
+from sidecar.cost.ledger import DAY_MS
 from sidecar.cost.ledger_events import PROTOCOL, Cost, LedgerEvent, milliseconds
 from sidecar.known_agents import all_agents
 from sidecar.models.names import LOCAL_PROVIDERS, known_providers
+from sidecar.models.price_list import UserTariff
 from sidecar.text.globs import matches_any
 
 if TYPE_CHECKING:
     from sidecar.cost.cost_protocol import FileCost
+    from sidecar.cost.prices import Prices
 
 SERVICE = "token-sidecar"
 EVENT = "gen_ai.client.inference.operation.details"
 """The name of the event that describes a call, as defined by the GenAI semantic conventions."""
 FILE_EVENT = "token_sidecar.prompt_file"
 """The name of the event that describes what a prompt file costs."""
+DAY_EVENT = "token_sidecar.day"
+"""The name of the event that describes what was sent of a day."""
+PRICE_EVENT = "token_sidecar.price"
+"""The name of the event that describes a model's list prices, in USD per million tokens."""
 OTHER = "other"
 """Sent instead of a name that might contain text or paths."""
 
@@ -284,6 +293,48 @@ def file_record(
     return ShippedRecord(
         nanoseconds, {name: value for name, value in known.items() if value is not None}
     )
+
+
+def totals_record(calls: Sequence[ShippedRecord], nanoseconds: int) -> ShippedRecord:
+    """Return the log record for the totals of calls that were made on the same UTC day.
+
+    Args:
+        calls: The calls' records. There is at least one.
+        nanoseconds: The time of the report. In the store, it replaces earlier ones of the day.
+    """
+    tokens = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+    costs = [Decimal(call.attributes.get("token_sidecar.cost_usd", 0)) for call in calls]
+    known: dict[str, str | int] = {
+        "event.name": DAY_EVENT,
+        "token_sidecar.day": day_name(calls[0].nanoseconds // 1_000_000 // DAY_MS),
+        "token_sidecar.day.calls": len(calls),
+        "token_sidecar.cost_usd": usd_attribute(sum(costs, Decimal(0))),
+    }
+    sums = {name: sum(int(call.attributes[name]) for call in calls) for name in tokens}
+    return ShippedRecord(nanoseconds, known | sums)
+
+
+def price_record(
+    prices: Prices, provider: str, model: str, nanoseconds: int
+) -> ShippedRecord | None:
+    """Return the log record for a model's list prices, or None if it has none.
+
+    The user's own prices are not sent.
+    """
+    tariff = prices.tariff(model, provider)
+    if tariff is None or isinstance(tariff, UserTariff):
+        return None
+    unit = tariff.prices(datetime.fromtimestamp(nanoseconds / 1e9, UTC), "", 0)
+    if unit is None or unit.input is None or unit.output is None:
+        return None
+    known: dict[str, str | int] = {
+        "event.name": PRICE_EVENT,
+        "gen_ai.provider.name": provider_name(provider),
+        "gen_ai.request.model": model_name(model),
+    }
+    for name in ("input", "cache_read", "cache_write", "output"):
+        known[f"token_sidecar.price.{name}"] = usd_attribute(getattr(unit, name) or Decimal(0))
+    return ShippedRecord(nanoseconds, known)
 
 
 def usd_attribute(usd: Decimal) -> str:

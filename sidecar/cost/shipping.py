@@ -2,15 +2,16 @@
 
 The ledger serves as the queue. Its database contains a cursor for each destination. The cursor
 moves past calls only after the collector has accepted or rejected them. A call can therefore arrive
-twice, with the same id and version. Amended calls are sent again with a higher version. A
-comparison with the team's store finds rejected calls again.
+twice, with the same id and version. Amended calls are sent again with a higher version.
 
-Prompt files are not queued. Their costs are reported once a day for each workspace.
+Reports are not queued, but sent once a day: what each workspace's prompt files cost, the totals of
+each day, which show the team's store what it lacks, and prices, which it lacks for other calls.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import hashlib
 import os
@@ -19,7 +20,7 @@ import secrets
 import shlex
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -42,7 +43,14 @@ from sidecar.cost.ledger import (
     event_of_row,
     explained,
 )
-from sidecar.cost.records import Identity, ShippedRecord, export_request, record_of
+from sidecar.cost.records import (
+    Identity,
+    ShippedRecord,
+    export_request,
+    price_record,
+    record_of,
+    totals_record,
+)
 from sidecar.endpoints.http import (
     LOCAL_HOSTS,
     ClientSettingsError,
@@ -77,8 +85,10 @@ _TIMEOUT = 10.0
 _TOKEN_SECONDS = 10.0
 """The most time for the command that prints the collector's token."""
 _REPORT_DAYS = 30
-_LARGEST_CHANGE = 1 << 62
-"""The largest possible version of a call. SQLite's integers have 64 bits."""
+_TOTALS_DAYS = 35
+DAY_REPORT = ""
+"""The name of the report of totals and prices. Other reports are named after a workspace."""
+_MODELS = "SELECT DISTINCT provider.name, model FROM kind JOIN provider ON provider.id = provider"
 _DAY_NS = 86_400_000_000_000
 _LONGEST_ANSWER = 64 * 1024
 _MOST_REJECTED = 16
@@ -238,15 +248,14 @@ class ShippingQueue:
         with self.ledger.reader() as connection:
             return next(iter(self._select(connection, _NEWEST)), None)
 
-    def accepted_calls(self, days: Iterable[int] | None = None) -> Iterator[QueuedCall]:
-        """Yield the calls that were sent, except calls that are queued again.
+    def accepted_calls(self, first_day: int = 0) -> Iterator[QueuedCall]:
+        """Yield the calls that were sent since a UTC day, except calls that are queued again.
 
         Args:
-            days: The UTC days to read, counted from 1970-01-01; defaults to all days.
+            first_day: The day, counted from 1970-01-01.
         """
-        which = f"basis IS NOT NULL AND {_NEW}"  # an accepted call without a price is queued again
-        if days is not None:
-            which = f"event.at / {DAY_MS} IN ({', '.join(map(str, days))}) AND {which}"
+        # An accepted call without a price is queued again.
+        which = f"event.at >= {first_day * DAY_MS} AND basis IS NOT NULL AND {_NEW}"
         row = 0
         with self.ledger.reader() as connection:
             accepted = self._cursor(connection)
@@ -274,21 +283,49 @@ class ShippingQueue:
                 (*batch.after, self._destination, *batch.before),
             )
 
-    def queue_again(self, versions: Mapping[int, int]) -> None:
-        """Queue the calls that the store lacks, to be sent again with a higher version.
-
-        Args:
-            versions: The calls' versions in the store, keyed by row id. The new versions will be
-                higher.
+    def queue_again(self, since_ms: int) -> None:
+        """Queue the calls since a time again, with a higher version, and the reports of a day.
 
         Raises:
             LedgerError: Storage failed.
         """
-        statement = AMEND.format(id="?", change=f"max(?, {NEXT_CHANGE})")
         with self.ledger.transaction() as connection:
-            connection.executemany(
-                statement, ((row, min(sent, _LARGEST_CHANGE)) for row, sent in versions.items())
+            sent = connection.execute(
+                "SELECT id FROM event WHERE at >= ? AND id <= ?",
+                (since_ms, self._cursor(connection).event),
+            ).fetchall()
+            connection.executemany(AMEND.format(id="?", change=NEXT_CHANGE), sent)
+            connection.execute(
+                "DELETE FROM file_report WHERE destination = ?", (self._destination,)
             )
+
+    def day_records(self) -> list[ShippedRecord]:
+        """Return the totals of each day's sent calls, and the list prices of all recorded models.
+
+        Calls with the same id count once, as in the store. The first report has all days, later
+        ones those of the last 35 days.
+
+        Raises:
+            LedgerError: Reading failed.
+        """
+        now = time.time_ns()
+        start = now // _DAY_NS - _TOTALS_DAYS
+        with self.ledger.reader() as connection:
+            is_first = not connection.execute(
+                "SELECT 1 FROM file_report WHERE destination = ? AND workspace = ?",
+                (self._destination, DAY_REPORT),
+            ).fetchone()
+            models = connection.execute(_MODELS).fetchall()
+        days: dict[int, list[ShippedRecord]] = {}
+        ids = set[str]()
+        for call in self.accepted_calls(0 if is_first else start):
+            if (name := _id_of(call)) not in ids:
+                ids.add(name)
+                days.setdefault(call.record.nanoseconds // _DAY_NS, []).append(call.record)
+        prices = self.ledger.prices
+        priced = (price_record(prices, provider, model, now) for provider, model in models)
+        totals = (totals_record(calls, now) for calls in days.values())
+        return [*totals, *filter(None, priced)]
 
     def recent_workspaces(self) -> list[str]:
         """Return the URIs of workspaces with calls in the last 30 days.
@@ -313,13 +350,14 @@ class ShippingQueue:
         """
         with self.ledger.reader() as connection:
             rows = connection.execute(
-                "SELECT workspace FROM file_report WHERE destination = ? AND day > ?",
-                (self._destination, time.time_ns() // _DAY_NS - _REPORT_DAYS),
+                "SELECT workspace FROM file_report WHERE destination = ? AND workspace != ? "
+                "AND day > ?",
+                (self._destination, DAY_REPORT, time.time_ns() // _DAY_NS - _REPORT_DAYS),
             ).fetchall()
         return [str(workspace) for (workspace,) in rows]
 
-    def has_file_report(self, workspace: str) -> bool:
-        """Return whether a workspace's prompt files have been reported today.
+    def has_report(self, name: str) -> bool:
+        """Return whether a report, such as that of a workspace's prompt files, was sent today.
 
         Raises:
             LedgerError: Reading failed.
@@ -327,12 +365,12 @@ class ShippingQueue:
         with self.ledger.reader() as connection:
             found = connection.execute(
                 "SELECT 1 FROM file_report WHERE destination = ? AND workspace = ? AND day = ?",
-                (self._destination, workspace, time.time_ns() // _DAY_NS),
+                (self._destination, name, time.time_ns() // _DAY_NS),
             ).fetchone()
         return found is not None
 
-    def accept_file_report(self, workspace: str) -> None:
-        """Mark a workspace's prompt files as reported today.
+    def accept_report(self, name: str) -> None:
+        """Mark a report as sent today.
 
         Raises:
             LedgerError: Storage failed.
@@ -340,7 +378,7 @@ class ShippingQueue:
         with self.ledger.transaction() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO file_report VALUES (?, ?, ?)",
-                (self._destination, workspace, time.time_ns() // _DAY_NS),
+                (self._destination, name, time.time_ns() // _DAY_NS),
             )
 
     def _cursor(self, connection: sqlite3.Connection) -> Cursor:
@@ -757,6 +795,13 @@ def _run_token_command(command: str) -> str:
     return done.stdout
 
 
+def _authorization(token: str) -> str:
+    """Return the header for a token. A token `USER:SECRET` lets the collector know the user."""
+    if ":" in token:
+        return f"Basic {base64.b64encode(token.encode()).decode()}"
+    return f"Bearer {token}"
+
+
 @asynccontextmanager
 async def open_collector(
     resource: Mapping[str, str], settings: Settings, run: Run = asyncio.to_thread
@@ -768,7 +813,7 @@ async def open_collector(
     """
     endpoint, headers = settings.ledger.otel_endpoint or "", environment_headers()
     if token := await run(partial(read_token, settings.team)):
-        headers["authorization"] = f"Bearer {token}"
+        headers["authorization"] = _authorization(token)
     if headers:
         warn_if_readable(endpoint, "the collector's token")
     collector = Collector(endpoint, resource, headers)
@@ -787,14 +832,14 @@ async def check_collector(settings: Settings) -> str | None:
         return str(error)
 
 
-async def send_file_report(
+async def send_report(
     queue: ShippingQueue,
     collector: Collector,
     run: Run,
-    workspace: str,
+    name: str,
     records: Sequence[ShippedRecord],
 ) -> str:
-    """Report a workspace's prompt file costs.
+    """Send a report, such as a workspace's prompt file costs.
 
     A rejected report is not sent again, because the next day's report replaces it.
 
@@ -806,8 +851,19 @@ async def send_file_report(
         LedgerError: The ledger cannot be used.
     """
     reason = await collector.send(records, run)
-    await run(partial(queue.accept_file_report, workspace))
+    await run(partial(queue.accept_report, name))
     return reason
+
+
+async def send_day_report(queue: ShippingQueue, collector: Collector, run: Run) -> str:
+    """Report the totals of each day, and prices, unless they were reported today.
+
+    Returns and raises the same as `send_report`.
+    """
+    if await run(partial(queue.has_report, DAY_REPORT)):
+        return ""
+    records = await run(queue.day_records)
+    return await send_report(queue, collector, run, DAY_REPORT, records)
 
 
 @asynccontextmanager

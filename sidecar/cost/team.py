@@ -6,14 +6,13 @@ All methods block.
 from __future__ import annotations
 
 import json
-import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,6 +34,7 @@ from sidecar.endpoints.http import (
 )
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.text.pages import COLORS
+from sidecar.text.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,12 +43,10 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Team
     from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostReport, PageKey
     from sidecar.cost.prices import Prices
-    from sidecar.cost.records import ShippedRecord
-    from sidecar.cost.shipping import QueuedCall, ShippingQueue
 
 _CONNECT_SECONDS, _QUERY_SECONDS = 5, 30
-_IDS_PER_QUERY = 5_000
-_DAY_NS = 86_400_000_000_000
+_MOST_MACHINES = 5
+"""How many machines to name if the store lacks their calls."""
 _CODE = re.compile(r"Code: (\d+)")
 _REFUSED_CODES = frozenset({192, 193, 194, 497, 516})
 """ClickHouse's error codes for an unknown user, a wrong password and missing permissions."""
@@ -93,49 +91,6 @@ class TeamStoreError(SidecarError):
         super().__init__(message)
         self.is_unreachable = is_unreachable
         """Whether reading failed because the server is unreachable."""
-
-
-class DayTotals(NamedTuple):
-    """Totals for the calls of one UTC day. The cost is in USD."""
-
-    calls: int = 0
-    prompt: int = 0
-    completion: int = 0
-    cost: Decimal = Decimal(0)
-
-    def plus(self, other: DayTotals) -> DayTotals:
-        return DayTotals(*map(operator.add, self, other))
-
-
-class DayDifference(NamedTuple):
-    """A day whose totals differ between the ledger and the store."""
-
-    day: int
-    """The UTC day, counted from 1970-01-01."""
-    local: DayTotals
-    stored: DayTotals
-
-
-class Comparison(NamedTuple):
-    """How the store differs from the calls that the collector has accepted."""
-
-    days: Sequence[DayDifference]
-    outdated: Mapping[int, int]
-    """The calls to send again. Maps each row id to the call's version in the store, or to 0 if the
-    call is missing there.
-    """
-    repeated: int
-    """How many calls repeat another call's id. Only days with differing totals are included."""
-
-
-class _StoredCall(NamedTuple):
-    """A call in the store with the same id as a call in the ledger."""
-
-    day: int
-    totals: DayTotals
-    version: int
-    installation: str
-    owner: tuple[str, str]
 
 
 class TeamStore:
@@ -211,7 +166,11 @@ class TeamStore:
             found = self.tallies(times, keys, agent=agent, session=params.session)
             return build_report(keys, found, BASIS)
 
-        return add_charts(report_by, keys, params.width or 0) if params.charts else report_by(keys)
+        if params.charts:
+            report = add_charts(report_by, keys, params.width or 0)
+        else:
+            report = report_by(keys)
+        return msgspec.structs.replace(report, note=self.missing_note())
 
     def tallies(
         self,
@@ -306,6 +265,29 @@ class TeamStore:
         )
         return Decimal(spent)
 
+    def missing_note(self) -> str:
+        """Return which machines' calls the store lacks, and what to do, or an empty string.
+
+        Raises:
+            TeamStoreError: The store cannot be read.
+        """
+        found = self._query(
+            "SELECT left(user, 12), left(installation, 12), toString(min(day)), sum(missing) "
+            "FROM llm.missing GROUP BY user, installation ORDER BY sum(missing) DESC",
+            {},
+        )
+        lines = [
+            f"{counted(calls, 'call')} of user {user} since {day} (machine {machine})"
+            for user, machine, day, calls in found[:_MOST_MACHINES]
+        ]
+        if not lines:
+            return ""
+        more = f", and of {counted(len(found) - len(lines), 'more machine')}"
+        return (
+            f"The store lacks {', '.join(lines)}{more if len(found) > len(lines) else ''}. "
+            "Run `token-sidecar cost ship --since DAY` on the machine."
+        )
+
     def check(self) -> None:
         """Check that the store can be read.
 
@@ -313,58 +295,12 @@ class TeamStore:
             TeamStoreError: The store cannot be read, or its retention period is not recognized.
         """
         self._query("SELECT day FROM llm.daily LIMIT 1", {})
-        self._first_kept_day()
-
-    def compare(self, queue: ShippingQueue) -> Comparison:
-        """Compare the store with the ledger: each day's totals and, where they differ, each call.
-
-        Ignores days on which some calls may be older than the store's retention period.
-
-        Raises:
-            LedgerError: The ledger cannot be read.
-            TeamStoreError: The store cannot be read, or its retention period is not recognized.
-        """
-        identity, first_day = queue.identity, self._first_kept_day()
-        user = identity.user_hash or identity.installation
-        stored = self._totals_by_day(identity.installation, user)
-        local: dict[int, DayTotals] = {}
-        for call in queue.accepted_calls():
-            day = _day_of(call)
-            local[day] = local.get(day, DayTotals()).plus(_totals_of(call.record))
-        days = {
-            day
-            for day in local.keys() | stored.keys()
-            if day >= first_day and stored.get(day) != local.get(day)
-        }
-        if not days:
-            return Comparison([], {}, 0)
-        doubtful = list(queue.accepted_calls(days))
-        outdated: dict[int, int] = {}
-        ids: set[str] = set()
-        for part in _parts(doubtful, _IDS_PER_QUERY):
-            found = self._stored_calls([_id_of(call) for call in part])
-            for call in part:
-                name, day = _id_of(call), _day_of(call)
-                own = found.get(name)
-                if own is None or (own.day, own.totals, own.owner) != (
-                    day,
-                    _totals_of(call.record),
-                    (user, call.record.attributes.get("token_sidecar.team", "")),
-                ):
-                    outdated[call.row] = own.version if own else 0
-                elif own.installation != identity.installation and name not in ids:
-                    # Another installation belonging to the same user has also sent this call.
-                    stored[day] = stored.get(day, DayTotals()).plus(own.totals)
-                ids.add(name)
-        differences = [
-            DayDifference(day, local.get(day, DayTotals()), stored.get(day, DayTotals()))
-            for day in sorted(days)
-        ]
-        return Comparison(
-            [each for each in differences if each.local != each.stored],
-            outdated,
-            len(doubtful) - len(ids),
-        )
+        ((first,),) = self._query("SELECT day FROM llm.first_kept_day", {})
+        if first is None:
+            raise TeamStoreError(
+                "the retention of llm.calls is not recognized; give it in days, weeks, months, "
+                "quarters or years, such as `MODIFY TTL toDateTime(at) + INTERVAL 90 DAY`"
+            )
 
     def _columns(self, keys: Sequence[CostKey], values: dict[str, Any]) -> list[str]:
         """Return SQL expressions for keys, and add their parameters to `values`."""
@@ -388,39 +324,6 @@ class TeamStore:
             model: name
             for model, name in names.items()
             if name != model and model.isprintable() and not set(model) & {"'", "\\"}
-        }
-
-    def _first_kept_day(self) -> int:
-        """Return the first UTC day whose calls are all still in the store."""
-        ((first,),) = self._query("SELECT toUInt32(day) FROM llm.first_kept_day", {})
-        if first is None:
-            raise TeamStoreError(
-                "the retention of llm.calls is not recognized; give it in days, weeks, months, "
-                "quarters or years, such as `MODIFY TTL toDateTime(at) + INTERVAL 90 DAY`"
-            )
-        return int(first)
-
-    def _totals_by_day(self, installation: str, user: str) -> dict[int, DayTotals]:
-        found = self._query(
-            "SELECT toUInt32(toDate(at)) AS day, count(), sum(input + cache_read + cache_write), "
-            "sum(output + reasoning), sum(cost) FROM llm.calls FINAL "
-            "WHERE installation = {installation:String} AND user = {user:String} GROUP BY day",
-            {"installation": installation, "user": user},
-        )
-        return {day: DayTotals(*totals) for day, *totals in found}
-
-    def _stored_calls(self, ids: Sequence[str]) -> dict[str, _StoredCall]:
-        """Return the calls with these ids that token-sidecar has sent to the store, keyed by id."""
-        found = self._query(
-            "SELECT lower(hex(call_id)), toUInt32(toDate(at)), input + cache_read + cache_write, "
-            "output + reasoning, cost, version, installation, user, team FROM llm.calls FINAL "
-            "WHERE call_id IN (SELECT toFixedString(unhex(arrayJoin({ids:Array(String)})), 16)) "
-            "AND source = 'token-sidecar'",
-            {"ids": ids},
-        )
-        return {
-            name: _StoredCall(day, DayTotals(1, *numbers), version, installation, (user, team))
-            for name, day, *numbers, version, installation, user, team in found
         }
 
     def _query(self, text: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
@@ -550,28 +453,6 @@ class TeamSource(PageSource):
 
     def session_labels(self, sessions: Sequence[str]) -> Mapping[str, str]:
         return {session: session for session in sessions}
-
-
-def _totals_of(record: ShippedRecord) -> DayTotals:
-    attributes = record.attributes
-    return DayTotals(
-        1,
-        int(attributes["gen_ai.usage.input_tokens"]),
-        int(attributes["gen_ai.usage.output_tokens"]),
-        Decimal(attributes.get("token_sidecar.cost_usd", 0)),
-    )
-
-
-def _id_of(call: QueuedCall) -> str:
-    return str(call.record.attributes["token_sidecar.call.id"])
-
-
-def _day_of(call: QueuedCall) -> int:
-    return call.record.nanoseconds // _DAY_NS
-
-
-def _parts(calls: Sequence[QueuedCall], size: int) -> Iterable[Sequence[QueuedCall]]:
-    return (calls[start : start + size] for start in range(0, len(calls), size))
 
 
 def _condition(

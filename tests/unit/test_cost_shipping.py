@@ -31,7 +31,15 @@ from sidecar.cost import shipping
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostRecordParams, FileCost
 from sidecar.cost.ledger_events import Buckets, Cost, LedgerEvent
-from sidecar.cost.records import Identity, file_record, record_of, usd_attribute
+from sidecar.cost.prices import Prices
+from sidecar.cost.records import (
+    Identity,
+    file_record,
+    price_record,
+    record_of,
+    totals_record,
+    usd_attribute,
+)
 from sidecar.cost.shipping import (
     CollectorError,
     Shipped,
@@ -124,7 +132,8 @@ def reject_some(collector: Collector, queue: ShippingQueue, start: int, end: int
 
 
 def ids(calls: list[dict[str, Any]]) -> list[str]:
-    return [call["token_sidecar.call.id"] for call in calls]
+    """Return the ids of calls, without reports of other things."""
+    return [call["token_sidecar.call.id"] for call in calls if "token_sidecar.call.id" in call]
 
 
 def test_a_call_becomes_a_record_of_the_genai_conventions(
@@ -202,7 +211,10 @@ def test_the_reference_lists_every_attribute_that_leaves_the_machine() -> None:
     file = FileCost(
         uri="file:///CLAUDE.md", tokens=1, requests=1, cost_usd=1.0, cached_percent=0, text=""
     )
-    records = call, file_record(file, "CLAUDE.md", "file:///a", 1, identity)
+    price = price_record(Prices(), "anthropic", "claude-haiku-4-5", 1)
+    assert price is not None
+    file_cost = file_record(file, "CLAUDE.md", "file:///a", 1, identity)
+    records = call, file_cost, totals_record([call], 1), price
     names = {*identity.resource()}.union(*(record.attributes for record in records))
     assert names <= set(re.findall(r"`([a-z_.]+)`", section))
 
@@ -433,11 +445,11 @@ def test_rejected_calls_are_named_with_what_to_do(collector: Collector, book: Co
     assert first.exit_code == 1
     assert "1 call rejected and not in the store" in first.output
     assert f"call {name}" in first.output
-    assert "run `token-sidecar cost ship --verify`" in first.output
+    assert "run `token-sidecar cost ship --since DAY`" in first.output
     assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
     collector.answer = lambda _path, _body: (200, b"", {})
-    queue_of(book, settings).queue_again({2: 0})
-    assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+    again = CliRunner().invoke(cost, ["ship", "--since", "2026-11-01"])
+    assert (again.exit_code, again.output) == (0, "Sent 5 calls.\n")
     assert len(set(ids(collector.calls()))) == 5
 
 
@@ -618,6 +630,38 @@ def test_a_dry_run_as_another_team_changes_nothing(collector: Collector, book: C
     assert (queue.identity.team, len(queue.next_batch().calls)) == ("b", 0)
     assert queue_of(book, former).identity.teams == ((0, "a"),)
     assert send(book, former).accepted == 0
+
+
+def test_totals_and_prices_are_reported_once_a_day(collector: Collector, book: CostBook) -> None:
+    days = [AT, AT + timedelta(days=1), AT + timedelta(days=1)]
+    events = [
+        msgspec.structs.replace(event, at=at) for event, at in zip(numbered(3), days, strict=True)
+    ]
+    # The agent reports no id for this call, so the store counts it as one with the first call.
+    same = msgspec.structs.replace(events[0], telemetry_id="msg_0")
+    events[0] = msgspec.structs.replace(same, request_id="other")
+    book.ledger.record_many([*events, same])
+    configure(collector, '[[price]]\nmodels = ["own"]\ninput = 1.0\noutput = 2.0\n')
+    book.ledger.record(msgspec.structs.replace(events[1], model="own", request_id="own"))
+    for _ in range(2):
+        assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
+    reports = [call for call in collector.calls() if "token_sidecar.day.calls" in call]
+    assert [
+        (
+            report["token_sidecar.day"],
+            report["token_sidecar.day.calls"],
+            report["gen_ai.usage.input_tokens"],
+            report["gen_ai.usage.output_tokens"],
+            report["token_sidecar.cost_usd"],
+        )
+        for report in reports
+    ] == [
+        ("2026-11-01", 1, 1350, 37, "0.000735"),
+        ("2026-11-02", 3, 4050, 111, "0.002894"),
+    ]
+    (price,) = [call for call in collector.calls() if "token_sidecar.price.input" in call]
+    assert price["gen_ai.request.model"] == "claude-haiku-4-5", "own prices are not sent"
+    assert Decimal(price["token_sidecar.price.output"]) == 5
 
 
 def test_only_the_name_of_a_project_is_sent(collector: Collector, book: CostBook) -> None:
@@ -801,7 +845,11 @@ def test_no_text_path_title_or_key_leaves(
     calls = [record for record in records if "token_sidecar.call.id" in record]
     files = [record for record in records if "token_sidecar.file.id" in record]
     assert {file["token_sidecar.file.name"] for file in files} == {"CLAUDE.md", "other"}
-    assert len(calls) + len(files) == len(records)
+    others = [record for record in records if record not in calls and record not in files]
+    assert {record["event.name"] for record in others} == {
+        "token_sidecar.day",
+        "token_sidecar.price",
+    }
     assert set().union(*files) == {
         "at", "event.name", "service.name", "service.version", "service.instance.id", "user.hash",
         "token_sidecar.file.id", "token_sidecar.file.workspace", "token_sidecar.file.name",

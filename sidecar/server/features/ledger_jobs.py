@@ -156,6 +156,8 @@ class CallShipping(Feature):
             )
             if shipped.rejected:
                 self._warn_once("calls", shipped.reason)
+            if reason := await shipping.send_day_report(queue, collector, run):
+                self._warn_once("the totals of each day", reason)
             for root in tuple(self._services.roots):
                 await self._ship_files(root, queue, collector)
 
@@ -164,18 +166,18 @@ class CallShipping(Feature):
     ) -> None:
         """Once a day, report the cost of a workspace's prompt files."""
         from sidecar.cost.cost_protocol import CostFilesParams
-        from sidecar.cost.shipping import send_file_report
+        from sidecar.cost.shipping import send_report
         from sidecar.workspace.file_costs import file_costs, file_records
 
         run, uri = self._services.workers.run, workspace.uri
-        if uri is None or await run(partial(queue.has_file_report, uri)):
+        if uri is None or await run(partial(queue.has_report, uri)):
             return
         opened = [root.uri for root in self._services.roots if root.uri is not None]
         workspaces = {*(await run(queue.reported_workspaces)), *opened}
         params = CostFilesParams()
         files = await file_costs(self._services, workspace, params, reported=workspaces)
         records = file_records(files, uri, queue.identity)
-        if reason := await send_file_report(queue, collector, run, uri, records):
+        if reason := await send_report(queue, collector, run, uri, records):
             self._warn_once("the costs of prompt files", reason)
 
     def _warn_once(self, what: str, reason: str) -> None:

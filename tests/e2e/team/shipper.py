@@ -1,4 +1,4 @@
-"""Ships and verifies users' calls in separate processes.
+"""Ships users' calls in separate processes.
 
 The processes start within milliseconds, because they are forked from a server that has already
 imported everything. They spend most of their time sending calls, so killing a process usually
@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
@@ -67,10 +69,12 @@ def ship_all(users: Sequence[Path], secrets: Mapping[str, str]) -> None:
     asyncio.run(work(users))
 
 
-def verify(user: Path, secrets: Mapping[str, str]) -> tuple[int, str]:
-    """Run `cost ship --verify` for a user. Return its exit code and output."""
+def report(user: Path, secrets: Mapping[str, str], since: str | None) -> None:
+    """Run `cost ship` for a user as on the next day, with or without `--since`."""
     os.environ.update(secrets)
     become(user)
-    assert state_dir() == user / "state"
-    done = CliRunner().invoke(cost, ["ship", "--verify", "--json"])
-    return done.exit_code, done.output
+    with closing(sqlite3.connect(user / "state/ledger.db")) as connection, connection:
+        connection.execute("UPDATE file_report SET day = day - 1")
+    again = ["--since", since] if since else []
+    done = CliRunner().invoke(cost, ["ship", *again])
+    assert done.exit_code == 0, done.output

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
+import base64
 import json
 import re
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import httpx
 import pytest
-import yaml
 from click.testing import CliRunner
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from sidecar.cli.cost import cost
 from sidecar.config.paths import config_file
@@ -22,6 +19,7 @@ from tests.e2e.agents.adapters import ClaudeCode, Codex
 from tests.e2e.agents.install import ensure_installed
 from tests.e2e.agents.scene import Scene
 from tests.e2e.team.rotel import Rotel
+from tests.e2e.team.team_collector import TeamCollector, user_hash, users_line
 from tests.fake_vendor import Reply
 
 if TYPE_CHECKING:
@@ -30,8 +28,10 @@ if TYPE_CHECKING:
 
     from tests.e2e.agents.adapters import Agent
 
-TOKEN = "collector token"  # noqa: S105
-RESOURCE = "user.hash=0123456789abcdef,team.id=platform"
+USER, TOKEN = "jane@example.com", "collector token"
+HEADER = f"Basic {base64.b64encode(f'{USER}:{TOKEN}'.encode()).decode()}"
+RESOURCE = "user.hash=0123456789abcdef,team.id=another"
+"""What an agent claims. The collector replaces it."""
 SECRET = "the swordfish word"  # noqa: S105
 GREET = f"Greet me in one line, and keep {SECRET} to yourself."
 WORK = "Run the command that does nothing."
@@ -39,7 +39,6 @@ DELEGATE = "Let somebody look into the cellar."
 CELLAR = "Look into the cellar and report."
 LONG = "Read the whole archive."
 GUIDE = (SCHEMA.parents[2] / "docs/how-to/team.md").read_text("utf-8")
-SET_MISSING_TIME = "set(time_unix_nano, observed_time_unix_nano) where time_unix_nano == 0"
 CALLS = (
     "SELECT source, agent, model, category, input, cache_read, cache_write, output, reasoning, cost "
     "FROM llm.calls FINAL"
@@ -54,7 +53,7 @@ class ExportingCodex(Codex):
         (exporter,) = re.findall(r"^\[otel\..*?(?=^```)", GUIDE, re.MULTILINE | re.DOTALL)
         exporter = exporter.replace("https://collector.example.com", url)
         with (home / ".codex/config.toml").open("a") as file:
-            file.write(exporter.replace("<COLLECTOR_TOKEN>", TOKEN))
+            file.write(exporter.replace("Basic <TOKEN>", HEADER))
 
     def environment(self, url: str) -> dict[str, str]:
         return super().environment(url) | {"OTEL_RESOURCE_ATTRIBUTES": RESOURCE}
@@ -69,78 +68,9 @@ class ExportingClaudeCode(ClaudeCode):
             "OTEL_LOGS_EXPORTER": "otlp",
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
             "OTEL_EXPORTER_OTLP_ENDPOINT": url,
-            "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization=Bearer {TOKEN}",
+            "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization={HEADER}",
             "OTEL_RESOURCE_ATTRIBUTES": RESOURCE,
         }
-
-
-class TeamCollector:
-    """Runs the processors in `collector.yaml`, which rotel does not support, and forwards the
-    results to rotel.
-    """
-
-    def __init__(self, target: Rotel) -> None:
-        self._target = target
-        self.requests: list[ExportLogsServiceRequest] = []
-        """The requests that were forwarded to rotel."""
-        self.headers: list[dict[str, str]] = []
-        processors = yaml.safe_load((SCHEMA.parent / "collector.yaml").read_text())["processors"]
-        (drop,) = processors["filter/calls"]["logs"]["log_record"]
-        self._events = set(re.findall(r'attributes\["event.name"\] == "([\w.]+)"', drop))
-        statements = {
-            group["context"]: group["statements"]
-            for group in processors["transform/allow"]["log_statements"]
-        }
-        self._allowed = {
-            context: set(re.findall(r'"([\w.]+)"', text))
-            for context, texts in statements.items()
-            for text in texts
-            if text.startswith("keep_keys(")
-        }
-        assert SET_MISSING_TIME in statements["log"]
-
-    def receive(self, headers: Mapping[str, str], body: bytes) -> None:
-        self.headers.append({name.lower(): value for name, value in headers.items()})
-        plain = gzip.decompress(body) if self.headers[-1].get("content-encoding") else body
-        request = self._process(ExportLogsServiceRequest.FromString(plain))
-        self.requests.append(request)
-        self._send(request)
-
-    def send_again(self) -> None:
-        for request in self.requests:
-            self._send(request)
-
-    def _process(self, request: ExportLogsServiceRequest) -> ExportLogsServiceRequest:
-        for resource in request.resource_logs:
-            self._keep_keys(resource.resource.attributes, "resource")
-            for scope in resource.scope_logs:
-                kept = [record for record in scope.log_records if self._is_call(record)]
-                for record in kept:
-                    record.time_unix_nano = record.time_unix_nano or record.observed_time_unix_nano
-                    record.ClearField("body")
-                    self._keep_keys(record.attributes, "log")
-                del scope.log_records[:]
-                scope.log_records.extend(kept)
-        return request
-
-    def _is_call(self, record: Any) -> bool:
-        return any(
-            attribute.key == "event.name" and attribute.value.string_value in self._events
-            for attribute in record.attributes
-        )
-
-    def _keep_keys(self, attributes: Any, context: str) -> None:
-        kept = [attribute for attribute in attributes if attribute.key in self._allowed[context]]
-        del attributes[:]
-        attributes.extend(kept)
-
-    def _send(self, request: ExportLogsServiceRequest) -> None:
-        httpx.post(
-            f"{self._target.url}/v1/logs",
-            content=request.SerializeToString(),
-            headers={"Content-Type": "application/x-protobuf"},
-            trust_env=False,
-        ).raise_for_status()
 
 
 @pytest.fixture
@@ -205,8 +135,15 @@ def await_rows(store: ClickHouse, is_right: Callable[[list[list[str]]], bool]) -
 def test_calls_that_the_agent_reports_too_are_stored_once(
     scene: Scene, store: ClickHouse, rotel: Rotel
 ) -> None:
-    collector = TeamCollector(rotel)
-    scene.vendor.receive_logs = collector.receive
+    store.run(
+        "INSERT INTO llm.teams VALUES ({user:String}, today(), 'platform')", user=user_hash(USER)
+    )
+    collector = TeamCollector(rotel, users_line(USER, TOKEN))
+
+    def receive(headers: Mapping[str, str], body: bytes) -> None:
+        assert collector.receive(headers, body), "the collector refuses the token"
+
+    scene.vendor.receive_logs = receive
     run_turns(scene)
     billed = [call.usage for call in scene.vendor.billed() if call.usage]
     tokens = Counter((use.uncached, use.cache_read, use.cache_write, use.output) for use in billed)
@@ -215,9 +152,9 @@ def test_calls_that_the_agent_reports_too_are_stored_once(
     rows = await_rows(store, lambda rows: len(rows) >= len(billed))
     assert {(row[0], row[1]) for row in rows} == {(scene.agent.name, scene.agent.name)}
     assert Counter(tokens_of(row) for row in rows) == tokens
-    assert {header["authorization"] for header in collector.headers} == {f"Bearer {TOKEN}"}
-    resource = store.rows("SELECT DISTINCT user, team FROM llm.calls FINAL")
-    assert resource == [["0123456789abcdef", "platform"]]
+    store.compute_daily()
+    resource = store.rows("SELECT DISTINCT user, team FROM llm.daily")
+    assert resource == [[user_hash(USER), "platform"]]
 
     # token-sidecar has reported the calls, too.
     config_file().write_text(f'[ledger]\notel-endpoint = "{rotel.url}"\n')

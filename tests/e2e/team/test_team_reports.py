@@ -22,7 +22,7 @@ from sidecar.cli.cost import cost
 from sidecar.config.load import load
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.settings import LedgerSettings, Settings
-from sidecar.cost import ledger, shipping, team
+from sidecar.cost import team
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from sidecar.cost.cost_protocol import CostKey
     from sidecar.cost.shipping import QueuedCall
-    from tests.collector import Answer
 
 PASSWORD = "store secret"  # noqa: S105
 NOW = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
@@ -128,25 +127,6 @@ def queue_of(book: CostBook, user: int) -> ShippingQueue:
         teams=((0, f"team{user % 2}"),),
     )
     return ShippingQueue(book.ledger, identity, f"user{user}")
-
-
-def accepted_queue(
-    book: CostBook, calls: list[LedgerEvent]
-) -> tuple[ShippingQueue, list[QueuedCall]]:
-    """Record calls, and mark them as accepted by the collector. Return the queue and the calls."""
-    book.prices.load()
-    book.ledger.record_many(calls)
-    queue = queue_of(book, 0)
-    batch = queue.next_batch()
-    queue.accept(batch)
-    return queue, batch.calls
-
-
-def delete(store: ClickHouse, call: QueuedCall) -> None:
-    store.run(
-        "ALTER TABLE llm.calls DELETE WHERE call_id = unhex({id:String}) SETTINGS mutations_sync = 1",
-        id=call.record.attributes["token_sidecar.call.id"],
-    )
 
 
 def configure(store: ClickHouse, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
@@ -310,80 +290,6 @@ def test_days_and_agents_can_be_selected(
     assert run("--since", "2001-01-01", "--until", "2001-01-02").stdout == "The team's store contains no matching calls.\n"  # fmt: skip
 
 
-@pytest.mark.parametrize("retention", ["400 DAY", "12 MONTH", "4 QUARTER", "1 YEAR", "51 WEEK"])
-def test_verifying_finds_lost_and_wrong_calls_but_not_those_past_retention(
-    own_store: ClickHouse, tmp_path: Path, retention: str
-) -> None:
-    own_store.run(f"ALTER TABLE llm.calls MODIFY TTL toDateTime(at) + INTERVAL {retention}")
-    book = CostBook(tmp_path / "state")
-    expired, oldest = (
-        msgspec.structs.replace(
-            events(0)[0], at=NOW - timedelta(days=days), request_id=f"{days}", agent="protocol"
-        )
-        for days in (500, 350)
-    )
-    queue, calls = accepted_queue(book, [*events(0), oldest, expired])
-    with TeamStore(load(None).settings.team) as target:
-        assert target.compare(queue).outdated == {call.row: 0 for call in calls[:-1]}
-        insert(own_store, calls[:-1], queue.identity.resource())
-        assert target.compare(queue) == ([], {}, 0)
-        wrong = calls[4]
-        delete(own_store, wrong)
-        differing = target.compare(queue)
-        assert differing.outdated == {wrong.row: 0}
-        assert [day.local.calls - day.stored.calls for day in differing.days] == [1]
-        queue.queue_again(differing.outdated)
-        (again,) = queue.next_batch().calls
-        assert again.row == wrong.row
-        assert target.compare(queue) == ([], {}, 0), "it is queued already"
-    book.close()
-
-
-def test_calls_that_the_collector_rejects_are_never_verified(
-    own_store: ClickHouse, tmp_path: Path
-) -> None:
-    book = CostBook(state_dir())
-    book.prices.load()
-    book.ledger.record_many(events(0))
-    book.close()
-    collector, rejected = Collector(), set[str]()
-
-    def store_unless_rejected(_path: str, body: bytes) -> Answer:
-        [part] = json.loads(body)["resourceLogs"]
-        records = [
-            ShippedRecord(int(one["timeUnixNano"]), attributes_of(one))
-            for one in part["scopeLogs"][0]["logRecords"]
-        ]
-        names = [str(one.attributes.get("token_sidecar.call.id")) for one in records]
-        rejected.update(names[:1] if not rejected else ())
-        if rejected.intersection(names):
-            return 400, b"", {}
-        insert_records(own_store, records, attributes_of(part["resource"]))
-        return 200, b"", {}
-
-    collector.answer = store_unless_rejected
-    with config_file().open("a") as file:
-        file.write(f'[ledger]\notel-endpoint = "{collector.url}"\n')
-    try:
-        for _ in range(2):
-            done = CliRunner().invoke(cost, ["ship", "--verify"])
-            assert done.exit_code == 1, done.output
-            assert "Verified." not in done.output
-            assert f"call {min(rejected)}" in done.output
-        rejected.clear()
-        rejected.add("none")
-        done = CliRunner().invoke(cost, ["ship", "--verify"])
-        assert (done.exit_code, "Verified." in done.output) == (0, True), done.output
-        assert CliRunner().invoke(cost, ["ship"]).exit_code == 0
-    finally:
-        collector.close()
-
-
-def attributes_of(holder: dict[str, Any]) -> dict[str, str]:
-    """Return the attributes of a resource or a log record in OTLP's JSON form."""
-    return {item["key"]: str(next(iter(item["value"].values()))) for item in holder["attributes"]}
-
-
 def test_the_path_of_the_stores_address_is_kept() -> None:
     server = Collector()
     server.answer = lambda _path, _body: (500, b"Code: 241.", {})
@@ -391,42 +297,6 @@ def test_the_path_of_the_stores_address_is_kept() -> None:
     assert run().exit_code == 2
     server.close()
     assert [path for path, _body in server.bodies] == ["/clickhouse/"]
-
-
-def test_verifying_reads_only_calls_on_differing_days_twice(
-    own_store: ClickHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    book = CostBook(tmp_path / "state")
-    queue, calls = accepted_queue(book, events(0))
-    insert(own_store, calls, queue.identity.resource())
-    event_of_row, read = ledger.event_of_row, list[LedgerEvent]()
-
-    def counted(row: tuple[Any, ...]) -> LedgerEvent:
-        read.append(event_of_row(row))
-        return read[-1]
-
-    monkeypatch.setattr(shipping, "event_of_row", counted)
-    with TeamStore(load(None).settings.team) as target:
-        assert target.compare(queue) == ([], {}, 0)
-        assert len(read) == 40
-        read.clear()
-        delete(own_store, calls[4])
-        assert target.compare(queue).outdated == {calls[4].row: 0}
-    assert len(read) == 40 + 8, "eight calls are on the same day"
-    book.close()
-
-
-def test_calls_that_two_installations_have_sent_do_not_differ(
-    own_store: ClickHouse, tmp_path: Path
-) -> None:
-    books = [CostBook(tmp_path / name) for name in ("old", "new")]
-    sent = [accepted_queue(book, events(0)) for book in books]
-    for queue, calls in sent:
-        insert(own_store, calls, queue.identity.resource())
-    with TeamStore(load(None).settings.team) as target:
-        assert [target.compare(queue) for queue, _ in sent] == [([], {}, 0)] * 2
-    for book in books:
-        book.close()
 
 
 def test_an_unknown_form_of_retention_is_refused(own_store: ClickHouse) -> None:
