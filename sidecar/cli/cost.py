@@ -173,7 +173,8 @@ def cost(
                 with_labels = sys.stdout.isatty() and not as_json
                 report = _read_ledger(calls, settings, params, scope, with_labels=with_labels)
     if as_json:
-        print_json({"rows": report.rows, "totals": report.totals, "note": report.note})
+        note = {"note": report.note} if report.note else {}
+        print_json({"rows": report.rows, "totals": report.totals, **note})
     elif not report.rows and team:
         print_lines("The team's store contains no matching calls.")
     elif not report.rows:

@@ -58,8 +58,12 @@ def test_one_command_and_one_secret_ship_the_first_call(collector: Collector) ->
     assert TOKEN not in written
     assert (config_file().parent / "team-token").stat().st_mode & 0o777 == 0o600
     assert run("cost", "ship").stdout == "Sent 1 call.\n"
-    (call,) = collector.calls()
+    call, *reports = collector.calls()
     assert call["gen_ai.request.model"] == "gpt-5"
+    assert {report["event.name"] for report in reports} == {
+        "token_sidecar.day",
+        "token_sidecar.price",
+    }
     doctor = json.loads(run("doctor", "--json").stdout)
     assert doctor["collector"] == {"url": collector.url, "problem": None}
 

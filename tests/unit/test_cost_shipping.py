@@ -975,7 +975,8 @@ def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(
     configure(collector)
     result = CliRunner().invoke(cost, ["ship", "--dry-run"])
     assert collector.bodies == []
-    (printed,) = [json.loads(line) for line in result.output.splitlines()]
+    printed, prices = [json.loads(line) for line in result.output.splitlines()]
+    assert "token_sidecar.price" in json.dumps(prices)
     CliRunner().invoke(cost, ["ship", "--once"])
     ((records,),) = [
         [scope["logRecords"] for scope in part["scopeLogs"]] for part in printed["resourceLogs"]
@@ -997,7 +998,7 @@ def test_a_dry_run_needs_no_collector(book: CostBook, text: str) -> None:
     config_file().write_text(text)
     result = CliRunner().invoke(cost, ["ship", "--dry-run"])
     assert result.exit_code == 0
-    (printed,) = [json.loads(line) for line in result.output.splitlines()]
+    printed, _prices = [json.loads(line) for line in result.output.splitlines()]
     (records,) = [scope["logRecords"] for scope in printed["resourceLogs"][0]["scopeLogs"]]
     assert len(records) == 3
     assert CliRunner().invoke(cost, ["ship"]).exit_code == 2

@@ -252,7 +252,7 @@ def test_the_store_says_which_machine_lacks_calls_until_they_are_sent_again(
     record(*(call(number) for number in range(5)))
     run("cost", "ship")
     await_calls(store, 5)
-    assert json.loads(run("cost", "--team", "--json"))["note"] == ""
+    assert "note" not in json.loads(run("cost", "--team", "--json"))
     store.run("ALTER TABLE llm.calls DELETE WHERE at < (SELECT max(at) FROM llm.calls) SETTINGS mutations_sync = 1")  # fmt: skip
     store.run("TRUNCATE TABLE llm.daily_sums")
     store.compute_daily()
