@@ -6,14 +6,18 @@ The ledger and the price list are opened on first use.
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, tzinfo
+from decimal import Decimal
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from sidecar.config.settings import Caps, Price
 from sidecar.config.stored_prices import STORED_LIST
 from sidecar.cost.caps import (
     CostVerdict,
@@ -27,6 +31,7 @@ from sidecar.cost.cost_protocol import (
     CostDetailParams,
     CostRecorded,
     CostRecordParams,
+    CostReport,
 )
 from sidecar.cost.days import time_range
 from sidecar.cost.ledger import (
@@ -44,19 +49,10 @@ from sidecar.cost.repricing import price_new_calls
 from sidecar.cost.sums import Scope, read_total
 from sidecar.cost.worktrees import nested_repositories, with_known_worktrees
 from sidecar.errors import BadParamsError
-from sidecar.messages.vendor_usage import reported_cost, service_tier
+from sidecar.messages.vendor_usage import Usage, reported_cost, service_tier
 from sidecar.models.catalogue import provider_name, provider_of
 
-if TYPE_CHECKING:
-    import sqlite3
-    from decimal import Decimal
-    from pathlib import Path
-
-    from sidecar.config.settings import Caps, Price
-    from sidecar.cost.cost_protocol import CostReport
-    from sidecar.messages.vendor_usage import Usage
-
-    Cancelled = Callable[[], bool]
+Cancelled = Callable[[], bool]
 
 _log = logging.getLogger(__name__)
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from sidecar.cost.cache_lifetimes import HOUR, cache_lifetime
-
-if TYPE_CHECKING:
-    from sidecar.messages.vendor_usage import Usage
+from sidecar.messages.vendor_usage import Usage
 
 LEAST_TOKENS = 10_000
 """Fewer cached tokens are not worth a report, and vendors cache no very short prompts."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
+from sidecar.config.settings import Caps
 from sidecar.cost.cap_rule import CapSpan, find_exceeded_cap
 from sidecar.cost.context_costs import BranchCost, CapReason, SpendingSums
 from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.sums import Scope, Tally, count_sessions, read_tallies, read_total
 from sidecar.cost.worktrees import nested_repositories, repository_inside
 from sidecar.text.printable import printable
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from sidecar.config.settings import Caps
 
 CapVerdict = Literal["ok", "warn", "refuse"]
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prices import cost_of
-from sidecar.cost.usage_profile import PREFIX_BUCKETS, PrefixCalls
-
-if TYPE_CHECKING:
-    from sidecar.cost.usage_profile import AgentUsage
-    from sidecar.models.price_list import UnitPrices
+from sidecar.cost.usage_profile import PREFIX_BUCKETS, AgentUsage, PrefixCalls
+from sidecar.models.price_list import UnitPrices
 
 MONTH_DAYS = 30
 

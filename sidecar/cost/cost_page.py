@@ -7,6 +7,7 @@ another.
 
 from __future__ import annotations
 
+import sqlite3
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,16 +16,18 @@ from datetime import date, datetime, timedelta, tzinfo
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
 from sidecar.cost.cache_losses import LossCause
+from sidecar.cost.cost_protocol import CostKey, FileCost, PageKey, Period
 from sidecar.cost.days import EPOCH, TimeRange, day_name, range_text, time_range, week_name
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
 from sidecar.cost.ledger_events import PROTOCOL
+from sidecar.cost.prices import Prices
 from sidecar.cost.reports import derived_note, describe_basis, tally_calls
 from sidecar.cost.sums import Scope, Tallies, Tally, calls_condition
 from sidecar.counting.count_result import method_mark
@@ -48,12 +51,6 @@ from sidecar.text.printable import (
     is_generated_id,
     percent_text,
 )
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from sidecar.cost.cost_protocol import CostKey, FileCost, PageKey, Period
-    from sidecar.cost.prices import Prices
 
 PERIODS: dict[str, str] = {
     "today": "Today",

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, Literal
 
 import msgspec
 
-from sidecar.cost.ledger import BUCKETS, EVENT_COLUMNS, EVENT_TABLES, event_of_row
+from sidecar.cost.ledger import BUCKETS, EVENT_COLUMNS, EVENT_TABLES, Ledger, event_of_row
 from sidecar.cost.ledger_events import Buckets, Cost, LedgerEvent
 from sidecar.cost.sums import Scope, calls_condition
 from sidecar.text.printable import json_text, printable
-
-if TYPE_CHECKING:
-    from sidecar.cost.ledger import Ledger
 
 ExportFormat = Literal["csv", "jsonl"]
 CostSource = Literal["reported", "list", "own", "derived", "partly", "unpriced", "agent"]

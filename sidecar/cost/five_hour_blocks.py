@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from sidecar.cost.days import END_MS, TimeRange
 from sidecar.cost.ledger import DAY_MS
 from sidecar.cost.sums import Scope, calls_condition, read_tallies
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterator, Mapping
 
 _HOUR_MS = 3_600_000
 _BLOCK_MS = 5 * _HOUR_MS

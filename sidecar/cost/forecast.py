@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from sidecar.cost.cache_lifetimes import HOUR, cache_lifetime
+from sidecar.cost.cache_lifetimes import HOUR, CacheEnd, cache_lifetime
 from sidecar.cost.days import TimeRange
 from sidecar.cost.export import read_events
+from sidecar.cost.ledger import Ledger
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
+from sidecar.cost.prices import Prices
 from sidecar.cost.sums import Scope
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sidecar.cost.cache_lifetimes import CacheEnd
-    from sidecar.cost.ledger import Ledger
-    from sidecar.cost.prices import Prices
 
 SPAN = timedelta(hours=24)
 """How far back a forecast looks for calls, counted from the session's last update."""

@@ -14,11 +14,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from decimal import ROUND_HALF_EVEN, Decimal
 from hashlib import blake2b
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -41,9 +41,6 @@ from sidecar.cost.prices import Prices
 from sidecar.cost.worktrees import worktree_rows
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.operating_system import IS_WINDOWS, windows_path
-
-if TYPE_CHECKING:
-    from datetime import tzinfo
 
 BUSY_SECONDS = 30.0
 """Maximum time to wait for other processes, in seconds."""

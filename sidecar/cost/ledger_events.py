@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
 from operator import add, sub
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -19,17 +20,13 @@ from sidecar.messages.vendor_usage import (
     MOST_TOKENS,
     MOST_USD,
     Modalities,
+    Usage,
     count_searches,
     five_minute_writes,
     read_modality_tokens,
 )
 from sidecar.models.families import counts_as_gemini_3
 from sidecar.models.names import parse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sidecar.messages.vendor_usage import Usage
 
 PROTOCOL = "protocol"
 """The `agent` of calls that were reported by a client."""

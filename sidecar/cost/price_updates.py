@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar.config.safe_files import make_folder, write
@@ -11,8 +12,6 @@ from sidecar.errors import SidecarError
 from sidecar.models.price_list import parse_list
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import httpx
 
 LARGEST_LIST = 64 * 1024 * 1024

@@ -7,12 +7,14 @@ import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from sidecar.config import stored_prices
-from sidecar.cost.ledger_events import Basis, Cost
+from sidecar.config.safe_files import FileStamp
+from sidecar.config.settings import Price
+from sidecar.cost.ledger_events import Basis, Buckets, Cost, LedgerEvent
 from sidecar.messages.vendor_usage import MOST_USD
 from sidecar.models.names import CREDIT_PROVIDERS, LOCAL_PROVIDERS, matches, parse, undated_name
 from sidecar.models.price_list import (
@@ -24,13 +26,6 @@ from sidecar.models.price_list import (
     package_versions,
     price_list,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.config.safe_files import FileStamp
-    from sidecar.config.settings import Price
-    from sidecar.cost.ledger_events import Buckets, LedgerEvent
 
 _PICO = Decimal("1e-12")
 """The unit of costs in the ledger, in USD."""

@@ -7,16 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from sidecar.cost.ledger import Ledger
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prices import Prices, cost_of
 from sidecar.cost.sums import Scope, kinds_in
 from sidecar.cost.usage_profile import read_agent_calls
-
-if TYPE_CHECKING:
-    from sidecar.cost.ledger import Ledger
-    from sidecar.models.price_list import UnitPrices
+from sidecar.models.price_list import UnitPrices
 
 
 class CallGroup(NamedTuple):

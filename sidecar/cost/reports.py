@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -25,6 +27,7 @@ from sidecar.cost.cost_protocol import (
 from sidecar.cost.days import day_name, every_day, week_name
 from sidecar.cost.five_hour_blocks import scopes_by_block
 from sidecar.cost.ledger_events import PROTOCOL
+from sidecar.cost.prices import Prices
 from sidecar.cost.repricing import pending_note
 from sidecar.cost.sums import (
     Scope,
@@ -39,12 +42,6 @@ from sidecar.errors import BadParamsError
 from sidecar.known_agents import credit_agents, lower_bound_agents
 from sidecar.text.printable import AT_LEAST, cost_text, counted, printable
 from sidecar.text.tables import align_columns, draw_bar
-
-if TYPE_CHECKING:
-    import sqlite3
-    from datetime import datetime
-
-    from sidecar.cost.prices import Prices
 
 
 def report(

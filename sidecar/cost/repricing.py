@@ -11,24 +11,21 @@ recorded them may have used other prices, or none if it had not loaded the price
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from sidecar.cost.ledger import (
     EVENT_COLUMNS,
     EVENT_TABLES,
     PRICED,
+    Ledger,
     event_of_row,
     price_columns,
 )
-
-if TYPE_CHECKING:
-    import sqlite3
-    from pathlib import Path
-
-    from sidecar.cost.ledger import Ledger
 
 BATCH = 500
 """Number of calls per transaction. Other processes can record calls between transactions."""

@@ -7,9 +7,10 @@ individual calls.
 from __future__ import annotations
 
 import operator
+import sqlite3
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,10 +18,6 @@ from sidecar.cost.days import END_MS, LAST_DAY, TimeRange
 from sidecar.cost.ledger import BUCKETS, DAY_MS, SUMS, usd
 from sidecar.cost.ledger_events import Buckets, Cost
 from sidecar.known_agents import lower_bound_agents
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 _HOUR_MS = 3_600_000
 _EARLIEST_MS, _LATEST_MS = 14 * _HOUR_MS, 12 * _HOUR_MS

@@ -5,26 +5,22 @@ A profile is written to a file that a repository can contain, so it has no ids, 
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from sidecar import typed
-from sidecar.cost.ledger import PROMPT_SQL
+from sidecar.cost.ledger import PROMPT_SQL, Ledger
 from sidecar.cost.ledger_events import PROTOCOL
 from sidecar.cost.sums import Scope, calls_condition, kinds_in
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from sidecar.cost.ledger import Ledger
 
 FILE_NAME = "usage-profile.json"
 MOST_BYTES = 1 << 20

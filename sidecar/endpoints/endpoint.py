@@ -10,10 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
+from sidecar.config.settings import Endpoint as EndpointSettings
 from sidecar.endpoints import http, lmstudio, servers
 from sidecar.endpoints.chats import Chat, ChatMessage, Tools
 from sidecar.endpoints.clouds import bearer, find_cloud
@@ -52,9 +52,6 @@ from sidecar.errors import SidecarError, how_to_install, log_defect
 from sidecar.messages.content import read_message
 from sidecar.models.names import matches
 from sidecar.tasks import SharedTasks, backoff
-
-if TYPE_CHECKING:
-    from sidecar.config.settings import Endpoint as EndpointSettings
 
 _INLINE_CHARACTERS = 16_384
 _SPECIAL = re.compile(

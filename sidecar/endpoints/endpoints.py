@@ -10,8 +10,10 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from sidecar.config.settings import Endpoint as EndpointSettings
+from sidecar.endpoints.chats import ChatMessage, Tools
 from sidecar.endpoints.endpoint import DELAYS, DeclaredEndpoint
 from sidecar.endpoints.http import IsWanted, abandon_unless, always
 from sidecar.endpoints.outcome import (
@@ -27,14 +29,10 @@ from sidecar.endpoints.outcome import (
     explain,
     undeclared_reason,
 )
+from sidecar.endpoints.servers import Aspect
 from sidecar.errors import log_defect
 from sidecar.models.names import matches
 from sidecar.tasks import SharedTasks
-
-if TYPE_CHECKING:
-    from sidecar.config.settings import Endpoint as EndpointSettings
-    from sidecar.endpoints.chats import ChatMessage, Tools
-    from sidecar.endpoints.servers import Aspect
 
 DEFAULT_SECONDS = 2.0
 

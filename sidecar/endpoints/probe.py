@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.endpoints import servers
+from sidecar.endpoints.clouds import Cloud
 from sidecar.endpoints.http import Connection, HttpAnswer, without_secrets
 from sidecar.endpoints.outcome import (
     URL_IN_DOUBT,
@@ -36,9 +36,6 @@ from sidecar.endpoints.servers import (
     single_message,
 )
 from sidecar.models.names import same_model
-
-if TYPE_CHECKING:
-    from sidecar.endpoints.clouds import Cloud
 
 PROBE_TEXTS = (
     "hello world",

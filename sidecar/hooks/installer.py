@@ -10,10 +10,11 @@ import re
 import shlex
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,9 +26,6 @@ from sidecar.errors import SidecarError
 from sidecar.hooks.prompt_hook import AFTER_TURN, ANSWER
 from sidecar.operating_system import IS_WINDOWS
 from sidecar.text.json_objects import add_item, remove_items
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class HookAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,14 +17,13 @@ import msgspec
 
 from sidecar import typed
 from sidecar.config import stored_prices
+from sidecar.config.safe_files import FileStamp
+from sidecar.config.settings import Price
+from sidecar.config.stored_prices import ListFile
 
 if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
     from genai_prices.types import ModelInfo, ModelPrice, Provider
-
-    from sidecar.config.safe_files import FileStamp
-    from sidecar.config.settings import Price
-    from sidecar.config.stored_prices import ListFile
 
 
 _EACH = ("call", "search", "file_search", "other_tool", "is_derived")
