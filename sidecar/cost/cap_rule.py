@@ -31,60 +31,43 @@ class ExceededCap(NamedTuple):
     """The cap in USD, or the share of the usable window."""
 
 
-def find_full_context(
-    share: Decimal, soft: Decimal | None, hard: Decimal | None
-) -> ExceededCap | None:
-    """Return the exceeded cap on a context, or None if neither is exceeded.
-
-    Args:
-        share: How much of the usable window is used. 1 is all of it.
-        soft: The soft cap, a share, or None if it is not set.
-        hard: The hard cap, a share, or None if it is not set.
-    """
-    if hard is not None and share > hard:
-        name, cap = "hard", hard
-    elif soft is not None and share > soft:
-        name, cap = "soft", soft
-    else:
-        return None
-    full, limit = (percent_text(float(100 * each)) for each in (share, cap))
-    message = f"The context is {full} full, over the {name} cap of {limit}."
-    if name == "hard":
-        message += " Compact it, or start a new session."
-    return ExceededCap("hardCap" if name == "hard" else "softCap", message, cap)
-
-
 def find_exceeded_cap(
-    span: CapSpan,
+    span: CapSpan | Literal["context"],
     soft: Decimal | None,
     hard: Decimal | None,
-    spent: Decimal,
+    value: Decimal,
     estimate: Decimal | None = None,
     *,
-    is_partial: bool,
+    is_partial: bool = False,
 ) -> ExceededCap | None:
     """Return the exceeded cap, or None if neither is. The hard cap takes precedence.
 
     Args:
-        span: What the caps apply to.
+        span: What the caps apply to. If it is a context, all amounts are shares of the usable
+            window, and 1 is all of it.
         soft: The soft cap in USD, or None if it is not set.
         hard: The hard cap in USD, or None if it is not set.
-        spent: The amount already spent, in USD.
+        value: The amount already spent, in USD.
         estimate: The cost of a planned call in USD, or None if it is unknown.
-        is_partial: Whether `spent` is a lower bound.
+        is_partial: Whether `value` is a lower bound.
     """
-    planned = spent + (estimate or 0)
+    planned = value + (estimate or 0)
     if hard is not None and planned > hard:
         name, cap = "hard", hard
     elif soft is not None and planned > soft:
         name, cap = "soft", soft
     else:
         return None
-    call, shown = "", (usd_text(spent), usd_text(cap))
-    if estimate:
-        call = f" plus up to {usd_text(estimate)} for this call"
+    if span == "context":
+        full, limit = (percent_text(float(100 * each)) for each in (value, cap))
+        message = f"The context is {full} full, over the {name} cap of {limit}."
+        message += " Compact it, or start a new session." if name == "hard" else ""
     else:
-        shown = different_usd_texts(spent, cap)
-    amount = f"{AT_LEAST if is_partial else ''}{shown[0]}"
-    message = f"{amount} spent {_SPANS[span]}{call} exceeds the {name} cap of {shown[1]}."
+        call, shown = "", (usd_text(value), usd_text(cap))
+        if estimate:
+            call = f" plus up to {usd_text(estimate)} for this call"
+        else:
+            shown = different_usd_texts(value, cap)
+        amount = f"{AT_LEAST if is_partial else ''}{shown[0]}"
+        message = f"{amount} spent {_SPANS[span]}{call} exceeds the {name} cap of {shown[1]}."
     return ExceededCap("hardCap" if name == "hard" else "softCap", message, cap)

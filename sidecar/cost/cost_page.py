@@ -23,13 +23,13 @@ import msgspec
 
 from sidecar.cost.cache_losses import LossCause
 from sidecar.cost.cost_protocol import CostKey, FileCost, PageKey, Period
-from sidecar.cost.days import EPOCH, TimeRange, day_name, range_text, time_range, week_name
+from sidecar.cost.days import EPOCH, TimeRange, day_name, range_text, time_range
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
 from sidecar.cost.ledger_events import PROTOCOL
 from sidecar.cost.prices import Prices
-from sidecar.cost.reports import derived_note, describe_basis, tally_calls
-from sidecar.cost.sums import Scope, Tallies, Tally, calls_condition
+from sidecar.cost.reports import SPANS, derived_note, describe_basis, tally_calls
+from sidecar.cost.sums import Scope, Tallies, Tally, calls_condition, read_tallies
 from sidecar.counting.count_result import method_mark
 from sidecar.text.pages import (
     COLORS,
@@ -609,9 +609,7 @@ def _columns(days: set[str]) -> tuple[CostKey, list[str]]:
 
 def _span_name(day: str, unit: CostKey) -> str:
     """Return the name of the day, week or month that contains a day."""
-    if unit == "week":
-        return week_name(date.fromisoformat(day).toordinal() - EPOCH.toordinal())
-    return day[:7] if unit == "month" else day
+    return SPANS[unit]((date.fromisoformat(day) - EPOCH).days)
 
 
 def _recent_prompts(
@@ -643,14 +641,7 @@ def _recent_prompts(
 
 def _first_days(connection: sqlite3.Connection, sessions: Sequence[str]) -> dict[str, str]:
     """Return the first day of each session, keyed by session id."""
-    if not sessions:
-        return {}
-    marks = ", ".join("?" * len(sessions))
-    (upto,) = connection.execute("SELECT upto FROM folded").fetchone()
-    rows = connection.execute(
-        f"SELECT name, min(first) FROM session JOIN (SELECT session, min(day) AS first FROM daily "  # noqa: S608
-        "GROUP BY session UNION ALL SELECT session, min(day) FROM event WHERE id > ? "
-        f"GROUP BY session) ON session = session.id WHERE name IN ({marks}) GROUP BY name",
-        (upto, *sessions),
-    )
-    return {name: day_name(first) for name, first in rows}
+    scope, first = Scope(sessions=tuple(sessions)), dict[str, int]()
+    for name, day in read_tallies(connection, scope, ("session", "day")) if sessions else ():
+        first[name] = min(day, first.get(name, day))
+    return {name: day_name(day) for name, day in first.items()}

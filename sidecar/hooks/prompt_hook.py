@@ -72,10 +72,12 @@ class Amount(NamedTuple):
     @property
     def is_partial(self) -> bool:
         """Whether the cost is a lower bound: calls have no price, or agents omit calls."""
+        if self.is_unpriced or not self.agents:
+            return self.is_unpriced
         # This import takes longer than everything else. It is needed only if a cap is exceeded.
         from sidecar.known_agents import lower_bound_agents
 
-        return self.is_unpriced or not lower_bound_agents().isdisjoint(self.agents)
+        return not lower_bound_agents().isdisjoint(self.agents)
 
 
 def run(arguments: list[str]) -> None:
@@ -242,16 +244,12 @@ def read_caps(*paths: Path) -> Caps:
 
 
 def _exceeded_caps(caps: Caps, amounts: Mapping[CappedSpan, Amount]) -> list[ExceededCap]:
-    from sidecar.cost.cap_rule import find_exceeded_cap, find_full_context
+    from sidecar.cost.cap_rule import find_exceeded_cap
 
-    found: list[ExceededCap | None] = []
-    for span, both in caps.items():
-        amount = amounts[span]
-        if span == "context":
-            found.append(find_full_context(amount.value, *both))
-        else:
-            is_partial = amount.is_partial
-            found.append(find_exceeded_cap(span, *both, amount.value, is_partial=is_partial))
+    found = (
+        find_exceeded_cap(span, *both, amounts[span].value, is_partial=amounts[span].is_partial)
+        for span, both in caps.items()
+    )
     return [each for each in found if each is not None]
 
 

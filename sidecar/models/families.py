@@ -153,38 +153,32 @@ _WHOLE = 0
 
 
 @cache
-def _rows(table: Table) -> list[tuple[str, int]]:
-    """Return a table's patterns and limits, in order."""
-    return list(_tables()[table].items())
-
-
-@cache
 def _tables() -> dict[Table, dict[str, int]]:
     return typed.read_table("sidecar.models", "limits.toml", dict[Table, dict[str, int]])
 
 
 def overruling_window(bare: str) -> int | None:
     """Return the context window that overrides the price list for a model, or None."""
-    return first_match(_rows("overruling"), bare)
+    return first_match(_tables()["overruling"].items(), bare)
 
 
 def published_window(bare: str) -> int | None:
     """Return a model's published context window in tokens, or None if it is unknown."""
     if is_misspelled(bare):
         return None
-    found = first_match(_rows("windows"), bare)
-    return first_inside(_rows("windows-of-bases"), bare) if found is None else found
+    found = first_match(_tables()["windows"].items(), bare)
+    return first_inside(_tables()["windows-of-bases"].items(), bare) if found is None else found
 
 
 @lru_cache(maxsize=4096)
 def input_limit(bare: str) -> int | None:
     """Return a model's maximum prompt size in tokens if it is smaller than the window, or None."""
-    return None if is_misspelled(bare) else first_match(_rows("prompts"), bare) or None
+    return None if is_misspelled(bare) else first_match(_tables()["prompts"].items(), bare) or None
 
 
 def max_output_of(bare: str) -> int | None:
     """Return a model's maximum reply size in tokens, or None if it is unknown."""
-    tokens = None if is_misspelled(bare) else first_match(_rows("replies"), bare)
+    tokens = None if is_misspelled(bare) else first_match(_tables()["replies"].items(), bare)
     return published_window(bare) if tokens == _WHOLE else tokens
 
 
