@@ -481,12 +481,11 @@ _INSERT = (
     "ON CONFLICT (key) WHERE key IS NOT NULL DO NOTHING"
 )
 _KEYS_AFTER = "SELECT key FROM event WHERE id > ?"
-_OWNED = ("at", "day", "session", "kind", "telemetry", "rank", *_LOSS)
-"""The columns that a call has from the session that owns it."""
 _OWNED_FIELDS = (
     *("at", "session", "workspace", "branch", "agent", "model", "provider", "category", "tier"),
     *("telemetry_id", "rank", "loss"),
 )
+"""The fields that a call has from the session that owns it."""
 _KEY_MASK = 2**62 - 1
 
 EVENT_COLUMNS = (
@@ -675,33 +674,32 @@ class Ledger:
 
         A cost or branch that was recorded earlier is kept if the new version of the call has none.
         """
-        columns = list[str]()
-        if _session_of(seen) == _session_of(known):
+        merged, is_same_session = known, _session_of(seen) == _session_of(known)
+        if is_same_session:
             branch = known.branch or seen.branch
-            columns += ["session"] * (branch != known.branch)
-            known, seen = (msgspec.structs.replace(one, branch=branch) for one in (known, seen))
-        merged = known
+            merged, seen = (msgspec.structs.replace(one, branch=branch) for one in (known, seen))
         if _size(seen) > _size(known):
             reported = known.reported_cost if seen.reported_cost is None else seen.reported_cost
             own = known.agent_cost if seen.agent_cost is None else seen.agent_cost
             merged = msgspec.structs.replace(
-                merged, buckets=seen.buckets, reported_cost=reported, agent_cost=own
+                merged, buckets=seen.buckets, reported_cost=reported, agent_cost=own, cost=None
             )
-            columns += _AMENDED
-        if self._add_session(connection, number, known, seen):
+        if self._add_session(connection, number, merged, seen):
             owned = {name: getattr(seen, name) for name in _OWNED_FIELDS}
-            merged = msgspec.structs.replace(merged, **owned)
-            columns += (*_OWNED, *PRICED)
-        elif seen.loss not in (None, known.loss) and _session_of(seen) == _session_of(known):
-            merged = msgspec.structs.replace(merged, loss=seen.loss)
-            columns += (*_LOSS, *PRICED)
-        if columns:
-            row = self._row_of(connection, msgspec.structs.replace(merged, cost=None))
-            values = dict(zip(_EVENT_COLUMNS, row, strict=True))
-            changes = ", ".join(f"{name} = :{name}" for name in dict.fromkeys(columns))
+            merged = msgspec.structs.replace(merged, **owned, cost=None)
+        elif seen.loss not in (None, known.loss) and is_same_session:
+            merged = msgspec.structs.replace(merged, loss=seen.loss, cost=None)
+        if merged == known:
+            return
+        before, after = (
+            dict(zip(_EVENT_COLUMNS, self._row_of(connection, one), strict=True))
+            for one in (known, merged)
+        )
+        changes = ", ".join(f"{name} = :{name}" for name in after if after[name] != before[name])
+        if changes:
             connection.execute(
                 f"UPDATE event SET {changes} WHERE id = :id",  # noqa: S608
-                {**values, "id": number},
+                {**after, "id": number},
             )
 
     def _add_session(
