@@ -17,15 +17,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from sidecar.config.settings import Caps, Price
+from sidecar.config.settings import Price
 from sidecar.config.stored_prices import STORED_LIST
-from sidecar.cost.caps import (
-    CostVerdict,
-    branch_cost,
-    has_caps,
-    judge,
-    spend_so_far,
-)
+from sidecar.cost.caps import branch_cost, spend_so_far
 from sidecar.cost.context_costs import BranchCost, SpendingSums
 from sidecar.cost.cost_protocol import (
     CostDetailParams,
@@ -303,24 +297,6 @@ class CostBook:
             tokens=total.buckets.prompt + total.buckets.completion,
             first_call_at=datetime.fromtimestamp(first_ms / 1000, UTC),
         )
-
-    def preflight(
-        self,
-        caps: Caps,
-        model: str,
-        prompt_tokens: int,
-        max_output_tokens: int = 0,
-        *,
-        workspace: str = "",
-        session: str = "",
-        folders: Iterable[str] = (),
-        branch: str | None = None,
-    ) -> CostVerdict:
-        """Estimate a call's cost and check it against the caps."""
-        estimate = self.estimate(model, prompt_tokens, max_output_tokens)
-        if not has_caps(caps):
-            return CostVerdict("ok", estimate)
-        return judge(caps, self.spend(workspace, session, folders, branch), estimate, model)
 
     def close(self) -> None:
         self.ledger.close()

@@ -447,17 +447,15 @@ class Spending:
         self, model: str, prompt_tokens: int, output_tokens: int, session: str
     ) -> CostVerdict:
         """Return a call's expected cost and whether the caps allow the call."""
-        caps = self._settings.cost
-        return self.book.preflight(
-            caps,
-            model,
-            prompt_tokens,
-            output_tokens,
-            workspace=self._uri,
-            session=session,
-            folders=self._folders,
-            branch=self.branch_at(),
-        )
+        from sidecar.cost.caps import CostVerdict, has_caps, judge
+
+        estimate = self.book.estimate(model, prompt_tokens, output_tokens)
+        if not has_caps(self._settings.cost):
+            return CostVerdict("ok", estimate)
+        return judge(self._settings.cost, self._spend(session), estimate, model)
+
+    def _spend(self, session: str) -> SpendingSums:
+        return self.book.spend(self._uri, session, self._folders, self.branch_at())
 
     def spent(self, session: str, *, every: bool = False) -> SpendingSums:
         """Return the sums for the status.
@@ -473,7 +471,7 @@ class Spending:
         from sidecar.cost.ledger_events import Cost
 
         read_number = next(_READ_NUMBERS)
-        spent = self.book.spend(self._uri, session, self._folders, self.branch_at())
+        spent = self._spend(session)
         # No call is about to be made, so the estimated cost is 0.
         verdict = judge(self._settings.cost, spent, Decimal(0), self._model)
         sessions = self.cost_by_session(None if every else [session])

@@ -6,18 +6,24 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from sidecar.config.settings import Caps
+from sidecar.config.settings import Caps, Settings
 from sidecar.cost.book import CostBook
 from sidecar.cost.caps import judge
 from sidecar.cost.context_costs import SpendingSums
 from sidecar.cost.cost_protocol import CostRecordParams
+from sidecar.workspace.spending import Spending
+from sidecar.workspace.state_folder import State
 
-NO_CAPS = Caps()
+
+def spending(folder: Path, caps: Caps) -> Spending:
+    """Return the spending of a workspace."""
+    return Spending(State(folder / "state"), Settings(cost=caps), "file:///a", "gpt-5")
 
 
 def spend(book: CostBook, usd: float, workspace: str, session: str, days_ago: int = 0) -> None:
@@ -103,10 +109,10 @@ def test_spend_on_a_branch_of_the_workspace(book: CostBook) -> None:
     assert book.spend("file:///a", "s", branch="topic").branch == 2
     assert book.spend("file:///a", "s", branch="").branch == 0
     caps = Caps(branch_hard_cap_usd=Decimal(1))
-    found = book.preflight(caps, "gpt-5", 1, workspace="file:///a", branch="topic")
+    found = judge(caps, book.spend("file:///a", "", branch="topic"), Decimal(1), "gpt-5")
     assert found.verdict == "refuse"
     assert "spent on this branch plus" in found.reasons[0].message
-    assert book.preflight(caps, "gpt-5", 1, workspace="file:///a").verdict == "ok"
+    assert judge(caps, book.spend("file:///a", ""), Decimal(1), "gpt-5").verdict == "ok"
 
 
 def test_unpriced_calls_have_unknown_spend(book: CostBook) -> None:
@@ -127,16 +133,16 @@ def test_an_estimate_is_input_and_output_up_to_the_limit(book: CostBook) -> None
     assert book.estimate("nobody-knows-me", 1800) is None
 
 
-def test_a_preflight_without_caps_reads_no_ledger(book: CostBook) -> None:
-    found = book.preflight(NO_CAPS, "gpt-5", 1000)
+def test_a_preflight_without_caps_reads_no_ledger(tmp_path: Path) -> None:
+    found = spending(tmp_path, Caps()).preflight("gpt-5", 1000, 0, "s")
     assert (found.verdict, found.estimate, found.reasons) == ("ok", Decimal("0.00125"), ())
-    assert not book.ledger.path.exists()
+    assert not (tmp_path / "state").exists()
 
 
-def test_a_preflight_counts_what_was_spent(book: CostBook) -> None:
-    spend(book, 0.999, "file:///a", "s")
-    caps = Caps(session_hard_cap_usd=Decimal(1))
-    fine = book.preflight(caps, "gpt-5", 800, workspace="file:///a", session="s")
-    over = book.preflight(caps, "gpt-5", 801, workspace="file:///a", session="s")
-    other = book.preflight(caps, "gpt-5", 801, workspace="file:///a", session="t")
+def test_a_preflight_counts_what_was_spent(tmp_path: Path) -> None:
+    asked = spending(tmp_path, Caps(session_hard_cap_usd=Decimal(1)))
+    spend(asked.book, 0.999, "file:///a", "s")
+    fine = asked.preflight("gpt-5", 800, 0, "s")
+    over = asked.preflight("gpt-5", 801, 0, "s")
+    other = asked.preflight("gpt-5", 801, 0, "t")
     assert (fine.verdict, over.verdict, other.verdict) == ("ok", "refuse", "ok")
