@@ -9,10 +9,10 @@ import click
 
 from sidecar.cli.output import confirm_change, print_json, print_lines, warn
 from sidecar.errors import BadParamsError, how_to_install
-from sidecar.mcp.clients import CLIENTS, ClientName, Scope, plan_install, plan_uninstall
+from sidecar.mcp.clients import Scope, clients, plan_install, plan_uninstall
 
 MISSING = f"the MCP server requires additional packages; {how_to_install('mcp')}"
-_CLIENTS = click.Choice(CLIENTS)
+_CLIENTS = click.Choice([*clients()])
 
 
 @click.command()
@@ -30,8 +30,8 @@ _CLIENTS = click.Choice(CLIENTS)
 @click.option("--schemas", is_flag=True, help="Print the tools' names, descriptions and schemas.")
 @click.option("--check", is_flag=True, help="Only check whether the server can run.")
 def mcp(
-    client: ClientName | None,
-    former: ClientName | None,
+    client: str | None,
+    former: str | None,
     scope: Scope,
     yes: bool,
     schemas: bool,
@@ -67,7 +67,7 @@ def mcp(
         run(Path.cwd())
 
 
-def _change_client(client: ClientName, scope: Scope, *, installs: bool, has_consent: bool) -> int:
+def _change_client(client: str, scope: Scope, *, installs: bool, has_consent: bool) -> int:
     """Install or uninstall the server. Return the exit code."""
     try:
         change = (plan_install if installs else plan_uninstall)(client, scope, Path.cwd())

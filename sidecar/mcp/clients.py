@@ -12,9 +12,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
+import msgspec
+
+from sidecar import typed
 from sidecar.agents.folders import Places
 from sidecar.config.edited_files import FileEdit, own_command, read_text
 from sidecar.config.settings import Agents
@@ -23,11 +27,6 @@ from sidecar.project.mcp_servers import mcp_rules
 from sidecar.text.json_objects import has_member, remove_member, set_member
 
 Scope = Literal["user", "project"]
-ClientName = Literal[
-    "claude-code", "codex", "opencode", "gemini", "qwen", "vscode",
-    "cline", "copilot", "kilo", "kimi", "pi",
-]  # fmt: skip
-CLIENTS: tuple[ClientName, ...] = get_args(ClientName)
 
 NAME = "token-sidecar"
 _COMMAND_SECONDS = 60.0
@@ -121,38 +120,36 @@ class EditFile(FileEdit):
 Change = RunCommand | EditFile
 
 
-_COMMANDS: dict[ClientName, tuple[str, str]] = {
-    "claude-code": (
-        f"claude mcp add --scope {{scope}} {NAME} --",
-        f"claude mcp remove -s {{scope}} {NAME}",
-    ),
-    "codex": (f"codex mcp add {NAME} --", f"codex mcp remove {NAME}"),
-    "opencode": (f"opencode mcp add {NAME} --", ""),
-    "gemini": (
-        f"gemini mcp add --scope {{scope}} {NAME}",
-        f"gemini mcp remove -s {{scope}} {NAME}",
-    ),
-    "qwen": (
-        f"qwen mcp add --scope {{scope}} {NAME}",
-        f"qwen mcp remove -s {{scope}} {NAME}",
-    ),
-    "cline": (f"cline mcp install {NAME} --yes --", f"cline mcp uninstall {NAME}"),
-    "copilot": (f"copilot mcp add {NAME} --", f"copilot mcp remove {NAME}"),
-    "kilo": (f"kilo mcp add {NAME} --", ""),
-    # By default, Pi shows the tools only to scripts that the model writes.
-    "pi": (
-        f"pi mcp add {{local}}--exposure direct {NAME} --",
-        f"pi mcp remove {{local}}{NAME}",
-    ),
-}
-"""The commands with which each client adds and removes the server. The command that starts the
-server is appended to the command that adds it.
-"""
-_USER_ONLY: frozenset[ClientName] = frozenset({"codex", "cline", "copilot"})
-"""Clients that have no configuration per project, or no command that changes it."""
+class McpClient(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """How the server is added to a client, and removed from it."""
+
+    agent: str = ""
+    """The agent that reads the client's configuration, if it has another name."""
+    scopes: tuple[Scope, ...] = get_args(Scope)
+    """Whether the client has a configuration per project, and a command that changes it."""
+    add: str = ""
+    """The command that adds the server. The command that starts the server is appended to it, or
+    replaces `{entry}` as JSON.
+    """
+    adds_to: tuple[Scope, ...] = get_args(Scope)
+    """Where `add` adds the server. Elsewhere, a file is edited."""
+    remove: str = ""
+    """The command that removes the server. Without it, a file is edited."""
+    key: str = ""
+    """The key of the servers in the file."""
+    entry: dict[str, str] = {}
+    """The server's entry. `{command}` is the command that starts the server, and `{program}` and
+    `{arguments}` are its parts.
+    """
 
 
-def plan_install(client: ClientName, scope: Scope, folder: Path) -> Change:
+@cache
+def clients() -> dict[str, McpClient]:
+    """Return the clients by name."""
+    return typed.read_table("sidecar.mcp", "clients.toml", dict[str, McpClient])
+
+
+def plan_install(client: str, scope: Scope, folder: Path) -> Change:
     """Return the change that adds the MCP server to a client.
 
     Args:
@@ -163,50 +160,42 @@ def plan_install(client: ClientName, scope: Scope, folder: Path) -> Change:
     Raises:
         BadParamsError: The client does not support this scope.
     """
-    _check_scope(client, scope)
-    program = [NAME] if shutil.which(NAME) else own_command()
-    command = [*program, "mcp"]
-    if client == "vscode":
-        server = {"type": "stdio", "command": command[0], "args": command[1:]}
-        if scope == "user":
-            return RunCommand(("code", "--add-mcp", json.dumps({"name": NAME, **server})))
-        return EditFile(_file_to_edit(client, scope, folder), "servers", server)
-    if client in ("opencode", "kilo") and scope == "project":
-        server = {"type": "local", "command": command}
-        return EditFile(_file_to_edit(client, scope, folder), "mcp", server)
-    if client == "kimi":
-        server = {"command": command[0], "args": command[1:]}
-        return EditFile(_file_to_edit(client, scope, folder), "mcpServers", server)
-    return RunCommand((*_client_command(client, 0, scope), *command))
+    rules = _rules_of(client, scope)
+    command = [*([NAME] if shutil.which(NAME) else own_command()), "mcp"]
+    parts = {"{command}": command, "{program}": command[0], "{arguments}": command[1:]}
+    entry = {name: parts.get(value, value) for name, value in rules.entry.items()}
+    if not rules.add or scope not in rules.adds_to:
+        return EditFile(_file_to_edit(client, scope, folder), rules.key, entry)
+    if "{entry}" in (words := _words(rules.add, scope)):
+        return RunCommand((*words[:-1], json.dumps({"name": NAME, **entry})))
+    return RunCommand((*words, *command))
 
 
-def plan_uninstall(client: ClientName, scope: Scope, folder: Path) -> Change:
+def plan_uninstall(client: str, scope: Scope, folder: Path) -> Change:
     """Return the change that removes the MCP server from a client. See `plan_install`."""
-    _check_scope(client, scope)
-    if client == "vscode":
-        return EditFile(_file_to_edit(client, scope, folder), "servers", None)
-    if client in ("opencode", "kilo"):
-        return EditFile(_file_to_edit(client, scope, folder), "mcp", None)
-    if client == "kimi":
-        return EditFile(_file_to_edit(client, scope, folder), "mcpServers", None)
-    return RunCommand(_client_command(client, 1, scope))
+    rules = _rules_of(client, scope)
+    if rules.remove:
+        return RunCommand(_words(rules.remove, scope))
+    return EditFile(_file_to_edit(client, scope, folder), rules.key, None)
 
 
-def _client_command(client: ClientName, number: int, scope: Scope) -> tuple[str, ...]:
+def _words(command: str, scope: Scope) -> tuple[str, ...]:
     local = "--local " if scope == "project" else ""
-    return tuple(_COMMANDS[client][number].format(scope=scope, local=local).split())
+    return tuple(command.replace("{scope}", scope).replace("{local}", local).split())
 
 
-def _check_scope(client: ClientName, scope: Scope) -> None:
-    if client in _USER_ONLY and scope == "project":
+def _rules_of(client: str, scope: Scope) -> McpClient:
+    rules = clients()[client]
+    if scope not in rules.scopes:
         raise BadParamsError(f"{client} cannot be configured per project; use --scope user")
+    return rules
 
 
-def clients_with_server(folder: Path) -> list[tuple[ClientName, Path]]:
+def clients_with_server(folder: Path) -> list[tuple[str, Path]]:
     """Return the client and path of each configuration file that contains the MCP server."""
     return [
         (client, path)
-        for client in CLIENTS
+        for client in clients()
         for scope in get_args(Scope)
         for paths in _configuration_files(client, folder, scope)
         for path in paths
@@ -222,7 +211,7 @@ def _has_server(path: Path) -> bool:
     return f'"{NAME}"' in text or f"[mcp_servers.{NAME}]" in text
 
 
-def _file_to_edit(client: ClientName, scope: Scope, folder: Path) -> Path:
+def _file_to_edit(client: str, scope: Scope, folder: Path) -> Path:
     """Return the file that has the server, else the first that exists, else the last one that is
     not in a folder of its own.
 
@@ -234,23 +223,13 @@ def _file_to_edit(client: ClientName, scope: Scope, folder: Path) -> Path:
     return candidates[0]
 
 
-_AGENTS: dict[ClientName, str] = {
-    "gemini": "gemini-cli",
-    "qwen": "qwen-code",
-    "copilot": "copilot-cli",
-    "kilo": "kilo-code",
-    "kimi": "kimi-code",
-}
-"""The agents whose clients have other names."""
-
-
-def _configuration_files(client: ClientName, folder: Path, scope: Scope) -> list[tuple[Path, ...]]:
+def _configuration_files(client: str, folder: Path, scope: Scope) -> list[tuple[Path, ...]]:
     """Return the possible paths of each of a client's files. Later files override earlier ones."""
     if client == "vscode":
         user = _vscode_folder() / "mcp.json"
         return [(user if scope == "user" else folder / ".vscode/mcp.json",)]
     places = Places.of(Agents())
-    files = mcp_rules()[_AGENTS.get(client, client)].files
+    files = mcp_rules()[clients()[client].agent or client].files
     return [
         file.find(folder, places)
         for file in files

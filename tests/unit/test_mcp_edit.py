@@ -17,9 +17,9 @@ from sidecar.cli import main
 from sidecar.config.edited_files import own_command
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.clients import (
-    CLIENTS,
     EditFile,
     RunCommand,
+    clients,
     clients_with_server,
     plan_install,
     plan_uninstall,
@@ -107,7 +107,7 @@ def test_broken_file_is_not_changed(tmp_path: Path) -> None:
     assert path.read_text() == '{"mcp": '
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", clients())
 def test_each_client_can_be_undone(client: Any, tmp_path: Path) -> None:
     added = plan_install(client, "user", tmp_path)
     removed = plan_uninstall(client, "user", tmp_path)
