@@ -320,6 +320,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Notes to print on standard error."""
 
     @property
+    def all_findings(self) -> list[tuple[str, ReportedFinding | ReportedInstruction]]:
+        """The findings about budgets and about instructions, each with the path of its file."""
+        instructions = ((finding.path, finding) for finding in self.instructions)
+        return [*((file.path, finding) for file, finding in self.distinct_findings), *instructions]
+
+    @property
     def errors(self) -> list[ConfigurationProblem]:
         """The problems that may have prevented budgets from being checked."""
         return [problem for problem in self.problems if problem.severity == "error"]
@@ -352,14 +358,9 @@ def find_distinct(files: Iterable[FileReport]) -> tuple[tuple[FileReport, Report
 def as_text(report: Report) -> str:
     """Format the report as text, with a line for each finding and a summary."""
     lines = [
-        f"{file.path}:{finding.line}:{finding.column}: {finding.severity}: "
+        f"{path}:{finding.line}:{finding.column}: {finding.severity}: "
         f"{finding.message} [{finding.code}]"
-        for file, finding in report.distinct_findings
-    ]
-    lines += [
-        f"{finding.path}:{finding.line}:{finding.column}: {finding.severity}: "
-        f"{finding.message} [{finding.code}]"
-        for finding in report.instructions
+        for path, finding in report.all_findings
     ]
     lines += [
         f"{growth.path}: information: {growth.message} [budget-growth]"
@@ -437,8 +438,8 @@ def as_markdown(report: Report) -> str:
     parts += [f"**{markdown(sentence)}**" for sentence in _prompt_growth_sentences(report)]
     parts.append(markdown(_summary_line(report)))
     rows = [
-        *(_finding_cells(file.path, finding) for file, finding in report.distinct_findings),
-        *(_finding_cells(finding.path, finding) for finding in report.instructions),
+        [markdown(f"{path}:{finding.line}"), finding.severity, markdown(finding.message)]
+        for path, finding in report.all_findings
     ]
     if rows:
         parts.append(markdown_table([["Place", "Severity", "Finding"], *rows], left=3))
@@ -453,10 +454,6 @@ def as_markdown(report: Report) -> str:
     return "\n\n".join(parts)
 
 
-def _finding_cells(path: str, finding: ReportedFinding | ReportedInstruction) -> list[str]:
-    return [markdown(f"{path}:{finding.line}"), finding.severity, markdown(finding.message)]
-
-
 def _growth_numbers(growth: Growth) -> list[str]:
     before, after = (number_text(count, growth.method) for count in (growth.before, growth.tokens))
     return [before, after, f"{growth.added:+,}"]
@@ -466,6 +463,9 @@ def skipped_text(skipped: Unchecked) -> str:
     """Return the line for a skipped file."""
     result = "so its budget was not checked" if skipped.budget else "skipped"
     return f"{skipped.path}: {skipped.reason}, {result}"
+
+
+_TITLES = {ReportedFinding: "Token budget", ReportedInstruction: "Agent instructions"}
 
 
 def as_github(report: Report) -> str:
@@ -480,14 +480,9 @@ def as_github(report: Report) -> str:
         for problem in report.problems
     ]
     lines += [
-        f"::{commands[finding.severity]} {_annotation(file.path, finding.line)}title=Token budget::"
-        f"{_escape(finding.message)}"
-        for file, finding in report.distinct_findings
-    ]
-    lines += [
-        f"::{commands[finding.severity]} {_annotation(finding.path, finding.line)}"
-        f"title=Agent instructions::{_escape(finding.message)}"
-        for finding in report.instructions
+        f"::{commands[finding.severity]} {_annotated(path)}line={finding.line},"
+        f"title={_TITLES[type(finding)]}::{_escape(finding.message)}"
+        for path, finding in report.all_findings
     ]
     lines += [
         f"::notice {_annotated(growth.path)}title=Token budget::{_escape(growth.message)}"
@@ -507,8 +502,7 @@ def as_github(report: Report) -> str:
 
 def as_sarif(report: Report) -> str:
     """Format the report as a SARIF 2.1.0 log, with paths relative to the repository's root."""
-    results = [_sarif_result(file, finding) for file, finding in report.distinct_findings]
-    results += [_sarif_instruction(finding) for finding in report.instructions]
+    results = [_sarif_result(path, finding) for path, finding in report.all_findings]
     results += [
         _sarif_file_result("budget-growth", growth.path, growth.message)
         for growth in report.growth or ()
@@ -565,10 +559,6 @@ def _problem_location(problem: ConfigurationProblem) -> str:
     return f"{file}{line}title=Token budget configuration"
 
 
-def _annotation(path: str, line: int) -> str:
-    return f"{_annotated(path)}line={line},"
-
-
 def _annotated(path: str) -> str:
     """Return the `file` of an annotation, or nothing for the root of the repository."""
     relative = repository_path(path)
@@ -585,27 +575,7 @@ def _escape_value(text: str) -> str:
     return escaped.replace(":", "%3A").replace(",", "%2C")
 
 
-def _sarif_result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
-    result = _sarif_located_result(file.path, finding)
-    # Services match findings by this fingerprint. It excludes text and positions, so that a finding
-    # is still recognized after an edit.
-    result["partialFingerprints"] = {
-        "tokenBudget/v1": f"{finding.rule}|{finding.section or ''}|{finding.budget}"
-    }
-    names = ("tokens", "budget", "over", "model", "method")
-    result["properties"] = {name: getattr(finding, name) for name in names}
-    return result
-
-
-def _sarif_instruction(finding: ReportedInstruction) -> dict[str, Any]:
-    result = _sarif_located_result(finding.path, finding)
-    result["properties"] = {"agents": finding.agents}
-    return result
-
-
-def _sarif_located_result(
-    path: str, finding: ReportedFinding | ReportedInstruction
-) -> dict[str, Any]:
+def _sarif_result(path: str, finding: ReportedFinding | ReportedInstruction) -> dict[str, Any]:
     result = _sarif_file_result(finding.code, path, finding.message)
     result["level"] = _LEVELS[finding.severity]
     result["locations"][0]["physicalLocation"]["region"] = {
@@ -614,6 +584,15 @@ def _sarif_located_result(
         "endLine": finding.end_line,
         "endColumn": finding.end_column,
     }
+    names: tuple[str, ...] = ("agents",)
+    if isinstance(finding, ReportedFinding):
+        names = ("tokens", "budget", "over", "model", "method")
+        # Services match findings by this fingerprint. It excludes text and positions, so that a
+        # finding is still recognized after an edit.
+        result["partialFingerprints"] = {
+            "tokenBudget/v1": f"{finding.rule}|{finding.section or ''}|{finding.budget}"
+        }
+    result["properties"] = {name: getattr(finding, name) for name in names}
     return result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -31,13 +32,9 @@ from sidecar.budgets.check_report import (
 from sidecar.budgets.findings import evaluate_always_loaded, evaluate_sum
 from sidecar.config.safe_files import stamp_of
 from sidecar.counting.count_result import Measure
-from sidecar.errors import BadParamsError
-from sidecar.project import git
-from sidecar.project.files import SkippedPath, Target, drop_duplicate_links
+from sidecar.project.files import SkippedPath, Target, Targets, drop_duplicate_links
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sidecar.budgets.budget_rules import Rule
     from sidecar.budgets.check_cache import ContentCounts
     from sidecar.budgets.check_report import ReportedFinding
@@ -45,6 +42,7 @@ if TYPE_CHECKING:
     from sidecar.budgets.findings import Finding
     from sidecar.config.settings import Settings
     from sidecar.counting.local_counts import ChooseCounter
+    from sidecar.project.source_files import Contents
 
 MAX_MATCHES = 100_000
 """Maximum number of times to test whether a rule matches a path. This many tests take 0.1 s."""
@@ -185,8 +183,10 @@ class Checker:
     def add_always_loaded(
         self,
         checked: Sequence[Checked],
-        find_always_loaded: Callable[[str], Sequence[AlwaysLoadedFile]],
+        root: Path,
+        old: Mapping[str, Contents] | None = None,
         base: str = "",
+        texts: Mapping[str, bytes] | None = None,
     ) -> list[Checked]:
         """Check what agents send with every call, and return the results with the findings.
 
@@ -195,14 +195,22 @@ class Checker:
 
         Args:
             checked: The results.
-            find_always_loaded: Returns what an agent sends of the project's files.
-            base: The revision that files are compared with.
+            root: The root folder.
+            old: What the changed files contained in a revision, or None without a revision.
+            base: The revision.
+            texts: What files contain instead of their contents on disk, by path.
         """
+        if not self._rules.always_loaded:
+            return list(checked)
+        listed = {target.relative for target in Targets(root).of([str(root)])}
+        if texts is not None:
+            listed.update(result.target.relative for result in checked)
         new_findings: dict[str, list[ReportedFinding]] = {}
         checked_names = {result.target.relative for result in checked if result.report}
         unchecked: dict[str, AlwaysLoadedFile] = {}
         for rule in self._rules.always_loaded:
-            files = find_always_loaded(rule.budget.always_loaded or "")
+            agent = rule.budget.always_loaded or ""
+            files = find_always_loaded(root, self._settings, listed, old, texts, agent)
             model = rule.budget.model or self._model
             if not files:
                 self.unsent_rules.append(rule.key)
@@ -373,6 +381,57 @@ class Checker:
         return digest_of(written).hex()
 
 
+def find_always_loaded(
+    root: Path,
+    settings: Settings,
+    listed: Container[str],
+    old: Mapping[str, Contents] | None,
+    texts: Mapping[str, bytes] | None,
+    agent: str,
+) -> list[AlwaysLoadedFile]:
+    """Return what an agent sends of a repository's files with every call.
+
+    Args:
+        root: The folder where the agent starts.
+        settings: The project's settings.
+        listed: The project's files, relative to the root folder. Others, which git ignores, are
+            left out, and so are the user's files.
+        old: What the changed files contained in a revision, or None without a revision.
+        texts: What files contain instead of their contents on disk, by path.
+        agent: The agent.
+    """
+    from sidecar.agents.folders import Places
+    from sidecar.project.footprint import find_for_model
+    from sidecar.project.git import find_top
+    from sidecar.project.source_files import SourceFiles
+
+    places = Places.of(settings.agents)
+    top = str(find_top(root) or root)
+    footprints = [
+        find_for_model(agent, root, places, SourceFiles(replaced), settings.model)
+        for replaced in (texts, *([] if old is None else [old]))
+    ]
+    sent = [
+        [one for one in footprint.parts if (one.is_sent or one.is_unread) and not one.is_own]
+        for footprint in footprints
+    ]
+    old_texts = {part.path: part.text for parts in sent[1:] for part in parts}
+    found = [
+        AlwaysLoadedFile(os.path.relpath(root), ".", "", "", limit.rstrip("."))
+        for limit in footprints[0].limits
+    ]
+    for part in sent[0]:
+        name = Path(os.path.relpath(part.path, root)).as_posix()
+        is_above = name.startswith("../") and part.path.startswith(os.path.join(top, ""))
+        is_linked_folder = part.is_unread and os.path.isdir(part.path)  # git lists no such links
+        if name in listed or is_above or is_linked_folder:
+            old_text = None if old is None else old_texts.get(part.path, "")
+            problem = part.reason.removeprefix("not read: ") if part.is_unread else ""
+            path = os.path.relpath(part.path)
+            found.append(AlwaysLoadedFile(path, name, part.text, old_text, problem))
+    return found
+
+
 def unreadable(target: Target) -> Checked:
     return Checked(target, Entry(_NO_STAMP, is_stamp_reliable=False), None, target.fault)
 
@@ -389,28 +448,6 @@ def _add_findings(checked: Checked, findings: Sequence[ReportedFinding]) -> Chec
         return checked
     all_findings = (*checked.report.findings, *findings)
     return checked._replace(report=msgspec.structs.replace(checked.report, findings=all_findings))
-
-
-def find_old_texts(folder: Path, base: str, paths: Container[str]) -> dict[str, str]:
-    """Return what each changed file contained in a revision, or "" for a new or binary file.
-
-    Args:
-        folder: The root folder, which must be in a git work tree.
-        base: The revision.
-        paths: The files to compare, relative to the root folder. Deleted files are always compared.
-
-    Raises:
-        BadParamsError: git cannot compare the files with `base`.
-    """
-    from sidecar.budgets.file_reader import decode_text
-
-    changes = [
-        change
-        for change in _changed_files(folder, base)
-        if change.path in paths or not os.path.lexists(folder / change.path)
-    ]
-    contents = zip(changes, _old_contents(folder, changes), strict=True)
-    return {change.path: decode_text(data or b"") or "" for change, data in contents}
 
 
 def find_growth(
@@ -436,73 +473,3 @@ def find_growth(
         old = checker.measure(old_texts[target.relative])
         if old.tokens:
             yield Growth(target.path, old.tokens, 0, old.method, base)
-
-
-_REGULAR = b":100"
-"""How git's mode of a regular file starts, after the colon. Others are links and submodules."""
-
-
-class _Change(NamedTuple):
-    """A changed file and the id of its old git object, which is None for a new file."""
-
-    path: str
-    blob: bytes | None
-
-
-def _changed_files(folder: Path, base: str) -> Iterator[_Change]:
-    try:
-        tree = git.resolve_tree(folder, base)
-    except git.GitError as error:
-        raise _comparison_error(error) from error
-    fields = iter(
-        _run_git(
-            folder, "diff", "--raw", "-z", "--no-abbrev", "-M", "--relative",
-            tree, "--",
-        ).split(b"\0")
-    )  # fmt: skip
-    known = set[bytes]()
-    for header in fields:
-        if not header:
-            break
-        mode, _, blob, _, status = header.split(b" ")
-        path = next(fields)
-        if status == b"D" and not mode.startswith(_REGULAR):
-            continue
-        if status[:1] in (b"R", b"C"):
-            path = next(fields)
-        known.add(path)
-        yield _Change(os.fsdecode(path), blob if blob.strip(b"0") else None)
-    new = _run_git(folder, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
-    yield from (_Change(os.fsdecode(path), None) for path in new if path and path not in known)
-
-
-def _old_contents(folder: Path, changes: Sequence[_Change]) -> Iterator[bytes | None]:
-    """Yield each file's old contents, or None for a new file."""
-    # Object ids are used because file names can contain line breaks.
-    ids = b"".join(change.blob + b"\n" for change in changes if change.blob is not None)
-    answer = _run_git(folder, "cat-file", "--batch", stdin=ids) if ids else b""
-    at = 0
-    for change in changes:
-        if change.blob is None:
-            yield None
-            continue
-        header, _, _ = answer[at : at + 4096].partition(b"\n")
-        at += len(header) + 1
-        kind = header.split(b" ")
-        if len(kind) != 3:  # a submodule, whose commit is in another repository
-            yield None
-            continue
-        size = int(kind[2])
-        yield answer[at : at + size] if kind[1] == b"blob" else None
-        at += size + 1
-
-
-def _run_git(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
-    try:
-        return git.run(folder, verb, *arguments, stdin=stdin)
-    except git.GitError as error:
-        raise _comparison_error(error) from error
-
-
-def _comparison_error(error: git.GitError) -> BadParamsError:
-    return BadParamsError(f"--diff: git cannot compare the files: {error}")

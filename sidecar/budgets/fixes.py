@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from sidecar import typed
-from sidecar.config.toml import KeyPath, find_value_spans
+from sidecar.config.toml import KeyPath, find_spans
 from sidecar.counting.count_result import Measure, tokens_text
 from sidecar.counting.fitting import character_boundary, fit
 from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Part, TextLines, find_sections
@@ -177,7 +177,7 @@ def raise_fix(
     if finding.kind == "region":
         return _raise_region(finding, document, number)
     key = ("sections", finding.rule_section) if finding.rule_section else ("max-tokens",)
-    span = find_value_spans(configuration).get((*entry, *key))
+    span = find_spans(configuration)[0].get((*entry, *key))
     if span is None:
         return None
     return Fix(

@@ -18,7 +18,7 @@ from sidecar.cli.output import (
     warn_if_unknown_model,
     with_progress,
 )
-from sidecar.counting.count_result import Measure, Method, method_mark
+from sidecar.counting.count_result import Measure, method_mark, weakest_method
 from sidecar.counting.local_counts import ChooseCounter, map_batches
 from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.tokenizer_choice import CounterChooser
@@ -152,10 +152,7 @@ def _print_text(counted: Sequence[CountedFile]) -> None:
 
 
 def _total_measure(counted: Sequence[CountedFile]) -> Measure:
-    from sidecar.counting.count_result import METHODS, Measure
-
-    methods = [file.measure.method for file in counted]
-    method: Method = max(methods, key=METHODS.index, default="exact")
+    method = weakest_method(file.measure.method for file in counted)
     return Measure(sum(file.measure.tokens for file in counted), method, "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import msgspec
@@ -16,6 +17,11 @@ the model's server. `calibrated`: with an estimate that was corrected with repor
 
 METHODS: tuple[Method, ...] = get_args(Method)
 """All methods, from the most to the least reliable."""
+
+
+def weakest_method(methods: Iterable[Method]) -> Method:
+    """Return the method of a sum: the least reliable of its counts, or `exact` without any."""
+    return max(methods, key=METHODS.index, default="exact")
 
 
 class Measure(msgspec.Struct, frozen=True):

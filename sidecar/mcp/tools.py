@@ -17,11 +17,11 @@ import msgspec
 from sidecar import typed
 from sidecar.conversations.context_rows import share_text
 from sidecar.counting.count_result import (
-    METHODS,
     Method,
     estimated_percent_text,
     number_text,
     tokens_text,
+    weakest_method,
 )
 from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.tokenizer_interface import Tokenizer
@@ -125,7 +125,7 @@ class Tools:
             is_folder = await project.services.workers.run(path.is_dir)
             counted_files = await self._count_path(path, model, call)
         tokens = sum(file.tokens for file in counted_files)
-        method = _weakest_method(counted_files)
+        method = weakest_method(file.method for file in counted_files)
         size = tokens_text(tokens, method)
         parts = [f"{name}: {size} for {model} ({_METHOD_TEXTS[method]})"]
         if is_folder:
@@ -143,9 +143,8 @@ class Tools:
                 full = 100 * usage.tokens / usage.usable
                 data["contextFullPercent"] = round(full, 2)
                 now = f", which is {share_text(usage)} full"
-            parts.append(
-                f"Reading it would use {_part_text(share, method)} of your usable context{now}"
-            )
+            part = estimated_percent_text(share, method) if share >= 1 else "under one percent"
+            parts.append(f"Reading it would use {part} of your usable context{now}")
             if found and (notes := _doubts(found, call.caller)):
                 data["notes"] = notes
                 parts += [note.rstrip(".") for note in notes]
@@ -278,38 +277,17 @@ class Tools:
         session, lines = spent.sessions[found.row.id].total, list[str]()
         is_partial = found.row.source in lower_bound_agents() or problem is not None
         data: dict[str, Any] = {}
-        for span, label, usd, is_whole, soft, hard in (
-            (
-                "session",
-                "Session",
-                session.usd,
-                session.whole and not is_partial,
-                caps.session_soft_cap_usd,
-                caps.session_hard_cap_usd,
-            ),
-            (
-                "project",
-                "Project",
-                spent.workspace,
-                "workspace" not in spent.partial,
-                caps.workspace_soft_cap_usd,
-                caps.workspace_hard_cap_usd,
-            ),
-            (
-                "today",
-                "Today, all projects",
-                spent.today,
-                "day" not in spent.partial,
-                caps.soft_cap_usd,
-                caps.hard_cap_usd,
-            ),
+        for span, label, caps_prefix, usd, is_whole in (
+            ("session", "Session", "session_", session.usd, session.whole and not is_partial),
+            ("project", "Project", "workspace_", spent.workspace, "workspace" not in spent.partial),
+            ("today", "Today, all projects", "", spent.today, "day" not in spent.partial),
         ):
             line = f"{label}: {cost_text(usd, is_partial=not is_whole)}"
             amounts: dict[str, Any] = {"usd": None if usd is None else float(usd)}
             if usd is not None and not is_whole:
                 amounts["isLowerBound"] = True
-            for name, cap in (("soft", soft), ("hard", hard)):
-                if cap is not None:
+            for name in ("soft", "hard"):
+                if (cap := getattr(caps, f"{caps_prefix}{name}_cap_usd")) is not None:
                     line += f", {name} cap {usd_text(cap)}"
                     amounts[f"{name}CapUsd"] = float(cap)
             lines.append(line)
@@ -342,7 +320,7 @@ class Tools:
         files = await self._count_path(folder, model, call)
         top = build_token_map(_relative_counts(files, folder), arguments.depth)
         entries = sorted((entry for _, entry in flatten(top)), key=lambda entry: -entry.tokens)
-        method = _weakest_method(files)
+        method = weakest_method(file.method for file in files)
         size = tokens_text(top.tokens, method)
         head = f"{project.display_path(folder)}: {size} in {counted(top.files, 'file')}"
         lines = [f"{entry.number} {entry.path}" for entry in entries]
@@ -371,7 +349,7 @@ class Tools:
 
     async def _count_path(self, path: Path, model: str, call: Call) -> list[_Counted]:
         run = self._project.services.workers.run
-        listed = await run(partial(_list_entries, path))
+        listed = await run(lambda: list(find([str(path)])))
         for entry in listed:
             if isinstance(entry, SkippedPath) and entry.failed:
                 raise BadParamsError(f"{self._project.display_path(path)}: {entry.reason}")
@@ -456,15 +434,3 @@ def _budgets_text(over: int, near: int, files: int) -> str:
 
 def _relative_counts(files: Sequence[_Counted], folder: Path) -> list[tuple[str, int, Method]]:
     return [(os.path.relpath(file.path, folder), file.tokens, file.method) for file in files]
-
-
-def _weakest_method(files: Sequence[_Counted]) -> Method:
-    return max((file.method for file in files), key=METHODS.index, default="exact")
-
-
-def _part_text(share: float, method: Method) -> str:
-    return estimated_percent_text(share, method) if share >= 1 else "under one percent"
-
-
-def _list_entries(path: Path) -> list[File | SkippedPath]:
-    return list(find([str(path)]))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from sidecar.errors import BadParamsError
 from sidecar.project import git
+from sidecar.project.files import decode
 from sidecar.project.source_files import (
     MAX_BYTES,
     MAX_TEXT,
@@ -18,15 +20,47 @@ from sidecar.project.source_files import (
     Unread,
 )
 
+_REGULAR = b"100"
 _LINK = b"120000"
 _SUBMODULE = b"160000"
 
 
 class _Change(NamedTuple):
     path: str
+    """The path relative to the folder that was compared."""
     mode: bytes
     blob: bytes | None
     """The id of the old object. None if the file is new."""
+
+
+def read_old_texts(folder: Path, base: str, paths: Container[str]) -> dict[str, str]:
+    """Return what each changed file contained in a revision, or "" for a new or binary file.
+
+    A renamed file is compared with what it was renamed from.
+
+    Args:
+        folder: The root folder, which must be in a git work tree.
+        base: The revision.
+        paths: The files to compare, relative to the root folder. Deleted files are always compared.
+
+    Raises:
+        BadParamsError: git cannot compare the files with `base`.
+    """
+    try:
+        changes = [
+            change
+            for change in _find_changes(folder, base, "-M")
+            if (
+                change.path in paths
+                if os.path.lexists(folder / change.path)
+                else change.mode.startswith(_REGULAR)
+            )
+        ]
+        contents = _read_blobs(folder, (change.blob for change in changes))
+    except git.GitError as error:
+        raise BadParamsError(f"--diff: git cannot compare the files: {error}") from error
+    texts = {change.path: decode(contents.get(change.blob, b"")) for change in changes}
+    return {path: text.text if text else "" for path, text in texts.items()}
 
 
 def read_old_files(folder: Path, base: str) -> dict[str, Contents]:
@@ -46,10 +80,12 @@ def read_old_files(folder: Path, base: str) -> dict[str, Contents]:
     top = git.find_top(Path(os.path.abspath(folder)))
     if top is None:
         raise git.GitError("this is not a git repository")
-    changes = list(_find_changes(top, base))
-    contents = _read_blobs(top, (change.blob for change in changes if change.blob is not None))
-    old: dict[str, Contents] = {
-        change.path: None if change.blob is None else contents[change.blob]
+    changes = [
+        change for change in _find_changes(top, base, "--no-renames") if change.mode != _SUBMODULE
+    ]
+    contents = _read_small_blobs(top, (change.blob for change in changes))
+    old = {
+        change.path: contents.get(change.blob)
         for change in changes
         if change.blob is None or change.blob in contents
     }
@@ -63,47 +99,56 @@ def read_old_files(folder: Path, base: str) -> dict[str, Contents]:
     return {os.path.join(each, path): data for each in tops for path, data in old.items()}
 
 
-def _find_changes(top: Path, base: str) -> Iterator[_Change]:
-    tree = git.resolve_tree(top, base)
-    options = ("--raw", "-z", "--no-abbrev", "--no-renames")
-    fields = iter(git.run(top, "diff", *options, tree, "--").split(b"\0"))
-    for header in fields:
-        if not header:
-            break
-        mode, _, blob, _, _ = header.split(b" ")
-        path = os.fsdecode(next(fields))
-        if mode != b":" + _SUBMODULE:
-            yield _Change(path, mode[1:], blob if blob.strip(b"0") else None)
-    new = git.run(top, "ls-files", "--others", "--exclude-standard", "-z")
-    yield from (_Change(os.fsdecode(name), b"", None) for name in new.split(b"\0") if name)
+def _find_changes(folder: Path, base: str, renames: str) -> Iterator[_Change]:
+    """Yield the files in a folder that differ from a revision. Raises GitError."""
+    tree = git.resolve_tree(folder, base)
+    options = ("--raw", "-z", "--no-abbrev", "--relative", renames)
+    fields = iter(git.run(folder, "diff", *options, tree, "--").split(b"\0"))
+    known = set[bytes]()
+    for header in filter(None, fields):
+        mode, _, blob, _, status = header.split(b" ")
+        path = next(fields)
+        if status[:1] in (b"R", b"C"):
+            path = next(fields)
+        known.add(path)
+        yield _Change(os.fsdecode(path), mode[1:], blob if blob.strip(b"0") else None)
+    new = git.run(folder, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
+    yield from (_Change(os.fsdecode(path), b"", None) for path in new if path and path not in known)
 
 
-def _read_blobs(top: Path, ids: Iterable[bytes]) -> dict[bytes, bytes | Unread]:
+def _read_small_blobs(top: Path, ids: Iterable[bytes | None]) -> dict[bytes | None, Contents]:
     """Return the contents of objects by id. Those that are too large are `Unread`."""
-    wanted = [blob + b"\n" for blob in dict.fromkeys(ids)]
-    if not wanted:
-        return {}
-    sizes = git.run(top, "cat-file", "--batch-check=%(objectsize)", stdin=b"".join(wanted)).split(
-        b"\n"
-    )
-    left, small = MAX_TEXT, []
-    found: dict[bytes, bytes | Unread] = {}
-    sized = zip(sizes, wanted, strict=False)
+    wanted = list(filter(None, dict.fromkeys(ids)))
+    lines = b"".join(blob + b"\n" for blob in wanted)
+    sizes = git.run(top, "cat-file", "--batch-check=%(objectsize)", stdin=lines) if wanted else b""
+    left, small = MAX_TEXT, list[bytes]()
+    found: dict[bytes | None, Contents] = {}
+    sized = zip(sizes.split(b"\n"), wanted, strict=False)
     # Small files come first, because instructions are small.
     for size, blob in sorted((int(size), blob) for size, blob in sized if size.isdigit()):
         if size > min(MAX_BYTES, left):
-            found[blob.strip()] = Unread(TOO_LARGE if size > MAX_BYTES else TOO_MUCH)
+            found[blob] = Unread(TOO_LARGE if size > MAX_BYTES else TOO_MUCH)
         else:
             left -= size
             small.append(blob)
-    answer = git.run(top, "cat-file", "--batch", stdin=b"".join(small)) if small else b""
-    at = 0
-    for blob in small:
+    return found | _read_blobs(top, small)
+
+
+def _read_blobs(folder: Path, ids: Iterable[bytes | None]) -> dict[bytes | None, bytes]:
+    """Return the contents of objects by id. Other objects, such as commits, are left out."""
+    # Object ids are used because file names can contain line breaks.
+    wanted = list(filter(None, dict.fromkeys(ids)))
+    lines = b"".join(blob + b"\n" for blob in wanted)
+    answer, at = git.run(folder, "cat-file", "--batch", stdin=lines) if wanted else b"", 0
+    found: dict[bytes | None, bytes] = {}
+    for blob in wanted:
         header = answer[at : at + 4096].partition(b"\n")[0]
         at += len(header) + 1
-        end = at + int(header.rpartition(b" ")[2])
-        found[blob.strip()] = answer[at:end]
-        at = end + 1
+        _, *kind = header.split(b" ")
+        if len(kind) == 2:  # not a submodule, whose commit is in another repository
+            if kind[0] == b"blob":
+                found[blob] = answer[at : at + int(kind[1])]
+            at += int(kind[1]) + 1
     return found
 
 

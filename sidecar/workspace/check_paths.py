@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,15 +15,25 @@ from sidecar.errors import BadParamsError
 from sidecar.project.files import STDIN
 
 if TYPE_CHECKING:
-    from sidecar.budgets.check_cache import Checked
     from sidecar.budgets.check_report import FileReport, Growth, PromptGrowth, Report
-    from sidecar.budgets.check_run import Checker
     from sidecar.budgets.file_reader import Progress
     from sidecar.config.options import Loaded, Origin, Problem
     from sidecar.config.settings import Settings
     from sidecar.counting.local_counts import ChooseCounter
     from sidecar.project.files import Target
     from sidecar.project.source_files import Contents
+
+T = TypeVar("T")
+
+
+class _Options(NamedTuple):
+    """What to check. See `check_paths`."""
+
+    base: str | None
+    profile: Path | None
+    use_cache: bool
+    checks_instructions: bool
+    progress: Progress | None
 
 
 def check_paths(
@@ -71,32 +81,13 @@ def check_paths(
     loads = {each: load(each, project_file=config) for each in {**roots, **stdin_roots}}
     if fixed is None:
         _add_own_configurations(roots, loads)
+    options = _Options(base, profile, use_cache, checks_instructions, progress)
     parts = [
-        _run_check(
-            loads[each].settings,
-            model,
-            partial(
-                _root_report,
-                each,
-                root_paths,
-                base,
-                profile,
-                use_cache,
-                checks_instructions,
-                loads[each].origins,
-                progress,
-            ),
-            warn,
-        )
+        _run_check(loads[each], model, partial(_root_report, options, each, root_paths), warn)
         for each, root_paths in roots.items()
     ]
     parts += [
-        _run_check(
-            loads[each].settings,
-            model,
-            partial(_stdin_report, each, stdin_name, checks_instructions),
-            warn,
-        )
+        _run_check(loads[each], model, partial(_stdin_report, options, each, stdin_name), warn)
         for each in stdin_roots
     ]
     problems = [problem for loaded in loads.values() for problem in loaded.problems]
@@ -143,6 +134,9 @@ def _merge_reports(
 ) -> Report:
     from sidecar.budgets.check_report import ConfigurationProblem, Report
 
+    def distinct(rows: Callable[[Report], Iterable[T]]) -> tuple[T, ...]:
+        return tuple(dict.fromkeys(row for part in parts for row in rows(part)))
+
     return Report(
         files=_merge_files(file for part in parts for file in part.files),
         distinct_findings=tuple(
@@ -152,13 +146,9 @@ def _merge_reports(
                 for file, finding in part.distinct_findings
             }.values()
         ),
-        growth=None
-        if base is None
-        else tuple(dict.fromkeys(growth for part in parts for growth in part.growth or ())),
-        prompt_growth=tuple(
-            dict.fromkeys(growth for part in parts for growth in part.prompt_growth)
-        ),
-        skipped=tuple(dict.fromkeys(skipped for part in parts for skipped in part.skipped)),
+        growth=None if base is None else distinct(lambda part: part.growth or ()),
+        prompt_growth=distinct(lambda part: part.prompt_growth),
+        skipped=distinct(lambda part: part.skipped),
         budgets=sum(part.budgets for part in parts),
         has_matching_budget=any(part.has_matching_budget for part in parts),
         has_unreadable=any(part.has_unreadable for part in parts),
@@ -171,21 +161,20 @@ def _merge_reports(
             )
             for problem in problems
         ),
-        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
-        instructions=tuple(
-            dict.fromkeys(finding for part in parts for finding in part.instructions)
-        ),
+        notes=distinct(lambda part: part.notes),
+        instructions=distinct(lambda part: part.instructions),
     )
 
 
 def _run_check(
-    settings: Settings,
+    loaded: Loaded,
     model: str | None,
-    work: Callable[[Settings, str, ChooseCounter | None], Report],
+    work: Callable[[Loaded, str, ChooseCounter | None], Report],
     warn: Callable[[str], None] | None,
 ) -> Report:
     from sidecar.counting.local_counts import needs_endpoint
 
+    settings = loaded.settings
     name = model or settings.model
     models = dict.fromkeys([name, *(rule.model or name for rule in settings.budgets)])
     if warn is not None:
@@ -193,8 +182,8 @@ def _run_check(
     if needs_endpoint(settings, models):
         from sidecar.workspace.one_off_counts import run_with_endpoints
 
-        return run_with_endpoints(settings, lambda _, choose: work(settings, name, choose))
-    return work(settings, name, None)
+        return run_with_endpoints(settings, lambda _, choose: work(loaded, name, choose))
+    return work(loaded, name, None)
 
 
 def _warn_if_unknown(
@@ -211,15 +200,10 @@ def _warn_if_unknown(
 
 
 def _root_report(
+    options: _Options,
     root: Path,
     paths: list[str],
-    base: str | None,
-    profile: Path | None,
-    use_cache: bool,
-    checks_instructions: bool,
-    origins: Mapping[str, Origin],
-    progress: Progress | None,
-    settings: Settings,
+    loaded: Loaded,
     model: str,
     choose: ChooseCounter | None,
 ) -> Report:
@@ -227,9 +211,10 @@ def _root_report(
     from sidecar.budgets.check_run import Checker
     from sidecar.project.files import Targets
 
-    use_cache = use_cache and choose is None  # an endpoint's counts may have changed
+    settings, base = loaded.settings, options.base
+    use_cache = options.use_cache and choose is None  # an endpoint's counts may have changed
     cache = load_cache(root) if use_cache else CheckCache()
-    checker = Checker(settings, model, cache, choose, progress)
+    checker = Checker(settings, model, cache, choose, options.progress)
     finder = Targets(root)
     targets = list(finder.of(paths))
     is_whole_root = any(root.is_relative_to(os.path.abspath(path)) for path in paths)
@@ -241,11 +226,11 @@ def _root_report(
     if base is None:
         checked = checker.run(targets, others)
     else:
-        from sidecar.budgets.check_run import find_growth, find_old_texts
-        from sidecar.project.old_files import read_old_files
+        from sidecar.budgets.check_run import find_growth
+        from sidecar.project.old_files import read_old_files, read_old_texts
         from sidecar.workspace.prompt_growth import find_prompt_growth
 
-        checked = checker.run(targets, others, partial(find_old_texts, root, base), base)
+        checked = checker.run(targets, others, partial(read_old_texts, root, base), base)
         gone = {name for name in checker.old_texts if not os.path.lexists(root / name)}
         deleted = list(finder.below(paths, sorted(gone)))
         checked = [file for file in checked if file.target.relative not in gone]
@@ -253,8 +238,10 @@ def _root_report(
         growth = tuple(find_growth(checker, checker.old_texts, base, reports, deleted))
         old = read_old_files(root, base)
         measure = checker.reader().measure
-        prompt_growth = find_prompt_growth(root, old, base, settings, measure, model, profile)
-    checked = _add_always_loaded(checker, checked, root, settings, old, base)
+        prompt_growth = find_prompt_growth(
+            root, old, base, settings, measure, model, options.profile
+        )
+    checked = checker.add_always_loaded(checked, root, old, base or "")
     if use_cache and checker.has_changed:
         checker.update_cache(targets)
         save_cache(root, cache)
@@ -266,66 +253,57 @@ def _root_report(
     absent = sum(map(checker.has_budget, finder.absent))
     notes = (
         *_absent_files(absent),
-        *_note_rules(unmatched, origins, "`files` matches no file"),
-        *_note_rules(checker.unsent_rules, origins, unsent),
+        *_note_rules(unmatched, loaded.origins, "`files` matches no file"),
+        *_note_rules(checker.unsent_rules, loaded.origins, unsent),
     )
     report = checker.report(checked, growth, notes, deleted)
     report = msgspec.structs.replace(report, prompt_growth=prompt_growth)
-    return _add_instructions(report, root, settings, targets) if checks_instructions else report
-
-
-def _add_always_loaded(
-    checker: Checker,
-    checked: list[Checked],
-    root: Path,
-    settings: Settings,
-    old: Mapping[str, Contents] | None = None,
-    base: str | None = None,
-    texts: Mapping[str, bytes] | None = None,
-) -> list[Checked]:
-    """Return the results with the findings about what agents send with every call.
-
-    Args:
-        checker: The checker.
-        checked: The results.
-        root: The root folder.
-        settings: The project's settings.
-        old: What the changed files contained in a revision, or None without a revision.
-        base: The revision.
-        texts: What files contain instead of their contents on disk, by path.
-    """
-    if not any(budget.always_loaded for budget in settings.budgets):
-        return checked
-    from sidecar.project.files import Targets
-    from sidecar.workspace.prompt_growth import find_always_loaded
-
-    listed = {target.relative for target in Targets(root).of([str(root)])}
-    if texts is not None:
-        listed.update(result.target.relative for result in checked)
-    find_files = partial(find_always_loaded, root, settings, listed, old, texts)
-    return checker.add_always_loaded(checked, find_files, base or "")
+    return _add_instructions(report, options, root, settings, targets)
 
 
 def _add_instructions(
     report: Report,
+    options: _Options,
     root: Path,
     settings: Settings,
     targets: Iterable[Target],
     texts: Mapping[str, bytes] | None = None,
 ) -> Report:
-    """Add what agents lose of the checked files.
+    """Add what agents lose of the checked files, in the order of the files.
 
     Args:
         report: The report.
+        options: Whether to look for it.
         root: The root folder.
         settings: The root's settings.
         targets: The checked files.
         texts: What files contain instead of their contents on disk, by path.
     """
-    from sidecar.budgets.instruction_report import report_instructions
+    if not options.checks_instructions:
+        return report
+    from sidecar.budgets.check_report import ReportedInstruction
+    from sidecar.budgets.file_reader import decode_text, range_of
+    from sidecar.budgets.instruction_findings import check_instructions, locate
+    from sidecar.project.source_files import SourceFiles
 
     names = {os.path.join(root, target.relative): target.path for target in targets}
-    found = report_instructions(root, settings, names, texts or {})
+    files = SourceFiles(texts, below=names)
+    problems = check_instructions(root, settings, files)
+    found = list[ReportedInstruction]()
+    for path in (one for one in names if one in problems):
+        data = files.data(path)
+        text = decode_text(data) or ""
+        found += [
+            ReportedInstruction(
+                path=names[path],
+                severity=finding.severity,
+                code=finding.code,
+                message=finding.message,
+                agents=finding.agents,
+                **msgspec.structs.asdict(range_of(text, finding.start, finding.end)),
+            )
+            for finding in locate(problems[path], data)
+        ]
     return msgspec.structs.replace(report, instructions=tuple(found))
 
 
@@ -349,10 +327,10 @@ def _note_rules(rules: Iterable[str], origins: Mapping[str, Origin], note: str) 
 
 
 def _stdin_report(
+    options: _Options,
     root: Path,
     name: str,
-    checks_instructions: bool,
-    settings: Settings,
+    loaded: Loaded,
     model: str,
     choose: ChooseCounter | None,
 ) -> Report:
@@ -361,7 +339,7 @@ def _stdin_report(
     from sidecar.budgets.file_reader import decode_text, report_binary
     from sidecar.project.files import Target
 
-    checker = Checker(settings, model, CheckCache(), choose)
+    checker = Checker(loaded.settings, model, CheckCache(), choose)
     target = Target(name, Path(os.path.abspath(name)).relative_to(root).as_posix())
     data = sys.stdin.buffer.read()
     text = decode_text(data)
@@ -369,7 +347,5 @@ def _stdin_report(
         return checker.report([unreadable(target._replace(fault=report_binary(target)))])
     texts = {os.path.join(root, target.relative): data}
     checked = [checker.check_text(target, text)]
-    report = checker.report(_add_always_loaded(checker, checked, root, settings, texts=texts))
-    if not checks_instructions:
-        return report
-    return _add_instructions(report, root, settings, [target], texts)
+    report = checker.report(checker.add_always_loaded(checked, root, texts=texts))
+    return _add_instructions(report, options, root, loaded.settings, [target], texts)

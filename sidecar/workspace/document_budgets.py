@@ -228,8 +228,8 @@ def _find_sent(
     open_files: Mapping[str, Snapshot],
 ) -> list[SentFiles]:
     """Return what the agents of rules send, with open documents as they are in the editor."""
+    from sidecar.budgets.check_run import find_always_loaded
     from sidecar.workspace.instruction_checks import BufferTexts
-    from sidecar.workspace.prompt_growth import find_always_loaded
 
     texts = BufferTexts.of(open_files)
     find = partial(find_always_loaded, root, settings, listed, None, texts)

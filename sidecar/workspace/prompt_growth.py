@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from sidecar.agents.folders import Places
 from sidecar.budgets.check_report import PromptGrowth, UnreadFile
-from sidecar.budgets.check_run import AlwaysLoadedFile
 from sidecar.budgets.instruction_findings import choose_agents
 from sidecar.cost.change_price import ChangedCalls, ChangePrice, price_change, price_open_session
 from sidecar.cost.prompt_file_costs import models_by_calls
-from sidecar.counting.count_result import METHODS, Measure, Method
+from sidecar.counting.count_result import Measure, Method, weakest_method
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.project.footprint import find_for_model
-from sidecar.project.git import find_top
 from sidecar.project.loading_rules import loading_rules
 from sidecar.project.source_files import SourceFiles
 from sidecar.workspace.footprint_report import short_forms, short_path
@@ -34,10 +31,8 @@ if TYPE_CHECKING:
     from sidecar.project.source_files import Contents
 
 
-class CountText(Protocol):
-    """Counts a text for a model."""
-
-    def __call__(self, text: str, model: str) -> Measure: ...
+CountText = Callable[[str, str], Measure]
+"""Counts a text for a model."""
 
 
 class _SentPart(NamedTuple):
@@ -216,7 +211,7 @@ def find_prompt_growth(
             model=model,
             before=old_size.tokens,
             tokens=size.tokens,
-            method=max(old_size.method, size.method, key=METHODS.index),
+            method=weakest_method((old_size.method, size.method)),
             base=base,
             days=usage.profile.days,
             price=None if is_unknown else usage.price(agent, changes),
@@ -229,52 +224,6 @@ def find_prompt_growth(
         if is_unknown or any(change.before != change.after for change in changes.values()):
             found.append(growth)
     return tuple(sorted(found, key=lambda growth: (not growth.is_unknown, -growth.added)))
-
-
-def find_always_loaded(
-    root: Path,
-    settings: Settings,
-    listed: Container[str],
-    old: Mapping[str, Contents] | None,
-    texts: Mapping[str, bytes] | None,
-    agent: str,
-) -> list[AlwaysLoadedFile]:
-    """Return what an agent sends of a repository's files with every call.
-
-    Args:
-        root: The folder where the agent starts.
-        settings: The project's settings.
-        listed: The project's files, relative to the root folder. Others, which git ignores, are
-            left out, and so are the user's files.
-        old: What the changed files contained in a revision, or None without a revision.
-        texts: What files contain instead of their contents on disk, by path.
-        agent: The agent.
-    """
-    places = Places.of(settings.agents)
-    top = str(find_top(root) or root)
-    footprints = [
-        find_for_model(agent, root, places, SourceFiles(replaced), settings.model)
-        for replaced in (texts, *([] if old is None else [old]))
-    ]
-    sent = [
-        [one for one in footprint.parts if (one.is_sent or one.is_unread) and not one.is_own]
-        for footprint in footprints
-    ]
-    old_texts = {part.path: part.text for parts in sent[1:] for part in parts}
-    found = [
-        AlwaysLoadedFile(os.path.relpath(root), ".", "", "", limit.rstrip("."))
-        for limit in footprints[0].limits
-    ]
-    for part in sent[0]:
-        name = Path(os.path.relpath(part.path, root)).as_posix()
-        is_above = name.startswith("../") and part.path.startswith(os.path.join(top, ""))
-        is_linked_folder = part.is_unread and os.path.isdir(part.path)  # git lists no such links
-        if name in listed or is_above or is_linked_folder:
-            old_text = None if old is None else old_texts.get(part.path, "")
-            problem = part.reason.removeprefix("not read: ") if part.is_unread else ""
-            path = os.path.relpath(part.path)
-            found.append(AlwaysLoadedFile(path, name, part.text, old_text, problem))
-    return found
 
 
 def _find_prompt(agent: str, root: Path, places: Places, files: SourceFiles, model: str) -> _Prompt:
@@ -304,5 +253,5 @@ def _measure(parts: Sequence[_SentPart], model: str, count: CountText) -> _Size:
     """Return the size of all parts, with the least reliable of the methods."""
     counts = [count(part.text, model) for part in parts]
     repeated = (one.tokens for one, part in zip(counts, parts, strict=True) if part.is_repeated)
-    method = max((one.method for one in counts), key=METHODS.index, default=METHODS[0])
+    method = weakest_method(one.method for one in counts)
     return _Size(sum(one.tokens for one in counts), sum(repeated), method)

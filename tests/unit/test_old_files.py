@@ -54,6 +54,14 @@ def test_changed_new_removed_and_renamed_files(top: Path) -> None:
     }
 
 
+def test_a_file_that_git_no_longer_tracks_keeps_its_old_contents(top: Path) -> None:
+    Path("kept.md").write_text("old")
+    commit()
+    subprocess.run(["git", "rm", "-q", "--cached", "kept.md"], check=True)
+    Path("kept.md").write_text("new")
+    assert old(top) == {"kept.md": b"old"}
+
+
 def test_large_files_are_unread(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(old_files, "MAX_BYTES", 10)
     monkeypatch.setattr(old_files, "MAX_TEXT", 12)
