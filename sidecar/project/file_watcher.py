@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Hashable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -283,6 +283,35 @@ class FileWatcher:
         folders = {path for subscription in active for path in subscription.folders}
         parents = {path for subscription in active for path in subscription.parents}
         watches.update(folders, parents)
+
+
+class FollowedPaths:
+    """The paths that one subscriber follows, by key. What follows them is on the event loop."""
+
+    def __init__(self, watcher: FileWatcher) -> None:
+        self._watcher = watcher
+        self._followed: dict[Hashable, tuple[object, PathSubscription]] = {}
+
+    def follow(
+        self,
+        key: Hashable,
+        wanted: object,
+        find_paths: FindPaths,
+        notify: Callable[[Changes], object],
+        poll_seconds: float = math.inf,
+    ) -> None:
+        """Follow paths as `FileWatcher.watch` does, instead of those that the key stood for.
+
+        Does nothing if `wanted`, which determines the paths, is the same as before.
+        """
+        if key not in self._followed or self._followed[key][0] != wanted:
+            self.keep(self._followed.keys() - {key})
+            self._followed[key] = wanted, self._watcher.watch(find_paths, notify, poll_seconds)
+
+    def keep(self, keys: Container[Hashable]) -> None:
+        """Stop following the paths of all other keys."""
+        for key in [key for key in self._followed if key not in keys]:
+            self._followed.pop(key)[1].cancel()
 
 
 _Message = str | PathSubscription | FoundPaths | None

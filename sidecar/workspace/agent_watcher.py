@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -24,7 +23,7 @@ from sidecar.config.paths import LEDGER_FILES
 from sidecar.config.settings import Agents
 from sidecar.errors import SidecarError
 from sidecar.operating_system import release_memory
-from sidecar.project.file_watcher import Changes, FileWatcher, PathSubscription
+from sidecar.project.file_watcher import POLL_SECONDS, Changes, FileWatcher, FollowedPaths
 from sidecar.tasks import Scheduler
 from sidecar.workspace.agent_sessions import unusable_ledger
 from sidecar.workspace.services import Services
@@ -51,14 +50,9 @@ class AgentSessionWatcher:
         history: HistoryRecorder,
     ) -> None:
         self._services, self._scheduler = services, scheduler
-        self._watcher, self._history = watcher, history
+        self._followed, self._history = FollowedPaths(watcher), history
         self._changed: WeakKeyDictionary[Workspace, frozenset[str]] = WeakKeyDictionary()
         """Files that need to be read, keyed by workspace. An empty set means all files."""
-        self._watched: list[tuple[Agents, str]] = []
-        """The settings and path of each watched root. Never modified, because another thread reads
-        the list.
-        """
-        self._subscription: PathSubscription | None = None
         self._idle = asyncio.Event()
         """An event that is set while no files need to be read."""
 
@@ -121,14 +115,11 @@ class AgentSessionWatcher:
             for workspace in self._workspaces()
             if workspace.settings.agents.enabled
         ]
-        if roots == self._watched:
+        if not roots:
+            self._followed.keep(())
             return
-        if self._subscription is not None:
-            self._subscription.cancel()
-        self._watched = roots
-        self._subscription = self._watcher.watch(
-            partial(_paths_to_watch, roots), self._on_files_changed
-        )
+        find_paths = partial(_paths_to_watch, roots)
+        self._followed.follow("sessions", roots, find_paths, self._on_files_changed, POLL_SECONDS)
 
     def _on_files_changed(self, paths: Changes) -> None:
         for workspace in self._workspaces():
@@ -167,7 +158,7 @@ class HistoryRecorder:
         show_progress: ShowProgress,
     ) -> None:
         self._services, self._scheduler = services, scheduler
-        self._watcher, self._show_progress = watcher, show_progress
+        self._followed, self._show_progress = FollowedPaths(watcher), show_progress
         self._order = asyncio.Lock()
         self._stop = threading.Event()
         self._is_background = False
@@ -176,9 +167,6 @@ class HistoryRecorder:
         self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
         """The id of the session that each workspace showed when costs were last added up."""
         self._complete = False
-        self._watch: PathSubscription | None = None
-        self._watched: tuple[str, ...] = ()
-        """The root folders in which checkouts are watched."""
         self._edited_at = 0.0
 
     def on_event(self, event: Event) -> None:
@@ -270,14 +258,9 @@ class HistoryRecorder:
     def _watch_files(self) -> None:
         """Watch the ledger for calls recorded by other processes, and git for checkouts."""
         folders = tuple(str(root.path) for root in self._services.roots if root.path is not None)
-        if self._watch is not None and folders == self._watched:
-            return
-        if self._watch is not None:
-            self._watch.cancel()
-        state, self._watched = self._services.state.folder, folders
-        ledger = tuple(str(state / name) for name in LEDGER_FILES)
-        self._watch = self._watcher.watch(
-            lambda: (*ledger, *_head_files(folders)), self._files_changed, math.inf
+        ledger = tuple(str(self._services.state.folder / name) for name in LEDGER_FILES)
+        self._followed.follow(
+            "ledger", folders, lambda: (*ledger, *_head_files(folders)), self._files_changed
         )
 
     def _files_changed(self, changes: Changes) -> None:

@@ -20,11 +20,14 @@ async def test_first_call_in_a_new_state_folder_is_shown_without_a_poll(
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 1_000.0)
     await bare.initialize()
     await bare.server.services.load_prices()
-    watch = bare.server.history._watch
-    while watch is None or not watch._stamps or bare.server.scheduler.is_due(("ledger",)):
+    followed = bare.server.history._followed._followed
+    while (
+        "ledger" not in followed
+        or not followed["ledger"][1]._stamps
+        or (bare.server.scheduler.is_due(("ledger",)))
+    ):
         # The delay between the watcher's first report and the resulting job is shorter than this.
         await asyncio.sleep(0.5)
-        watch = bare.server.history._watch
     other = Client(create_server())
     await other.initialize()
     other.ignore("status/update")

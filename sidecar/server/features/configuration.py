@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -21,14 +20,14 @@ from sidecar.config.safe_files import FileStamp, stamp_of
 from sidecar.config.settings import Settings
 from sidecar.errors import log_defect
 from sidecar.models import catalogue
-from sidecar.project.file_watcher import FileWatcher, PathSubscription
+from sidecar.project.file_watcher import FileWatcher, FollowedPaths
 from sidecar.server.client import Client
 from sidecar.server.feature import Feature
 from sidecar.tasks import Scheduler, SharedTasks
 from sidecar.text.positions import Encoding
 from sidecar.workspace.agent_watcher import AgentSessionWatcher
 from sidecar.workspace.services import Services
-from sidecar.workspace.workspace import Event, SettingsChange, Workspace
+from sidecar.workspace.workspace import Event, Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +54,7 @@ class Configuration(Feature):
         agent_sessions: AgentSessionWatcher,
     ) -> None:
         self._services, self._client, self._scheduler = services, client, scheduler
-        self._watcher, self._agent_sessions = watcher, agent_sessions
-        self._watched: set[Path] = set()
-        self._watch: PathSubscription | None = None
+        self._followed, self._agent_sessions = FollowedPaths(watcher), agent_sessions
         self._reading = SharedTasks[object, None]("configuration", outlives_waiters=True)
         self._latest: object = None
         """An object that identifies the latest reload."""
@@ -88,7 +85,7 @@ class Configuration(Feature):
 
     def _apply_section(self, section: dict[str, Any]) -> None:
         for workspace in self._services.roots:
-            workspace.apply_settings(SettingsChange(editor=section))
+            workspace.apply_editor_section(section)
 
     def _change_folders(self, params: types.DidChangeWorkspaceFoldersParams) -> None:
         services = self._services
@@ -97,7 +94,7 @@ class Configuration(Feature):
         for folder in params.event.added:
             added = services.roots.add(folder.uri)
             if not added.editor:
-                added.apply_settings(SettingsChange(editor=services.roots.outside.editor))
+                added.apply_editor_section(services.roots.outside.editor)
         for uri in services.documents:
             self._scheduler.run_now(("root", uri), partial(services.link_document, uri))
         # Until this event is set, counts wait for the new roots' settings.
@@ -122,7 +119,8 @@ class Configuration(Feature):
             self._services.configured.set()
         self._services.publish(Event("settings"))
         self._scheduler.run_now(("catalogue",), self._load_catalogue)
-        self._watch_files(paths)
+        names, notify = tuple(map(str, paths)), partial(self._files_changed, paths)
+        self._followed.follow("settings", paths, lambda: names, notify)
 
     async def _wait_for(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run work, and wait up to `READ_SECONDS` for it to finish.
@@ -171,7 +169,7 @@ class Configuration(Feature):
         later reload has started by then.
         """
         run, before = self._services.workers.run, workspace.settings
-        workspace.apply_settings(SettingsChange(editor=await self._editor_section(workspace)))
+        workspace.apply_editor_section(await self._editor_section(workspace))
         # Read the times before the contents, so that a change in between triggers another reload.
         times = await run(partial(_stamps_of, settings_files(workspace.path)))
         work = partial(_load_settings, workspace.path, workspace.editor, workspace.loaded)
@@ -179,7 +177,7 @@ class Configuration(Feature):
         if reload not in (self._awaited, self._latest):
             return
         self._stamps = times | self._stamps
-        workspace.apply_settings(SettingsChange(read=loaded))
+        workspace.apply_settings(*loaded)
         after = workspace.settings
         if self._services.windows.ready and (
             (before.cost, before.prices) != (after.cost, after.prices)
@@ -206,19 +204,12 @@ class Configuration(Feature):
         section = answer[0] if answer else None
         return section if isinstance(section, dict) else {}
 
-    def _watch_files(self, paths: set[Path]) -> None:
-        if paths == self._watched:
-            return
-        if self._watch is not None:
-            self._watch.cancel()
-        names, self._watched = tuple(map(str, paths)), paths
-        self._watch = self._watcher.watch(lambda: names, self._files_changed, math.inf)
+    def _files_changed(self, paths: set[Path], _changes: object) -> None:
+        reload = partial(self._reload_if_changed, paths)
+        self._scheduler.schedule(("settings files",), 0.0, reload)
 
-    def _files_changed(self, _changes: object) -> None:
-        self._scheduler.schedule(("settings files",), 0.0, self._reload_if_changed)
-
-    async def _reload_if_changed(self) -> None:
-        if await self._services.workers.run(partial(_stamps_of, self._watched)) != self._stamps:
+    async def _reload_if_changed(self, paths: set[Path]) -> None:
+        if await self._services.workers.run(partial(_stamps_of, paths)) != self._stamps:
             self.reload()
 
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from sidecar.budgets.budget_rules import Rules
 from sidecar.budgets.checked_text import Subject
 from sidecar.config.options import Problem
 from sidecar.errors import SidecarError
 from sidecar.models.window import Severity
-from sidecar.project.file_watcher import Changes, FileWatcher, PathSubscription
+from sidecar.project.file_watcher import Changes, FileWatcher, FollowedPaths
 from sidecar.server.client import DIAGNOSTICS_SOURCE, Client, from_position
 from sidecar.server.feature import Feature
 from sidecar.tasks import Scheduler
@@ -53,11 +52,10 @@ class Diagnostics(Feature):
         self, services: Services, client: Client, scheduler: Scheduler, watcher: FileWatcher
     ) -> None:
         self._services, self._client = services, client
-        self._scheduler, self._watcher = scheduler, watcher
+        self._scheduler, self._groups = scheduler, FollowedPaths(watcher)
+        """The files with shared budgets in each root."""
         self._sent: dict[str, tuple[int | None, list[types.Diagnostic]]] = {}
         self._problem_files: set[str] = set()
-        self._groups: dict[Workspace, tuple[Rules, PathSubscription]] = {}
-        """The watches on files with shared budgets, with the rules that they depend on."""
         self._pulls = False
         """Whether the client pulls diagnostics."""
         self.handlers = {types.TEXT_DOCUMENT_DIAGNOSTIC: self._pull}
@@ -150,16 +148,12 @@ class Diagnostics(Feature):
     def _watch_groups(self) -> None:
         """Watch the files with shared budgets in the roots of open documents."""
         roots = {self._services.roots.of_document(uri) for uri in self._services.documents}
-        wanted = {root: root.rules for root in roots if root.rules.sums and root.path is not None}
-        for root, (rules, watch) in list(self._groups.items()):
-            if wanted.get(root) is not rules:
-                watch.cancel()
-                del self._groups[root]
-        for root in wanted.keys() - self._groups.keys():
+        wanted = {root for root in roots if root.rules.sums and root.path is not None}
+        self._groups.keep(wanted)
+        for root in wanted:
             find_paths = partial(group_paths, str(root.path), root.rules)
             notify = partial(self._group_changed, root)
-            watch = self._watcher.watch(find_paths, notify, GROUP_SECONDS)
-            self._groups[root] = root.rules, watch
+            self._groups.follow(root, root.rules, find_paths, notify, GROUP_SECONDS)
 
     def _group_changed(self, root: Workspace, changes: Changes) -> None:
         self._services.budgets.files_changed(root)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 from functools import partial
 
 from sidecar.config.settings import Settings
 from sidecar.counting.tokenizer_choice import has_enabled_endpoints
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS, MissKind
-from sidecar.project.file_watcher import FileWatcher, PathSubscription
+from sidecar.project.file_watcher import FileWatcher, FollowedPaths
 from sidecar.server.feature import Feature
 from sidecar.tasks import JobKey, Scheduler
 from sidecar.workspace.document_budgets import model_of
@@ -94,15 +93,15 @@ class CalibrationSync(Feature):
     """Writes this process's calibrations, and reads those from other processes."""
 
     def __init__(self, services: Services, scheduler: Scheduler, watcher: FileWatcher) -> None:
-        self._services, self._scheduler, self._watcher = services, scheduler, watcher
-        self._watch: PathSubscription | None = None
+        self._services, self._scheduler = services, scheduler
+        self._followed = FollowedPaths(watcher)
 
     def on_event(self, event: Event) -> None:
         if event.what == "learned":
             self._scheduler.schedule(("calibrations",), SAVE_SECONDS, self._sync)
-        elif event.what == "settings" and self._watch is None:
+        elif event.what == "settings":
             paths = (str(self._services.calibrations.path),)
-            self._watch = self._watcher.watch(lambda: paths, self._file_changed, math.inf)
+            self._followed.follow("calibrations", paths, lambda: paths, self._file_changed)
 
     def _file_changed(self, _changes: object) -> None:
         self._scheduler.schedule(("calibrations",), 0.0, self._sync)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
-from sidecar.project.file_watcher import FileWatcher, PathSubscription
+from sidecar.project.file_watcher import FileWatcher, FollowedPaths
 from sidecar.server.feature import Feature
 from sidecar.tasks import Scheduler
 from sidecar.workspace.services import Services
@@ -19,19 +18,22 @@ class InstructionUpdates(Feature):
     """Checks all roots while a document is open, and watches the files that agents send."""
 
     def __init__(self, services: Services, scheduler: Scheduler, watcher: FileWatcher) -> None:
-        self._services, self._scheduler, self._watcher = services, scheduler, watcher
-        self._watches: dict[Workspace, tuple[frozenset[str], PathSubscription]] = {}
+        self._services, self._scheduler = services, scheduler
+        self._followed = FollowedPaths(watcher)
 
     def on_event(self, event: Event) -> None:
         services = self._services
         if event.what == "document" and event.uri is not None:
             services.instructions.document_changed(event.uri)
         elif event.what == "instructions" and event.workspace is not None:
-            self._watch(event.workspace)
+            root = event.workspace
+            paths, notify = services.instructions.watched(root), partial(self._files_changed, root)
+            self._followed.follow(root, paths, lambda: paths, notify)
         elif event.what == "settings":
             for root in services.roots:
                 services.instructions.mark_stale(root)
-            self._close_watches()
+            checked = [root for root in services.roots if root.settings.footprint.diagnostics]
+            self._followed.keep(checked)
         if event.what in ("document", "settings") and services.documents:
             for root in services.roots:
                 if services.instructions.is_stale(root):
@@ -46,22 +48,6 @@ class InstructionUpdates(Feature):
         await self._services.configured.wait()
         await self._services.instructions.check_if_stale(root)
 
-    def _watch(self, root: Workspace) -> None:
-        """Watch the files that decide a root's findings, if they are others than before."""
-        paths, watch = self._services.instructions.watched(root), self._watches.get(root)
-        if watch is not None and watch[0] == paths:
-            return
-        if watch is not None:
-            watch[1].cancel()
-        changed = partial(self._files_changed, root)
-        self._watches[root] = paths, self._watcher.watch(lambda: paths, changed, math.inf)
-
     def _files_changed(self, root: Workspace, _changes: object) -> None:
         self._services.instructions.mark_stale(root)
         self._check_soon(root)
-
-    def _close_watches(self) -> None:
-        """Stop watching roots that are closed or no longer checked."""
-        for root in list(self._watches):
-            if root not in self._services.roots or not root.settings.footprint.diagnostics:
-                self._watches.pop(root)[1].cancel()
