@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from sidecar import typed
 from sidecar.cli.group import workspace_option
 from sidecar.cli.output import print_json, print_lines, warn
 from sidecar.text.tables import align_columns
@@ -48,7 +49,6 @@ def init(root: Path, user: bool, as_json: bool) -> None:
     """
     from sidecar.config.paths import config_file, project_files
     from sidecar.config.roots import has_section
-    from sidecar.config.sample import sample
 
     own, pyproject = project_files(root)
     path = config_file() if user else own
@@ -61,7 +61,7 @@ def init(root: Path, user: bool, as_json: bool) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
-            file.write(sample(user=user))
+            file.write(_sample(user=user))
     except FileExistsError:
         warn(f"{path} already exists; it was not changed")
         sys.exit(2)
@@ -122,6 +122,18 @@ def check(root: Path, as_json: bool) -> None:
         lines = [*problems, *(f"warning: {text}" for text in warnings)]
         print_lines(*(lines or ("No problems.",)))
     sys.exit(2 if problems else 0)
+
+
+def _sample(*, user: bool) -> str:
+    """Return a sample configuration with all keys commented out.
+
+    Only the user's own file has the keys that may be set only there.
+    """
+    project = typed.read_text("sidecar.config", "sample.toml")
+    if not user:
+        return project
+    own = typed.read_text("sidecar.config", "sample_user.toml")
+    return project.replace("Project settings", "User settings") + own
 
 
 def _unknown_models(settings: Settings) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from sidecar.cli.group import absolute_folder
 from sidecar.cli.output import (
     print_json,
     print_lines,
@@ -26,6 +27,8 @@ from sidecar.project.token_map import MapEntry, build_token_map, flatten
 
 if TYPE_CHECKING:
     from sidecar.budgets.check_report import Report
+    from sidecar.config.options import Loaded
+    from sidecar.config.settings import Settings
     from sidecar.counting.count_result import Measure
     from sidecar.counting.local_counts import ChooseCounter
     from sidecar.counting.tokenizer_choice import CounterChooser
@@ -101,18 +104,20 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: str | 
     report, problems = check_paths([str(folder)], model, warn=warn, progress=with_progress)
     has_errors = print_problems(problems)
     top = build_token_map(_relative_counts(report, folder), sys.maxsize if html else depth)
-    name = model or load(find_root(folder.resolve())).settings.model
+    start = absolute_folder(folder)
+    loaded = load(find_root(start))
+    name = model or loaded.settings.model
     found = MapReport(
         folder=str(folder),
         tokens=top.tokens,
         files=top.files,
         estimated=any(file.method not in ("exact", "endpoint") for file in report.files),
         entries=top.children,
-        prompt_files=_list_prompt_files(report, folder, name),
+        prompt_files=_list_prompt_files(report, start, name, loaded.settings),
         model=name,
     )
     if html is not None:
-        _write_page(found, html, _footprint_html(folder, model))
+        _write_page(found, html, _footprint_html(start, loaded, model))
     elif as_json:
         print_json(found)
     else:
@@ -177,27 +182,28 @@ def _relative_counts(report: Report, folder: Path) -> list[tuple[str, int, Metho
     ]
 
 
-def _list_prompt_files(report: Report, folder: Path, model: str) -> list[PromptFileEntry]:
+def _list_prompt_files(
+    report: Report, folder: Path, model: str, settings: Settings
+) -> list[PromptFileEntry]:
     """Return the files of the map that agents send, with the tokens that they send of each."""
     from sidecar.agents.folders import Places
     from sidecar.budgets.instruction_findings import find_used_agents
-    from sidecar.config.load import load
     from sidecar.config.roots import find_root
     from sidecar.models.catalogue import window_of
-    from sidecar.project.footprint import find_sent_files
+    from sidecar.project.footprint import find_all_footprints, sent_files
 
-    root = find_root(folder.absolute())
-    settings = load(root).settings
+    root = find_root(folder)
     places = Places.of(settings.agents, projects=[root])
     used = find_used_agents(root, settings, places)
     files = {os.path.realpath(file.path): file for file in report.files}
     own = places if settings.agents.enabled else None
-    sent = find_sent_files(root, own, partial(window_of, model))
+    sent = sent_files(find_all_footprints(root, own, window=partial(window_of, model)))
     listed: dict[str, dict[str, str]] = {}
     for file in sent:
         if (path := os.path.realpath(file.path)) in files:
             listed.setdefault(path, {}).update(file.texts)
-    measures = _measure([max(texts.values(), key=len) for texts in listed.values()], model, root)
+    longest = [max(texts.values(), key=len) for texts in listed.values()]
+    measures = _measure(longest, model, settings)
     found = [
         PromptFileEntry(
             os.path.relpath(path, os.path.realpath(folder)),
@@ -210,15 +216,14 @@ def _list_prompt_files(report: Report, folder: Path, model: str) -> list[PromptF
     return sorted(found, key=lambda file: (-file.tokens, file.path))
 
 
-def _measure(texts: list[str], model: str, root: Path) -> list[Measure]:
-    from sidecar.config.load import load
+def _measure(texts: list[str], model: str, settings: Settings) -> list[Measure]:
     from sidecar.counting.open_documents import Snapshot
     from sidecar.workspace.one_off_counts import run_with_counters
 
     def work(_: CounterChooser, choose: ChooseCounter) -> list[Measure]:
         return [choose(Snapshot(text=text), model).measure(text) for text in texts]
 
-    return run_with_counters(load(root).settings, [model], work) if texts else []
+    return run_with_counters(settings, [model], work) if texts else []
 
 
 def _head(found: MapReport) -> str:
@@ -229,17 +234,14 @@ def _head(found: MapReport) -> str:
     return f"{tokens} in {files} for {printable(found.model)}"
 
 
-def _footprint_html(folder: Path, model: str | None) -> str:
+def _footprint_html(start: Path, loaded: Loaded, model: str | None) -> str:
     """Return what agents send that start in the folder, or "" if agents are disabled."""
     from sidecar.cli.footprint import read_footprints
-    from sidecar.config.load import load
-    from sidecar.config.roots import find_root
     from sidecar.errors import BadParamsError
     from sidecar.workspace.footprint_page import footprint_html
 
-    start = folder.absolute()
     try:
-        return footprint_html(read_footprints(start, load(find_root(start)), model=model))
+        return footprint_html(read_footprints(start, loaded, model=model))
     except BadParamsError:
         return ""
 

@@ -23,7 +23,6 @@ from sidecar.workspace.sessions import label_of
 from sidecar.workspace.state_folder import read_shared_conversations
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.views import add_view_to_usage, session_rows
-from sidecar.workspace.workspace import SettingsChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -73,7 +72,7 @@ class SessionsView:
         self.workspace: Workspace = self.services.roots.add(root.as_uri())
         loaded = load(root)
         self.problems = loaded.problems
-        self.workspace.apply_settings(SettingsChange(read=(loaded, Rules(loaded.settings))))
+        self.workspace.apply_settings(loaded, Rules(loaded.settings))
         self.services.configured.set()
         self._others = [] if also is None else named_files(also, loaded.settings.ledger)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sidecar.config.toml import KeyPath, ValueSpan, find_line, find_span
+from sidecar.config.toml import KeyPath, ValueSpan, find_span
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Origin(msgspec.Struct, frozen=True):
     file: Path | None = None
     line: int | None = None
     path: KeyPath = ()
-    """The full path of the key in the file, in the format of `find_value_spans`."""
+    """The full path of the key in the file, in the format of `find_spans`."""
 
     def __str__(self) -> str:
         if self.file is None:
@@ -78,7 +78,8 @@ class Layer(msgspec.Struct, frozen=True):
     def origin(self, path: KeyPath) -> Origin:
         """Return the origin of the value at a path."""
         full = (*self.prefix, *path)
-        return Origin(self.source, self.file, find_line(self.spans, full), full)
+        span = find_span(self.spans, full)
+        return Origin(self.source, self.file, span.line if span else None, full)
 
     def problem(
         self,

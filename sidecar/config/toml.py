@@ -159,16 +159,11 @@ class ValueSpan(msgspec.Struct, frozen=True):
     column: int
 
 
-def find_value_spans(text: str) -> Mapping[KeyPath, ValueSpan]:
-    """Return the spans of values, headers and list entries.
-
-    The keys are paths such as `("budget", 0, "model")`.
-    """
-    return find_spans(text)[0]
-
-
 def find_spans(text: str) -> tuple[Mapping[KeyPath, ValueSpan], Mapping[KeyPath, ValueSpan]]:
-    """Return the spans of all values, and of all key parts, including those in headers."""
+    """Return the spans of values, headers and list entries, and of all parts of keys.
+
+    They are found by paths such as `("budget", 0, "model")`.
+    """
     scanner = _Scanner(text)
     with suppress(IndexError, RecursionError, ValueError):  # invalid TOML
         scanner.document()
@@ -234,12 +229,6 @@ def find_span(spans: Mapping[KeyPath, ValueSpan], path: KeyPath) -> ValueSpan | 
         if span is not None:
             return span
     return None
-
-
-def find_line(spans: Mapping[KeyPath, ValueSpan], path: KeyPath) -> int | None:
-    """Return the line of a path or of its nearest known parent, or None if neither is known."""
-    span = find_span(spans, path)
-    return span.line if span else None
 
 
 class _Scanner:

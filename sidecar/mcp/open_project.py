@@ -29,7 +29,7 @@ from sidecar.workspace.footprint_report import AgentFootprint, FootprintParams
 from sidecar.workspace.footprints import MOST_READ, footprints_of
 from sidecar.workspace.services import Services
 from sidecar.workspace.usage_details import add_contents, add_forecast
-from sidecar.workspace.workspace import SettingsChange, Workspace
+from sidecar.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from sidecar.agents.reader_registry import Sources
@@ -75,7 +75,7 @@ class Project:
         previous = self.workspace.loaded
         loaded = await self.services.workers.run(partial(load, self.root, previous=previous))
         if loaded.settings != previous.settings or not self.services.configured.is_set():
-            self.workspace.apply_settings(SettingsChange(read=(loaded, Rules(loaded.settings))))
+            self.workspace.apply_settings(loaded, Rules(loaded.settings))
             self.services.configured.set()
         if loaded.settings.prices != previous.settings.prices:
             self._has_read_all = False

@@ -224,19 +224,6 @@ class SentFile(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the file is the user's, not the project's."""
 
 
-def find_sent_files(
-    start: Path, places: Places | None, window: Window = LARGEST_WINDOW
-) -> list[SentFile]:
-    """Return the files that any agent sends before the first word. This function blocks.
-
-    Args:
-        start: The folder where the agents start.
-        places: The user's folders. If None, the user's own files are skipped.
-        window: The context window of all agents.
-    """
-    return sent_files(find_all_footprints(start, places, window=window))
-
-
 def find_all_footprints(
     start: Path,
     places: Places | None,
@@ -448,7 +435,7 @@ class _Finder:
                 if one not in {part.path for part in self._parts}:
                     self._add_file(FoundFile(one, place, named), rules, RemainingLimit(None))
 
-    def add_entries(self, window: int | Callable[[], int | None] | None) -> None:
+    def add_entries(self, window: Window) -> None:
         """Add the skills, commands and sub-agents, of which only a line each is sent."""
         listed: list[Entry] = []
         for rules in self._rules.entries:
@@ -492,7 +479,7 @@ class _Finder:
         is_changed = numbers and rules.max_description is not None
         return replace(rules, max_description=numbers[-1]) if is_changed else rules
 
-    def _entry_budget(self, window: int | Callable[[], int | None] | None) -> float | None:
+    def _entry_budget(self, window: Window) -> float | None:
         limit = self._rules.entry_limit
         if limit is None:
             return None

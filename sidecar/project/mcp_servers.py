@@ -519,36 +519,27 @@ class ServerTools(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None
     """The tokens in each request, or None if they are unknown."""
     method: Method = "exact"
-    measured_at: str = ""
     once: int = 0
     """Tokens that the agent adds for any number of servers."""
 
 
 def sent_tools(
-    servers: Iterable[McpServer],
-    model: str,
-    kept: Mapping[str, KeptServer],
-    env: Mapping[str, str],
-) -> list[ServerTools]:
-    """Return what an agent sends of each server's tools.
+    server: McpServer, model: str, kept: Mapping[str, KeptServer], env: Mapping[str, str]
+) -> ServerTools:
+    """Return what an agent sends of a server's tools.
 
     Args:
-        servers: The servers.
+        server: The server.
         model: The agent's model.
         kept: The kept numbers.
         env: The user's environment variables, which change what some agents send.
     """
-    return [_sent(server, model, kept.get(server.digest), env) for server in servers]
-
-
-def _sent(
-    server: McpServer, model: str, kept: KeptServer | None, env: Mapping[str, str]
-) -> ServerTools:
+    measured = kept.get(server.digest)
     form = next(
         form for form in mcp_rules()[server.agent].forms if form.applies(server, model, env)
     )
-    tools = kept.tools if kept else None
-    counts = kept.counts.get(form_key(server, form), {}) if kept else {}
+    tools = measured.tools if measured else None
+    counts = measured.counts.get(form_key(server, form), {}) if measured else {}
     count = counts.get(generation_of(model))
     if form.sends == "nothing":
         count = KeptCount(0, "exact")
@@ -560,7 +551,6 @@ def _sent(
         tools=tools,
         tokens=count.tokens if count else None,
         method=count.method if count else "exact",
-        measured_at=kept.measured_at if kept else "",
         once=form.once,
     )
 

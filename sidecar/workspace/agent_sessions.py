@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from sidecar.errors import SidecarError
     from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.shared_services import SharedServices
-    from sidecar.workspace.spending import Spending
     from sidecar.workspace.workspace import Workspace
 
 
@@ -139,15 +138,17 @@ class FoundSessions(NamedTuple):
     """Whether any calls were recorded or changed."""
     unread: Unread | None = None
     """What the ledger still lacks, if known."""
+    problem: str = ""
+    """Why the ledger failed and what to do, or an empty string. There are then no sessions."""
 
 
 class AgentSessions:
     """Finds each workspace's agent sessions and passes them to the session registry."""
 
     def __init__(
-        self, shared: SharedServices, sessions_of: Callable[[Workspace], SessionRegistry]
+        self, services: SharedServices, sessions_of: Callable[[Workspace], SessionRegistry]
     ) -> None:
-        self._shared, self._state, self._run = shared, shared.state, shared.workers.run
+        self._services, self._run = services, services.workers.run
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
         self._searched_with: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
@@ -200,14 +201,14 @@ class AgentSessions:
             Whether any calls were recorded or changed.
         """
         settings, sources = workspace.settings.agents, await self.sources(workspace)
-        sessions, recorded = list[StoredSession](), False
+        found = FoundSessions([])
         if sources is not None:
             read = partial(SessionReader.read_all, max_bytes=max_bytes)
-            sessions, recorded, _ = await self._read_sessions(workspace, sources, read, since=None)
+            found = await self._read_sessions(workspace, sources, read, since=None)
         if max_bytes is None:
             self._searched_with[workspace] = settings
-        self._sessions_of(workspace).set_older_agent_sessions(sessions)
-        return recorded
+        self._sessions_of(workspace).set_older_agent_sessions(found.sessions)
+        return found.has_new_costs
 
     async def ensure_older_sessions(self, workspace: Workspace) -> None:
         """Find all sessions of the workspace, unless that was already done with these settings."""
@@ -235,23 +236,20 @@ class AgentSessions:
         since: datetime | None,
     ) -> FoundSessions:
         """Read a workspace's sessions. If the ledger fails, keep them in memory instead."""
-        folder, spending = self._state.folder, self._shared.spending(workspace)
-        work = partial(_read_and_list, sources, folder, spending, read, since)
+        folder, spending = self._services.state.folder, self._services.spending(workspace)
+        work = partial(_read_and_list, sources, folder, lambda: spending.book, read, since)
         found = await self._run(work)
-        workspace.costs.set_problem(found if isinstance(found, str) else "")
-        if not isinstance(found, str):
+        workspace.costs.set_problem(found.problem)
+        if not found.problem:
             return found
-        memory = self._memory_ledger()
-        in_memory = partial(_read_into_memory, sources, folder, memory, read, since, found)
-        return FoundSessions(await self._run(in_memory))
-
-    def _memory_ledger(self) -> MemoryLedger:
         if self._memory is None:
             # This import is fast, because a worker thread has already loaded the module.
             from sidecar.cost.ledger import MemoryLedger
 
             self._memory = MemoryLedger()
-        return self._memory
+        memory, note = self._memory, found.problem
+        work = partial(_read_and_list, sources, folder, lambda: memory, read, since, note)
+        return FoundSessions((await self._run(work)).sessions)
 
     async def _update_sessions(
         self,
@@ -260,73 +258,52 @@ class AgentSessions:
         read: Callable[[SessionReader], None],
     ) -> bool:
         since = datetime.now(UTC) - RECENT
-        sessions, recorded, unread = await self._read_sessions(
-            workspace, sources, read, since=since
-        )
-        if unread is not None:
-            workspace.costs.set_unread(unread)
+        found = await self._read_sessions(workspace, sources, read, since=since)
+        if found.unread is not None:
+            workspace.costs.set_unread(found.unread)
         before = self._seen.get(workspace)
         earlier = before.sessions if before else frozenset[str]()
-        recent = frozenset([session.id for session in sessions])
+        recent = frozenset([session.id for session in found.sessions])
         self._seen[workspace] = LastSearch(sources, recent)
         if not earlier <= recent:  # a recent session is now old or deleted
             self._searched_with.pop(workspace, None)
         if not recent and not earlier:
-            return recorded
+            return found.has_new_costs
         known = self._sessions_of(workspace)
-        known.set_agent_sessions(sessions)
+        known.set_agent_sessions(found.sessions)
         model = known.context.model
-        if model is not None and self._shared.windows.ready:
-            await self._shared.counts.load_window_and_price(model, workspace.settings)
+        if model is not None and self._services.windows.ready:
+            await self._services.counts.load_window_and_price(model, workspace.settings)
             known.publish()
-        return recorded
+        return found.has_new_costs
 
 
 def _read_and_list(
     sources: Sources,
     folder: Path,
-    spending: Spending,
+    open_book: Callable[[], CostBook | MemoryLedger],
     read: Callable[[SessionReader], None],
     since: datetime | None,
-) -> FoundSessions | str:
-    """Return the sessions. If the ledger fails, return the reason and what to do."""
+    note: str = "",
+) -> FoundSessions:
+    """Read sessions, and return them with the windows that were saved, or with a note."""
     if not sources.readers:
         return FoundSessions([])  # avoids loading the ledger
     from sidecar.cost.ledger import LedgerError
 
     try:
-        reading = SessionReader(sources, spending.book)
+        reading = SessionReader(sources, open_book())
         read(reading)
-        found = _sessions_with_windows(reading, since, folder)
-        return FoundSessions(found, reading.has_new_costs, reading.unread)
+        # Nearly all old sessions are never shown, so their names are read later.
+        listed = reading.sessions(since, with_names=since is not None)
     except LedgerError as error:
         _log.info("agents' sessions cannot be saved: %s", error)
-        return unusable_ledger(error)
-
-
-def _read_into_memory(
-    sources: Sources,
-    folder: Path,
-    memory: MemoryLedger,
-    read: Callable[[SessionReader], None],
-    since: datetime | None,
-    problem: str,
-) -> list[StoredSession]:
-    reading = SessionReader(sources, memory)
-    read(reading)
-    return [
-        msgspec.structs.replace(one, note=one.note or problem)
-        for one in _sessions_with_windows(reading, since, folder)
-    ]
-
-
-def _sessions_with_windows(
-    reading: SessionReader, since: datetime | None, folder: Path
-) -> list[StoredSession]:
+        return FoundSessions([], problem=unusable_ledger(error))
     saved = load(folder)
-    # Nearly all old sessions are never shown, so their names are read later.
-    sessions = reading.sessions(since, with_names=since is not None)
-    return [with_saved_window(one, saved) for one in sessions]
+    found = [with_saved_window(one, saved) for one in listed]
+    if note:
+        found = [msgspec.structs.replace(one, note=one.note or note) for one in found]
+    return FoundSessions(found, reading.has_new_costs, reading.unread)
 
 
 NOT_KEPT = (

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from sidecar.counting.count_result import METHODS, Measure, Method, number_text, tokens_text
+from sidecar.counting.count_result import Measure, Method, number_text, tokens_text, weakest_method
 from sidecar.project.footprint import ByteRange, Footprint, Problem
 from sidecar.project.loading_rules import AgentRules, Constant, Kind, State, loading_rules
 from sidecar.project.mcp_servers import Sends, ServerTools
@@ -133,11 +133,6 @@ class FootprintReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     """The tables of all agents, and what to do next, as plain text."""
 
 
-_UNKNOWN_SYSTEM = FootprintPart(
-    kind="system", label=SYSTEM, state="sent", state_text="not measured yet", tokens=None
-)
-
-
 def agent_footprint(
     footprint: Footprint,
     model: str,
@@ -168,13 +163,15 @@ def agent_footprint(
         notes.append(_stale_note(measured, change))
     rules = loading_rules()[footprint.agent]
     if measured is not None and (is_measured := fits(measured, files, change)):
+        left, rest = measured.tokens - static.tokens, ", with the first message"
         if message_tokens is not None:
-            message_tokens = min(message_tokens, measured.tokens - static.tokens)
-        system = _system_part(measured, static.tokens, message_tokens)
+            message_tokens, rest = min(message_tokens, left), ""
+        text = f"measured {local_time_text(measured.at)}{rest}"
+        system = _estimated_part("system", SYSTEM, text, left - (message_tokens or 0))
     else:
         is_measured, message_tokens = False, None
-        usual = _usual_system_part(footprint.version, rules.constant(model))
-        system = usual if kept is None else _kept_system_part(kept)
+        system = _usual_system_part(footprint.version, rules.constant(model), kept)
+    message = [_estimated_part("message", MESSAGE, "yours", message_tokens)]
     before = add_up([system, *files])
     found = AgentFootprint(
         agent=footprint.agent,
@@ -186,7 +183,7 @@ def agent_footprint(
         error_percent=before.error_percent,
         is_lower_bound=bool(footprint.limits)
         or (not is_measured and None in [part.tokens for part in (system, *files)]),
-        parts=[system, *files, *([_message_part(message_tokens)] if message_tokens else [])],
+        parts=[system, *files, *(message if message_tokens else ())],
         measured=measured,
         notes=[*notes, *footprint.limits, *losses, *_second_call_notes(rules, model)],
         has_losses=bool(losses),
@@ -208,44 +205,35 @@ def fits(measured: MeasuredRequest | None, files: Sequence[FootprintPart], chang
     return measured is not None and not change and add_up(files).tokens <= measured.tokens
 
 
-def _kept_system_part(kept: KeptPrompt) -> FootprintPart:
-    """Return the part that is in no file, with the size that was last measured here."""
-    return msgspec.structs.replace(
-        _UNKNOWN_SYSTEM,
-        state_text=f"as it was {local_time_text(time_of(kept.at_ms))}",
-        tokens=kept.tokens,
-        method="estimate",
-        error_percent=None,
-    )
+def _usual_system_part(
+    version: str, constant: Constant | None, kept: KeptPrompt | None
+) -> FootprintPart:
+    """Return the part that is in no file, with the size that was last measured here or elsewhere.
 
-
-def _usual_system_part(version: str, constant: Constant | None) -> FootprintPart:
-    """Return the part that is in no file, with the size that was measured elsewhere, if any."""
-    if constant is None:
-        return _UNKNOWN_SYSTEM
-    text = f"usual for {version} with {constant.model or 'other models'}"
-    return msgspec.structs.replace(
-        _UNKNOWN_SYSTEM,
-        state_text=text,
-        tokens=constant.tokens,
-        method="estimate",
-        error_percent=None,
-    )
-
-
-def _system_part(measured: MeasuredRequest, static: int, message: int | None) -> FootprintPart:
-    """Return the part that is in no file, with what the other parts leave of a measured request.
-
-    Args:
-        measured: The measured request.
-        static: The tokens of all files in it.
-        message: An estimate of the first message's tokens, or None if it is unknown.
+    The size is unknown if there is none.
     """
-    rest = "" if message is not None else ", with the first message"
-    return msgspec.structs.replace(
-        _UNKNOWN_SYSTEM,
-        state_text=f"measured {local_time_text(measured.at)}{rest}",
-        tokens=measured.tokens - static - (message or 0),
+    if kept is not None:
+        text, tokens = f"as it was {local_time_text(time_of(kept.at_ms))}", kept.tokens
+    elif constant is not None:
+        text = f"usual for {version} with {constant.model or 'other models'}"
+        tokens = constant.tokens
+    else:
+        return FootprintPart(
+            kind="system", label=SYSTEM, state="sent", state_text="not measured yet", tokens=None
+        )
+    return _estimated_part("system", SYSTEM, text, tokens)
+
+
+def _estimated_part(
+    kind: Literal["system", "mcp-server", "message"], label: str, text: str, tokens: int | None
+) -> FootprintPart:
+    """Return a part that is in no file. The margin of error of its size is unknown."""
+    return FootprintPart(
+        kind=kind,
+        label=label,
+        state="sent",
+        state_text=text,
+        tokens=tokens,
         method="estimate",
         error_percent=None,
     )
@@ -282,16 +270,8 @@ def mcp_parts(
         part = FootprintPart(kind="mcp-server", label=_mcp_label(name), state="sent", state_text="")
         parts.append(_with_session_size(part, size, at))
     if once := max((sent.once for sent in tools), default=0):
-        shared = FootprintPart(
-            kind="mcp-server",
-            label="Tools and headings for MCP servers",
-            state="sent",
-            state_text="sent once for any number of servers",
-            tokens=once,
-            method="estimate",
-            error_percent=None,
-        )
-        parts.append(shared)
+        label, text = "Tools and headings for MCP servers", "sent once for any number of servers"
+        parts.append(_estimated_part("mcp-server", label, text, once))
     return parts
 
 
@@ -336,23 +316,11 @@ def _mcp_part(sent: ServerTools) -> FootprintPart:
     )
 
 
-def _message_part(tokens: int) -> FootprintPart:
-    return FootprintPart(
-        kind="message",
-        label=MESSAGE,
-        state="sent",
-        state_text="yours",
-        tokens=tokens,
-        method="estimate",
-        error_percent=None,
-    )
-
-
 def add_up(parts: Sequence[FootprintPart]) -> Measure:
     """Return the sum of parts, with the weakest method and the sum of the error bands."""
     known = [part for part in parts if part.tokens is not None]
     tokens = sum(part.tokens or 0 for part in known)
-    method: Method = max((part.method for part in known), key=METHODS.index, default="exact")
+    method = weakest_method(part.method for part in known)
     band: float | None = None
     if all(part.error_percent is not None for part in known):
         errors = sum((part.tokens or 0) * (part.error_percent or 0.0) for part in known)

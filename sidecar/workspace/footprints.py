@@ -235,7 +235,7 @@ def _find(
             change = "Files have changed"
     servers = find_mcp_servers(agent, start, places)
     kept = read_kept(state_dir()) if servers else {}
-    tools = sent_tools(servers, model, kept, places.env)
+    tools = [sent_tools(server, model, kept, places.env) for server in servers]
     measured = {name_in_tools(sent.server.name) for sent in tools if sent.tokens is not None}
     texts = _mcp_texts(agent, sources, use.first) if use and use.first else {}
     unmeasured = {name: text for name, text in texts.items() if name not in measured}

@@ -102,7 +102,7 @@ def _make_hints(
     def sent(server: McpServer, agent: str) -> ServerTools:
         entry = msgspec.structs.replace(server, agent=agent)
         model = model_of_agent(agent, models.get(agent), default)
-        return sent_tools([entry], model, kept, places.env)[0]
+        return sent_tools(entry, model, kept, places.env)
 
     hints = []
     for line, servers in by_line.items():

@@ -71,26 +71,6 @@ def choose_session(conversation: Session | None, agents: StoredSession | None) -
     return conversation if is_first else agents
 
 
-def next_switch_at(shown: Session) -> datetime | None:
-    """Return the time when the shown session loses its precedence or becomes too old to show.
-
-    Returns None if this time has passed.
-    """
-    is_stored = isinstance(shown, StoredSession)
-    periods = [RECENT] if is_stored else []
-    if not is_stored or shown.source == PROTOCOL:
-        periods.append(PROTOCOL_OUTRANKS)
-    ends = (shown.updated_at + period for period in periods)
-    return min((at for at in ends if at > datetime.now(UTC)), default=None)
-
-
-def is_recent(session: Session) -> bool:
-    """Return whether a session that is not selected is recent enough to be shown."""
-    return not isinstance(session, StoredSession) or (
-        session.updated_at >= datetime.now(UTC) - RECENT
-    )
-
-
 DEFAULT_ID = "default"
 """The ID of the conversation that is created if the client does not provide an ID."""
 SESSIONS_KEPT = 256
@@ -401,10 +381,17 @@ class SessionRegistry:
     def next_switch_at(self) -> datetime | None:
         """Return the time when the shown session loses its precedence or becomes too old to show.
 
-        Returns None if there is no such time, for example if the user has selected the session.
+        Returns None if this time has passed, or if the user has selected the session.
         """
-        shown = self.find(None)
-        return None if shown is None or self._selected() else next_switch_at(shown)
+        shown, periods = self.find(None), list[timedelta]()
+        if shown is None or self._selected():
+            return None
+        if isinstance(shown, StoredSession):
+            periods.append(RECENT)
+        if not periods or shown.source == PROTOCOL:
+            periods.append(PROTOCOL_OUTRANKS)
+        ends = (shown.updated_at + period for period in periods)
+        return min((at for at in ends if at > datetime.now(UTC)), default=None)
 
     def newest_conversation(self) -> Conversation | None:
         """Return this server's most recently updated conversation."""
@@ -660,8 +647,8 @@ class SessionRegistry:
     def publish(self) -> None:
         """Update the shown context, and publish it if it has changed."""
         shown, before = self.find(None), self.context
-        if shown is not None and not is_recent(shown) and not self._selected():
-            shown = None
+        if isinstance(shown, StoredSession) and not self._selected():
+            shown = shown if shown.updated_at >= datetime.now(UTC) - RECENT else None
         context = ContextState() if shown is None else self._context_of(shown)
         self._workspace.context = context._replace(
             revision=self._next_revision(shown), followed=tuple(self._followed_sections(shown))

@@ -47,15 +47,6 @@ class ContextState(NamedTuple):
     """All conversation sections that follow a document's edits."""
 
 
-class SettingsChange(NamedTuple):
-    """A root's new settings. If a field is None, the old value is kept."""
-
-    editor: Mapping[str, Any] | None = None
-    """The `tokenSidecar` section of the editor's settings."""
-    read: tuple[Loaded, Rules] | None = None
-    """The merged settings and the resulting budget rules."""
-
-
 @dataclass(eq=False, repr=False)
 class Workspace:
     """A root folder. `uri` and `path` are None for documents outside all roots."""
@@ -87,12 +78,11 @@ class Workspace:
         same = model == (self.context.model or self.settings.model)
         return self.context.limits if same else NamedLimits()
 
-    def apply_settings(self, change: SettingsChange) -> None:
-        if change.editor is not None:
-            self.editor = change.editor
-        if change.read is not None:
-            self.loaded, self.rules = change.read
-            self.has_settings = True
+    def apply_editor_section(self, section: Mapping[str, Any]) -> None:
+        self.editor = section
+
+    def apply_settings(self, loaded: Loaded, rules: Rules) -> None:
+        self.loaded, self.rules, self.has_settings = loaded, rules, True
 
     @property
     def settings(self) -> Settings:

@@ -87,7 +87,7 @@ async def test_hints_are_made_beside_the_event_loop(
     """A file may have 200 servers, for each of which the forms of all agents are compared."""
     threads = list[threading.Thread]()
 
-    def noting(*given: Any) -> list[ServerTools]:
+    def noting(*given: Any) -> ServerTools:
         threads.append(threading.current_thread())
         return sent_tools(*given)
 

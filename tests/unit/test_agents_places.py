@@ -16,7 +16,7 @@ import pytest
 from sidecar.agents.folders import Places, Roots
 from sidecar.agents.reader_registry import Sources, paths_to_watch, readers_here
 from sidecar.config.settings import Agents
-from sidecar.project.footprint import find_sent_files
+from sidecar.project.footprint import find_all_footprints, sent_files
 from tests.cases import read_cases
 from tests.unit.agents_world import World
 
@@ -331,4 +331,6 @@ def test_own_prompt_file_is_found_where_a_variable_says(
     path = write(tmp_path / "x" / file, {"a": 1})
     places = Places.of(Agents(), {"HOME": str(tmp_path), variable: str(tmp_path / "x")})
     (tmp_path / "p").mkdir()
-    assert [one.path for one in find_sent_files(tmp_path / "p", places)] == [str(path)]
+    assert [one.path for one in sent_files(find_all_footprints(tmp_path / "p", places))] == [
+        str(path)
+    ]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.config.toml import InvalidTomlError, ValueSpan, find_line, find_value_spans, parse
+from sidecar.config.toml import InvalidTomlError, ValueSpan, find_span, find_spans, parse
 
 EXAMPLE = '''\
 # a comment = "not a key"
@@ -52,7 +52,7 @@ def is_header(text: str, span: ValueSpan) -> bool:
 
 def assert_true_to_tomllib(text: str) -> None:
     values = tomllib.loads(text)
-    spans = find_value_spans(text)
+    spans = find_spans(text)[0]
     for path, span in spans.items():
         assert span.line == text.count("\n", 0, span.start) + 1
         if not is_header(text, span):
@@ -71,7 +71,7 @@ def leaves(values: object, path: tuple[str | int, ...] = ()) -> list[tuple[str |
 
 def test_spans_of_all_toml_syntax_equal_tomllib() -> None:
     assert_true_to_tomllib(EXAMPLE)
-    spans = find_value_spans(EXAMPLE)
+    spans = find_spans(EXAMPLE)[0]
     assert spans["rows", 1, "sub", "m"].line == 21
     assert spans["rows", 1, "deep", 0, "k"].line == 23
     assert spans["table", "list", 1, "x", 0].line == 14
@@ -82,10 +82,10 @@ def test_spans_are_right_with_carriage_returns() -> None:
 
 
 def test_missing_path_has_the_line_of_its_table() -> None:
-    spans = find_value_spans(EXAMPLE)
-    assert find_line(spans, ("rows", 1, "missing")) == 18
-    assert find_line(spans, ("rows",)) == 16
-    assert find_line(spans, ("nowhere", "x")) is None
+    spans = find_spans(EXAMPLE)[0]
+    found = [find_span(spans, path) for path in (("rows", 1, "missing"), ("rows",))]
+    assert [span and span.line for span in found] == [18, 16]
+    assert find_span(spans, ("nowhere", "x")) is None
 
 
 keys = st.one_of(
@@ -129,14 +129,14 @@ def test_spans_of_random_documents_equal_tomllib(lines: list[str]) -> None:
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        find_value_spans(text)  # keys are repeated, so only check that nothing is raised
+        find_spans(text)[0]  # keys are repeated, so only check that nothing is raised
     else:
         assert_true_to_tomllib(text)
 
 
 @given(st.text("[]{}\"'=,.#\\\n\r ab1é"))
 def test_any_text_is_parsed_or_reported_with_a_line(text: str) -> None:
-    find_value_spans(text)
+    find_spans(text)[0]
     try:
         expected = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -148,4 +148,4 @@ def test_any_text_is_parsed_or_reported_with_a_line(text: str) -> None:
 
 
 def test_invalid_escape_ends_the_scan_without_an_error() -> None:
-    assert list(find_value_spans('a = 1\n"\\UFFFFFFFF" = 2\n')) == [("a",)]
+    assert list(find_spans('a = 1\n"\\UFFFFFFFF" = 2\n')[0]) == [("a",)]

@@ -11,7 +11,12 @@ import pytest
 
 from sidecar.project import footprint as footprints
 from sidecar.project import source_files
-from sidecar.project.footprint import agents_with_files, find_footprint, find_sent_files
+from sidecar.project.footprint import (
+    agents_with_files,
+    find_all_footprints,
+    find_footprint,
+    sent_files,
+)
 from sidecar.project.loading_rules import loading_rules
 from sidecar.project.source_files import OUTSIDE, SourceFiles
 from sidecar.text.prompt_markdown import Mention, find_mentions
@@ -34,7 +39,7 @@ def texts(world: FootprintWorld) -> str:
     with recorded_opens(outside) as opened:
         found = [world.footprint(agent) for agent in loading_rules()]
         assert agents_with_files(world.root, world.places)
-        files = find_sent_files(world.root, world.places)
+        files = sent_files(find_all_footprints(world.root, world.places))
     assert opened == []
     sent = [text for file in files for text in file.texts.values()]
     return "".join([*sent, *(part.text for one in found for part in one.parts)])
@@ -80,7 +85,7 @@ def test_files_that_link_out_of_the_root_are_not_read(world: FootprintWorld, nam
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(world.home.parent / "secret.md")
     assert PLANTED not in texts(world)
-    (file,) = {one.path: one for one in find_sent_files(world.root, None)}.values()
+    (file,) = {one.path: one for one in sent_files(find_all_footprints(world.root, None))}.values()
     assert (file.path, file.note) == (str(path), OUTSIDE)
 
 

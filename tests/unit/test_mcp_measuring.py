@@ -82,7 +82,7 @@ def test_the_tools_of_the_users_own_server_are_counted_and_kept(
     assert measure(start) == 0
     assert "crates: 25 tools" in capsys.readouterr().err
     (found,) = find_mcp_servers("claude-code", start, places_of(start))
-    (sent,) = sent_tools([found], "claude-sonnet-5", read_kept(state_dir()), {})
+    sent = sent_tools(found, "claude-sonnet-5", read_kept(state_dir()), {})
     assert sent.tools == 25
     assert sent.tokens is not None
     assert 25 * 8 < sent.tokens < 25 * 25  # a line per tool

@@ -211,7 +211,7 @@ def test_a_server_cannot_change_the_form_of_its_text() -> None:
 def test_the_form_depends_on_model_entry_and_environment(
     agent: str, model: str, env: dict[str, str], options: dict[str, Any], sends: str
 ) -> None:
-    (sent,) = sent_tools([server_of(agent, options=options)], model, {}, env)
+    sent = sent_tools(server_of(agent, options=options), model, {}, env)
     assert sent.sends == sends
     assert sent.tokens == (0 if sends == "nothing" else None)
 
@@ -230,7 +230,7 @@ def test_kept_numbers_are_those_of_each_agents_form(tmp_path: Path) -> None:
     for agent, rules in mcp_rules().items():
         for model in ("gpt-6.2-sol", "gpt-5", "claude-sonnet-5"):
             entry = server_of(agent, env={"TOKEN": "secret"})
-            (sent,) = sent_tools([entry], model, read_kept(tmp_path), {})
+            sent = sent_tools(entry, model, read_kept(tmp_path), {})
             form = next(form for form in rules.forms if form.applies(entry, model, {}))
             assert sent.tokens == len(sent_text(entry, TOOLS, form)), agent
             assert sent.tools == 2
@@ -261,7 +261,7 @@ def test_a_changed_filter_has_no_number_until_it_is_measured(tmp_path: Path) -> 
     server = server_of("codex")
     counts = count_tools_in_each_form([server], TOOLS, ("gpt-5",), count_characters)
     kept = {server.digest: KeptServer(tools=2, measured_at="2026", counts=counts)}
-    (sent,) = sent_tools([server_of("codex", only=("open",))], "gpt-5", kept, {})
+    sent = sent_tools(server_of("codex", only=("open",)), "gpt-5", kept, {})
     assert (sent.tools, sent.tokens) == (2, None)
 
 

@@ -20,7 +20,7 @@ from sidecar.server.features.timed_updates import CacheUpdates
 from sidecar.tasks import Scheduler
 from sidecar.workspace.services import Services
 from sidecar.workspace.status import cache_status, with_forecast
-from sidecar.workspace.workspace import Event, SettingsChange, Workspace
+from sidecar.workspace.workspace import Event, Workspace
 from tests.unit.cost_calls import call_of
 
 MODEL = "claude-opus-4-5"
@@ -72,7 +72,7 @@ class Day:
     def _open(self, path: Path, caps: Caps) -> Workspace:
         workspace = self.services.roots.add(path.as_uri())
         settings = Settings(cost=caps)
-        workspace.apply_settings(SettingsChange(read=(Loaded(settings, (), {}), Rules(settings))))
+        workspace.apply_settings(Loaded(settings, (), {}), Rules(settings))
         return workspace
 
     def now(self) -> datetime:
