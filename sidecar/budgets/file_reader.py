@@ -6,24 +6,20 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from sidecar.budgets.check_cache import Checked, Entry, digest_of, is_stamp_reliable
+from sidecar.budgets.budget_rules import Rules
+from sidecar.budgets.check_cache import Checked, ContentCounts, Entry, digest_of, is_stamp_reliable
 from sidecar.budgets.check_report import FileRange, FileReport, report_finding
 from sidecar.budgets.checked_text import Subject, findings
 from sidecar.budgets.content_counts import ContentCounter
 from sidecar.config.safe_files import FileStamp, stamp_of_status
-from sidecar.counting.local_counts import map_batches
+from sidecar.config.settings import Settings
+from sidecar.counting.count_result import Measure
+from sidecar.counting.local_counts import ChooseCounter, map_batches
 from sidecar.counting.open_documents import Snapshot
 from sidecar.project.files import SkippedPath, Target, decode
 from sidecar.text.outline import has_ignore_mark
-
-if TYPE_CHECKING:
-    from sidecar.budgets.budget_rules import Rules
-    from sidecar.budgets.check_cache import ContentCounts
-    from sidecar.config.settings import Settings
-    from sidecar.counting.count_result import Measure
-    from sidecar.counting.local_counts import ChooseCounter
 
 _PARALLEL_REQUESTS = 8
 """Maximum number of simultaneous requests to an endpoint."""

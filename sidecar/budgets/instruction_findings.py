@@ -7,25 +7,21 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from sidecar.agents.folders import Places, agent_folders, project_files
+from sidecar.budgets.budget_rules import FindingSeverity
 from sidecar.budgets.findings import DEFAULT_SEVERITIES
 from sidecar.budgets.fixes import Fix, TextEdit
-from sidecar.config.settings import InstructionCode
+from sidecar.config.settings import FootprintSettings, InstructionCode, Settings
 from sidecar.known_agents import all_agents
 from sidecar.project.files import encoding_of
-from sidecar.project.footprint import ByteRange, find_all_footprints
+from sidecar.project.footprint import ByteRange, Footprint, Problem, ProblemFix, find_all_footprints
 from sidecar.project.loading_rules import loading_rules
+from sidecar.project.source_files import SourceFiles
 from sidecar.text.printable import first_names, printable
-
-if TYPE_CHECKING:
-    from sidecar.budgets.budget_rules import FindingSeverity
-    from sidecar.config.settings import FootprintSettings, Settings
-    from sidecar.project.footprint import Footprint, Problem, ProblemFix
-    from sidecar.project.source_files import SourceFiles
 
 _WHOLE_FILE = ("instructions-hidden", "rule-always-loaded")
 """The codes of findings about a whole file. Its first line is underlined."""

@@ -7,7 +7,8 @@ import errno
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -33,10 +34,6 @@ from sidecar.config.paths import (
 from sidecar.config.roots import has_section
 from sidecar.config.safe_files import RefusedError, read_file
 from sidecar.config.toml import InvalidTomlError, KeyPath, find_spans, parse
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 NO_EFFECT = (
     f"[tool.token-sidecar] has no effect beside a {PROJECT_FILE}; move its settings to that file"

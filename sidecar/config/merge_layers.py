@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -30,12 +30,9 @@ from sidecar.config.settings import (
     Table,
     Team,
 )
+from sidecar.config.toml import KeyPath
 from sidecar.known_agents import all_agents
 from sidecar.text.globs import MAX_PATTERNS
-
-if TYPE_CHECKING:
-    from sidecar.config.toml import KeyPath
-
 
 TRUSTED_KEYS = frozenset(
     {"endpoint", "tokenize", "tokenizer", "price", "cost", "agents", "ledger", "team"}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from sidecar.agents.folders import Places
+from sidecar.project.git import find_top
 from sidecar.project.loading_rules import AgentRules, Files, Limit
 from sidecar.project.source_files import SourceFiles
 from sidecar.text.globs import PathGlobs, path_glob_problem
@@ -72,13 +73,8 @@ class AgentSearch:
 
     @cached_property
     def _root(self) -> str | None:
-        folder = self.start
-        while True:
-            if os.path.lexists(os.path.join(folder, ".git")):
-                return folder
-            if os.path.dirname(folder) == folder:
-                return None
-            folder = os.path.dirname(folder)
+        top = find_top(Path(self.start))
+        return None if top is None else str(top)
 
     @property
     def start_name(self) -> str:
@@ -108,10 +104,7 @@ class AgentSearch:
     def _chain(self, above: str) -> list[SearchFolder]:
         """Return the folders down to the start, outermost first."""
         root = self._root
-        folders = [self.start]
-        while folders[-1] != os.path.dirname(folders[-1]):
-            folders.append(os.path.dirname(folders[-1]))
-        folders.reverse()
+        folders = [*map(str, (Path(self.start), *Path(self.start).parents))][::-1]
         first = folders.index(root or self.start)
         outermost = first if above == "never" else 0
         if root is not None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from sidecar.counting.count_result import method_mark
 from sidecar.text.pages import STYLE, Page, escape, parts_bar, table_html
 from sidecar.workspace.footprint_report import (
+    AgentFootprint,
+    FootprintReport,
     agent_name,
     agent_notes,
     agent_rows,
     others_text,
     size_text,
 )
-
-if TYPE_CHECKING:
-    from sidecar.workspace.footprint_report import AgentFootprint, FootprintReport
 
 _TITLE = "What your agent loads"
 _MOST_COLORS = 7

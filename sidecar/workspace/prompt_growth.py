@@ -6,30 +6,25 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from sidecar.agents.folders import Places
 from sidecar.budgets.check_report import PromptGrowth, UnreadFile
 from sidecar.budgets.instruction_findings import choose_agents
+from sidecar.config.settings import Settings
 from sidecar.cost.change_price import ChangedCalls, ChangePrice, price_change, price_open_session
+from sidecar.cost.prices import Prices
 from sidecar.cost.prompt_file_costs import models_by_calls
+from sidecar.cost.usage_profile import AgentUsage, UsageProfile
 from sidecar.counting.count_result import Measure, Method, weakest_method
 from sidecar.errors import BadParamsError, SidecarError
-from sidecar.project.footprint import find_for_model
+from sidecar.models.price_list import UnitPrices
+from sidecar.project.footprint import Part, find_for_model
 from sidecar.project.loading_rules import loading_rules
-from sidecar.project.source_files import SourceFiles
+from sidecar.project.source_files import Contents, SourceFiles
 from sidecar.workspace.footprint_report import short_forms, short_path
-
-if TYPE_CHECKING:
-    from sidecar.config.settings import Settings
-    from sidecar.cost.prices import Prices
-    from sidecar.cost.usage_profile import AgentUsage, UsageProfile
-    from sidecar.models.price_list import UnitPrices
-    from sidecar.project.footprint import Part
-    from sidecar.project.source_files import Contents
-
 
 CountText = Callable[[str, str], Measure]
 """Counts a text for a model."""

@@ -16,6 +16,7 @@ import msgspec
 from sidecar import typed
 from sidecar.config.safe_files import lock_state, make_folder, read_file, stamp_of, write
 from sidecar.project.footprint import Footprint
+from sidecar.project.git import find_top
 from sidecar.project.loading_rules import loading_rules
 
 _FILE_NAME = "system-prompts.json"
@@ -125,6 +126,5 @@ def _names(agent: str) -> list[str]:
 
 def _up_to_root(start: Path) -> list[Path]:
     """Return a folder and those above it, up to the repository's root if there is one."""
-    chain = [start, *start.parents]
-    root = next((index for index, one in enumerate(chain) if os.path.lexists(one / ".git")), 0)
-    return chain[: root + 1]
+    top = find_top(start) or start
+    return [one for one in (start, *start.parents) if one.is_relative_to(top)]

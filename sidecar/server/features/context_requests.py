@@ -100,7 +100,6 @@ class ContextRequests(Feature):
             self._history.add_up_soon(workspace)
 
     async def _find_session(self, conversations: Conversations, session: str | None) -> None:
-        await conversations.restore()
         sessions, workspace = conversations.sessions, conversations.workspace
         if session is None or sessions.find(session) or conversations.is_changing(session):
             return
@@ -301,7 +300,6 @@ def _list_sessions(
 
 
 async def _reset(conversations: Conversations, params: p.ResetParams) -> ContextUsage:
-    await conversations.restore()
     sessions = conversations.sessions
     shown = sessions.find(params.session)
     agent = shown.source if isinstance(shown, StoredSession) else None
@@ -316,7 +314,6 @@ async def _reset(conversations: Conversations, params: p.ResetParams) -> Context
 
 
 async def _assemble(conversations: Conversations, params: p.AssembleParams) -> AssembleResult:
-    await conversations.restore()
     name = conversations.sessions.id_to_change(params.session)
     await conversations.look_up_window(conversations.model_of(name))
     _, result = await conversations.apply(Assemble(session=name, params=params))
