@@ -254,6 +254,15 @@ def test_commands_other_than_serve_import_no_lsp(verb: str) -> None:
     assert result.stdout.strip() == "[]"
 
 
+def test_the_server_imports_lsp_only_while_garbage_collection_is_disabled() -> None:
+    """With garbage collection, the import takes a fifth longer."""
+    code = "import sys, sidecar.server.run; print('lsprotocol' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "False"
+
+
 def test_no_server_exists_at_module_level() -> None:
     code = "import sidecar.server.server as m; print([n for n in vars(m) if n == 'server'])"
     result = subprocess.run(
