@@ -1,4 +1,5 @@
-"""Writes docs/reference/loading-rules.md from `loading_rules.toml`.
+"""Writes docs/reference/loading-rules.md from `loading_rules.toml`, in the words of
+`loading_rules_page.toml`.
 
 Run `python -m tests.loading_rules_page > docs/reference/loading-rules.md`.
 """
@@ -6,7 +7,10 @@ Run `python -m tests.loading_rules_page > docs/reference/loading-rules.md`.
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from sidecar.project.loading_rules import (
     AgentRules,
@@ -20,78 +24,20 @@ from sidecar.project.loading_rules import (
 )
 from sidecar.project.mcp_servers import Form, McpFile, mcp_rules
 
-HEAD = """\
-# Loading rules
-
-Which files each coding agent sends before your first word, in the order of its request, and what is lost of them. Of
-skills, commands and sub-agents only a line each is sent, never the body.
-`map`, `cost files` and hovers on prompt files use these rules. They are data in
-`sidecar/project/loading_rules.toml`, from which this page is generated.
-
-With a version, the rules were measured: words were planted in each place, and the agent's real requests were searched
-for them, without a terminal (`-p`, `exec`, `run`). Without one, they follow the documentation or the source.
-
-In the tables, *root* is the root of the git repository, and *start* is the folder where the agent starts, which is the
-workspace. *Chain* is every folder from the root to the start; without a repository it is the start folder. Of names
-joined by "else", only the first that exists is read. Other files are read in addition.
-"""
-RUNS_HEAD = """\
-## How often the rules were right
-
-`tests/e2e/agents/test_footprints.py` runs each agent in 12 projects with planted words, and compares the first request
-with the rules: whether each word is in it, the order of the files (except of rules and skills that an agent does not
-sort), the bytes where a file is cut, the tokens of each
-part within 2 %, and the sum of all parts with what was billed. Some projects were extended later, so the numbers
-of words differ. Continue's files have no times, so no request is known. aider keeps only its own rounded count, in
-the repository's root, so three sums were compared, within 75 %.
-
-| agent | version | words: right | parts: right | sums: right |
-|---|---|---|---|---|"""
-RUNS = {
-    "claude-code": (6_371, 150, 12),
-    "codex": (6_371, 141, 12),
-    "opencode": (6_331, 273, 12),
-    "kilo-code": (6_331, 293, 12),
-    "gemini-cli": (6_371, 170, 12),
-    "qwen-code": (6_371, 297, 12),
-    "pi": (6_371, 37, 12),
-    "kimi-code": (6_371, 58, 12),
-    "vibe": (6_323, 129, 12),
-    "copilot-cli": (6_371, 328, 12),
-    "cline": (6_323, 32, 12),
-    "continue": (6_371, 142, 0),
-    "aider": (6_323, 2, 3),
-}
-"""The words, parts and sums of each agent's last run. The rules were right about all of them.
-
-Of opencode and Kilo Code, the projects that had differed were run again after the rules were mended.
-"""
-WHERE = {
-    "user": "yours",
-    "chain": "chain",
-    "trusted": "from the nearest folder that you have trusted to the start, else the start",
-    "between": "between root and start",
-    "root": "root",
-    "start": "start",
-}
-ABOVE = {
-    "never": "",
-    "without-git": "; without a repository, every folder above",
-    "one": " and one folder above; without a repository, every folder above",
-    "always": " and every folder above",
-}
+WORDS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+"""The page's sentences, and words for the values in the rules."""
 
 
 def page() -> str:
     """Return the page."""
     sections = [section(rules) for rules in loading_rules().values()]
-    return "\n".join([HEAD, *sections, mcp_section(), runs_section()])
+    return "\n".join([WORDS["head"], *sections, mcp_section(), runs_section()])
 
 
 def runs_section() -> str:
     """Return the part of the page about the runs of the real agents."""
-    rows = [RUNS_HEAD]
-    for agent, numbers in RUNS.items():
+    rows = [WORDS["runs-head"].rstrip()]
+    for agent, numbers in WORDS["runs"].items():
         rules = loading_rules()[agent]
         cells = (f"{one:,} of {one:,}" if one else "none" for one in numbers)
         rows.append(f"| {rules.title} | {rules.version} | {' | '.join(cells)} |")
@@ -116,7 +62,7 @@ def section(rules: AgentRules) -> str:
 
 def row(rules: AgentRules, files: Files) -> str:
     """Return a row of an agent's table."""
-    where = ", ".join(WHERE[one] for one in files.where) + ABOVE[files.above]
+    where = ", ".join(WORDS["where"][one] for one in files.where) + WORDS["above"][files.above]
     where += ", start first" if files.innermost_first else ""
     names = [
         f"`{one}`" if isinstance(one, str) else " else ".join(f"`{name}`" for name in one)
@@ -127,7 +73,7 @@ def row(rules: AgentRules, files: Files) -> str:
 
 def entries_row(entries: Entries) -> str:
     """Return a row of an agent's table of skills, commands and sub-agents."""
-    where = ", ".join(WHERE[one] for one in entries.where)
+    where = ", ".join(WORDS["where"][one] for one in entries.where)
     files = ", ".join(f"`{one}`" for one in entries.files)
     return f"| {entries.kind}s | {where} | {files} | {'; '.join(entries_details(entries))} |"
 
@@ -168,11 +114,7 @@ def entry_limit_text(limit: EntryLimit) -> str:
     most = f"{limit.characters:,} characters" if limit.characters is not None else ""
     if limit.window_share is not None:
         most = f"{limit.window_share:.0%} of the window" + _list_unit(limit)
-    lost = {
-        "descriptions": "Beyond it, whole descriptions are lost, last of the most used entries",
-        "lengths": "Beyond it, all descriptions are shortened to one length",
-        "rest": "From the first that does not fit, in the order of the names, only names are sent",
-    }[limit.loses]
+    lost = WORDS["lost"][limit.loses]
     variable = f" `{limit.variable}` replaces it." if limit.variable else ""
     return f"The list of skills and commands has at most {most}. {lost}.{variable}"
 
@@ -190,16 +132,6 @@ def _list_unit(limit: EntryLimit) -> str:
     return unit
 
 
-FLAGS = {
-    "is_sorted": "sorted by name",
-    "hides_same_name": "a rule hides later ones of the same name",
-    "skips_links": "not links",
-    "stays_inside": "no link that leads out of the project",
-    "links_as_imports": "rules behind links count as imports",
-    "drops_invalid": "not if the front matter is not valid YAML",
-}
-
-
 def details(files: Files) -> Iterator[str]:
     """Yield what the fields of an entry say, except its names and places."""
     if files.kind:
@@ -208,16 +140,11 @@ def details(files: Files) -> Iterator[str]:
         listed = ", ".join(f"`{name}`" for name in names)
         text = " with text" if not files.empty_hides else ""
         yield f"{listed} only if no folder has one of the other names{text}"
-    yield from (text for field, text in FLAGS.items() if getattr(files, field))
+    yield from (text for field, text in WORDS["flags"].items() if getattr(files, field))
     if files.scope is not None:
         yield from scope_details(files.scope)
     if files.strips:
-        removed = {
-            "comments": "HTML comments that are blocks",
-            "front-matter": "front matter",
-            "ends": "white space at the ends",
-        }
-        yield "removed: " + ", ".join(removed[one] for one in files.strips)
+        yield "removed: " + ", ".join(WORDS["removed"][one] for one in files.strips)
     if files.without_imports:
         yield "no imports in " + ", ".join(f"`{name}`" for name in files.without_imports)
     if files.limit is not None:
@@ -228,12 +155,7 @@ def details(files: Files) -> Iterator[str]:
 
 def scope_details(scope: Scope) -> Iterator[str]:
     """Yield when rules are sent."""
-    sent = {
-        "later": "sent later",
-        "name-only": "only described",
-        "hidden": "not sent",
-        "sent": "sent",
-    }
+    sent = WORDS["sent"]
     if scope.keys:
         keys = ", ".join(f"`{key}`" for key in scope.keys)
         everything = ", ".join(f"`{one}`" for one in scope.everything)
@@ -255,7 +177,7 @@ def limit_text(limit: Limit) -> str:
     """Return a limit in words."""
     most = [f"{limit.lines:,} lines"] if limit.lines is not None else []
     most += [f"{limit.bytes:,} bytes"] if limit.bytes is not None else []
-    whole = {"bytes": "", "lines": ", whole lines", "files": ", whole files"}[limit.keeps]
+    whole = WORDS["keeps"][limit.keeps]
     each = " together" if limit.is_shared else " a file"
     return f"at most {' and '.join(most)}{each}{whole}; the rest is lost"
 
@@ -263,7 +185,7 @@ def limit_text(limit: Limit) -> str:
 def agent_notes(rules: AgentRules) -> Iterator[str]:
     """Yield what applies to all files of an agent."""
     if rules.once:
-        yield {"file": "A file is sent once.", "text": "The same text is sent once."}[rules.once]
+        yield WORDS["once"][rules.once]
     if rules.imports is not None:
         yield import_text(rules.imports)
     elif rules.files:
@@ -271,39 +193,17 @@ def agent_notes(rules: AgentRules) -> Iterator[str]:
     if rules.constants:
         yield from constant_texts(rules)
     if rules.skill_order != "found":
-        yield {
-            "name": "Skills are sorted by name.",
-            "level": "Skills are sorted by name, those of the project and yours apart.",
-        }[rules.skill_order]
+        yield WORDS["skill-order"][rules.skill_order]
     if rules.entry_limit is not None:
         yield entry_limit_text(rules.entry_limit)
     if rules.settings is not None:
         files = ", ".join(f"`{one}`" for one in rules.settings.files)
-        meanings = {
-            "bytes": "the limit",
-            "more_names": "names to try after the others",
-            "also_names": "names to read as well",
-            "names": "names instead of the others",
-            "excludes": "files that are not read",
-            "adds": "more files",
-            "max_description": "the limit of a description",
-            "window_share": "the limit of the list, as a share of the window",
-            "output_style": "the output style",
-        }
         keys = [
             f"`{key}` ({meaning})"
-            for field, meaning in meanings.items()
+            for field, meaning in WORDS["settings"].items()
             if (key := getattr(rules.settings, field))
         ]
         yield f"Settings: {', '.join(keys)} in {files}."
-
-
-CHANGES = {
-    "appended": "After a change, a resumed session has the old text in its place, and the new text at the end.",
-    "replaced": "After a change, a resumed session has the new text in its place, so the history after it is not cached.",
-    "kept": "After a change, a resumed session keeps the old text.",
-    "new": "Each run is a new session.",
-}
 
 
 def constant_texts(rules: AgentRules) -> Iterator[str]:
@@ -319,10 +219,7 @@ def constant_texts(rules: AgentRules) -> Iterator[str]:
         yield f"A second call after each answer sends {first.second_call:,} tokens{again}."
     if first.sub_agent:
         yield f"A sub-agent's own system prompt and tools: {first.sub_agent:,} tokens, and the instructions again."
-    yield CHANGES[rules.after_change]
-
-
-FOLDERS = {"root": "project", "start": "folder where the agent starts"}
+    yield WORDS["changes"][rules.after_change]
 
 
 def import_text(imports: Imports) -> str:
@@ -344,21 +241,10 @@ def import_text(imports: Imports) -> str:
                 f"A file imports at most {imports.most}, with those that they import."
                 if imports.most
                 else "",
-                f"A file outside the {FOLDERS[imports.within]} {imports.outside}.",
+                f"A file outside the {WORDS['within'][imports.within]} {imports.outside}.",
             ],
         )
     )
-
-
-MCP_HEAD = """\
-## MCP servers
-
-Which servers each agent starts, and what it sends of their tools, measured in the versions above. The rules are in
-`sidecar/project/mcp_servers.toml`. Titles, annotations and output schemas of tools are in no request. A relative path is
-in the folder where the agent starts.
-
-| agent | configuration | sent in each call |
-|---|---|---|"""
 
 
 def mcp_section() -> str:
@@ -369,7 +255,7 @@ def mcp_section() -> str:
         forms = "; ".join(form_text(form) for form in rules.forms)
         pages = "; only the first page of a list of tools" if rules.reads_first_page_only else ""
         rows.append(f"| {loading_rules()[agent].title} | {files} | {forms}{pages} |")
-    return "\n".join([MCP_HEAD, *rows, ""])
+    return "\n".join([WORDS["mcp-head"].rstrip(), *rows, ""])
 
 
 def file_texts(file: McpFile) -> list[str]:
@@ -385,13 +271,7 @@ def form_text(form: Form) -> str:
         f"`{key}: {str(value).lower()}` in the server's entry" for key, value in form.entry.items()
     ]
     conditions += [f"the models `{model}`" for model in form.models]
-    texts = {
-        "schemas": "whole schemas",
-        "lines": "a line per tool",
-        "server": "a line per server",
-        "nothing": "nothing",
-    }
-    text = texts[form.sends]
+    text = WORDS["tools"][form.sends]
     if form.description_limit is not None:
         text += f", descriptions up to {form.description_limit:,} characters"
     if "{instructions}" in form.instructions + form.text:
