@@ -61,13 +61,7 @@ def imported(tmp_path: Path, until: str) -> set[str]:
     log = tmp_path / "imports"
     with log.open("wb") as stderr:
         client = StdioClient([sys.executable, "-P", "-c", SERVER], stderr)
-    folder = {"uri": tmp_path.as_uri(), "name": "w"}
-    capabilities = {"general": {"positionEncodings": ["utf-16"]}}
-    client.request(
-        "initialize",
-        {"processId": None, "capabilities": capabilities, "workspaceFolders": [folder]},
-    )
-    client.notify("initialized", {})
+    client.initialize(tmp_path)
     uri = (tmp_path / "doc.py").as_uri()
     client.open(source_text(10_000), uri)
     client.request("tokens/count", {"textDocument": {"uri": uri}})
@@ -93,7 +87,7 @@ def test_the_first_count_imports_only_what_it_needs(tmp_path: Path) -> None:
     assert "splintr" in modules
     found = set(of((*LIBRARIES, *PACKAGES), modules))
     # Pure modules, which the types of sessions and of the context's protocol need.
-    light = ("cache_lifetimes", "cache_losses", "context_costs")
+    light = ("cache_lifetimes", "cache_losses", "cap_rule", "context_costs")
     assert found == {"sidecar.cost", *(f"sidecar.cost.{name}" for name in light)}
 
 
