@@ -90,13 +90,14 @@ class StdioClient:
     def notify(self, method: str, params: object = None) -> None:
         self.send({"jsonrpc": "2.0", "method": method, "params": params})
 
-    def initialize(self) -> float:
-        """Initialize the server, and return the seconds until its response."""
+    def initialize(self, *roots: Path) -> float:
+        """Initialize the server with root folders, and return the seconds until its response."""
         start = time.perf_counter()
         params = {
             "processId": None,
             "rootUri": None,
             "capabilities": {"general": {"positionEncodings": ["utf-16"]}},
+            "workspaceFolders": [{"uri": root.as_uri(), "name": root.name} for root in roots],
         }
         self.request("initialize", params)
         took = time.perf_counter() - start

@@ -15,7 +15,7 @@ import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.corpus import history
@@ -42,11 +42,7 @@ class Server(StdioClient):
         env = {**os.environ, "HOME": str(home), "TOKEN_SIDECAR_STATE": str(state)}
         with (state / "log").open("ab") as log:
             super().__init__([*SERVER, "--log-level", "DEBUG"], stderr=log, env=env)
-        uri = (home / "work" / "0").as_uri()
-        folders = [{"uri": uri, "name": "root"}]
-        params: Any = {"processId": None, "capabilities": {}, "workspaceFolders": folders}
-        self.request("initialize", params)
-        self.notify("initialized", {})
+        self.initialize(home / "work" / "0")
 
     def context(self, tokens: int | None) -> None:
         """Wait for a status whose context has this number of tokens."""

@@ -106,11 +106,7 @@ def _measure(home: Path, folder: Path, largest: Path) -> dict[str, Timing]:
     """Return the times of each view in a folder after the whole history is indexed."""
     environment = {**os.environ, "HOME": str(home), "TOKEN_SIDECAR_STATE": str(home / "state")}
     client = StdioClient(SERVER, env=environment)
-    folders = [{"uri": folder.as_uri(), "name": folder.name}]
-    client.request(
-        "initialize", {"processId": None, "capabilities": {}, "workspaceFolders": folders}
-    )
-    client.notify("initialized", {})
+    client.initialize(folder)
     report = client.request("cost/detail", {"by": ["session"]})  # reads the whole history
     _wait_until_quiet(client)
     print(f"  {len(report['rows']):,} sessions, {report['totals']['calls']:,} calls")

@@ -174,11 +174,7 @@ class Reading:
         )
         with (self.state.with_suffix(".stderr")).open("wb") as stderr:
             client = StdioClient(command, stderr=stderr)
-            uri = (self.home / "work" / "0").as_uri()
-            folders: Any = [{"uri": uri, "name": "root"}]
-            params: Any = {"processId": None, "capabilities": {}, "workspaceFolders": folders}
-            client.request("initialize", params)
-            client.notify("initialized", {})
+            client.initialize(self.home / "work" / "0")
             rows = client.request("context/sessions", {"all": True})
             self._ask(client, "cost/detail", {})
             self._ask(client, "cost/files", {})

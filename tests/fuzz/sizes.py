@@ -28,10 +28,7 @@ class Server(StdioClient):
 
     def __init__(self, *folders: Path) -> None:
         super().__init__([*SERVER, "--log-level", "ERROR"])
-        roots = [{"uri": folder.as_uri(), "name": folder.name} for folder in folders]
-        params: Any = {"processId": None, "capabilities": {}, "workspaceFolders": roots}
-        self.request("initialize", params)
-        self.notify("initialized", {})
+        self.initialize(*folders)
 
     def count(self, uri: str) -> dict[str, Any]:
         """Return an open document's token count."""

@@ -36,6 +36,11 @@ METHODS = {
     "endpoint down": "calibrated",
 }
 MODELS = {"exact": "gpt-5", "calibrated": "unheard-of"}
+USUAL = [
+    pytest.param(case, marks=() if case in ("exact", "endpoint") else pytest.mark.slow)
+    for case in METHODS
+]
+"""`tests/protocol/test_same_count.py` tests the others briefly."""
 
 
 @pytest.fixture
@@ -77,14 +82,7 @@ class Editor(StdioClient):
     def __init__(self, root: Path) -> None:
         super().__init__(SERVER)
         self.uri = (root / "doc.md").as_uri()
-        folders = [{"uri": root.as_uri(), "name": "root"}]
-        params: dict[str, Any] = {
-            "processId": None,
-            "capabilities": {},
-            "workspaceFolders": folders,
-        }
-        self.request("initialize", params)
-        self.notify("initialized", {})
+        self.initialize(root)
         self.open(TEXT, self.uri)
 
     def about(self, method: str, **more: Any) -> Any:
@@ -174,7 +172,7 @@ def test_a_document_has_one_count_everywhere(
     assert {key: written.get(key) for key in about} == {key: count.get(key) for key in about}
 
 
-@pytest.mark.parametrize("case", METHODS)
+@pytest.mark.parametrize("case", USUAL)
 def test_a_conversation_has_one_count_everywhere(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
@@ -204,7 +202,7 @@ def test_a_conversation_has_one_count_everywhere(
     )
 
 
-@pytest.mark.parametrize("case", METHODS)
+@pytest.mark.parametrize("case", USUAL)
 def test_a_section_has_its_documents_count_after_edits_and_reports(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:
@@ -233,7 +231,7 @@ def test_a_section_has_its_documents_count_after_edits_and_reports(
             edit(editor, 3 * size + 2, LINE)
 
 
-@pytest.mark.parametrize("case", METHODS)
+@pytest.mark.parametrize("case", USUAL)
 def test_fixes_have_the_documents_count(
     case: str, root: Path, tmp_path: Path, llama_url: str
 ) -> None:

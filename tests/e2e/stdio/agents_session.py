@@ -21,10 +21,7 @@ class AgentsServer(StdioClient):
     def __init__(self, root: Path, command: list[str] = SERVER) -> None:
         super().__init__(command, stderr=subprocess.PIPE)
         self.root = root.as_uri()
-        folders = [{"uri": self.root, "name": "root"}]
-        params: Any = {"processId": None, "capabilities": {}, "workspaceFolders": folders}
-        self.request("initialize", params)
-        self.notify("initialized", {})
+        self.initialize(root)
 
     def heard(self, method: str, matches: Callable[[Any], bool]) -> Any:
         """Return the params of the next matching notification."""

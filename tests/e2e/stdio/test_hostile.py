@@ -92,13 +92,8 @@ def test_the_server_starts_nothing_in_a_hostile_repository(
 ) -> None:
     """The server answers requests about the repository's files without opening a connection."""
     client = StdioClient([*trace.prefix, PROGRAM, "serve"])
+    client.initialize(repository.root)
     uri = repository.root.as_uri()
-    folder = {"uri": uri, "name": "hostile"}
-    client.request(
-        "initialize",
-        {"processId": None, "rootUri": uri, "capabilities": {}, "workspaceFolders": [folder]},
-    )
-    client.notify("initialized", {})
     document = {"uri": f"{uri}/CLAUDE.md"}
     client.open(hostile.PROMPT, document["uri"])
     asked = {"textDocument": document, "models": ["gpt-5", "trap", "ollama/trap"]}
@@ -117,22 +112,14 @@ def test_the_server_survives_hostile_settings(repository: Hostile, trace: Trace)
     """The server answers all requests, exits, and reports the files without their contents."""
     hostile.add_bad_settings(repository)
     client = StdioClient([*trace.prefix, PROGRAM, "serve"], stderr=subprocess.PIPE)
-    folders = [{"uri": bad.as_uri(), "name": bad.name} for bad in repository.bad()]
-    params: dict[str, object] = {
-        "processId": None,
-        "rootUri": None,
-        "capabilities": {},
-        "workspaceFolders": folders,
-    }
-    client.request("initialize", params)
-    client.notify("initialized", {})
+    client.initialize(*repository.bad())
     asked = []
-    for folder in folders:
-        document = {"uri": f"{folder['uri']}/{LONG_NAME}"}
+    for folder in repository.bad():
+        document = {"uri": (folder / LONG_NAME).as_uri()}
         client.open(hostile.PROMPT, document["uri"])
         asked += [
             client.post("tokens/count", {"textDocument": document}),
-            client.post("context/usage", {"workspace": folder["uri"]}),
+            client.post("context/usage", {"workspace": folder.as_uri()}),
             client.post("textDocument/hover", {"textDocument": document, "position": START}),
             client.post("textDocument/codeAction", {"textDocument": document, **EVERYWHERE}),
         ]

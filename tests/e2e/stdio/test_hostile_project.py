@@ -46,17 +46,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "project"
 
 
-def opened(command: list[str], root: Path) -> StdioClient:
+def opened(root: Path, held: str) -> StdioClient:
+    """Start a server whose workers block as `held` says."""
+    os.mkfifo(root / "fifo")
+    command = [sys.executable, "-P", "-c", HELD.format(held=held), str(root / "fifo")]
     client = StdioClient(command, stderr=subprocess.PIPE)
-    folder = {"uri": root.as_uri(), "name": "project"}
-    params: dict[str, object] = {
-        "processId": None,
-        "capabilities": {},
-        "rootUri": None,
-        "workspaceFolders": [folder],
-    }
-    client.request("initialize", params)
-    client.notify("initialized", {})
+    client.initialize(root)
     return client
 
 
@@ -70,9 +65,7 @@ def opened(command: list[str], root: Path) -> StdioClient:
     ],
 )
 def test_counting_goes_on_while_the_settings_cannot_be_read(root: Path, held: str) -> None:
-    os.mkfifo(root / "fifo")
-    command = [sys.executable, "-P", "-c", HELD.format(held=held), str(root / "fifo")]
-    client = opened(command, root)
+    client = opened(root, held)
     assert client.request("tokens/count", {"text": "hello world"})["tokens"] == 2
     client.request("shutdown")
     client.notify("exit")
@@ -82,11 +75,8 @@ def test_counting_goes_on_while_the_settings_cannot_be_read(root: Path, held: st
 
 
 def test_settings_from_a_slow_disk_apply_when_they_arrive(root: Path) -> None:
-    os.mkfifo(root / "fifo")
     (root / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
-    held = HELD.format(held="configuration._load_settings = late")
-    command = [sys.executable, "-P", "-c", held, str(root / "fifo")]
-    client = opened(command, root)
+    client = opened(root, "configuration._load_settings = late")
     assert client.request("tokens/count", {"text": "hello"})["model"] == "gpt-5"
     client.open("hello", (root / "a.md").as_uri())
     fifo = os.open(root / "fifo", os.O_RDWR)  # from now on, opening the FIFO does not block
@@ -131,10 +121,7 @@ def test_the_server_exits_while_every_worker_is_blocked(root: Path, pool: str) -
 
     The deadline must be set before the server awaits anything.
     """
-    os.mkfifo(root / "fifo")
-    held = ENDING + POOLS[pool]
-    command = [sys.executable, "-P", "-c", HELD.format(held=held), str(root / "fifo")]
-    client = opened(command, root)
+    client = opened(root, ENDING + POOLS[pool])
     client.request("shutdown")
     client.notify("exit")
     assert client.process.wait(ENDS_WITHIN) == 0

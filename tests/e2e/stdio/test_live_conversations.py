@@ -32,8 +32,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def client(root: Path) -> Iterator[StdioClient]:
     made = StdioClient(SERVER)
-    made.request("initialize", {"rootUri": root.as_uri(), "capabilities": {}})
-    made.notify("initialized", {})
+    made.initialize(root)
     try:
         yield made
     finally:

@@ -26,8 +26,7 @@ def test_settings_are_polled_if_files_cannot_be_watched(tmp_path: Path) -> None:
     command = [unshare, "-Ur", "sh", "-c", EXHAUSTED, "sh", *SERVER]
     client = StdioClient(command, subprocess.PIPE)
     try:
-        client.request("initialize", {"rootUri": project.as_uri(), "capabilities": {}})
-        client.notify("initialized", {})
+        client.initialize(project)
         for model in ("gpt-4", "gpt-4o", "gpt-5"):
             settings.write_text(f'model = "{model}"\n')
             wait_for(client, model)
