@@ -23,148 +23,15 @@ from sidecar.config.paths import state_dir
 from sidecar.mcp.caller import Caller
 from sidecar.mcp.open_project import Project
 from sidecar.mcp.tools import Call, Tools
+from tests.cases import read_table
 
 if TYPE_CHECKING:
     from tests.protocol.client import Client
 
 MODEL, UNPRICED = "claude-opus-5", "acme-coder"
 FILE = "CLAUDE.md"
-COST = r"([≥~]*\$[\d.]+)"
-SHARE = r"(~?\d+ %)"
-TOKENS = r"(~?[\d,]+)"
-LIMIT = r"(5 %, resets (?:\d+ \w+ )?\d\d:\d\d)"
-
-SHOWN = {
-    "context": {
-        "tooltip": rf"\| Context \| {TOKENS} tokens",
-        "view and float": rf"^Context +{TOKENS} tokens",
-        "page": rf"\|{TOKENS} of [\d,]+ tokens",
-        "usage": rf"^Context +{TOKENS} tokens",
-        "MCP context_usage": rf"^Context: {TOKENS} tokens",
-    },
-    "share": {
-        "status": rf"ctx {SHARE}",
-        "tooltip": rf"{SHARE} of the usable window[^|]* \|\n\| Session",
-        "view and float": rf"{SHARE} of [\d,]+ usable",
-        "page": rf"\|{SHARE}\|",
-        "list in an editor": rf"^{SHARE} · ",
-        "list in VS Code": rf"^{SHARE} · ",
-        "list in a terminal": rf"{SHARE} [█▉▊▋▌▍▎▏░]",
-        "usage": rf"{SHARE} of [\d,]+ usable",
-        "statusline": rf"ctx {SHARE}",
-        "statusline of Claude Code": rf"ctx {SHARE}",
-        "MCP context_usage": rf"{SHARE} of [\d,]+ usable",
-        "MCP count_tokens": rf"which is {SHARE} full",
-    },
-    "free": {
-        "view and float": rf"^Free +{TOKENS} tokens",
-        "page": rf"Free: {TOKENS} tokens",
-        "usage": rf"^Free +{TOKENS} tokens",
-        "MCP context_usage": rf"^Free: {TOKENS} tokens",
-    },
-    "until compaction": {"MCP context_usage": rf"^Until compaction: {TOKENS} tokens"},
-    "next input": {
-        "view and float": rf"^Next input +{COST}",
-        "page": rf"Next input\|+{COST}",
-        "usage": rf"^Next input +{COST}",
-        "MCP context_usage": rf"^Next input: {COST}",
-    },
-    "cold input": {
-        "status": rf" · cold: next input {COST} instead of \$",
-        "tooltip": rf"\| Cache \| cold: next input {COST} instead of ",
-        "view and float": rf"^Cache +cold: next input {COST} instead of ",
-        "page": rf"Cache\|+cold: next input {COST} instead of ",
-        "usage": rf"^Cache +cold: next input {COST} instead of ",
-        "statusline": rf" · cold: next input {COST} instead of ",
-        "statusline of Claude Code": rf" · cold: next input {COST} instead of ",
-        "MCP context_usage": rf"^Cache: cold: next input {COST} instead of ",
-    },
-    "compacting": {
-        "view and float": rf"^Compacting +costs least before the next prompt: {COST} of input",
-        "page": rf"Compacting\|+costs least before the next prompt: {COST} of input",
-        "usage": rf"^Compacting +costs least before the next prompt: {COST} of input",
-        "MCP context_usage": rf"^Compacting: costs least before the next prompt: {COST} of input",
-    },
-    "limit": {
-        "tooltip": rf"\| 5-hour limit \| {LIMIT} \|",
-        "view and float": rf"^5-hour limit +{LIMIT}$",
-        "page": rf"5-hour limit\|+{LIMIT}\|",
-        "usage": rf"^5-hour limit +{LIMIT}$",
-        "statusline": rf" · 5h {LIMIT}(?: · |$)",
-        "statusline of Claude Code": rf" · 5h {LIMIT}(?: · |$)",
-        "MCP context_usage": rf"^5-hour limit: {LIMIT}$",
-    },
-    "cost": {
-        "status": rf" · {COST}(?: · cold|$)",
-        "tooltip": rf"\| This session \| {COST} at",
-        "tooltip, branch": rf"\| This branch \| {COST} \(1 session\) on main \|",
-        "view and float": rf"^Cost +{COST}",
-        "view and float, branch": rf"^This branch +{COST} \(1 session\) on main$",
-        "page": rf" · {COST} · \d+ min ago",
-        "page, branch": rf"This branch\|+{COST} \(1 session\) on main\|",
-        "list in an editor": rf" · {COST} · ",
-        "list in VS Code": rf" · {COST}$",
-        "list in a terminal": rf"  {COST}  \d+ min ago",
-        "usage": rf"^Cost +{COST}",
-        "usage, branch": rf"^This branch +{COST} \(1 session\) on main$",
-        "check": rf"^This branch has cost {COST} \(1 session\)\.$",
-        "statusline": rf" · {COST} · [^·]* today",
-        "statusline, today": rf" · {COST} today",
-        "statusline, block": rf" · block {COST}, ",
-        "statusline of Claude Code": rf" · {COST} · [^·]* today",
-        "report": rf"^[0-9a-f-]{{36}} .* {COST}$",
-        "report, by day": rf"^[0-9-]{{10}} +{COST}",
-        "report, by agent": rf"^claude-code +{COST}",
-        "report by branch": rf"^main .* {COST}$",
-        "report's page": rf"\|Cost\|{COST}\|",
-        "report's page by session": rf"\|main · [\d:]+ · claude-code\|[^$≥]*{COST}\|",
-        "MCP context_usage": rf"^Cost: {COST}",
-        "MCP spend": rf"^Session: {COST}",
-        "MCP spend, branch": rf"^Branch main: {COST} \(1 session\)$",
-        "MCP spend, project": rf"^Project: {COST}",
-        "MCP spend, today": rf"^Today, all projects: {COST}",
-    },
-    "cost of a lost cache": {
-        "view and float": rf"^Cache losses +1, {COST}: 1 unexplained$",
-        "page": rf"Cache losses\|+1, {COST}: 1 unexplained",
-        "usage": rf"^Cache losses +1, {COST}: 1 unexplained$",
-        "report by cache-loss": rf"^unexplained .* {COST}$",
-        "MCP context_usage": rf"^Cache losses: 1, {COST}: 1 unexplained$",
-    },
-    "cost of sub-agents": {
-        "tooltip": rf"\| Sub-agents \| main [^+]* \+ 1 sub-agent {COST} \|",
-        "view and float": rf"^Sub-agents +main .* \+ 1 sub-agent {COST}$",
-        "page": rf"Sub-agents\|+main [^+]* \+ 1 sub-agent {COST}\|",
-        "usage": rf"^Sub-agents +main .* \+ 1 sub-agent {COST}$",
-    },
-    "context of a sub-agent": {
-        "view and float": rf"^Contexts of sub-agents\n  {MODEL} +{TOKENS} tokens, idle$",
-        "page": rf"Contexts of sub-agents\|+{MODEL}\|+{TOKENS} tokens, idle\|",
-        "usage": rf"^Contexts of sub-agents\n  {MODEL} +{TOKENS} tokens, idle$",
-    },
-    "file": {
-        "status": rf"^{TOKENS} tokens",
-        "tooltip": rf"\| Document \| {TOKENS} tokens",
-        "hover": rf"\| Document \| {TOKENS} tokens",
-        "hover, prompt file": rf"Sent with every request: {TOKENS} tokens",
-        "count": rf"^{TOKENS} {FILE}",
-        "map": rf"^{TOKENS}  █+ +{FILE}",
-        "map, prompt file": rf"^{TOKENS}  {FILE}  .*claude-code",
-        "prompt files": rf"^{TOKENS} tokens",
-        "cost files": rf"^{FILE}: {TOKENS} tokens",
-        "footprint": rf"^  {FILE} +{TOKENS}  sent",
-        "MCP count_tokens": rf"^{FILE}: {TOKENS} tokens",
-        "MCP token_map": rf"^{TOKENS} {FILE}",
-    },
-    "price of the file": {
-        "tooltip": rf", {COST} as input",
-        "hover": rf", {COST} as input",
-        "comparison": rf"{MODEL} .* {COST}  ",
-    },
-}
-"""For each number, a pattern of what each view prints."""
-
-
+VIEWS = read_table("views")
+WORDS = VIEWS.pop("words")
 RATE_LIMITS = RateLimits(five_hour=Quota(5.0, (datetime.now(UTC) + timedelta(hours=2)).timestamp()))
 
 
@@ -318,11 +185,14 @@ async def test_every_view_prints_the_same_text(
     texts = await texts_in_editor(bare, root)
     texts |= await asyncio.to_thread(texts_in_terminal, session)
     texts |= await texts_in_agent(session, root)
-    for name, views in SHOWN.items():
+    for name, views in VIEWS.items():
         if is_marked and name in ("cold input", "compacting"):
             continue  # nothing is known about the cache after a compaction
         printed = {
-            view: [*re.findall(pattern, texts[view.partition(",")[0]], re.MULTILINE), None][0]
+            view: [
+                *re.findall(pattern_of(pattern), texts[view.partition(",")[0]], re.MULTILINE),
+                None,
+            ][0]
             for view, pattern in views.items()
         }
         text = printed.popitem()[1]
@@ -333,6 +203,11 @@ async def test_every_view_prints_the_same_text(
         is_estimate = (is_marked and name != "limit") or name in ("file", "price of the file")
         expected = signs.get(name, "~" * is_estimate)
         assert re.sub(r"[^≥~]", "", text) == expected, (name, text)
+
+
+def pattern_of(text: str) -> str:
+    """Replace the words in braces by their patterns."""
+    return re.sub(r"\{([A-Z]+)\}", lambda found: WORDS[found[1]], text)
 
 
 async def take_tooltip(client: Client, text: str) -> None:
