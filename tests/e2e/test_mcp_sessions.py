@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import time
@@ -35,19 +36,40 @@ if TYPE_CHECKING:
     from benchmarks.agents.opencode import Conversation
     from benchmarks.agents.truth import Truth
 
+    Steps = Callable[[Path, Path], Generator[Truth]]
+
 FIELDS = ("tokens", "limit", "usable", "percent", "model", "method", "errorPercent", "costUsd")
 STEPS = 3
 SETTLED_SECONDS = 15.0
 
 
-def claude(folder: Path, root: Path) -> Generator[Truth]:
-    home = ClaudeHome(folder / ".claude")
+def grow(home: Any, start: Callable[[], Any], *steps: str) -> Generator[Truth]:
+    """Yield the expected numbers after the steps of each turn, which are methods of a session."""
     begin_now(home.clock)
-    session = home.session(root)
-    while True:
-        session.user()
-        session.reply()
-        yield home.truth
+    session = start()
+    try:
+        while True:
+            for step in steps:
+                getattr(session, step)()
+            yield home.truth
+    finally:
+        close_database(home)
+
+
+def add_sessions(home: Any, start: Callable[[int], Any]) -> Generator[Truth]:
+    """Add sessions, each longer than the last. After each one, yield the expected numbers."""
+    begin_now(home.clock)
+    try:
+        for turns in itertools.count(1):
+            start(turns)
+            yield home.truth
+    finally:
+        close_database(home)
+
+
+def close_database(home: Any) -> None:
+    if database := getattr(home, "db", None):
+        database.close()
 
 
 def codex(folder: Path, root: Path) -> Generator[Truth]:
@@ -61,91 +83,46 @@ def codex(folder: Path, root: Path) -> Generator[Truth]:
         thread.end_turn()
 
 
-def opencode(folder: Path, root: Path) -> Generator[Truth]:
-    home = OpenHome(folder / ".local" / "share" / "opencode")
-    begin_now(home.clock)
-    session = home.session(root)
-    try:
-        while True:
-            session.user()
-            session.reply()
-            yield home.truth
-    finally:
-        home.close()
-
-
-def gemini(folder: Path, root: Path) -> Generator[Truth]:
-    home = GeminiHome(folder / ".gemini")
-    begin_now(home.clock)
-    chat = home.session(root)
-    while True:
-        chat.user()
-        chat.reply()
-        yield home.truth
-
-
-def cline(folder: Path, root: Path) -> Generator[Truth]:
-    home = SessionsHome(folder / ".cline" / "data" / "sessions")
-    begin_now(home.clock)
-    session = home.session(root)
-    while True:
-        session.call()
-        yield home.truth
-
-
-def copilot_chat(folder: Path, root: Path) -> Generator[Truth]:
-    home = CodeHome(folder / ".config" / "Code" / "User")
-    begin_now(home.clock)
-    chat = home.session(root)
-    while True:
-        chat.turn()
-        yield home.truth
-
-
 def copilot_cli(folder: Path, root: Path) -> Generator[Truth]:
     home = CliHome(folder / ".copilot")
-    begin_now(home.clock)
     session = home.session(root)
-    try:
-        while True:
-            home.call(session)
-            yield home.truth
-    finally:
-        home.db.close()
+    return add_sessions(home, lambda _: home.call(session))
 
 
 def goose(folder: Path, root: Path) -> Generator[Truth]:
     store = GooseStore(folder / ".local" / "share" / "goose" / "sessions" / "sessions.db")
-    begin_now(store.clock)
-    try:
-        while True:
-            store.session(root, ledger=True)
-            yield store.truth
-    finally:
-        store.db.close()
+    return add_sessions(store, lambda _: store.session(root, ledger=True))
 
 
-def sessions_of(home: Any, root: Path) -> Generator[Truth]:
-    """Add sessions, each longer than the last. After each one, yield the expected numbers."""
-    begin_now(home.clock)
-    for turns in range(1, STEPS + 1):
-        home.session(root, turns, 400)
-        yield home.truth
+def growing(home_of: Callable[[Path], Any], folder: str, *steps: str) -> Steps:
+    def generate(home_folder: Path, root: Path) -> Generator[Truth]:
+        home = home_of(home_folder / folder)
+        return grow(home, lambda: home.session(root), *steps)
+
+    return generate
 
 
-AGENTS: dict[str, Callable[[Path, Path], Generator[Truth]]] = {
-    "claude-code": claude,
+def adding(home_of: Callable[[Path], Any], folder: str) -> Steps:
+    def generate(home_folder: Path, root: Path) -> Generator[Truth]:
+        home = home_of(home_folder / folder)
+        return add_sessions(home, lambda turns: home.session(root, turns, 400))
+
+    return generate
+
+
+AGENTS: dict[str, Steps] = {
+    "claude-code": growing(ClaudeHome, ".claude", "user", "reply"),
     "codex": codex,
-    "opencode": opencode,
-    "gemini-cli": gemini,
-    "cline": cline,
-    "copilot-chat": copilot_chat,
+    "opencode": growing(OpenHome, ".local/share/opencode", "user", "reply"),
+    "gemini-cli": growing(GeminiHome, ".gemini", "user", "reply"),
+    "cline": growing(SessionsHome, ".cline/data/sessions", "call"),
+    "copilot-chat": growing(CodeHome, ".config/Code/User", "turn"),
     "copilot-cli": copilot_cli,
     "goose": goose,
-    "qwen-code": lambda folder, root: sessions_of(QwenHome(folder / ".qwen"), root),
-    "kimi-code": lambda folder, root: sessions_of(KimiHome(folder / ".kimi-code"), root),
-    "vibe": lambda folder, root: sessions_of(VibeHome(folder / ".vibe"), root),
-    "continue": lambda folder, root: sessions_of(ContinueHome(folder / ".continue"), root),
+    "qwen-code": adding(QwenHome, ".qwen"),
+    "kimi-code": adding(KimiHome, ".kimi-code"),
+    "vibe": adding(VibeHome, ".vibe"),
+    "continue": adding(ContinueHome, ".continue"),
 }
 
 
@@ -279,14 +256,9 @@ async def test_files_show_which_session_made_a_call(
 
 
 async def test_two_sessions_that_may_have_made_a_call_are_mentioned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, root: Path
 ) -> None:
-    root = tmp_path / "project"
-    root.mkdir()
     (root / "a.md").write_text("some words")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "state"))
-    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     home = OpenHome(tmp_path / ".local" / "share" / "opencode")
     home.clock.now = datetime.now(UTC)
     for _ in range(2):
