@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BUDGET = '[[budget]]\nfiles = "*.md"\nmax-tokens = 20\nsections = { "Notes" = 12 }\n'
+SUM = '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = {}\n'
 LINES = [
     "日本語のテキスト、絵文字🙂\r\n",
     "plain words, and more of them\r\n",
@@ -79,22 +80,26 @@ def _span(span: dict[str, Any]) -> Range:
     )
 
 
+PUSHES: dict[str, Any] = {"textDocument": {"publishDiagnostics": {}}}
+PULLS: dict[str, Any] = {"textDocument": {"diagnostic": {}}}
+
+
+async def begin(client: Client, folder: Path, rules: str, capabilities: Any = PUSHES) -> str:
+    """Start in a folder with budgets, ignore the status, and return the URI of its AGENTS.md."""
+    (folder / ".token-sidecar.toml").write_text(rules)
+    await client.initialize(root=folder.as_uri(), capabilities=capabilities)
+    client.ignore("status/update", "workspace/diagnostic/refresh")
+    return (folder / "AGENTS.md").as_uri()
+
+
 EACH_ENCODING = pytest.mark.parametrize("workspace", ["utf-8", "utf-16", "utf-32"], indirect=True)
 
 
 @pytest.fixture
 async def workspace(request: Any, bare: Client, tmp_path: Path) -> Workspace:
-    (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
     chosen = getattr(request, "param", "utf-16")
-    await bare.initialize(
-        root=tmp_path.as_uri(),
-        capabilities={
-            "general": {"positionEncodings": [chosen]},
-            "textDocument": {"publishDiagnostics": {}},
-            "workspace": CHANGES,
-        },
-    )
-    bare.ignore("status/update")
+    encodings = {"general": {"positionEncodings": [chosen]}}
+    await begin(bare, tmp_path, BUDGET, PUSHES | encodings | {"workspace": CHANGES})
     return Workspace(bare, tmp_path, chosen)
 
 
@@ -192,7 +197,6 @@ async def test_section_over_its_own_budget_is_reported(workspace: Workspace) -> 
     assert section["range"]["start"]["line"] >= 2
 
 
-@EACH_ENCODING
 async def test_raising_the_budget_edits_the_project_file(workspace: Workspace) -> None:
     workspace.client.open(LONG, workspace.uri)
     actions = await workspace.actions(await workspace.diagnostics(1))
@@ -243,7 +247,6 @@ def linked(folder: Path, place: str) -> None:
     file.symlink_to(f"{place}/elsewhere.toml")
 
 
-@EACH_ENCODING
 async def test_moving_the_excess_creates_a_file(workspace: Workspace) -> None:
     text = "# Top\n" + "a line of words\n" * 12
     workspace.client.open(text, workspace.uri)
@@ -329,13 +332,7 @@ async def test_hover_shows_the_budget_too(workspace: Workspace) -> None:
 async def test_diagnostics_are_not_pushed_to_a_client_that_pulls(
     bare: Client, tmp_path: Path
 ) -> None:
-    (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
-    result = await bare.initialize(
-        root=tmp_path.as_uri(), capabilities={"textDocument": {"diagnostic": {}}}
-    )
-    bare.ignore("status/update", "workspace/diagnostic/refresh")
-    assert "diagnosticProvider" in result["capabilities"]
-    uri = (tmp_path / "AGENTS.md").as_uri()
+    uri = await begin(bare, tmp_path, BUDGET, PULLS)
     bare.open(LONG, uri)
     report = await bare.request("textDocument/diagnostic", {"textDocument": {"uri": uri}})
     assert [d["code"] for d in report["items"]] == ["budget-exceeded"]
@@ -344,11 +341,7 @@ async def test_diagnostics_are_not_pushed_to_a_client_that_pulls(
 
 @pytest.mark.parametrize("name", ["AGENTS.md", "other.md", "nowhere/a.txt"])
 async def test_pull_for_a_closed_document_is_empty(bare: Client, tmp_path: Path, name: str) -> None:
-    (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
-    capabilities: dict[str, Any] = {"textDocument": {"diagnostic": {}}}
-    await bare.initialize(root=tmp_path.as_uri(), capabilities=capabilities)
-    bare.ignore("status/update", "workspace/diagnostic/refresh")
-    uri = (tmp_path / "AGENTS.md").as_uri()
+    uri = await begin(bare, tmp_path, BUDGET, PULLS)
     bare.open(LONG, uri)
     bare.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
     closed = {"textDocument": {"uri": (tmp_path / name).as_uri()}}
@@ -363,13 +356,8 @@ async def test_pull_for_a_closed_document_is_empty(bare: Client, tmp_path: Path,
 async def test_client_without_document_changes_gets_plain_changes(
     bare: Client, tmp_path: Path, workspace_edit: dict[str, Any] | None
 ) -> None:
-    (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
     edits = {} if workspace_edit is None else {"workspaceEdit": workspace_edit}
-    await bare.initialize(
-        root=tmp_path.as_uri(),
-        capabilities={"textDocument": {"publishDiagnostics": {}}, "workspace": edits},
-    )
-    bare.ignore("status/update")
+    await begin(bare, tmp_path, BUDGET, PUSHES | {"workspace": edits})
     workspace = Workspace(bare, tmp_path, "utf-16")
     bare.open(LONG, workspace.uri)
     actions = await workspace.actions(await workspace.diagnostics(1))
@@ -385,11 +373,7 @@ async def test_client_without_document_changes_gets_plain_changes(
 async def test_document_closed_during_a_pull_leaves_no_severity(
     bare: Client, tmp_path: Path
 ) -> None:
-    (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
-    capabilities: dict[str, Any] = {"textDocument": {"diagnostic": {}}}
-    await bare.initialize(root=tmp_path.as_uri(), capabilities=capabilities)
-    bare.ignore("status/update", "workspace/diagnostic/refresh")
-    uri = (tmp_path / "AGENTS.md").as_uri()
+    uri = await begin(bare, tmp_path, BUDGET, PULLS)
     bare.open(LONG, uri)
     params = {"textDocument": {"uri": uri}}
     pulled = asyncio.ensure_future(bare.request("textDocument/diagnostic", params))
@@ -401,17 +385,14 @@ async def test_document_closed_during_a_pull_leaves_no_severity(
 
 
 async def test_links_count_towards_sums_as_in_check(bare: Client, tmp_path: Path) -> None:
-    (tmp_path / ".token-sidecar.toml").write_text(
-        '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = 3\n'
-    )
     text = "some words in a file\n"
     (tmp_path / "AGENTS.md").write_text(text)
     (tmp_path / "notes.txt").write_text("these count by the link that leads to them\n")
     (tmp_path / "CLAUDE.md").symlink_to("AGENTS.md")
     (tmp_path / "NOTES.md").symlink_to("notes.txt")
     (tmp_path / "OUT.md").symlink_to(tmp_path.parent)
-    await bare.initialize(root=tmp_path.as_uri())
-    bare.ignore("status/update", "textDocument/publishDiagnostics")
+    await begin(bare, tmp_path, SUM.format(3))
+    bare.ignore("textDocument/publishDiagnostics")
     report, _ = run([str(tmp_path)])
     (checked,) = (file.findings[0] for file in report.files if file.path.endswith("AGENTS.md"))
     for name in ("AGENTS.md", "CLAUDE.md"):
@@ -426,12 +407,8 @@ async def test_links_count_towards_sums_as_in_check(bare: Client, tmp_path: Path
 async def test_other_file_replaced_with_the_same_size_and_times_is_counted_again(
     bare: Client, tmp_path: Path
 ) -> None:
-    (tmp_path / ".token-sidecar.toml").write_text(
-        '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = 3\n'
-    )
-    text, uri = "some words in a file\n", (tmp_path / "AGENTS.md").as_uri()
-    await bare.initialize(root=tmp_path.as_uri())
-    bare.ignore("status/update", "textDocument/publishDiagnostics")
+    text, uri = "some words in a file\n", await begin(bare, tmp_path, SUM.format(3))
+    bare.ignore("textDocument/publishDiagnostics")
     bare.open(text, uri)
     for content in ("words " * 20, "w.r.s," * 20):
         new = tmp_path / "new"
@@ -443,17 +420,10 @@ async def test_other_file_replaced_with_the_same_size_and_times_is_counted_again
 
 
 async def test_budget_over_several_files_counts_them_together(bare: Client, tmp_path: Path) -> None:
-    (tmp_path / ".token-sidecar.toml").write_text(
-        '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = 20\n'
-    )
     (tmp_path / "other.md").write_text("ten words are in this file and it counts\n")
     (tmp_path / "quiet.md").write_text("<!-- token-budget: ignore -->\n" + "word " * 100)
-    await bare.initialize(
-        root=tmp_path.as_uri(), capabilities={"textDocument": {"publishDiagnostics": {}}}
-    )
-    bare.ignore("status/update")
+    uri = await begin(bare, tmp_path, SUM.format(20))
     text = "and these are some more words in the open one\n"
-    uri = (tmp_path / "AGENTS.md").as_uri()
     bare.open(text, uri)
     told = await bare.take("textDocument/publishDiagnostics")
     both = truth(text) + truth("ten words are in this file and it counts\n")
@@ -473,11 +443,8 @@ async def test_budget_over_several_files_counts_them_together(bare: Client, tmp_
 async def test_prompt_buffer_is_checked_against_the_window_if_enabled(
     bare: Client, tmp_path: Path
 ) -> None:
-    (tmp_path / ".token-sidecar.toml").write_text("[diagnostics]\nprompt-buffers = true\n")
-    await bare.initialize(
-        root=tmp_path.as_uri(), capabilities={"textDocument": {"publishDiagnostics": {}}}
-    )
-    bare.ignore("status/update", "context/warning")
+    await begin(bare, tmp_path, "[diagnostics]\nprompt-buffers = true\n")
+    bare.ignore("context/warning")
     uri = (tmp_path / "prompt.md").as_uri()
     bare.open("word " * 100, uri)
     section = {"name": "prompt", "textDocument": {"uri": uri}}
@@ -490,14 +457,8 @@ async def test_prompt_buffer_is_checked_against_the_window_if_enabled(
 
 
 async def test_closed_file_is_counted_from_disk(bare: Client, tmp_path: Path) -> None:
-    (tmp_path / ".token-sidecar.toml").write_text(
-        '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = 20\n'
-    )
     (tmp_path / "b.md").write_text("short\n")
-    await bare.initialize(
-        root=tmp_path.as_uri(), capabilities={"textDocument": {"publishDiagnostics": {}}}
-    )
-    bare.ignore("status/update")
+    await begin(bare, tmp_path, SUM.format(20))
     first, second = (tmp_path / "a.md").as_uri(), (tmp_path / "b.md").as_uri()
     bare.open("a few words\n", first)
     bare.open("word " * 40, second)
@@ -607,14 +568,12 @@ async def test_unchanged_diagnostics_are_published_once(workspace: Workspace) ->
 
 async def test_what_an_agent_always_loads_has_a_budget(bare: Client, tmp_path: Path) -> None:
     """Comments are not sent, and open documents count as they are in the editor."""
-    budget = '[[budget]]\nalways-loaded = "claude-code"\nmax-tokens = 7\n'
-    (tmp_path / ".token-sidecar.toml").write_text(budget)
     sent, other = tmp_path / "CLAUDE.md", tmp_path / ".claude/rules/a.md"
     other.parent.mkdir(parents=True)
     for path in (sent, other, tmp_path / "notes.md"):
         path.write_text("Use short sentences.\n")
-    await bare.initialize(root=tmp_path.as_uri(), capabilities={"workspace": CHANGES})
-    bare.ignore("status/update")
+    budget = '[[budget]]\nalways-loaded = "claude-code"\nmax-tokens = 7\n'
+    await begin(bare, tmp_path, budget, {"workspace": CHANGES})
 
     async def messages(path: Path, count: int) -> list[str]:
         told = await bare.take(
