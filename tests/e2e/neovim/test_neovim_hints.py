@@ -34,21 +34,12 @@ def hints(editor: Editor) -> list[str]:
     return list(found)
 
 
-def test_hints_come_without_an_edit_and_follow_the_model(
+def test_hints_and_lenses_come_without_an_edit_and_follow_the_model(
     open_editor: Callable[..., Editor],
 ) -> None:
     editor = open_editor(ON)
     editor.edit("a.md", "".join(SECTIONS))
     wait_for(lambda: hints(editor) == labels(), lambda: f"{labels()}, {hints(editor)}")
-    editor.command("TokenSidecar model gpt-4")
-    assert labels("cl100k_base") != labels()
-    wait_for(lambda: hints(editor) == labels("cl100k_base"), lambda: f"others: {hints(editor)}")
-
-
-def test_lenses_show_the_tokens_of_sections(open_editor: Callable[..., Editor]) -> None:
-    editor = open_editor(ON)
-    editor.edit("a.md", "".join(SECTIONS))
-    editor.wait_tokens(truth("".join(SECTIONS)))
     editor.lua("vim.lsp.codelens.refresh({ bufnr = 0 })")
 
     def shown() -> list[str]:
@@ -58,6 +49,9 @@ def test_lenses_show_the_tokens_of_sections(open_editor: Callable[..., Editor]) 
         return list(editor.lua(titles))
 
     wait_for(lambda: shown() == labels(), lambda: f"{labels()}, {shown()}")
+    editor.command("TokenSidecar model gpt-4")
+    assert labels("cl100k_base") != labels()
+    wait_for(lambda: hints(editor) == labels("cl100k_base"), lambda: f"others: {hints(editor)}")
 
 
 def test_hints_and_lenses_are_disabled_by_default(open_editor: Callable[..., Editor]) -> None:

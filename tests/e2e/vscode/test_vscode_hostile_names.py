@@ -11,7 +11,8 @@ import pytest
 from tests.e2e.vscode.harness import STATUS_ITEM, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.e2e.vscode.harness import Window
 
@@ -51,17 +52,13 @@ def host() -> Iterator[Host]:
 
 
 def test_an_image_in_a_name_is_never_fetched(
-    open_window: Callable[..., Window], host: Host
+    window: Window, project_file: Path, host: Host
 ) -> None:
     image = f"![p](http://127.0.0.1:{host.port}/x.png)"
     link = "[run](command:workbench.action.files.newUntitledFile) $(zap)"
-    files = {
-        ".token-sidecar.toml": f'model = "{image}{link}"\n',
-        "plan.md": f"# {image}{link}\n\nWhat to do.\n",
-    }
-    window = open_window(files)
-    window.show("plan.md")
-    wait_for(lambda: "tokens" in (window.status() or ""), "a count in the status bar")
+    project_file.write_text(f'model = "{image}{link}"\n')
+    window.show("plan.md", f"# {image}{link}\n\nWhat to do.\n")
+    window.wait_status("~")  # an estimate, because the model is unknown
 
     window.page("await page.locator(`[id='${args[0]}'] a`).hover()", STATUS_ITEM)
     table = "page.locator('.monaco-hover table').first()"

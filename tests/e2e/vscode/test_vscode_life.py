@@ -139,12 +139,10 @@ def test_a_program_that_exits_at_once_is_started_once(window: Window) -> None:
     window.wait_status(O200K)
 
 
-def test_settings_apply_at_once(open_window: OpenWindow) -> None:
+def test_settings_apply_at_once(window: Window, project_file: Path) -> None:
     """The model in the user's settings takes precedence over the project's model."""
-    project = '[[budget]]\nfiles = "none"\nmax-tokens = 1\n'
-    files = {"a.md": TEXT, ".token-sidecar.toml": f'model = "gpt-4"\n{project}'}
-    window = open_window(files)
-    window.show("a.md")
+    project_file.write_text('model = "gpt-4"\n[[budget]]\nfiles = "none"\nmax-tokens = 1\n')
+    window.show("a.md", TEXT)
     window.wait_status(CL100K)
     set_model = "vscode.workspace.getConfiguration('tokenSidecar').update('model', args[0], true)"
     window.host(f"await {set_model}", "gpt-5")

@@ -29,7 +29,6 @@ PAYLOADS = (
 )
 ADDED = "body :is(img, iframe, a:not([download]), [onerror], [onclick], [onload]), main script"
 """A CSS selector for elements that are in the report only if a malicious name injected them."""
-HOSTILE = "<img src=x onerror=alert(1)> & <b>"
 TITLE = "h1:has-text('Cost of')"
 _IN_REPORT = """
     for (const frame of page.frames()) {
@@ -74,15 +73,6 @@ def show(window: Window) -> None:
 
 
 @pytest.fixture
-def new_window(open_window: OpenWindow) -> Window:
-    """A window for a workspace without recorded calls."""
-    window = open_window({"notes.md": "# Notes\n"})
-    window.show("notes.md")
-    wait_for(lambda: "token" in (window.status() or ""), "the count")
-    return window
-
-
-@pytest.fixture
 def shared_window(module_window: Window) -> Window:
     """A window that the module's tests share. Calls that earlier tests recorded are kept."""
     module_window.tidy()
@@ -91,20 +81,34 @@ def shared_window(module_window: Window) -> Window:
     return module_window
 
 
-def test_the_report_is_live_and_follows_the_choices(new_window: Window) -> None:
-    window = new_window
+def test_the_report_is_live_and_follows_the_choices(open_window: OpenWindow) -> None:
+    """An empty report explains how calls are recorded. An unpriced call is not displayed as
+    free.
+    """
+    window = open_window({"notes.md": "# Notes\n"})  # a workspace without recorded calls
+    window.show("notes.md")
     show(window)
     assert "No calls recorded this month." in text(window)
-    window.ask("cost/record", model="gpt-5", usage=USAGE, session="talk")
-    wait_for(lambda: "gpt-5" in text(window), "the new call without a request")
-    window.ask("cost/record", model=HOSTILE, usage=USAGE)
-    wait_for(lambda: HOSTILE in text(window), "the call without a price")
-    window.ask("cost/record", model="gpt-5", usage=USAGE, session="talk")
-    wait_for(lambda: f"{3 * (12_345 + 678):,}" in text(window), "all calls")
-    totals = window.ask("cost/detail")["totals"]
-    assert f"≥{usd_text(totals['costUsd'])}" in text(window)
-    assert f"{3 * (12_345 + 678):,}" in text(window)
-    assert in_report(window, "return await frame.locator('main img, main script').count()") == 0
+    assert HOW_RECORDED in text(window)
+    assert HOW_RECORDED in window.ask("cost/detail")["text"]
+
+    window.ask("cost/record", model="a-model-without-a-price", usage=USAGE)
+    wait_for(lambda: len(cells(window)) == 1, "the new call without a request")
+    assert cells(window)[0][-1] == "unpriced"
+    assert "13,023 tokens have no known price" in text(window)
+    assert "$0" not in text(window)
+
+    cached = {"input_tokens": 900, "cache_read_input_tokens": 80_000, "output_tokens": 1_234}
+    for _ in range(2):
+        window.ask("cost/record", model="gpt-5", usage=USAGE, session="talk")
+    window.ask("cost/record", model="claude-opus-4-5", usage=cached)
+    wait_for(lambda: sum(int(row[1]) for row in cells(window)) == 4, "all calls")
+    rows = window.ask("cost/detail", by=["model"])["rows"]
+    assert sorted(cells(window)) == sorted(cells_of(row) for row in rows)
+    assert ["claude-opus-4-5", "1", "900", "0", "80k", "1.23k"] in [
+        row[:-1] for row in cells(window)
+    ]
+    assert f"≥{usd_text(window.ask('cost/detail')['totals']['costUsd'])}" in text(window)
 
     in_report(window, "await frame.locator('#by-session').check(); return true")
     wait_for(lambda: "By session" in text(window), "the grouping by session")
@@ -116,34 +120,6 @@ def test_the_report_is_live_and_follows_the_choices(new_window: Window) -> None:
     )
     in_report(window, "await frame.locator('#until').fill('2020-01-01'); return true")
     wait_for(lambda: "No calls recorded in this range." in text(window), "the chosen range")
-
-
-def test_the_cells_of_the_report_are_the_numbers_of_cost_detail(new_window: Window) -> None:
-    """An empty report explains how calls are recorded. An unpriced call is not displayed as
-    free.
-    """
-    window = new_window
-    show(window)
-    assert HOW_RECORDED in text(window)
-    assert HOW_RECORDED in window.ask("cost/detail")["text"]
-
-    window.ask("cost/record", model="a-model-without-a-price", usage=USAGE)
-    show(window)
-    wait_for(lambda: len(cells(window)) == 1, "the call")
-    assert cells(window)[0][-1] == "unpriced"
-    assert "13,023 tokens have no known price" in text(window)
-    assert "$0" not in text(window)
-
-    cached = {"input_tokens": 900, "cache_read_input_tokens": 80_000, "output_tokens": 1_234}
-    window.ask("cost/record", model="gpt-5", usage=USAGE)
-    window.ask("cost/record", model="gpt-5", usage=USAGE)
-    window.ask("cost/record", model="claude-opus-4-5", usage=cached)
-    wait_for(lambda: sum(int(row[1]) for row in cells(window)) == 4, "all calls")
-    rows = window.ask("cost/detail", by=["model"])["rows"]
-    assert sorted(cells(window)) == sorted(cells_of(row) for row in rows)
-    assert ["claude-opus-4-5", "1", "900", "0", "80k", "1.23k"] in [
-        row[:-1] for row in cells(window)
-    ]
 
 
 def cells(window: Window) -> list[list[str]]:
@@ -202,7 +178,7 @@ def assert_quiet(window: Window, model: str) -> None:
     """Record a call, and check that the report is not updated."""
     before = requests(window)
     window.ask("cost/record", model=model, usage=USAGE)
-    time.sleep(3 * LATEST_SECONDS)
+    time.sleep(2 * LATEST_SECONDS)
     assert requests(window) == before
 
 
